@@ -41,7 +41,7 @@ from benchmarks.attention_measure import (
 from benchmarks.attention_report import PACKED, PADDED, Measured, draw, print_tables
 from benchmarks.common import Contestant, compete, machine, write_json
 from benchmarks.gpu.aims import Bar, as_json, describe, show
-from examples.vlm.attention import KERNELS
+from examples.vlm.model.attention import KERNELS
 
 AIM = 2048  # tokens
 FASTER, SMALLER = 3.7, 2.9

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import Absent, Run
-from examples.vlm.attention import Segments, attend, prepare, why_not
+from examples.vlm.model.attention import Segments, attend, prepare, why_not
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ def contestant(
     """Return the function of a round: some steps of a kernel, timed together.
 
     Args:
-        kernel: one of `examples.vlm.attention.KERNELS`.
+        kernel: one of `examples.vlm.model.attention.KERNELS`.
         layer, batch: what to compute.
         keep: is given what the kernel takes besides.
 

@@ -27,7 +27,7 @@ from benchmarks.common import machine, write_json
 from benchmarks.gpu.aims import Bar, as_json, show
 from benchmarks.ladder_report import draw, ratios, table
 from benchmarks.training import train
-from examples.vlm.config import MODELS
+from examples.vlm.model.config import MODELS
 
 
 @dataclass(frozen=True, kw_only=True)

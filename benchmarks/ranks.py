@@ -51,7 +51,7 @@ from benchmarks.ranks_packs import (
 )
 from benchmarks.ranks_plan import planning
 from datapipe.plan import Units
-from examples.vlm.config import MODELS
+from examples.vlm.model.config import MODELS
 
 AIM = 1.15
 PLANNING_AIM = 1.0  # % of a core

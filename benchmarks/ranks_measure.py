@@ -25,9 +25,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from datapipe.plan import Units
-from examples.vlm.config import MODELS, ModelConfig
-from examples.vlm.inputs import make_inputs
-from examples.vlm.model import VLM
+from examples.vlm.model.config import MODELS, ModelConfig
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.vlm import VLM
 
 Int64 = npt.NDArray[np.int64]
 

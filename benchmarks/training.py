@@ -18,7 +18,7 @@ def train(shards: object, options: dict[str, Any], *, processes: int = 1) -> dic
         processes: that train together, started by torchrun.
 
     Returns:
-        `examples.vlm.measures.Report` as a dict.
+        `examples.vlm.measure.report.Report` as a dict.
 
     Raises:
         RuntimeError: it failed, with the reason in the last line.

@@ -23,7 +23,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script, from any folder
 import datapipe
 from datapipe.text.encode import TextEncoder
-from examples.vlm.texts import byte_tokenizer
+from examples.vlm.data.texts import byte_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script, from any folder
 import datapipe
-from examples.vlm.accumulate import groups_of, labels_of
-from examples.vlm.inputs import make_inputs
+from examples.vlm.data.accumulate import groups_of, labels_of
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.tiny import make_tiny
 from examples.vlm.options import parse_short
-from examples.vlm.tiny import make_tiny
 
 try:
     from accelerate import Accelerator

@@ -11,9 +11,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script, from any folder
 import datapipe
-from examples.vlm.inputs import make_inputs
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.tiny import make_tiny
 from examples.vlm.options import parse_short
-from examples.vlm.tiny import make_tiny
 
 try:
     import pytorch_lightning as pl

@@ -32,7 +32,7 @@ from benchmarks.gpu.decoders import SIDE, SPEC
 from benchmarks.gpu.loading import DECODERS, Decoders, wait
 from datapipe import make_loader
 from datapipe.decode.transform import make_transform
-from examples.vlm.attention import KERNELS, attend, prepare, why_not
+from examples.vlm.model.attention import KERNELS, attend, prepare, why_not
 
 SAMPLES = 64
 COMPILED = (
@@ -204,7 +204,7 @@ def compiler(device: torch.device, mode: str) -> str:
 
 def optimizer(device: torch.device, kind: str) -> str:
     """Take some steps with an optimizer of the reference."""
-    from examples.vlm.techniques import Techniques
+    from examples.vlm.techniques.switches import Techniques
 
     if kind == "8bit" and find_spec("bitsandbytes") is None:
         raise Absent("bitsandbytes is not installed")

@@ -2,6 +2,6 @@
 
     python -m examples.vlm.train SHARDS --model tiny --steps 50 --pack 2048
 
-Read in this order: `config` (sizes), `inputs` (a batch of datapipe as the model takes it),
-`attention/` (samples that do not see each other), `layers`, `vision`, `model`, `loop`, `train`.
+Read in this order: `model/` (from a batch of datapipe to its losses), `data/`, `loop`, `train`.
+Then what you need: `techniques/`, `parallel/`, `measure/`.
 """

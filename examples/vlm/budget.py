@@ -18,13 +18,13 @@ from typing import get_args
 
 import torch
 
-from examples.vlm.activations import Numbers, Stage, stages
-from examples.vlm.config import MODELS, ModelConfig
-from examples.vlm.memory import bytes_of
-from examples.vlm.model import VLM
-from examples.vlm.recompute import KNOWN
-from examples.vlm.sharding import Zero, exchanged, shard, states
-from examples.vlm.techniques import Optimizer, Precision, Techniques
+from examples.vlm.measure.activations import Numbers, Stage, stages
+from examples.vlm.measure.memory import bytes_of
+from examples.vlm.measure.sharding import Zero, exchanged, shard, states
+from examples.vlm.model.config import MODELS, ModelConfig
+from examples.vlm.model.vlm import VLM
+from examples.vlm.techniques.recompute import KNOWN
+from examples.vlm.techniques.switches import Optimizer, Precision, Techniques
 
 FITS = 0.9
 """Share of a device's memory that the peak may take: the formula is exact to a tenth."""

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from examples.vlm import shards
-from examples.vlm.ranks import Ranks
+from examples.vlm.parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 import datapipe
-from examples.vlm.accumulate import Batch
-from examples.vlm.inputs import IGNORE, make_inputs
-from examples.vlm.mesh import whole_loss
-from examples.vlm.model import VLM
-from examples.vlm.ranks import Ranks
-from examples.vlm.transfer import bring
+from examples.vlm.data.accumulate import Batch
+from examples.vlm.data.transfer import bring
+from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.model.vlm import VLM
+from examples.vlm.parallel.mesh import whole_loss
+from examples.vlm.parallel.ranks import Ranks
 
 
 class Evaluation(NamedTuple):

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import datapipe
 from examples.vlm.checkpoint import find, load_model
-from examples.vlm.config import MODELS
-from examples.vlm.data import ordered_loader
-from examples.vlm.model import VLM
+from examples.vlm.data.loaders import ordered_loader
+from examples.vlm.data.texts import Vocabulary
+from examples.vlm.model.config import MODELS
+from examples.vlm.model.sampling import write_samples
+from examples.vlm.model.vlm import VLM
 from examples.vlm.options import in_options, parse_generate
-from examples.vlm.ranks import Ranks, joined
-from examples.vlm.sampling import write_samples
-from examples.vlm.techniques import Techniques
-from examples.vlm.texts import Vocabulary
+from examples.vlm.parallel.ranks import Ranks, joined
+from examples.vlm.techniques.switches import Techniques
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor, nn
 
 import datapipe
-from examples.vlm.accumulate import Batch, groups_of, labels_of
-from examples.vlm.by_dataset import DatasetSums, sums_by_dataset
+from examples.vlm.data.accumulate import Batch, groups_of, labels_of
+from examples.vlm.data.resident import Resident
+from examples.vlm.data.transfer import bring
 from examples.vlm.evaluate import Evaluation
-from examples.vlm.flops import Meter
-from examples.vlm.inputs import IGNORE, make_inputs
-from examples.vlm.measures import Counts, Line, Report
-from examples.vlm.memory import memory_report
-from examples.vlm.mesh import whole_loss
-from examples.vlm.model import VLM
-from examples.vlm.parallel import Exchange, whole
-from examples.vlm.peaks import Peak
-from examples.vlm.ranks import Ranks
-from examples.vlm.resident import Resident
-from examples.vlm.schedule import rate_at
-from examples.vlm.techniques import Techniques
-from examples.vlm.transfer import bring
+from examples.vlm.measure.by_dataset import DatasetSums, sums_by_dataset
+from examples.vlm.measure.flops import Meter
+from examples.vlm.measure.memory import memory_report
+from examples.vlm.measure.peaks import Peak
+from examples.vlm.measure.report import Counts, Line, Report
+from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.model.vlm import VLM
+from examples.vlm.parallel.connect import Exchange, whole
+from examples.vlm.parallel.mesh import whole_loss
+from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.techniques.schedule import rate_at
+from examples.vlm.techniques.switches import Techniques
 
 DATA = "waiting for data"
 

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from examples.vlm.attention import AUTO, KERNELS
-from examples.vlm.compiling import Mode
-from examples.vlm.config import MODELS
-from examples.vlm.hooks import Hook
-from examples.vlm.parallel import Kind
-from examples.vlm.recompute import KNOWN
-from examples.vlm.schedule import Rule
-from examples.vlm.techniques import Optimizer, Precision
+from examples.vlm.model.attention import AUTO, KERNELS
+from examples.vlm.model.config import MODELS
+from examples.vlm.parallel.connect import Kind
+from examples.vlm.parallel.hooks import Hook
+from examples.vlm.techniques.compiling import Mode
+from examples.vlm.techniques.recompute import KNOWN
+from examples.vlm.techniques.schedule import Rule
+from examples.vlm.techniques.switches import Optimizer, Precision
 
 _ADVICE = {
     "overlong": "--overlong",

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from examples.vlm import checkpoint
-from examples.vlm.ranks import Ranks
+from examples.vlm.parallel.ranks import Ranks
 
 LATEST, REST = "latest", "rest.pt"
 

@@ -23,33 +23,33 @@ from typing import Any
 import torch
 
 import datapipe
-from examples.vlm.accumulate import samples_of_step
-from examples.vlm.attention import AUTO, Table, choose, choose_by, why_not
-from examples.vlm.by_dataset import dataset_table
 from examples.vlm.checkpoint import load, save
-from examples.vlm.compiling import check_compiler
-from examples.vlm.config import MODELS, ModelConfig
-from examples.vlm.data import make_loader, make_resident, ordered_loader
+from examples.vlm.data.accumulate import samples_of_step
+from examples.vlm.data.loaders import make_loader, make_resident, ordered_loader
+from examples.vlm.data.resident import Resident
+from examples.vlm.data.texts import Vocabulary
 from examples.vlm.evaluate import evaluation
-from examples.vlm.exchange import accumulate_automatically
-from examples.vlm.find_batch import find_batch_size
 from examples.vlm.generate import print_answers
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
-from examples.vlm.measures import Line, Report, spread, with_costs
-from examples.vlm.memory import bytes_of
-from examples.vlm.mesh import distribute, join_mesh
-from examples.vlm.model import VLM
+from examples.vlm.measure.by_dataset import dataset_table
+from examples.vlm.measure.find_batch import find_batch_size
+from examples.vlm.measure.memory import bytes_of
+from examples.vlm.measure.phases import phases_of, table_of
+from examples.vlm.measure.profiling import Profiling, profiled
+from examples.vlm.measure.report import Line, Report, spread, with_costs
+from examples.vlm.model.attention import AUTO, Table, choose, choose_by, why_not
+from examples.vlm.model.config import MODELS, ModelConfig
+from examples.vlm.model.vlm import VLM
 from examples.vlm.options import in_options, parse
-from examples.vlm.parallel import Parallel, connect, parallel_of
-from examples.vlm.phases import phases_of, table_of
-from examples.vlm.profiling import Profiling, profiled
-from examples.vlm.ranks import TIMEOUT, Ranks, joined
-from examples.vlm.resident import Resident
-from examples.vlm.schedule import scaled_rate
-from examples.vlm.techniques import Techniques
-from examples.vlm.texts import Vocabulary
-from examples.vlm.watch import Watch, watched
+from examples.vlm.parallel.connect import Parallel, connect, parallel_of
+from examples.vlm.parallel.exchange import accumulate_automatically
+from examples.vlm.parallel.mesh import distribute, join_mesh
+from examples.vlm.parallel.ranks import TIMEOUT, Ranks, joined
+from examples.vlm.parallel.watch import Watch, watched
+from examples.vlm.techniques.compiling import check_compiler
+from examples.vlm.techniques.schedule import scaled_rate
+from examples.vlm.techniques.switches import Techniques
 
 
 def main(arguments: list[str] | None = None) -> None:

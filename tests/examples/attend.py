@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from examples.vlm.attention import Segments, attend, prepare
+from examples.vlm.model.attention import Segments, attend, prepare
 
 causality = pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 

@@ -13,8 +13,8 @@ from torch._dynamo.utils import counters
 
 import datapipe
 from examples.vlm import train as program
-from examples.vlm.config import MODELS
 from examples.vlm.loop import Run
+from examples.vlm.model.config import MODELS
 
 from .vlm_runs import SMALL
 

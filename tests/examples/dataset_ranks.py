@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 
 import datapipe
-from examples.vlm.accumulate import LABELS, labels_of
-from examples.vlm.by_dataset import DatasetFigures, DatasetSums
+from examples.vlm.data.accumulate import LABELS, labels_of
 from examples.vlm.loop import train_step
-from examples.vlm.mesh import make_mesh
-from examples.vlm.ranks import Ranks
+from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
+from examples.vlm.parallel.mesh import make_mesh
+from examples.vlm.parallel.ranks import Ranks
 
 from .mesh_ranks import CONFIG, make_run
 from .test_vlm_model import FIXED, load

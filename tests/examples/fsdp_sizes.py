@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from examples.vlm.inputs import make_inputs
-from examples.vlm.memory import peak_of
-from examples.vlm.techniques import Techniques
+from examples.vlm.measure.memory import peak_of
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.techniques.switches import Techniques
 from tests.examples.test_vlm_budget import CPU, LOAD, TINY, make, make_batch
 
 

@@ -24,15 +24,15 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import datapipe
 from examples.vlm import train as program
-from examples.vlm.accumulate import LABELS
-from examples.vlm.config import MODELS, ModelConfig, VisionConfig
-from examples.vlm.inputs import make_inputs
+from examples.vlm.data.accumulate import LABELS
 from examples.vlm.loop import Run, train_step
-from examples.vlm.mesh import distribute, make_mesh
+from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig
+from examples.vlm.model.inputs import make_inputs
 from examples.vlm.options import parse
-from examples.vlm.parallel import Kind, Parallel, connect
-from examples.vlm.ranks import Ranks
-from examples.vlm.techniques import Techniques
+from examples.vlm.parallel.connect import Kind, Parallel, connect
+from examples.vlm.parallel.mesh import distribute, make_mesh
+from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.techniques.switches import Techniques
 
 from .test_vlm_model import WORDS, make_model
 

@@ -22,9 +22,9 @@ import torch
 
 from examples.vlm import loop
 from examples.vlm import train as program
-from examples.vlm.config import MODELS
+from examples.vlm.model.config import MODELS
 from examples.vlm.options import parse
-from examples.vlm.ranks import Ranks, joined
+from examples.vlm.parallel.ranks import Ranks, joined
 
 from .vlm_runs import SMALL
 

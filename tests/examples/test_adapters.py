@@ -23,9 +23,9 @@ from torch import Tensor
 
 import datapipe
 from examples import huggingface_models
-from examples.vlm.config import MODELS, ModelConfig, VisionConfig
-from examples.vlm.inputs import make_inputs
-from examples.vlm.tiny import make_tiny
+from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.tiny import make_tiny
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = ("train_lightning", "train_accelerate", "train_hf_trainer")

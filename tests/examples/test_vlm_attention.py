@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from examples.vlm.attention import Segments, attend, kernels, prepare
-from examples.vlm.layers import Attention
-from examples.vlm.rotary import angles
+from examples.vlm.model.attention import Segments, attend, kernels, prepare
+from examples.vlm.model.layers import Attention
+from examples.vlm.model.rotary import angles
 
 from .attend import assert_same, causality, make_inputs, make_segments, naive, run
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from examples.vlm import budget as program
 from examples.vlm.budget import Budget, Load, estimate
-from examples.vlm.config import MODELS, ModelConfig
-from examples.vlm.inputs import Inputs, make_inputs
-from examples.vlm.memory import peak_of
-from examples.vlm.model import VLM
-from examples.vlm.techniques import Techniques
+from examples.vlm.measure.memory import peak_of
+from examples.vlm.model.config import MODELS, ModelConfig
+from examples.vlm.model.inputs import Inputs, make_inputs
+from examples.vlm.model.vlm import VLM
+from examples.vlm.techniques.switches import Techniques
 
 CPU = torch.device("cpu")
 IMAGE = 3

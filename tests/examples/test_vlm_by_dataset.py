@@ -16,14 +16,14 @@ import torch
 
 import datapipe
 from datapipe import PackSpec
-from examples.vlm import data
 from examples.vlm import train as program
-from examples.vlm.accumulate import labels_of
-from examples.vlm.by_dataset import MOST, DatasetFigures, dataset_table
-from examples.vlm.inputs import IGNORE, following, make_inputs
+from examples.vlm.data import loaders as data
+from examples.vlm.data.accumulate import labels_of
 from examples.vlm.loop import train_step
-from examples.vlm.measures import Line
-from examples.vlm.ranks import Ranks
+from examples.vlm.measure.by_dataset import MOST, DatasetFigures, dataset_table
+from examples.vlm.measure.report import Line
+from examples.vlm.model.inputs import IGNORE, following, make_inputs
+from examples.vlm.parallel.ranks import Ranks
 
 from .dataset_ranks import CASES, RANKS, SHARES, check_total, dataset_of, groups, named, sums_of
 from .mesh_ranks import CONFIG, make_run

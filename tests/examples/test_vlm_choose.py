@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from examples.vlm.attention import AUTO, KERNELS, choose, why_not
+from examples.vlm.model.attention import AUTO, KERNELS, choose, why_not
 
 from .attend import make_inputs, make_segments, run
 
-choosing = importlib.import_module("examples.vlm.attention.choose")
+choosing = importlib.import_module("examples.vlm.model.attention.choose")
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import torch
 
 from examples.vlm import train as program
 from examples.vlm.evaluate import evaluate
-from examples.vlm.inputs import IGNORE, make_inputs
 from examples.vlm.loop import Run
-from examples.vlm.ranks import Ranks
+from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.parallel.ranks import Ranks
 
 from .test_vlm_model import CONFIG, FIXED, load, make_model
 from .vlm_runs import PACKED, fit

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.vlm import train as program
-from examples.vlm.find_batch import (
+from examples.vlm.data.texts import Vocabulary
+from examples.vlm.loop import Run
+from examples.vlm.measure.find_batch import (
     OutOfMemory,
     Trial,
     bisect,
@@ -22,10 +24,8 @@ from examples.vlm.find_batch import (
     heaviest,
     surviving,
 )
-from examples.vlm.loop import Run
-from examples.vlm.memory import bytes_of, peak_of
+from examples.vlm.measure.memory import bytes_of, peak_of
 from examples.vlm.options import parse
-from examples.vlm.texts import Vocabulary
 
 from .vlm_runs import PACKED, fit
 
@@ -161,7 +161,8 @@ def test_sizes_in_words() -> None:
 
 CHILD = """
 import resource, sys
-from examples.vlm import find_batch, train
+from examples.vlm.measure import find_batch
+from examples.vlm import train
 import torch
 torch.set_num_threads(1)
 peak = find_batch.peak_of_step

@@ -11,13 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 import datapipe
 from datapipe import ImageSpec, TextSpec
-from examples.vlm import peaks
-from examples.vlm.flops import Formula, Meter, Sizes
-from examples.vlm.inputs import make_inputs
-from examples.vlm.model import VLM
-from examples.vlm.peaks import Peak
-from examples.vlm.techniques import Techniques
-from examples.vlm.texts import Vocabulary
+from examples.vlm.data.texts import Vocabulary
+from examples.vlm.measure import peaks
+from examples.vlm.measure.flops import Formula, Meter, Sizes
+from examples.vlm.measure.peaks import Peak
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.vlm import VLM
+from examples.vlm.techniques.switches import Techniques
 
 from .vlm_runs import PACKED, SMALL, fit
 
@@ -100,7 +100,7 @@ def test_flops_are_those_that_torch_counts(
 
 def test_logits_in_parts_are_computed_again(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, whole = step(shards, "fixed", "split", Techniques(), pack=300)
-    monkeypatch.setattr("examples.vlm.model.CHUNK", 50 * WORDS.size)
+    monkeypatch.setattr("examples.vlm.model.vlm.CHUNK", 50 * WORDS.size)
     counted, parts = step(shards, "fixed", "split", Techniques(), pack=300)
     assert parts.flops().computed == pytest.approx(counted, rel=1e-3)
     assert parts.flops().total == whole.flops().total

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from examples.vlm import generate as program
-from examples.vlm.attention import Table, attend
 from examples.vlm.checkpoint import save
-from examples.vlm.inputs import make_inputs
 from examples.vlm.loop import Run
-from examples.vlm.model import VLM
-from examples.vlm.sampling import Prompts, generate, logits_of
+from examples.vlm.model.attention import Table, attend
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.sampling import Prompts, generate, logits_of
+from examples.vlm.model.vlm import VLM
 
 from .test_vlm_model import FIXED, FORMS, NATIVE, WORDS, load, make_model
 from .vlm_runs import PACKED, fit

@@ -12,11 +12,11 @@ import torch
 
 from examples.vlm import loop
 from examples.vlm import train as program
-from examples.vlm.attention import KERNELS, why_not
-from examples.vlm.config import MODELS, ModelConfig, VisionConfig
-from examples.vlm.measures import Report
+from examples.vlm.measure.report import Report
+from examples.vlm.model.attention import KERNELS, why_not
+from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig
 from examples.vlm.options import parse
-from examples.vlm.ranks import joined
+from examples.vlm.parallel.ranks import joined
 
 pytestmark = pytest.mark.gpu
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from examples.vlm.attention import KERNELS, Segments, why_not
-from examples.vlm.layers import Attention
-from examples.vlm.rotary import angles
+from examples.vlm.model.attention import KERNELS, Segments, why_not
+from examples.vlm.model.layers import Attention
+from examples.vlm.model.rotary import angles
 
 from .attend import assert_same, causality, make_inputs, make_segments, run
 from .stand_ins import STAND_INS

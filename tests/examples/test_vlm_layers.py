@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from examples.vlm.attention import attend
-from examples.vlm.layers import Attention, Block, Transformer
-from examples.vlm.recompute import NONE, Recompute, read_recompute
-from examples.vlm.rotary import angles, rotate
+from examples.vlm.model.attention import attend
+from examples.vlm.model.layers import Attention, Block, Transformer
+from examples.vlm.model.rotary import angles, rotate
+from examples.vlm.techniques.recompute import NONE, Recompute, read_recompute
 
 from .attend import make_segments
 

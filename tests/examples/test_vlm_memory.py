@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from examples.vlm import train as program
-from examples.vlm.allocations import Allocations
-from examples.vlm.measures import with_costs
-from examples.vlm.phases import Phase, Phases, phases_of, read_memory, table_of
+from examples.vlm.measure.allocations import Allocations
+from examples.vlm.measure.phases import Phase, Phases, phases_of, read_memory, table_of
+from examples.vlm.measure.report import with_costs
 
 from .vlm_runs import PACKED, fit
 
@@ -93,7 +93,7 @@ def test_each_phase_of_a_gpu_is_read_where_it_says(monkeypatch: pytest.MonkeyPat
         calls.append(f"{learnt} {moved}")
         return {"peak": len(calls)}
 
-    monkeypatch.setattr("examples.vlm.phases.read_memory", read)
+    monkeypatch.setattr("examples.vlm.measure.phases.read_memory", read)
     phases = Phases(model, optimizer, torch.device("cuda"))
     model(torch.ones(1, 1)).sum().backward()
     optimizer.step()
@@ -128,7 +128,9 @@ def test_watching_phases_leaves_the_peak_of_a_run_as_it_is(
 ) -> None:
     """On a GPU every phase begins the count of torch anew."""
     peaks = iter([5, 70, 40, 6])
-    monkeypatch.setattr("examples.vlm.phases.read_memory", lambda device: {"peak": next(peaks)})
+    monkeypatch.setattr(
+        "examples.vlm.measure.phases.read_memory", lambda device: {"peak": next(peaks)}
+    )
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters())
     with phases_of(True, model, optimizer, torch.device("cuda")) as phases:

@@ -17,17 +17,17 @@ from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import datapipe
-from examples.vlm.config import MODELS
-from examples.vlm.context import own_share
-from examples.vlm.inputs import Inputs, make_inputs
-from examples.vlm.measures import Report
-from examples.vlm.mesh import check_heads, join_mesh
-from examples.vlm.model import VLM, place
+from examples.vlm.measure.report import Report
+from examples.vlm.model.config import MODELS
+from examples.vlm.model.inputs import Inputs, make_inputs
+from examples.vlm.model.tiny import make_tiny
+from examples.vlm.model.vlm import VLM, place
 from examples.vlm.options import parse
-from examples.vlm.ranks import Ranks
-from examples.vlm.techniques import Techniques
-from examples.vlm.tensor import check_plain
-from examples.vlm.tiny import make_tiny
+from examples.vlm.parallel.context import own_share
+from examples.vlm.parallel.mesh import check_heads, join_mesh
+from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.parallel.tensor import check_plain
+from examples.vlm.techniques.switches import Techniques
 
 from .mesh_ranks import CHECKS, LINE, RANKS
 from .mesh_ranks import CONFIG as DIVIDED

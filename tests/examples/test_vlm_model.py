@@ -14,10 +14,10 @@ from torch import Tensor
 
 import datapipe
 from datapipe import ImageSpec, TextSpec
-from examples.vlm.config import ModelConfig, VisionConfig
-from examples.vlm.inputs import cut, make_inputs
-from examples.vlm.model import VLM, place
-from examples.vlm.texts import Vocabulary
+from examples.vlm.data.texts import Vocabulary
+from examples.vlm.model.config import ModelConfig, VisionConfig
+from examples.vlm.model.inputs import cut, make_inputs
+from examples.vlm.model.vlm import VLM, place
 
 CONFIG = ModelConfig(
     vision=VisionConfig(
@@ -335,7 +335,7 @@ def test_losses_in_parts_are_those_of_the_whole(
     whole = losses_of(model, batch)
     whole.sum().backward()
     wanted = model.head.weight.grad
-    monkeypatch.setattr("examples.vlm.model.CHUNK", rows * WORDS.size)
+    monkeypatch.setattr("examples.vlm.model.vlm.CHUNK", rows * WORDS.size)
     model.zero_grad()
     parts = losses_of(model, batch)
     parts.sum().backward()

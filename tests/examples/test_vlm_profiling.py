@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.autograd.profiler_util import FunctionEvent
 
-from examples.vlm.measures import Report
-from examples.vlm.profiling import Profiling, operators
-from examples.vlm.stages import NAMES, Stages, stages_of, verdict
-from examples.vlm.vision import Projector, VisionEncoder
+from examples.vlm.measure.profiling import Profiling, operators
+from examples.vlm.measure.report import Report
+from examples.vlm.measure.stages import NAMES, Stages, stages_of, verdict
+from examples.vlm.model.vision import Projector, VisionEncoder
 
 from .vlm_runs import PACKED, fit
 

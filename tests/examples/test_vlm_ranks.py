@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.vlm import train as program
-from examples.vlm.accumulate import LABELS, groups_of
-from examples.vlm.hooks import Norms
-from examples.vlm.measures import RankFigures, spread
+from examples.vlm.data.accumulate import LABELS, groups_of
+from examples.vlm.measure.report import RankFigures, spread
 from examples.vlm.options import parse
-from examples.vlm.parallel import Parallel, bucket_of, parallel_of
-from examples.vlm.places import Place, Seen, kill_silent, notice_after, verdict
-from examples.vlm.places import parse as parse_place
-from examples.vlm.ranks import SETTINGS, Ranks, differences
-from examples.vlm.watch import broke, stacks
+from examples.vlm.parallel.connect import Parallel, bucket_of, parallel_of
+from examples.vlm.parallel.hooks import Norms
+from examples.vlm.parallel.places import Place, Seen, kill_silent, notice_after, verdict
+from examples.vlm.parallel.places import parse as parse_place
+from examples.vlm.parallel.ranks import SETTINGS, Ranks, differences
+from examples.vlm.parallel.watch import broke, stacks
 
 from .vlm_runs import PACKED, fit
 

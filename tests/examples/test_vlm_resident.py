@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from examples.vlm.resident import Resident
+from examples.vlm.data.resident import Resident
 
 from .test_vlm_model import FORMS, load
 from .vlm_runs import PACKED, fit

@@ -12,8 +12,8 @@ import torch
 
 from examples.vlm import loop
 from examples.vlm import train as program
-from examples.vlm.config import MODELS
 from examples.vlm.loop import Run
+from examples.vlm.model.config import MODELS
 
 from .vlm_runs import PACKED, SMALL, fit
 

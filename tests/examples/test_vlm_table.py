@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import attention
 from examples.vlm import train as program
-from examples.vlm.attention import Segments, Table, choose_by, prepare
+from examples.vlm.model.attention import Segments, Table, choose_by, prepare
 
 from .attend import make_segments
 from .vlm_runs import PACKED, fit

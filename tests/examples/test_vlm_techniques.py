@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.vlm.accumulate import LABELS, groups_of
-from examples.vlm.compiling import check_compiler
-from examples.vlm.layers import Block
+from examples.vlm.data.accumulate import LABELS, groups_of
 from examples.vlm.loop import Run
-from examples.vlm.techniques import Techniques
+from examples.vlm.model.layers import Block
+from examples.vlm.techniques.compiling import check_compiler
+from examples.vlm.techniques.switches import Techniques
 
 from .test_vlm_attention import needs_a_compiler
 from .vlm_runs import PACKED, fit
@@ -170,7 +170,7 @@ def test_what_cannot_be_compiled_is_refused_with_what_to_install(
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match="there is no no-such-compiler; install g"):
         fit(shards, *PACKED, "--steps", 1, "--compile")
-    monkeypatch.setattr("examples.vlm.compiling.find_spec", lambda name: None)
+    monkeypatch.setattr("examples.vlm.techniques.compiling.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install triton"):
         check_compiler("default", torch.device("cuda"))
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_compiled_is_refused_with_what_to_install(
 def test_cuda_graphs_are_refused_where_they_would_overwrite_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("examples.vlm.compiling.find_spec", lambda name: name)
+    monkeypatch.setattr("examples.vlm.techniques.compiling.find_spec", lambda name: name)
     gpu = torch.device("cuda")
     for mode in ("reduce-overhead", "max-autotune"):
         check_compiler(mode, gpu)  # type: ignore[arg-type]

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from examples.vlm import train as program
-from examples.vlm.config import ModelConfig, VisionConfig
-from examples.vlm.measures import Report
+from examples.vlm.measure.report import Report
+from examples.vlm.model.config import ModelConfig, VisionConfig
 from examples.vlm.options import parse
-from examples.vlm.ranks import joined
+from examples.vlm.parallel.ranks import joined
 
 SMALL = ModelConfig(
     vision=VisionConfig(width=16, layers=2, heads=2, patch=4, image_size=16, max_pixels=640),

@@ -1,0 +1,304 @@
+"""The largest batch that fits, found by real steps of the optimizer.
+
+    python -m examples.vlm.train SHARDS --batch-size 8 --find-batch-size
+    python -m examples.vlm.train SHARDS --pack 2048 --find-batch-size 8GB --device cpu
+
+Every size is tried with the shapes of the plan's heaviest batches: that of most tokens, and that
+of most images. Their content is drawn at random, since memory depends on shapes alone; images of
+their own size are as large as the loader makes them.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+import datapipe
+from examples.vlm.data.accumulate import LABELS, Batch
+from examples.vlm.loop import Run, train_step
+from examples.vlm.measure.memory import memory_report, peak_of
+from examples.vlm.model.config import VisionConfig
+
+MARGIN = 0.1
+"""Share of the limit that is left alone: for fragmentation, and for what else a step may need."""
+
+STEPS = 10_000
+"""Steps of the plan that are looked at for the heaviest batches."""
+
+
+_OUT_OF_MEMORY = (
+    *("DefaultCPUAllocator", "could not create a primitive", "could not create a memory"),
+    *("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"),
+    *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
+)
+"""Errors of the CPU's allocator, of oneDNN, which does not say why it fails, and of CUDA beside
+torch's own allocator."""
+
+
+class Shape(NamedTuple):
+    """Sizes of a batch.
+
+    Attributes:
+        lengths: tokens of each sample; of each row for padded batches.
+        images: of all samples.
+        packed: whether the samples share a row.
+    """
+
+    lengths: tuple[int, ...]
+    images: int
+    packed: bool
+
+
+class Trial(NamedTuple):
+    """One size that was tried.
+
+    Attributes:
+        size: samples of a batch, or tokens of a pack.
+        fits: whether its peak leaves the margin.
+        peak: bytes in use at a time at most; None where memory ran out.
+    """
+
+    size: int
+    fits: bool
+    peak: int | None
+
+
+class OutOfMemory(Exception):
+    """A step needed more memory than there is."""
+
+
+def bisect(attempt: Callable[[int], Trial], start: int, *, unit: int = 1) -> list[Trial]:
+    """Double until a size does not fit, or halve until one does; then bisect between the two.
+
+    Args:
+        attempt: tries a size.
+        start: first size.
+        unit: sizes are its multiples (but for `start`), and none lies between the two found last.
+
+    Returns:
+        All trials; the largest that fits is the answer.
+    """
+    trials = [attempt(start)]
+    while trials[-1].fits:
+        trials.append(attempt(2 * trials[-1].size))
+    while not any(trial.fits for trial in trials) and trials[-1].size >= 2 * unit:
+        trials.append(attempt(trials[-1].size // 2 // unit * unit))
+    low = max((trial.size for trial in trials if trial.fits), default=None)
+    high = min(trial.size for trial in trials if not trial.fits)
+    while low is not None and high - low > unit:
+        middle = low + max(1, (high - low) // 2 // unit) * unit
+        trials.append(attempt(middle))
+        low, high = (middle, high) if trials[-1].fits else (low, middle)
+    return trials
+
+
+def find_batch_size(
+    run: Run,
+    loader_of: Callable[[int], datapipe.Loader],
+    start: int,
+    *,
+    packed: bool,
+    native: bool = False,
+    limit: int | None = None,
+    margin: float = MARGIN,
+    log: Callable[[str], None] = print,
+) -> int:
+    """Return the largest number of samples of a batch, or tokens of a pack, that fits.
+
+    Model, optimizer, scaler and random numbers are left as they were, gradients are freed.
+
+    Args:
+        run: the model with its optimizer; its loader is not read.
+        loader_of: makes the loader with a size; its plan is read, and no sample.
+        start: first size.
+        packed: whether sizes are tokens of packs.
+        native: whether images differ in size.
+        limit: bytes; None for all memory of the GPU.
+        margin: share of it that must stay free.
+        log: is given a line for each trial.
+
+    Raises:
+        ValueError: nothing fits, there are several ranks, or there is no limit on the CPU.
+    """
+    device = run.ranks.device
+    if run.ranks.world_size > 1:
+        raise ValueError(
+            f"{run.ranks.world_size} ranks: find the batch size on one, its memory is what counts"
+        )
+    if limit is None:
+        if device.type != "cuda":
+            raise ValueError(
+                "the CPU's memory is shared with all other processes; give a limit, such as "
+                "--find-batch-size 8GB"
+            )
+        limit = torch.cuda.get_device_properties(device).total_memory
+    most = int(limit * (1 - margin))
+    what = "pack of {:,} tokens" if packed else "batch of {:,}"
+
+    def attempt(size: int) -> Trial:
+        shapes = heaviest(loader_of(size), size, packed)
+        if not shapes:
+            log(f"{what.format(size)}: the dataset has not as much")
+            return Trial(size, False, None)
+        peaks = [peak_of_step(run, shape, native=native) for shape in shapes]
+        peak = None if None in peaks else max(each for each in peaks if each is not None)
+        trial = Trial(size, peak is not None and peak <= most, peak)
+        shown = ", ".join(
+            f"{sum(shape.lengths):,} tokens with {shape.images:,} images" for shape in shapes
+        )
+        found = "out of memory" if peak is None else f"{peak / 1e6:,.0f} of {most / 1e6:,.0f} MB"
+        fits = "fits" if trial.fits else "does not fit"
+        log(f"{what.format(size)} ({shown}): {found}: {fits}")
+        return trial
+
+    with unchanged(run):
+        # States of the optimizer come with its first step, and count in every later one.
+        if peak_of_step(run, Shape((8,), 0, packed), native=native) is None:
+            raise ValueError(f"not even a step of 8 tokens fits into {limit:,} bytes")
+        trials = bisect(attempt, start, unit=128 if packed and start >= 256 else 1)
+    fitting = [trial.size for trial in trials if trial.fits]
+    if not fitting:
+        raise ValueError(
+            f"no {what.format(trials[-1].size)} fits into {limit:,} bytes less {margin:.0%}; give "
+            "--recompute, --precision bf16, --lora or a smaller model"
+        )
+    log(f"{what.format(max(fitting))} is the largest that fits, with {margin:.0%} to spare")
+    return max(fitting)
+
+
+def heaviest(loader: datapipe.Loader, size: int, packed: bool) -> list[Shape]:
+    """Return the shapes of the batches with most tokens and with most images of an epoch.
+
+    None where the dataset is smaller than one batch.
+    """
+    found: list[Shape] = []
+    for step in islice(loader.plan.steps(), STEPS):
+        sizes, offsets = step.units.sizes, step.units.offsets.tolist()
+        assert sizes is not None, "the loader has text="
+        tokens, images = sizes.tokens.tolist(), sizes.images.tolist()
+        if packed:
+            for begin, end in pairwise(offsets):
+                found.append(Shape(tuple(tokens[begin:end]), sum(images[begin:end]), True))
+        else:
+            found.append(Shape((max(tokens),) * len(tokens), sum(images), False))
+        by_tokens = max(found, key=lambda shape: (sum(shape.lengths), shape.images))
+        by_images = max(found, key=lambda shape: (shape.images, sum(shape.lengths)))
+        found = [by_tokens] if by_tokens == by_images else [by_tokens, by_images]
+    largest = max((sum(s.lengths) if packed else len(s.lengths) for s in found), default=0)
+    return found if largest > size / 2 else []
+
+
+def make_batch(shape: Shape, vision: VisionConfig, image_id: int, *, native: bool) -> Batch:
+    """Make a batch of random content."""
+    tokens = sum(shape.lengths)
+    ids = torch.full((1, tokens), image_id + 1 if image_id == 0 else 0)
+    side = vision.image_size
+    batch: Batch = {"key": [""] * len(shape.lengths), LABELS: tokens}
+    if shape.images and native:
+        cells = vision.max_patches // vision.merge**2
+        patches = cells * vision.merge**2
+        grid = torch.tensor([[1, vision.merge, cells * vision.merge]])
+        batch["pixel_values"] = torch.randn(shape.images * patches, 3 * vision.patch**2)
+        batch["image_grid_thw"] = grid.repeat(shape.images, 1)
+    elif shape.images:
+        batch["pixel_values"] = torch.randn(shape.images, 3, side, side)
+    if not shape.packed:
+        rows = ids.view(len(shape.lengths), -1)
+        mask = torch.ones_like(rows)
+        return {**batch, "input_ids": rows, "labels": rows.clone(), "attention_mask": mask}
+    bounds = torch.tensor([0, *shape.lengths]).cumsum(0)
+    positions = torch.cat([torch.arange(length) for length in shape.lengths])
+    return {
+        **batch,
+        "input_ids": ids,
+        "labels": ids.clone(),
+        "position_ids": positions[None],
+        "cu_seq_lens_q": bounds.int(),
+        "max_length_q": max(shape.lengths),
+    }
+
+
+def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
+    """Make a step of the optimizer; bytes in use at a time at most, None if there are too few."""
+    device, techniques = run.ranks.device, run.techniques
+    # Under accumulation gradients are there while the next batch is computed.
+    batches = 2 if techniques.accumulate > 1 or techniques.accumulate_tokens else 1
+    batch = make_batch(shape, run.model.config.vision, run.model.image_id, native=native)
+
+    def step() -> None:
+        train_step(run, [batch] * batches)
+
+    run.optimizer.zero_grad(set_to_none=True)
+    try:
+        with surviving():
+            if device.type == "cuda":
+                before = torch.cuda.memory_allocated(device)
+                return before + peak_of(step, device)
+            given = sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
+            peak = peak_of(step, device) + given
+    except OutOfMemory:
+        gc.collect()
+        return None
+    finally:
+        run.optimizer.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    held = memory_report(run.model, run.optimizer, device)
+    return peak + held["parameters"] + held["optimizer"]
+
+
+@contextmanager
+def surviving() -> Iterator[None]:
+    """Turn every way in which torch says that memory ran out into `OutOfMemory`.
+
+    Nothing refers to the frames of the step any more, so that their tensors are freed.
+    """
+    said = None
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        said = str(error)
+    except RuntimeError as error:
+        if not any(name in str(error) for name in _OUT_OF_MEMORY):
+            raise
+        said = str(error)
+    if said is not None:
+        raise OutOfMemory(said)
+
+
+@contextmanager
+def unchanged(run: Run) -> Iterator[None]:
+    """Leave model, optimizer, scaler and random numbers as they were; copies are on the host."""
+    training = run.model.training
+    model = {name: value.cpu().clone() for name, value in run.model.state_dict().items()}
+    optimizer = _on_host(run.optimizer.state_dict())
+    scaler = copy.deepcopy(run.scaler.state_dict())
+    cuda = [run.ranks.device] if run.ranks.device.type == "cuda" else []
+    run.model.train()
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            yield
+    finally:
+        run.optimizer.zero_grad(set_to_none=True)
+        run.model.load_state_dict(model)
+        run.optimizer.load_state_dict(optimizer)
+        if scaler:
+            run.scaler.load_state_dict(scaler)
+        run.model.train(training)
+
+
+def _on_host(value: Any) -> Any:
+    """Copy nested dicts and lists, with their tensors on the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu().clone()
+    if isinstance(value, dict):
+        return {name: _on_host(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_on_host(each) for each in value]
+    return copy.deepcopy(value)

@@ -1,0 +1,231 @@
+"""FLOPs of a step from the model's own layers, and the share of the device's peak that they are.
+
+Conventions: a product of `[m, k]` and `[k, n]` has `2 m k n` FLOPs; norms, activations and the
+optimizer count nothing. A causal token attends to those up to itself, so half of the scores count.
+Padding counts where the model computes it. The backward pass of a product has one product for the
+gradient of its input and one for that of its weights, each where it is needed. What is computed a
+second time (recomputed blocks, scores inside of Flash Attention, logits in parts) counts for
+`hfu`, not for `mfu`, as in PaLM (arXiv 2204.02311, appendix B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from examples.vlm.model import vlm as models
+from examples.vlm.model.inputs import Inputs
+from examples.vlm.model.layers import Transformer
+from examples.vlm.model.vlm import VLM
+
+STAGES = ("vision", "projector", "language", "loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """FLOPs of a stage in one pass.
+
+    Attributes:
+        row: for each row of its input: a patch, an image token, a token.
+        pair: for each pair of rows of which one attends to the other.
+    """
+
+    row: float = 0
+    pair: float = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of one batch or the sum of several; all that its FLOPs depend on.
+
+    Attributes:
+        tokens, patches: rows of the language model and of the encoder, padding included.
+        token_squares, patch_squares: sums of the squared lengths of the segments.
+        token_parts: tokens of batches whose logits are made in parts.
+    """
+
+    tokens: int
+    patches: int
+    token_squares: int
+    patch_squares: int
+    token_parts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """FLOPs of a step by stage: `model` is forward and backward, `again` is computed twice."""
+
+    model: dict[str, float]
+    again: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """FLOPs of the model."""
+        return sum(self.model.values())
+
+    @property
+    def computed(self) -> float:
+        """FLOPs of the model, and of parts that are computed again."""
+        return self.total + sum(self.again.values())
+
+
+class Formula:
+    """FLOPs of a model by the sizes of a batch.
+
+    Args:
+        model: whose matrices are counted; what learns, adapters and recomputed blocks as they are.
+        whole: count the scores that causal attention hides too, as `FlopCounterMode` does.
+    """
+
+    def __init__(self, model: VLM, *, whole: bool = False) -> None:
+        self.merged = model.projector.merged
+        self.whole = whole
+        vision, projector = model.vision, model.projector
+        images = learns(vision)
+        # The input of the encoder is data; every other stage passes gradients on where some
+        # stage before it learns.
+        embed = _matrices(vision.embed, into=False)
+        transformer = _transformer(vision.transformer, model.kernel, into=learns(vision.embed))
+        first = _matrices(projector.first, into=images)
+        second = _matrices(projector.second, into=images or learns(projector.first))
+        into = images or learns(projector) or learns(model.embedding)
+        language = _transformer(model.language, model.kernel, into=into)
+        head = _matrices(model.head, into=into or learns(model.language))
+        self.model = {
+            "vision": Rate(row=embed + transformer[0].row, pair=transformer[0].pair),
+            "projector": Rate(row=first + second),
+            "language": language[0],
+            "loss": Rate(row=head),
+        }
+        self.again = {"vision": transformer[1], "language": language[1]}
+        self.head = _weights(model.head)
+
+    def of(self, sizes: Sizes) -> Flops:
+        """Return the FLOPs of a batch, or of several."""
+        tokens, seen = sizes.tokens, sizes.token_squares
+        rows = {"vision": sizes.patches, "projector": sizes.patches / self.merged}
+        pairs = {
+            "vision": sizes.patch_squares,
+            "language": seen if self.whole else (seen + tokens) / 2,
+        }
+
+        def count(rates: dict[str, Rate]) -> dict[str, float]:
+            return {
+                stage: rate.row * rows.get(stage, tokens) + rate.pair * pairs.get(stage, 0)
+                for stage, rate in rates.items()
+            }
+
+        again = {**count(self.again), "loss": 2 * self.head * sizes.token_parts}
+        return Flops(model=count(self.model), again=again)
+
+
+def learns(module: nn.Module) -> bool:
+    """Return whether some parameter of the module gets a gradient."""
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def linears(module: nn.Module) -> list[nn.Linear]:
+    """Return the matrices of a module, adapters included, in the order in which they run."""
+    return [each for each in module.modules() if isinstance(each, nn.Linear)]
+
+
+def _weights(module: nn.Module) -> int:
+    return sum(linear.weight.numel() for linear in linears(module))
+
+
+def _matrices(module: nn.Module, *, into: bool) -> float:
+    """FLOPs a row, forward and backward; `into`: the module's input needs a gradient."""
+    total = 0
+    for linear in linears(module):
+        learnt = linear.weight.requires_grad
+        total += linear.weight.numel() * 2 * (1 + learnt + into)
+        into = into or learnt
+    return total
+
+
+def _transformer(module: Transformer, kernel: Any, *, into: bool) -> tuple[Rate, Rate]:
+    """Rates of a transformer: of the model, and of what is computed again."""
+    row = pair = again_row = again_pair = 0.0
+    again = {number: run for run in recomputed_runs(module) for number in run}
+    for number, block in enumerate(blocks_of(module)):
+        backward = into or learns(block)
+        inside = into or learns(block.attention)
+        scores = 4.0 * block.attention.out.in_features
+        row += _matrices(block.attention, into=into) + _matrices(block.mlp, into=inside)
+        pair += scores * (3 if inside else 1)
+        if inside and kernel != "plain":
+            again_pair += scores / 2  # Flash Attention makes queries x keys again
+        if backward and number in again:
+            again_row += 2 * _weights(block)
+            again_pair += scores
+            if number == again[number][-1]:
+                # Checkpointing stops before the last product, which no backward pass looks at.
+                again_row -= 2 * linears(block)[-1].weight.numel()
+        into = backward
+    return Rate(row=row, pair=pair), Rate(row=again_row, pair=again_pair)
+
+
+def blocks_of(module: Transformer) -> list[Any]:
+    """Return the blocks; their types are known to the reader, not to `nn.ModuleList`."""
+    return list(module.blocks)
+
+
+def recomputed_runs(module: Transformer) -> list[range]:
+    """Return the runs of blocks of which the backward pass computes each again as a whole."""
+    again = module.recompute
+    if again.segments:  # `checkpoint_sequential` keeps the activations of the last run
+        size = len(module.blocks) // again.segments
+        return [range(size * run, size * (run + 1)) for run in range(again.segments - 1)]
+    return [range(number, number + 1) for number in sorted(again.blocks)]
+
+
+class Meter:
+    """Sizes of all batches that a model has trained on since the meter was set to zero.
+
+    Args:
+        model: what goes through it is noted until `close` is called.
+    """
+
+    def __init__(self, model: VLM) -> None:
+        self._hook = model.register_forward_pre_hook(self.see)
+        self.formula = Formula(model)
+        self._device = model.head.weight.device
+        self._rows = models.CHUNK // model.head.out_features
+        self.zero()
+
+    def zero(self) -> None:
+        """Begin anew."""
+        self._squares = torch.zeros(2, dtype=torch.int64, device=self._device)
+        self._tokens = self._patches = self._parts = 0
+
+    def see(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        """Note a batch before the model sees it; the sums of lengths stay on the device."""
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        inputs: Inputs = arguments[0]
+        tokens = len(inputs.ids)
+        self._tokens += tokens
+        self._patches += len(inputs.patches.values)
+        self._parts += tokens if tokens > 2 * self._rows else 0
+        bounds = (inputs.segments.bounds, inputs.patches.segments.bounds)
+        self._squares += torch.stack([each.diff().long().square().sum() for each in bounds])
+
+    def flops(self) -> Flops:
+        """Return the FLOPs of these batches; waits for the device."""
+        token_squares, patch_squares = self._squares.tolist()
+        return self.formula.of(
+            Sizes(
+                tokens=self._tokens,
+                patches=self._patches,
+                token_squares=token_squares,
+                patch_squares=patch_squares,
+                token_parts=self._parts,
+            )
+        )
+
+    def close(self) -> None:
+        """Note nothing any more."""
+        self._hook.remove()

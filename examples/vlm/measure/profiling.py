@@ -1,0 +1,177 @@
+"""Some steps seen from inside: time by stage and by operator, and a trace, by `torch.profiler`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from examples.vlm.measure.stages import Stages, stages_of
+
+SKIP, WARM_UP, ACTIVE = 5, 2, 3
+"""Steps that are left alone, that the profiler is started for, and that are in the trace."""
+
+LISTED = 15
+"""Operators that are printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiling:
+    """Choice of what is profiled.
+
+    Attributes:
+        path: a file ending in .json for the trace, or a folder, in which TensorBoard finds it; None
+            profiles nothing.
+        shapes, stacks: whether the trace has the shapes of inputs, and lines of source.
+        nvtx: whether operators and stages are ranges for Nsight Systems.
+    """
+
+    path: Path | None = None
+    shapes: bool = False
+    stacks: bool = False
+    nvtx: bool = False
+
+    def __post_init__(self) -> None:
+        if self.path is None and (self.shapes or self.stacks):
+            raise ValueError("--profile-shapes and --profile-stacks are of a trace; give --profile")
+        if self.path is not None and self.nvtx:
+            raise ValueError("--profile and --nvtx disturb each other's times; give one of them")
+        if self.nvtx and not torch.cuda.is_available():
+            raise ValueError("--nvtx marks ranges of a GPU, and torch finds none here")
+        if self.path is not None and self.path.suffix == ".json" and not self.path.parent.is_dir():
+            folder = self.path.parent
+            raise ValueError(f"--profile {self.path}: there is no folder {folder}; make it first")
+
+
+class Profile:
+    """Steps under the profiler.
+
+    Attributes:
+        stages: time by stage; None until the steps were made.
+    """
+
+    def __init__(self, trace: profile | None) -> None:
+        self._trace = trace
+        self.stages: Stages | None = None
+
+    def step(self) -> None:
+        """End a step of the training loop."""
+        if self._trace is not None:
+            self._trace.step()
+
+
+@contextmanager
+def profiled(asked: Profiling, model: nn.Module) -> Iterator[Profile]:
+    """Yield an object whose `step` is to be called after every step.
+
+    Raises:
+        ValueError: the folder of the trace cannot be made.
+    """
+    if asked.nvtx:
+        ranges = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
+        with marked(model), ranges:
+            yield Profile(None)
+        return
+    if asked.path is None:
+        yield Profile(None)
+        return
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch 2.13 prints when it begins
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    seen = Profile(None)
+
+    def finish(trace: profile) -> None:
+        write(trace, asked)
+        seen.stages = stages_of(trace.events())  # type: ignore[no-untyped-call]
+        print(operators(trace), file=sys.stderr)
+        print(seen.stages, file=sys.stderr)
+
+    steps = schedule(skip_first=SKIP, wait=0, warmup=WARM_UP, active=ACTIVE, repeat=1)
+    trace = profile(
+        activities=activities,
+        schedule=steps,
+        on_trace_ready=finish,
+        profile_memory=True,
+        record_shapes=asked.shapes,
+        with_stack=asked.stacks,
+    )
+    with marked(model), trace:
+        seen._trace = trace
+        yield seen
+    if seen.stages is not None:
+        print(f"trace of {ACTIVE} steps: {asked.path}", file=sys.stderr)
+    else:
+        least = SKIP + WARM_UP + ACTIVE
+        print(f"no trace: it needs {least} steps or more; give --steps {least}", file=sys.stderr)
+
+
+def write(trace: profile, asked: Profiling) -> None:
+    """Write a file for https://ui.perfetto.dev, or one into a folder as TensorBoard reads it."""
+    assert asked.path is not None
+    if asked.path.suffix == ".json":
+        trace.export_chrome_trace(str(asked.path))
+    else:
+        torch.profiler.tensorboard_trace_handler(str(asked.path))(trace)
+
+
+def operators(trace: profile) -> str:
+    """Operators by their own time: on the GPU where there is one."""
+    key = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+    found = sorted(trace.key_averages(), key=lambda each: -getattr(each, key))
+    # On a GPU a range has a row of its own beside those of the kernels inside.
+    operators = [
+        each
+        for each in found
+        if each.key.startswith(("aten::", "c10d::", "Optimizer")) and each.device_type.name == "CPU"
+    ]
+    total = sum(getattr(each, key) for each in operators) or 1
+    lines = [f"{'operator':44}{'self ms':>10}{'share':>8}{'calls':>8}"]
+    for each in operators[:LISTED]:
+        spent = getattr(each, key)
+        lines.append(f"{each.key[:43]:44}{spent / 1e3:10,.1f}{spent / total:8.1%}{each.count:8,}")
+    return "\n".join(lines)
+
+
+@contextmanager
+def marked(model: Any) -> Iterator[None]:
+    """Make a range of the profiler, and of NVTX, of the model's stages."""
+    open_ranges: list[Any] = []
+
+    def enter(name: str) -> Callable[..., None]:
+        def begin(*_: Any) -> None:
+            open_ranges.append(record_function(name))
+            open_ranges[-1].__enter__()
+
+        return begin
+
+    def leave(*_: Any) -> None:
+        open_ranges.pop().__exit__(None, None, None)
+
+    hooks = []
+    # Looking tokens up and putting images among them belongs to the language model.
+    parts = {"language": model, "vision": model.vision, "projector": model.projector}
+    for name, part in parts.items():
+        hooks.append(part.register_forward_pre_hook(enter(f"stage:{name}")))
+        hooks.append(part.register_forward_hook(leave))
+    losses = model.losses
+
+    def loss(*arguments: Any) -> Any:
+        with record_function("stage:loss"):
+            return losses(*arguments)
+
+    model.losses = loss
+    try:
+        yield
+    finally:
+        del model.losses
+        for hook in hooks:
+            hook.remove()

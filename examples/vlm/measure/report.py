@@ -1,0 +1,326 @@
+"""Measures of a run, and the moments at which it waits for the device to know them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import datapipe
+from examples.vlm.data.accumulate import Batch
+from examples.vlm.evaluate import Evaluation
+from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
+from examples.vlm.measure.flops import Meter
+from examples.vlm.measure.peaks import Peak
+from examples.vlm.measure.phases import Phase, Phases
+from examples.vlm.measure.stages import Stages, verdict
+from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.techniques.compiling import Compiled
+
+
+class RankFigures(NamedTuple):
+    """Figures of one rank at a line of the log.
+
+    Attributes:
+        rank: its number.
+        loss: of its share of the last step, in nats a label; None without labels.
+        norm: of its own gradients in that step, before the exchange; None where it was not noted.
+            It is that of the step if all ranks had this rank's gradients.
+        wait_share: time it spent waiting for batches, of all since the warm-up; None before that.
+    """
+
+    rank: int
+    loss: float | None
+    norm: float | None
+    wait_share: float | None
+
+
+class Line(NamedTuple):
+    """Figures of a line of the log.
+
+    Attributes:
+        step: the last one.
+        loss: in nats a label, of each step since the line before.
+        tokens_per_s: over all ranks since the line before, without padding.
+        wait_share: time spent waiting for batches, of all since the warm-up; None before that.
+        norm: of the last step's gradients over all ranks, before clipping; None without `clip`.
+        ranks: figures of each, if there are several.
+        flops_per_s, mfu: since the line before, see `Report`.
+        datasets: of a mixture, since the line before.
+    """
+
+    step: int
+    loss: list[float]
+    tokens_per_s: float
+    wait_share: float | None
+    norm: float | None = None
+    ranks: tuple[RankFigures, ...] = ()
+    flops_per_s: float = 0.0
+    mfu: float | None = None
+    datasets: tuple[DatasetFigures, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Figures of a run after its warm-up; counts and rates are over all ranks.
+
+    Attributes:
+        steps: all that were made, the warm-up included.
+        losses: of each of them, in nats a label.
+        measured: steps that the figures are of.
+        seconds: they took.
+        samples_per_s, tokens_per_s: without padding.
+        fill: tokens that are no padding, of all that the model was given.
+        step_p50, step_p99: seconds of a step, on the GPU's clock where there is one; None if no
+            step was timed, since the first one and the warm-up are left out.
+        wait_share: of the time, spent waiting for batches; None likewise.
+        gpu_busy: share of the time in which the GPU worked, by NVML where `pynvml` is installed,
+            else of what lies between the first and the last step; None without one.
+        flops_per_s: of the model's forward and backward passes, see `flops`.
+        mfu: they as a share of the peak of all devices; None where that is not known, or lower.
+        hfu: the same with what was computed twice.
+        first_batch: seconds until it came.
+        memory: bytes by use.
+        memory_phases: bytes before and after each pass of a step, with --memory-phases.
+        stages: seconds a step of each stage, with --profile.
+        verdict: what held the loop back, in a sentence.
+        compiled: what `torch.compile` took, the steps of the warm-up included.
+        evaluations: losses over the held-out dataset; their time is in no rate.
+        ranks: figures of each at the last line of the log, if there are several.
+        datasets: of a mixture, over all steps, the warm-up included.
+    """
+
+    steps: int
+    losses: list[float]
+    measured: int
+    seconds: float
+    samples_per_s: float
+    tokens_per_s: float
+    fill: float
+    step_p50: float | None
+    step_p99: float | None
+    wait_share: float | None
+    gpu_busy: float | None
+    flops_per_s: float
+    mfu: float | None
+    hfu: float | None
+    first_batch: float
+    memory: dict[str, int]
+    verdict: str
+    compiled: Compiled
+    evaluations: list[Evaluation]
+    ranks: tuple[RankFigures, ...] = ()
+    datasets: tuple[DatasetFigures, ...] = ()
+    memory_phases: list[Phase] = field(default_factory=list)
+    stages: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **asdict(self),
+            "compiled": self.compiled._asdict(),
+            "evaluations": [one._asdict() for one in self.evaluations],
+            "ranks": [rank._asdict() for rank in self.ranks],
+            "datasets": [dataset._asdict() for dataset in self.datasets],
+            "memory_phases": {phase.name: phase.bytes for phase in self.memory_phases},
+        }
+
+
+def with_costs(report: Report, phases: Phases | None, seen: Stages | None) -> Report:
+    """Return a report with memory by phase and time by stage, and what they tell."""
+    if phases is not None:
+        memory = report.memory
+        more = max(0, phases.most - memory["peak"])
+        memory = memory | {"peak": memory["peak"] + more, "rest": memory["rest"] + more}
+        report = replace(report, memory=memory, memory_phases=phases.found())
+    if seen is None:
+        return report
+    stages = {name: seconds / seen.steps for name, seconds in seen.by_stage.items()}
+    said = f"{report.verdict} {verdict(seen)}".strip()
+    return replace(report, stages=stages, verdict=said)
+
+
+class Counts:
+    """Sums over steps, kept on the device until they are read."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        start: int,
+        meter: Meter,
+        peak: Peak,
+        datasets: DatasetSums | None = None,
+    ) -> None:
+        self._ranks = ranks
+        self._datasets = datasets
+        self._meter, self._peak = meter, peak
+        self._start = start  # the last step that no figure is of
+        self._step = 0
+        self._losses: list[float] = []
+        self._kept: list[Tensor] = []
+        self._tokens = torch.zeros((), dtype=torch.int64, device=ranks.device)
+        self._slots = self._samples = 0
+        self._begun = self._before = time.perf_counter()
+        self._tokens_before = 0
+        self._flops_before = 0.0
+        self._seconds: float | None = None
+        self._compiled = Compiled.so_far()
+        self._evaluations: list[Evaluation] = []
+        self._by_rank: tuple[RankFigures, ...] = ()
+
+    def add(self, step: int, loss: Tensor, group: list[Batch]) -> None:
+        """Note a step, the `step`-th of the whole run."""
+        self._step = step
+        self._kept.append(loss)
+        if step <= self._start:
+            self._meter.zero()
+            if step == self._start:
+                self._wait()
+                self._begun = self._before = time.perf_counter()
+            return
+        for batch in group:
+            self._samples += len(batch["key"])
+            self._slots += batch["input_ids"].numel()
+            self._tokens += tokens_of(batch)
+
+    def stop(self) -> None:
+        """Take the time; what comes behind it counts no more."""
+        if self._seconds is None:
+            self._wait()
+            self._seconds = time.perf_counter() - self._begun
+
+    def evaluate(self, evaluate: Callable[[], Evaluation]) -> None:
+        """Evaluate, and leave the time that it takes out of all rates."""
+        start = time.perf_counter()
+        self._evaluations.append(evaluate())
+        taken = time.perf_counter() - start
+        self._begun += taken
+        self._before += taken
+
+    def line(self, monitor: datapipe.Monitor, own: Tensor | None = None) -> Line:
+        """Return the figures since the last line; `own` is `Run.own` of the last step."""
+        losses = self._collect()
+        tokens = int(self._ranks.total(self._tokens.clone()))
+        flops, _ = self._flops()
+        now = time.perf_counter()
+        rate = (tokens - self._tokens_before) / (now - self._before)
+        made = (flops - self._flops_before) / (now - self._before)
+        self._before, self._tokens_before, self._flops_before = now, tokens, flops
+        seen, norm = monitor.report(), None
+        waiting = seen.wait_share if seen.turns else math.nan
+        if own is not None:
+            norm = known(own[2].item())
+            if self._ranks.world_size > 1:
+                self._by_rank = by_rank(self._ranks, own, waiting)
+        share = self._share(made)
+        datasets = () if self._datasets is None else self._datasets.since_last()
+        waited = known(waiting)
+        return Line(self._step, losses, rate, waited, norm, self._by_rank, made, share, datasets)
+
+    def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
+        """Return the figures of the whole run."""
+        self.stop()
+        seconds = self._seconds or 0.0
+        self._collect()
+        seen = monitor.report()
+        counts = torch.tensor([self._samples, self._slots], device=self._ranks.device)
+        tokens = int(self._ranks.total(self._tokens))
+        samples, slots = self._ranks.total(counts).tolist()
+        flops, computed = self._flops()
+        step = seen.device.step if seen.device is not None else seen.step
+        return Report(
+            steps=self._step,
+            losses=self._losses,
+            measured=max(0, self._step - self._start),
+            seconds=seconds,
+            samples_per_s=samples / seconds,
+            tokens_per_s=tokens / seconds,
+            fill=tokens / max(1, slots),
+            step_p50=step.p50 if step.count else None,
+            step_p99=step.p99 if step.count else None,
+            wait_share=seen.wait_share if seen.turns else None,
+            gpu_busy=busy(seen),
+            flops_per_s=flops / seconds,
+            mfu=self._share(flops / seconds),
+            hfu=self._share(computed / seconds),
+            first_batch=seen.first.p50,
+            memory=memory,
+            verdict=seen.verdict.sentence,
+            compiled=Compiled.so_far().since(self._compiled),
+            evaluations=self._evaluations,
+            ranks=self._by_rank,
+            datasets=() if self._datasets is None else self._datasets.of_run(),
+        )
+
+    def _flops(self) -> tuple[float, float]:
+        """Return those of the model and those computed, over all ranks; waits for the device."""
+        here = self._meter.flops()
+        both = torch.tensor([here.total, here.computed], dtype=torch.float64)
+        model, computed = self._ranks.total(both.to(self._ranks.device)).tolist()
+        return model, computed
+
+    def _share(self, flops_per_s: float) -> float | None:
+        return self._peak.share(flops_per_s / self._ranks.world_size)
+
+    def _collect(self) -> list[float]:
+        """Losses since they were last asked for; waits for the device."""
+        if not self._kept:
+            return []
+        here = torch.stack(self._kept).to(self._ranks.device)
+        losses: list[float] = self._ranks.total(here).tolist()
+        self._kept.clear()
+        self._losses += losses
+        return losses
+
+    def _wait(self) -> None:
+        if self._ranks.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def by_rank(ranks: Ranks, own: Tensor, waiting: float) -> tuple[RankFigures, ...]:
+    """Gather the figures of every rank; all must call."""
+    found = ranks.gather(torch.cat([own[:2].float(), own.new_tensor([waiting])]))
+    return tuple(
+        RankFigures(rank, known(loss), known(norm), known(wait))
+        for rank, (loss, norm, wait) in enumerate(each.tolist() for each in found)
+    )
+
+
+def spread(ranks: tuple[RankFigures, ...]) -> str:
+    """Least and most of each figure, with the rank that has it."""
+    texts = []
+    for name, form in (("loss", ".3f"), ("norm", ".3g"), ("wait_share", ".1%")):
+        found = sorted((v, r.rank) for r in ranks if (v := getattr(r, name)) is not None)
+        if found:
+            (low, least), (high, most) = found[0], found[-1]
+            called = {"wait_share": "waiting"}.get(name, name)
+            texts.append(f"{called} {low:{form}} (rank {least}) to {high:{form}} (rank {most})")
+    return "    of ranks: " + ", ".join(texts)
+
+
+def known(value: float) -> float | None:
+    """Return a figure, or None for NaN."""
+    return None if math.isnan(value) else value
+
+
+def busy(seen: Any) -> float | None:
+    """Share of the time in which a GPU worked, of a monitor's report; None without one."""
+    if seen.gpu is not None:
+        return float(seen.gpu.utilization)
+    if seen.device is None:
+        return None
+    worked = seen.device.step.total + seen.device.transfer.total
+    return float(worked / max(worked + seen.device.idle.total, 1e-9))
+
+
+def tokens_of(batch: Batch) -> Tensor:
+    """Tokens of a batch that are no padding, on its device."""
+    if "attention_mask" in batch:
+        return torch.as_tensor(batch["attention_mask"]).sum()
+    # Behind the samples there may be a segment of padding, and empty ones.
+    return torch.as_tensor(batch["cu_seq_lens_q"])[len(batch["key"])]

@@ -1,0 +1,22 @@
+"""Attention within segments: one function, and what chooses its kernel.
+
+segments = prepare(segments, total, name)   # once a batch: builds the mask that `name` needs
+out = attend(q, k, v, segments, name)       # in every layer
+"""
+
+from examples.vlm.model.attention.choose import AUTO, choose, choose_by, prepare, why_not
+from examples.vlm.model.attention.kernels import KERNELS, attend
+from examples.vlm.model.attention.segments import Segments
+from examples.vlm.model.attention.table import Table
+
+__all__ = [
+    "AUTO",
+    "KERNELS",
+    "Segments",
+    "Table",
+    "attend",
+    "choose",
+    "choose_by",
+    "prepare",
+    "why_not",
+]

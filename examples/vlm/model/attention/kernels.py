@@ -1,0 +1,244 @@
+"""Attention within segments, by every kernel that PyTorch and its neighbours have for it.
+
+Each takes queries `[T, heads, D]`, keys and values `[T, kv_heads, D]` and `Segments`, and gives
+`[T, heads, D]`. Scores are scaled by `1 / sqrt(D)`. A head of keys serves `heads / kv_heads`
+neighbouring heads of queries. `dropout` is the share of weights set to zero; the others are scaled
+by `1 / (1 - dropout)`. Kernels that know no dropout are refused by `why_not`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from examples.vlm.model.attention.exchange import over_heads
+from examples.vlm.model.attention.segments import Segments
+
+HALF = (torch.bfloat16, torch.float16)
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
+
+_VARIANTS = 64
+"""Most variants of `flex_attention` that are compiled, see `allow_variants`."""
+
+WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
+    """Every score in memory, as in the paper ("Attention Is All You Need"): the yardstick."""
+    if segments.same:
+        q, k, v = (_rows(x, segments.same) for x in (q, k, v))
+    else:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    mask = segments.mask
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    weights = scores.softmax(-1, dtype=wide).to(v.dtype)
+    if dropout:
+        weights = functional.dropout(weights, dropout)
+    out: Tensor = weights @ v
+    return out.transpose(1, 2).flatten(0, 1)
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
+    """`scaled_dot_product_attention`: with a block-diagonal mask, or row by row where they fit."""
+    if segments.same:
+        q, k, v = (_rows(x, segments.same) for x in (q, k, v))
+        out = _scaled_dot_product(q, k, v, None, segments.causal, dropout)
+        return out.transpose(1, 2).flatten(0, 1)
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    return _scaled_dot_product(q, k, v, segments.mask, False, dropout)[0].transpose(0, 1)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def split(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
+    """`scaled_dot_product_attention` of one segment after another: no score between samples.
+
+    The lengths are read on the host, so on a GPU it would wait for the device. `torch.compile`
+    leaves it as it is: compiled, it would be another program for every batch's lengths.
+    """
+    if segments.same:
+        return sdpa(q, k, v, segments, dropout)
+    lengths: list[int] = segments.bounds.diff().tolist()
+    # The gradients of parts are put together once; each slice would fill a whole row of zeros.
+    queries, keys, values = (torch.split(x, lengths) for x in (q, k, v))
+    outs = [
+        sdpa(*part, Segments(segments.bounds, length, length, segments.causal), dropout)
+        for part, length in zip(zip(queries, keys, values, strict=True), lengths, strict=True)
+        if length
+    ]
+    return torch.cat(outs)
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
+    """`flex_attention` with a document mask, compiled; on the CPU without gradients."""
+    grouped = q.shape[1] != k.shape[1]
+    if segments.same:
+        q, k, v = (_rows(x, segments.same) for x in (q, k, v))
+    else:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out: Tensor = compiled_flex(q.device.type)(
+        q, k, v, block_mask=segments.mask, enable_gqa=grouped
+    )
+    return out.transpose(1, 2).flatten(0, 1)
+
+
+def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
+    """`torch.nn.attention.varlen.varlen_attn`: Flash Attention that is told the bounds.
+
+    Releases differ: 2.10 has `is_causal` and one head of keys for each of queries; 2.11 has a
+    window of tokens to the left and right instead; later ones have `enable_gqa` too.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    known: tuple[str, ...] = _varlen_options()
+    options: dict[str, Any] = {}
+    if "window_size" in known:
+        options["window_size"] = (-1, 0) if segments.causal else (-1, -1)
+    else:
+        options["is_causal"] = segments.causal
+    if q.shape[1] != k.shape[1]:
+        if "enable_gqa" in known:
+            options["enable_gqa"] = True
+        else:
+            k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
+    bounds, longest = segments.bounds, segments.longest
+    out = varlen_attn(
+        q.contiguous(),
+        k.contiguous(),
+        v.contiguous(),
+        bounds,
+        bounds,
+        longest,
+        longest,
+        **options,
+    )
+    assert isinstance(out, Tensor)
+    return out
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
+    """`flash_attn_varlen_func` of the package flash-attn."""
+    from flash_attn import flash_attn_varlen_func
+
+    bounds, longest = segments.bounds, segments.longest
+    out: Tensor = flash_attn_varlen_func(
+        q, k, v, bounds, bounds, longest, longest, dropout_p=dropout, causal=segments.causal
+    )
+    return out
+
+
+def xformers(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
+    """`memory_efficient_attention` of the package xformers, with its block-diagonal mask."""
+    from xformers.ops import memory_efficient_attention
+
+    k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
+    out: Tensor = memory_efficient_attention(
+        q[None], k[None], v[None], attn_bias=segments.mask, p=dropout
+    )
+    return out[0]
+
+
+KERNELS: dict[str, Kernel] = {
+    "plain": plain,
+    "sdpa": sdpa,
+    "split": split,
+    "flex": flex,
+    "varlen": varlen,
+    "flash": flash,
+    "xformers": xformers,
+}
+
+
+@cache
+def compiled_flex(device: str) -> Any:
+    """`flex_attention`, compiled for a type of device.
+
+    A second number of tokens makes that number dynamic, except on the CPU, where torch 2.13 does
+    not compile that. Uncompiled it holds every score in memory, so it must not fall back to that
+    unnoticed: `fullgraph` raises an error where it would. See `allow_variants` too.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, fullgraph=True, dynamic=False if device == "cpu" else None)
+
+
+def allow_variants() -> None:
+    """Let `flex_attention` be compiled often enough; call it outside of compiled code.
+
+    All its uses share one limit, by default 8: encoder and language model, each first for one
+    number of tokens and then for any, for one image in a special way, and all of that again without
+    gradients, when a run is evaluated. Beyond the limit `compiled_flex` would raise an error.
+    """
+    config: Any = torch._dynamo.config
+    # Before torch 2.6 it has another name.
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, name, max(_VARIANTS, getattr(config, name)))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _varlen_options() -> tuple[str, ...]:
+    """Return what the installed `varlen_attn` takes; `torch.compile` does not look inside."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return _parameters(varlen_attn)
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(signature(function).parameters)
+
+
+def _scaled_dot_product(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
+        # Of the fused kernels only Flash Attention knows groups, and it takes no mask and no
+        # float32; with `enable_gqa` PyTorch would hold every score in memory.
+        k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
+        grouped = False
+    return functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
+    )
+
+
+def _rows(x: Tensor, length: int) -> Tensor:
+    """`[T, heads, D]` as `[T / length, heads, length, D]`."""
+    return x.view(-1, length, *x.shape[1:]).transpose(1, 2)
+
+
+def _repeated(x: Tensor, times: int) -> Tensor:
+    """Each head (of dimension 1) `times` times."""
+    return x if times == 1 else x.repeat_interleave(times, dim=1)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str, dropout: float = 0.0
+) -> Tensor:
+    """Attention of every token to those of its segment.
+
+    Args:
+        q: `[T, heads, D]`.
+        k, v: `[T, kv_heads, D]`; `kv_heads` divides `heads`.
+        segments: that `prepare` made for this kernel. With a `group`, queries, keys and values
+            are of this rank's tokens alone.
+        kernel: one of `KERNELS`.
+        dropout: share of weights set to zero; not 0 only for those of `WITH_DROPOUT`.
+
+    Returns:
+        `[T, heads, D]`.
+    """
+    compute = KERNELS[kernel]
+    if segments.group is None:
+        return compute(q, k, v, segments, dropout)
+    return over_heads(lambda q, k, v: compute(q, k, v, segments, dropout), q, k, v, segments.group)

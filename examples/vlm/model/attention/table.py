@@ -1,0 +1,141 @@
+"""Kernels by length, fastest first, as measured by `python -m benchmarks.attention --json FILE`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from examples.vlm.model.attention.segments import Segments
+
+# Settings of the benchmark by name, and what the names of kernels end with there.
+_SETTINGS = {"rows of one length": "", "captions and conversations": " packed"}
+
+
+class Row(NamedTuple):
+    """Kernels at one length, the fastest first.
+
+    Attributes:
+        packed: whether lengths were mixed, of which this is the longest.
+        causal: whether tokens saw those before them alone.
+        length: in tokens.
+        kernels: that ran.
+    """
+
+    packed: bool
+    causal: bool
+    length: int
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Measured order of kernels.
+
+    Attributes:
+        source: files it was read from, for messages.
+        device: "cpu" or "cuda".
+        dropout: whether it was measured with dropout.
+        rows: at least one.
+    """
+
+    source: str
+    device: str
+    dropout: bool
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def read(cls, paths: list[Path]) -> Table:
+        """Read one file or several of `benchmarks.attention`, such as causal and non-causal ones.
+
+        Raises:
+            ValueError: a file is no such table, or they are not of one device and one dropout.
+        """
+        contents = [_content(path) for path in paths]
+        source = ", ".join(map(str, paths))
+        kinds = {
+            ("cpu" if c["machine"]["gpu"] == "not used" else "cuda", bool(c.get("dropout")))
+            for c in contents
+        }
+        if len(kinds) > 1:
+            raise ValueError(
+                f"{source}: they differ in their device, or only one is with dropout; give tables "
+                "of one kind"
+            )
+        device, dropout = kinds.pop()
+        rows = tuple(row for content in contents for row in _rows(content))
+        return cls(source=source, device=device, dropout=dropout, rows=rows)
+
+    def __str__(self) -> str:
+        return f"by length from {self.source}"
+
+    @property
+    def kernels(self) -> list[str]:
+        """All kernels that ran at some length."""
+        return list(dict.fromkeys(name for row in self.rows for name in row.kernels))
+
+    def only(self, kernels: Collection[str]) -> Table:
+        """Return the table without other kernels."""
+        kept = (
+            row._replace(kernels=tuple(name for name in row.kernels if name in kernels))
+            for row in self.rows
+        )
+        return replace(self, rows=tuple(row for row in kept if row.kernels))
+
+    def fastest(self, segments: Segments) -> str:
+        """Return the fastest kernel at the measured length that is nearest, by ratio.
+
+        A row of the same setting (one length or mixed, causal or not) is preferred to a nearer one.
+        """
+
+        def distance(row: Row) -> tuple[bool, bool, float]:
+            length = max(1, segments.longest)
+            return (
+                row.packed == bool(segments.same),
+                row.causal != segments.causal,
+                max(row.length / length, length / row.length),
+            )
+
+        return min(self.rows, key=distance).kernels[0]
+
+
+def _content(path: Path) -> Any:
+    try:
+        content = json.loads(path.read_text())
+        known = content["machine"]["gpu"], content["settings"].keys() & _SETTINGS.keys()
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: there is no table; write it: {_command(path)}") from error
+    except (ValueError, KeyError, TypeError, OSError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: this is no table ({error!r}); write one: {_command()}"
+        ) from error
+    if not known[1] or not list(_rows(content)):
+        raise ValueError(f"{path}: no kernel ran in it; write another: {_command()}")
+    if content.get("rehearsal"):
+        raise ValueError(f"{path}: figures of a rehearsal mean nothing; write one: {_command()}")
+    return content
+
+
+def _rows(content: Any) -> list[Row]:
+    causal = bool(content.get("causal", True))  # older files were all causal
+    rows = []
+    for setting, ending in _SETTINGS.items():
+        for at in content["settings"].get(setting, ()):
+            times = {
+                one["name"].removesuffix(ending): median(
+                    run["seconds"] / run["samples"] for run in one["runs"]
+                )
+                for one in at["results"]
+                if one["runs"] and one["name"].endswith(ending)
+            }
+            if times:
+                order = tuple(sorted(times, key=lambda name: times[name]))
+                rows.append(Row(bool(ending), causal, at["length"], order))
+    return rows
+
+
+def _command(path: Path = Path("FILE")) -> str:
+    return f"python -m benchmarks.attention --json {path}"

@@ -1,0 +1,111 @@
+"""The transformer block that the encoder and the language model share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from examples.vlm.model.attention import Segments, attend
+from examples.vlm.model.rotary import rotate
+from examples.vlm.techniques.recompute import NONE
+
+Attend = Callable[[Tensor, Tensor, Tensor, Segments, str, float], Tensor]
+
+
+class Attention(nn.Module):
+    """Attention within segments, with rotary positions and grouped queries.
+
+    One product makes queries, keys and values. The rows of its weight are laid out by groups: the
+    queries that a head of keys serves, that head of keys, its head of values; then the next group.
+    So a contiguous part of the rows is whole groups, and `ColwiseParallel` may divide it wherever
+    the ranks divide `kv_heads`.
+
+    Attributes:
+        dropout: share of the weights of attention that training sets to zero.
+        attend: computes the attention; `generate` puts one with a cache here.
+    """
+
+    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.size, self.queries = width // heads, heads // kv_heads
+        self.qkv = nn.Linear(width, width + 2 * kv_heads * self.size, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.dropout = 0.0
+        self.attend: Attend = attend
+
+    def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
+        # Under tensor parallelism these are the groups of this rank alone.
+        groups = self.qkv(x).view(len(x), -1, self.queries + 2, self.size)
+        q, k, v = (part.flatten(1, 2) for part in groups.split((self.queries, 1, 1), dim=2))
+        q, k = rotate(q, turned), rotate(k, turned)
+        dropout = self.dropout if self.training else 0.0
+        mixed: Tensor = self.out(self.attend(q, k, v, segments, kernel, dropout).flatten(1))
+        return mixed
+
+
+class SwiGLU(nn.Module):
+    """Gated MLP (arXiv 2002.05202)."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return mixed
+
+
+class Block(nn.Module):
+    """A pre-norm block: `[T, width]` in, `[T, width]` out."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, hidden: int) -> None:
+        super().__init__()
+        self.attention_norm, self.mlp_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attention = Attention(width, heads, kv_heads)
+        self.mlp = SwiGLU(width, hidden)
+
+    def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), turned, segments, kernel)
+        mixed: Tensor = x + self.mlp(self.mlp_norm(x))
+        return mixed
+
+
+class Transformer(nn.Module):
+    """Blocks, and a norm behind them.
+
+    Attributes:
+        recompute: blocks whose activations are computed again in the backward pass rather than kept
+            (activation checkpointing).
+    """
+
+    def __init__(self, width: int, layers: int, heads: int, kv_heads: int, hidden: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width, heads, kv_heads, hidden) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.recompute = NONE
+
+    def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
+        again = self.recompute if torch.is_grad_enabled() else NONE
+        if again.segments:
+
+            def through(block: nn.Module) -> Callable[[Tensor], Tensor]:
+                return lambda x: block(x, turned, segments, kernel)
+
+            parts = [through(block) for block in self.blocks]
+            x = checkpoint_sequential(  # type: ignore[no-untyped-call]
+                parts, again.segments, x, use_reentrant=False
+            )
+        else:
+            for number, block in enumerate(self.blocks):
+                if number in again.blocks:
+                    x = checkpoint(block, x, turned, segments, kernel, use_reentrant=False)
+                else:
+                    x = block(x, turned, segments, kernel)
+        normed: Tensor = self.norm(x)
+        return normed

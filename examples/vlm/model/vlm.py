@@ -1,0 +1,138 @@
+"""The whole model: images enter where the texts have placeholders."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from examples.vlm.model.attention import Table
+from examples.vlm.model.config import ModelConfig
+from examples.vlm.model.inputs import IGNORE, Inputs
+from examples.vlm.model.layers import Transformer
+from examples.vlm.model.rotary import angles
+from examples.vlm.model.vision import Projector, VisionEncoder
+from examples.vlm.parallel.context import own_share
+
+CHUNK = 2**22
+"""Logits that are in memory at a time, about: 16 MB of float32."""
+
+
+class VLM(nn.Module):
+    """A ViT, a projector and a causal decoder.
+
+    Args:
+        config: its sizes.
+        vocabulary: number of tokens.
+        image_id: the token that stands where an image's features go.
+        kernel: of attention, one of `attention.KERNELS`, or a table of them by length.
+
+    Attributes:
+        context: ranks that have the tokens of a row between them; None for this rank alone.
+    """
+
+    def __init__(
+        self, config: ModelConfig, vocabulary: int, image_id: int, kernel: str | Table
+    ) -> None:
+        super().__init__()
+        self.config, self.image_id, self.kernel = config, image_id, kernel
+        self.context: dist.ProcessGroup | None = None
+        self.vision = VisionEncoder(config.vision)
+        self.projector = Projector(config.vision, config.width)
+        self.embedding = nn.Embedding(vocabulary, config.width)
+        self.language = Transformer(
+            config.width, config.layers, config.heads, config.kv_heads, config.hidden
+        )
+        self.head = nn.Linear(config.width, vocabulary, bias=False)
+        self.apply(_initialise)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
+
+        Under context parallelism it is that of this rank's tokens: [T / ranks].
+
+        The losses are not averaged: the caller divides them by the number of tokens that count,
+        over all ranks and accumulated batches.
+        """
+        if self.context is not None:
+            inputs = own_share(
+                inputs,
+                self.context,
+                image_id=self.image_id,
+                merged=self.config.vision.merge**2,
+                kernel=self.kernel,
+            )
+        segments = inputs.segments
+        x = self.language(
+            self.embed(inputs), self.turns(inputs.positions), segments, segments.kernel
+        )
+        return self.losses(x, inputs.targets)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Embed tokens `[T, width]`, those of images by the encoder."""
+        patches = inputs.patches
+        features = self.projector(self.vision(patches, patches.segments.kernel))
+        wanted = inputs.ids == self.image_id
+        return place(self.embedding(inputs.ids), features, wanted, inputs.skipped)
+
+    def turns(self, positions: Tensor) -> Tensor:
+        """Angles of positions: float32 `[T, size of a head / 2]`."""
+        return angles(positions, self.config.width // self.config.heads, self.config.rope_base)
+
+    def losses(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Cross entropy of each next token, some rows of logits at a time.
+
+        Logits of a large vocabulary would take more memory than the model: 8,192 tokens of 128,000
+        words are 4 GB, and their gradient as much again. So they are made again in the backward
+        pass.
+        """
+        rows = max(1, CHUNK // self.head.out_features)
+        if len(x) <= 2 * rows or not torch.is_grad_enabled():
+            return self._entropy(x, targets)
+        parts = [
+            checkpoint(self._entropy, some, wanted, use_reentrant=False)
+            for some, wanted in zip(torch.split(x, rows), torch.split(targets, rows), strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _entropy(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = self.head(x)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return functional.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none")
+
+
+def place(embedded: Tensor, features: Tensor, wanted: Tensor, skipped: int = 0) -> Tensor:
+    """Put features, in order, where images are wanted.
+
+    Selecting rows by a mask would make their number known to the host, which waits for the device;
+    so every token looks its feature up, and those without one look up a row of zeros.
+
+    Args:
+        embedded: `[T, width]`.
+        features: `[F, width]`, as many as places or more.
+        wanted: bool [T].
+        skipped: features before the one of the first place.
+
+    Raises:
+        ValueError: there are more places than features (seen on the CPU alone).
+    """
+    if wanted.device.type == "cpu" and skipped + wanted.sum() > len(features):
+        raise ValueError(
+            f"the texts have {skipped + int(wanted.sum())} places for images and the images make "
+            f"{len(features)} tokens; give TextSpec the model's image_tokens"
+        )
+    none = len(features)
+    which = torch.where(wanted, wanted.cumsum(0) - 1 + skipped, none)
+    table = torch.cat([features, features.new_zeros(1, features.shape[1])])
+    found = functional.embedding(which, table, padding_idx=none).to(embedded.dtype)
+    return torch.where(wanted[:, None], found, embedded)
+
+
+def _initialise(module: nn.Module) -> None:
+    """Draw normal weights of deviation 0.02, as in GPT-2; no bias."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

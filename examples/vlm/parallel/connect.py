@@ -1,0 +1,238 @@
+"""The model on several ranks: copies that exchange gradients (DDP), or shards of it (FSDP2)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from examples.vlm.model.vlm import VLM
+from examples.vlm.parallel.hooks import Hook, Norms, make_hook
+from examples.vlm.parallel.mesh import exchange_gradients, is_tensor_parallel
+from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.techniques.switches import Techniques
+
+Kind = Literal["ddp", "fsdp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """Ways to train on several ranks; all learn what one process with the whole step learns.
+
+    Attributes:
+        kind: "ddp": every rank has the whole model, and gradients are averaged; "fsdp": every rank
+            has a part of each block's weights, gradients and states of the optimizer.
+        hook: what gradients become on their way; see `make_hook`.
+        powersgd_rank: of the factors that "powersgd" sends.
+        powersgd_start: steps before it begins.
+        bucket_mb: megabytes of gradients that are sent at a time; None for torch's 25.
+        static_graph: whether DDP counts on the same parameters in every step. That is so here:
+            a batch without images runs the encoder all the same.
+    """
+
+    kind: Kind = "ddp"
+    hook: Hook = "none"
+    powersgd_rank: int = 4
+    powersgd_start: int = 10
+    bucket_mb: float | None = None
+    static_graph: bool = False
+
+
+def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Ranks) -> Parallel:
+    """Return what the command line asks for.
+
+    Raises:
+        ValueError: options do not go together.
+    """
+    given = {
+        "--parallel": options.parallel,
+        "--hook": options.hook,
+        "--powersgd-rank": options.powersgd_rank,
+        "--bucket-mb": options.bucket_mb,
+        "--static-graph": options.static_graph or None,
+        "--rank-timeout": options.rank_timeout,
+    }
+    accumulates = options.accumulate != 1 or options.accumulate_tokens or options.accumulate_samples
+    if options.global_batch_size and accumulates:
+        raise ValueError(
+            "--global-batch-size says how many batches a step accumulates; leave --accumulate, "
+            "--accumulate-tokens and --accumulate-samples out"
+        )
+    of_ddp = [name for name in list(given)[1:5] if given[name] is not None]
+    if ranks.world_size == 1:
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name}: one process exchanges nothing; start several with torchrun "
+                    f"--nproc-per-node N -m examples.vlm.train, or leave {name} out"
+                )
+    if options.parallel == "fsdp":
+        if of_ddp:
+            raise ValueError(
+                f"{of_ddp[0]} is of DDP and does nothing under --parallel fsdp; leave one of them "
+                "out"
+            )
+        check_shards(techniques)
+    if options.hook == "powersgd" and options.bucket_mb and ranks.device.type == "cpu":
+        raise ValueError(
+            "--bucket-mb with --hook powersgd on CPUs: gloo would mix up the exchanges of several "
+            "buckets, so it gets one; leave --bucket-mb out"
+        )
+    if options.powersgd_rank is not None and options.hook != "powersgd":
+        raise ValueError("--powersgd-rank is of --hook powersgd; give both or none")
+    for name in ("powersgd_rank", "bucket_mb"):
+        if (value := getattr(options, name)) is not None and value <= 0:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: give more than 0")
+    if options.static_graph and accumulates:
+        # The first backward pass of a static graph sends gradients in any case, and torch 2.13
+        # fails there with an internal assertion.
+        raise ValueError(
+            "--static-graph does not go together with accumulation: its first step sends the "
+            "gradients of every batch; leave one of them out"
+        )
+    return Parallel(
+        kind=options.parallel or "ddp",
+        hook=options.hook or "none",
+        powersgd_rank=options.powersgd_rank or 4,
+        powersgd_start=max(2, options.lr_warmup),
+        bucket_mb=options.bucket_mb,
+        static_graph=options.static_graph,
+    )
+
+
+def check_shards(techniques: Techniques) -> None:
+    """Refuse what does not work on shards.
+
+    Raises:
+        ValueError: a technique is such.
+    """
+    if techniques.precision == "fp16":
+        raise ValueError(
+            "--precision fp16 under --parallel fsdp: values between blocks would be float16 too, "
+            "and overflow; give --precision bf16"
+        )
+    if techniques.optimizer == "8bit":
+        raise ValueError(
+            "--optimizer 8bit under --parallel fsdp: bitsandbytes takes no sharded parameters; "
+            "give --optimizer fused, whose states are sharded"
+        )
+
+
+@dataclass(kw_only=True)
+class Exchange:
+    """A model whose gradients are averaged over the ranks.
+
+    Attributes:
+        module: to be called in place of the model.
+        norms: of this rank's own gradients, in a step of several ranks.
+        finish: called after the last backward pass of a step; sends what that has not.
+    """
+
+    module: nn.Module
+    norms: Norms = field(default_factory=Norms)
+    finish: Callable[[], None] = lambda: None
+
+    @property
+    def divided(self) -> bool:
+        """True if each rank has a part of the weights."""
+        return any(isinstance(p, DTensor) for p in self.module.parameters())
+
+    @property
+    def sharded(self) -> bool:
+        """True under FSDP."""
+        return isinstance(self.module, FSDPModule)
+
+    def sending(self, last: bool) -> AbstractContextManager[Any]:
+        """Return a context for a batch: gradients are sent with the last one of a step alone."""
+        if isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(last)
+        elif isinstance(self.module, DistributedDataParallel) and not last:
+            context: AbstractContextManager[Any] = self.module.no_sync()
+            return context
+        return nullcontext()
+
+    def autocast(self, techniques: Techniques, device: torch.device) -> Any:
+        """Return the context of a forward pass; shards are gathered in their precision already."""
+        return nullcontext() if self.sharded else techniques.autocast(device)
+
+
+def connect(model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks) -> Exchange:
+    """Connect the model with those of the other ranks, before its optimizer is made."""
+    if ranks.world_size == 1:
+        return Exchange(module=model)
+    if parallel.kind == "fsdp":
+        return shard(model, techniques, ranks)
+    if is_tensor_parallel(ranks):  # DDP takes no DTensors
+        return Exchange(module=model, finish=partial(exchange_gradients, model, ranks))
+    copies = DistributedDataParallel(
+        model,
+        bucket_cap_mb=bucket_of(model, parallel, ranks),
+        gradient_as_bucket_view=True,  # else every gradient is in memory twice
+        static_graph=parallel.static_graph,
+    )
+    exchange = Exchange(module=copies)
+    hook = make_hook(
+        parallel.hook,
+        exchange.norms,
+        powersgd_rank=parallel.powersgd_rank,
+        powersgd_start=parallel.powersgd_start,
+    )
+    copies.register_comm_hook(None, hook)
+    return exchange
+
+
+def bucket_of(model: nn.Module, parallel: Parallel, ranks: Ranks) -> float | None:
+    """Return the megabytes of gradients that DDP sends at a time; None for torch's default.
+
+    PowerSGD begins exchanges in callbacks, which gloo runs in any order. With several buckets,
+    ranks would mix them up, and hang or abort. So there it gets all gradients in one.
+    """
+    if parallel.hook != "powersgd" or ranks.device.type != "cpu":
+        return parallel.bucket_mb
+    return 1 + sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20
+
+
+def shard(model: VLM, techniques: Techniques, ranks: Ranks) -> Exchange:
+    """Divide the weights of each block, and then all others, between the ranks.
+
+    Weights are gathered, and the model computes, in the precision asked for; gradients are summed
+    and weights updated in float32. Inputs are not cast: angles of positions need float32.
+    """
+    dtype = torch.bfloat16 if techniques.precision == "bf16" else None
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype,
+        reduce_dtype=None if dtype is None else torch.float32,
+        cast_forward_inputs=False,
+    )
+    norms = Norms()
+    blocks = [*model.vision.transformer.blocks, *model.language.blocks]
+    for part in (*blocks, model):
+        fully_shard(part, mesh=ranks.learners, mp_policy=policy)
+        part.set_custom_reduce_scatter(_Noting(norms))
+    return Exchange(module=model, norms=norms)
+
+
+class _Noting(DefaultReduceScatter):
+    """Reduce-scatter that notes the norm of what this rank sends."""
+
+    def __init__(self, norms: Norms) -> None:
+        self._norms = norms
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> Any:
+        self._norms.note(input_tensor)
+        return super().__call__(output_tensor, input_tensor, *rest, **more)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor of which every rank has all, from one of which each may have a part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,82 @@
+"""The share of a step that ranks take to exchange gradients, and the accumulation that follows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+
+import torch
+
+from examples.vlm.data.accumulate import Batch, accumulation_for
+from examples.vlm.data.transfer import bring
+from examples.vlm.loop import Run
+from examples.vlm.model.inputs import make_inputs
+
+TARGET = 0.1
+"""Share of a step that the exchange may take."""
+
+MOST = 32
+"""Most batches of a step: more are cheaper, but a larger batch learns less by the sample."""
+
+
+def accumulate_automatically(run: Run) -> None:
+    """Set the batches of a step so that the exchange takes at most `TARGET` of it.
+
+    The loader stays where it is, and the weights stay as they are. A hook with a state of its own
+    (PowerSGD) counts these passes.
+    """
+    if run.ranks.world_size == 1:
+        print(
+            "--accumulate auto: one process exchanges nothing, so 1 batch a step", file=sys.stderr
+        )
+        return
+    state = run.loader.state_dict()
+    batch = next(iter(run.loader))
+    run.loader.load_state_dict(state)
+    share = exchange_share(run, batch)
+    wanted = accumulation_for(share, TARGET)
+    run.techniques = replace(run.techniques, accumulate=min(wanted, MOST))
+    if run.ranks.first:
+        print(
+            f"--accumulate auto: the exchange takes {share:.0%} of a step of 1 batch, and at most "
+            f"{TARGET:.0%} of one of {wanted}: {run.techniques.accumulate} batches a step"
+            + (f", the most that auto takes (--accumulate {wanted} is yours)" * (wanted > MOST)),
+            file=sys.stderr,
+        )
+
+
+def exchange_share(run: Run, batch: Batch, rounds: int = 5) -> float:
+    """Measure the share of a step of one batch that the exchange adds; the same on every rank.
+
+    Passes with and without the exchange take turns, and the fastest of each count: other work on
+    the machine only adds. Parts of the exchange that computing hides are not in the share, since
+    leaving them out gains nothing.
+    """
+    _seconds(run, batch, True)  # compiles, and builds the buckets
+    _seconds(run, batch, False)
+    pairs = [(_seconds(run, batch, True), _seconds(run, batch, False)) for _ in range(rounds)]
+    whole, alone = (min(times) for times in zip(*pairs, strict=True))
+    times = torch.tensor([whole, min(alone, whole)], device=run.ranks.device)
+    whole, alone = run.ranks.total(times).tolist()
+    return float(1 - alone / whole)
+
+
+def _seconds(run: Run, batch: Batch, exchanges: bool) -> float:
+    """Time one forward and backward pass, and forget its gradients and random numbers."""
+    device = run.ranks.device
+    here = bring(batch, device)
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        run.ranks.total(torch.zeros(1, device=device)).item()  # all begin together
+        start = time.perf_counter()
+        inputs = make_inputs(here, run.model.config, run.model.kernel)
+        with run.exchange.sending(exchanges):
+            with run.exchange.autocast(run.techniques, device):
+                losses = run.exchange.module(inputs)
+            losses.sum().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken = time.perf_counter() - start
+    run.optimizer.zero_grad()
+    return taken

@@ -1,0 +1,159 @@
+"""Data, tensor and context parallelism together, over a mesh of ranks.
+
+The mesh has the dimensions "dp", "cp" and "tp". Ranks along "dp" have different batches. Ranks
+along "cp" and "tp" are peers: they have the same batch, and divide its tokens ("cp") and the heads
+and hidden units of every block ("tp").
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from examples.vlm.model.config import ModelConfig
+from examples.vlm.model.vlm import VLM
+from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.parallel.tensor import divide
+
+
+def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
+    """Return the ranks with the mesh of --tensor and --context; without these as they are.
+
+    Raises:
+        ValueError: the ranks do not divide, or other options do not go with these.
+    """
+    tensor, context, multiple = options.tensor, options.context, options.multiple_of
+    if multiple is not None and (options.pack is None or multiple % context):
+        raise ValueError(
+            f"--multiple-of {multiple} pads the samples of packs so that --context {context} "
+            "divides them; give --pack, and a multiple of --context"
+        )
+    if (tensor, context) == (1, 1):
+        return ranks
+    check_sizes(ranks.world_size, tensor, context)
+    refused = {
+        "--context without --pack": context > 1 and options.pack is None,
+        "--compile": options.compile,
+        "--on-error skip": options.on_error == "skip",
+    }
+    if tensor > 1:
+        # The first two know no DTensors. The others are of DDP, which takes none.
+        refused |= {
+            "--lora": options.lora,
+            "--optimizer 8bit": options.optimizer == "8bit",
+            "--hook": options.hook,
+            "--bucket-mb": options.bucket_mb,
+            "--static-graph": options.static_graph,
+        }
+    for name, given in refused.items():
+        if given:
+            raise ValueError(
+                f"{name} does not go together with --tensor {tensor} --context {context}; see "
+                "docs/distributed.md, and leave one of them out"
+            )
+    return ranks._replace(mesh=make_mesh(ranks, tensor, context))
+
+
+def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1) -> DeviceMesh:
+    """Make the mesh of all ranks.
+
+    Args:
+        ranks: all of them; their process group is there.
+        tensor: ranks that have the heads between them.
+        context: ranks that have the tokens of a row between them.
+
+    Raises:
+        ValueError: a number is below 1, or the ranks do not divide into such groups.
+    """
+    check_sizes(ranks.world_size, tensor, context)
+    shape = (ranks.world_size // (tensor * context), context, tensor)
+    # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.
+    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "cp", "tp"))
+
+
+def check_sizes(world_size: int, tensor: int, context: int) -> None:
+    """Check that ranks divide into groups of `tensor * context`.
+
+    Raises:
+        ValueError: they do not, or a number is below 1.
+    """
+    if tensor < 1 or context < 1:
+        raise ValueError(f"tensor={tensor}, context={context}: give 1 or more")
+    peers = tensor * context
+    if world_size % peers:
+        raise ValueError(
+            f"{world_size} ranks do not divide into groups of tensor {tensor} x context {context} "
+            f"= {peers}; start {-(-world_size // peers) * peers} (torchrun --nproc-per-node), or "
+            "give smaller groups"
+        )
+
+
+def check_heads(config: ModelConfig, tensor: int, context: int) -> None:
+    """Check that the heads of a model divide over the ranks.
+
+    The encoder runs whole on every rank of the context, so only `tensor` divides its heads.
+
+    Raises:
+        ValueError: some do not.
+    """
+    for whose, heads, number in (
+        ("heads of the encoder", config.vision.heads, tensor),
+        ("heads of keys in the language model", config.kv_heads, tensor),
+        ("heads of the language model", config.heads, tensor * context),
+    ):
+        if heads % number:
+            raise ValueError(
+                f"{heads} {whose} do not divide over {number} ranks (tensor {tensor}, context "
+                f"{context}); give smaller groups, or another model"
+            )
+
+
+def distribute(model: VLM, mesh: DeviceMesh) -> None:
+    """Divide a model over the "tp" and "cp" of a mesh, in place; before its optimizer is made.
+
+    Raises:
+        ValueError: the model's heads do not divide.
+    """
+    tensor, context = mesh["tp"].size(), mesh["cp"].size()
+    check_heads(model.config, tensor, context)
+    if tensor > 1:
+        divide(model, mesh["tp"])
+    if context > 1:
+        model.context = mesh.get_group("cp")
+
+
+def is_tensor_parallel(ranks: Ranks) -> bool:
+    """Return whether blocks are divided, so that parameters are DTensors."""
+    return ranks.mesh is not None and ranks.mesh["tp"].size() > 1
+
+
+def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
+    """Average gradients over the ranks that have other tokens; after the last backward pass.
+
+    It replaces `DistributedDataParallel`, which takes no DTensors. Along "tp" nothing is left to
+    sum: the gradient of a shard is whole, and DTensors summed those of the rest.
+    """
+    assert ranks.learners is not None
+    group = ranks.learners.get_group()
+    gradients = [local(p.grad) for p in model.parameters() if p.grad is not None]
+    torch._foreach_div_(gradients, ranks.shares)
+    works = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in gradients]
+    for work in works:
+        work.wait()
+
+
+def whole_loss(loss: Tensor, ranks: Ranks) -> Tensor:
+    """Sum a loss over the ranks that have the tokens of a row between them."""
+    if ranks.mesh is not None and ranks.mesh["cp"].size() > 1:
+        dist.all_reduce(loss, group=ranks.mesh.get_group("cp"))
+    return loss
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this rank has."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,194 @@
+"""The switches of training, each thrown by itself: `python -m benchmarks.ladder` does that."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from examples.vlm.techniques.compiling import Mode
+from examples.vlm.techniques.recompute import read_recompute
+
+Precision = Literal["fp32", "bf16", "fp16"]
+Optimizer = Literal["loop", "foreach", "fused", "8bit"]
+
+_AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Techniques:
+    """Ways to compute a step. But for rounding, most leave what the model learns as it is.
+
+    Attributes:
+        precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
+            the latter with scaled gradients (arXiv 1710.03740).
+        tf32: whether float32 products on a GPU round their factors to 10 bits of mantissa.
+        deterministic: whether equal steps give equal bits on a GPU, as they do on the CPU, although
+            sums then take longer; operators that cannot do that raise an error.
+        compile: mode in which blocks go through `torch.compile`; "" for not.
+        static_shapes: whether all batches have the same shapes, on which compiled blocks then
+            count; otherwise they are compiled for changing ones.
+        optimizer: AdamW a parameter at a time ("loop"), over lists of them ("foreach"), in one
+            kernel ("fused"), or with states of 8 bits ("8bit", from bitsandbytes; arXiv
+            2110.02861).
+        set_to_none: whether gradients are freed after a step, rather than set to zero.
+        recompute: blocks under activation checkpointing (arXiv 1604.06174), which takes less memory
+            and a forward pass more of them: "all", N for every N-th, numbers such as "0,3,7" for
+            these blocks of the language model, "sequential:N" for N runs of blocks, "" for none.
+        dropout: share of the weights of attention set to zero (arXiv 1706.03762). The one switch
+            here that changes what is learnt.
+        freeze_vision: whether the encoder stays as it is; the projector learns.
+        lora: rank of low-rank adapters (arXiv 2106.09685) on the language model, whose own weights
+            then stay as they are, as the encoder's do; 0 for none.
+        accumulate: batches whose gradients are added up for a step.
+        accumulate_tokens: instead: so many batches that they have at least this number of labels.
+        accumulate_samples: instead: so many that they have at least this number of samples.
+        clip: most that the norm of all gradients may be; 0 for no limit.
+        ahead: whether batches reach a GPU ahead of the loop, through page-locked memory on a stream
+            of its own; otherwise each step copies its own.
+        keep_losses: whether losses stay on the device until they are logged; otherwise each step
+            waits for its own.
+
+    Raises:
+        ValueError: a value is not one of these.
+    """
+
+    precision: Precision = "fp32"
+    tf32: bool = False
+    deterministic: bool = False
+    compile: Mode = ""
+    static_shapes: bool = False
+    optimizer: Optimizer = "fused"
+    set_to_none: bool = True
+    recompute: str = ""
+    dropout: float = 0.0
+    freeze_vision: bool = False
+    lora: int = 0
+    accumulate: int = 1
+    accumulate_tokens: int = 0
+    accumulate_samples: int = 0
+    clip: float = 1.0
+    ahead: bool = True
+    keep_losses: bool = True
+
+    def __post_init__(self) -> None:
+        for name, kind in (("precision", Precision), ("optimizer", Optimizer), ("compile", Mode)):
+            if getattr(self, name) not in get_args(kind):
+                known = ", ".join(filter(None, get_args(kind)))
+                raise ValueError(f"{name} {getattr(self, name)!r} is none of {known}; give one")
+        counts = ("accumulate", "accumulate_tokens", "accumulate_samples")
+        for name, least in zip((*counts, "lora", "clip"), (1, 0, 0, 0, 0), strict=True):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: give {least} or more")
+        given = [
+            f"{name}={getattr(self, name)}"
+            for name, unset in zip(counts, (1, 0, 0), strict=True)
+            if getattr(self, name) != unset
+        ]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: give one of them")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout}: give a share from 0 to below 1")
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """True if gradients of a batch are there when the next one begins."""
+        several = self.accumulate > 1 or self.accumulate_tokens or self.accumulate_samples
+        return bool(several) or not self.set_to_none
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of queries, keys and values."""
+        return _AMP.get(self.precision, torch.float32)
+
+    def autocast(self, device: torch.device) -> Any:
+        """Return a context in which matrix products have the precision asked for."""
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(device.type, dtype=self.dtype)
+
+    def scaler(self, device: torch.device) -> torch.amp.GradScaler:
+        """Scales losses so that float16 gradients do not vanish; does nothing otherwise."""
+        return torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
+
+    def apply(self, model: Any) -> None:
+        """Change a `VLM` in place as asked, before its optimizer is made.
+
+        Raises:
+            ValueError: peft, which makes adapters, is not installed, or there are no such blocks.
+        """
+        torch.backends.cuda.matmul.allow_tf32 = self.tf32
+        torch.backends.cudnn.allow_tf32 = self.tf32
+        torch.use_deterministic_algorithms(self.deterministic)
+        if self.deterministic:
+            # cuBLAS reads it with the first product (its manual, "Results reproducibility").
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        if self.freeze_vision or self.lora:
+            model.vision.requires_grad_(False)
+        if self.lora:
+            add_adapters(model, self.lora)
+        for transformer in (model.vision.transformer, model.language):
+            transformer.recompute = read_recompute(
+                self.recompute, len(transformer.blocks), whole=transformer is model.language
+            )
+            for block in transformer.blocks:
+                block.attention.dropout = self.dropout
+                if self.compile:
+                    # All blocks are one piece of code: it is compiled once, and not once a layer.
+                    block.compile(mode=self.compile, dynamic=False if self.static_shapes else None)
+
+    def make_optimizer(
+        self, model: nn.Module, *, rate: float, decay: float
+    ) -> torch.optim.Optimizer:
+        """AdamW with weight decay on matrices alone.
+
+        Raises:
+            ValueError: bitsandbytes is not installed.
+        """
+        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in learning if p.ndim > 1], "weight_decay": decay},
+            {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        options: dict[str, Any] = {"lr": rate, "betas": (0.9, 0.95)}
+        if self.optimizer == "8bit":
+            try:
+                from bitsandbytes.optim import AdamW8bit
+            except ImportError as error:
+                raise ValueError(
+                    "optimizer '8bit' needs bitsandbytes: pip install bitsandbytes, or "
+                    "'datapipe[train]'"
+                ) from error
+            made: torch.optim.Optimizer = AdamW8bit(groups, **options)
+            return made
+        kind = self.optimizer
+        return torch.optim.AdamW(
+            groups, **options, foreach=kind == "foreach", fused=kind == "fused"
+        )
+
+    def zero(self, optimizer: torch.optim.Optimizer) -> None:
+        """Forget the gradients of the step that was made."""
+        optimizer.zero_grad(set_to_none=self.set_to_none)
+
+
+def add_adapters(model: Any, rank: int) -> None:
+    """Put low-rank adapters beside all matrices of the language model, and freeze these.
+
+    Raises:
+        ValueError: peft is not installed.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ValueError(
+            "adapters (lora) need peft: pip install peft, or 'datapipe[train]'"
+        ) from error
+    names = ["qkv", "out", "gate", "up", "down"]
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)
+    inject_adapter_in_model(config, model.language)
+    model.embedding.requires_grad_(False)
+    model.head.requires_grad_(False)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache, partial, reduce, wraps
-from inspect import signature, unwrap
+from inspect import unwrap
 from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
@@ -116,15 +116,18 @@ def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = signature(function)
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             rules = _rules_of(function)
-            given = known.bind(*args, **kwargs)
-            for name in given.arguments.keys() & rules.keys():
-                given.arguments[name] = rules[name].check(name, given.arguments[name], error)
-            return function(*given.args, **given.kwargs)
+
+            def check(name: str, value: Any) -> Any:
+                return rules[name].check(name, value, error) if name in rules else value
+
+            values = [check(name, value) for name, value in zip(names, args, strict=False)]
+            options = {name: check(name, value) for name, value in kwargs.items()}
+            return function(*values, *args[len(values) :], **options)  # type: ignore[arg-type]
 
         return call
 
@@ -371,10 +374,6 @@ def take_path(value: Any) -> Any:
     return Path(expanded) if isinstance(value, Path) else expanded
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-
-
 def _ndim(value: Any) -> int | None:
     ndim = getattr(value, "ndim", None)
     return ndim if type(ndim) is int else None
@@ -382,7 +381,10 @@ def _ndim(value: Any) -> int | None:
 
 _SEVERAL = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _PATH = _Rule(take_path, "a path")
-_MAPPING = _Rule(_if(_is_mapping), "a dict with names as keys")
+_MAPPING = _Rule(
+    _if(lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value)),
+    "a dict with names as keys",
+)
 _SIMPLE: dict[Any, _Rule] = {
     int: _Rule(take_int, "an integer"),
     float: _Rule(_take_float, "a number"),

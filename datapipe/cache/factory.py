@@ -96,7 +96,7 @@ def make_cache(
 ) -> SampleCache:
     """Make the cache of a loader, and log what it keeps.
 
-    `device` are the rows of `make_device_rows`, where there is such a tier.
+    `device` are the rows of `make_device_rows`, if there is a device tier.
 
     Raises:
         PlanError: worker processes cannot keep to its policy.

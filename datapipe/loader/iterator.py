@@ -140,7 +140,7 @@ class LoaderIterator(Iterator[Batch]):
         return function(*args, **options)
 
     def reopen(self, executor: Executor) -> None:
-        """Yield other batches than the prefetched ones, none of which was yielded."""
+        """Yield batches of another executor in place of those that were prefetched."""
         self._executor = executor
         self._sent.clear()
         self.closed = False

@@ -345,7 +345,7 @@ class Loader:
         self._resumes = self._finished = False
 
     def _check_process(self) -> None:
-        """Refuse to go on in a child that was forked.
+        """Refuse to continue in a child that was forked.
 
         Raises:
             DatapipeError: the loader was made in the process that this one was forked from.
@@ -376,7 +376,7 @@ class Loader:
         self._finished = self._run is self._final
 
     def _finish(self) -> None:
-        """End the run: the next iterator goes on from there."""
+        """End the run: the next iterator continues from there."""
         self._run = self._final
         self._finished = True
         self._hits.note(None)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipe.loader.schedule.left_out import REASONS, LeftOut
-from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.plan.summary import DatasetSums
 
@@ -82,10 +81,6 @@ class Phase:
     first: dict[str, float]
     last: dict[str, float]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields for JSON."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePlan:
@@ -112,7 +107,7 @@ class MixturePlan:
         return {
             "epochs": self.epochs,
             "datasets": [_figures(plan, total) for plan in self.datasets],
-            "schedule": [phase.to_dict() for phase in self.phases],
+            "schedule": [dict(vars(phase)) for phase in self.phases],
         }
 
 
@@ -157,7 +152,9 @@ def plan_datasets(
     counts = [origin.counts(number) for number in range(origin.legs.epoch, run)]
     found = []
     for part, own, out in zip(origin.parts, sums, left_out, strict=True):
-        run_drawn = sum(count[part.name] for count in counts)
+        run_drawn, run_tokens = sum(count[part.name] for count in counts), own.tokens
+        if run_tokens is not None and len(counts) > 1:
+            run_tokens = round(run_drawn * part.mean_tokens())
         found.append(
             DatasetPlan(
                 name=part.name,
@@ -170,17 +167,11 @@ def plan_datasets(
                 images=own.images,
                 slots=own.slots,
                 run_drawn=run_drawn,
-                run_tokens=_run_tokens(part, own, run_drawn, one=len(counts) == 1),
+                run_tokens=run_tokens,
                 left_out=out,
             )
         )
     return tuple(found)
-
-
-def _run_tokens(part: MixturePart, own: DatasetSums, drawn: int, *, one: bool) -> int | None:
-    if own.tokens is None or one:
-        return own.tokens
-    return round(drawn * part.mean_tokens())
 
 
 def find_phases(origin: Origin, *, share: int | None, steps: dict[int, int]) -> tuple[Phase, ...]:
@@ -191,7 +182,7 @@ def find_phases(origin: Origin, *, share: int | None, steps: dict[int, int]) -> 
         steps: step of its epoch, by the draw of the run; where it is known from planning.
     """
     found = []
-    for start, first, last in _segments(origin):
+    for start, first, last in segments(origin):
         epoch = origin.legs.epoch_of(start)
         step = steps.get(start)
         if epoch is not None and share is not None:
@@ -200,12 +191,8 @@ def find_phases(origin: Origin, *, share: int | None, steps: dict[int, int]) -> 
     return tuple(found)
 
 
-def phase_starts(origin: Origin) -> list[int]:
-    """Return the draws of a run at which its phases begin."""
-    return [start for start, _, _ in _segments(origin)]
-
-
-def _segments(origin: Origin) -> Iterator[tuple[int, dict[str, float], dict[str, float]]]:
+def segments(origin: Origin) -> Iterator[tuple[int, dict[str, float], dict[str, float]]]:
+    """Yield each phase of a run: its first draw, and the shares at its begin and at its end."""
     legs = origin.legs.legs
     ends = [leg.start for leg in legs[1:]] + [None]
     for leg, end in zip(legs, ends, strict=True):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from datapipe.errors import PlanError
@@ -12,8 +14,8 @@ from datapipe.loader.loader import Loader
 from datapipe.loader.mixture_report import (
     MixturePlan,
     find_phases,
-    phase_starts,
     plan_datasets,
+    segments,
 )
 from datapipe.loader.schedule.left_out import REASONS, Lengths, look_at_lengths
 from datapipe.loader.schedule.mixture.part import MixturePart
@@ -87,12 +89,11 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
     epoch = loader.epoch if epoch is None else epoch
     options, schedule = loader.options, loader.components().schedule
     origin = schedule.origin
-    count = sum(origin.counts(epoch).values())
-    clock = _Clock()
-    phase_steps = _PhaseSteps(origin, epoch)
-    with Progress("planning", unit="sample", total=count) as progress:
+    total = sum(origin.counts(epoch).values())
+    planning = _Planning()
+    with Progress("planning", unit="sample", total=total) as progress:
         summary = summarise(
-            phase_steps.watched(clock.timed(loader.plan.steps(epoch=epoch), progress)),
+            planning.watched(loader.plan.steps(epoch=epoch), origin, epoch, progress),
             schedule.plan,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
@@ -117,19 +118,19 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             phases=find_phases(
                 origin,
                 share=options.share if schedule.plan.unit == "sample" else None,
-                steps=phase_steps.steps,
+                steps=planning.phases,
             ),
         )
     return PlanReport(
         epoch=epoch,
         world_size=options.world_size,
         dataset_samples=len(loader.dataset),
-        last_samples=count - summary.samples,
+        last_samples=total - summary.samples,
         lengths=Lengths.join(each),
         mixture=mixture,
         summary=summary,
-        seconds=clock.seconds,
-        first_seconds=clock.first,
+        seconds=planning.seconds,
+        first_seconds=planning.first,
     )
 
 
@@ -140,44 +141,34 @@ def _lengths_of(part: MixturePart, plan: PlanOptions) -> Lengths:
     return found
 
 
-class _PhaseSteps:
-    """Steps of an epoch in which the phases of a mixture's schedule begin.
+class _Planning:
+    """Steps of an epoch while they are planned: the time that takes, and the phases they begin.
 
     Attributes:
-        steps: by the draw of the run at which a phase begins.
+        seconds, first: to plan all steps, and until the first was known.
+        phases: step in which each phase begins, by its first draw of the run.
     """
-
-    def __init__(self, origin: Origin, epoch: int) -> None:
-        self.steps: dict[int, int] = {}
-        self._before, stop = origin.legs.span(epoch)
-        self._starts = [at for at in phase_starts(origin) if self._before <= at < stop]
-
-    def watched(self, steps: Iterator[Step]) -> Iterator[Step]:
-        # Blocks end where a phase begins, so units before it hold all samples before it.
-        drawn = found = 0
-        for number, step in enumerate(steps):
-            drawn += len(step.units.samples)
-            while found < len(self._starts) and self._starts[found] < self._before + drawn:
-                self.steps[self._starts[found]] = number
-                found += 1
-            yield step
-
-
-class _Clock:
-    """Clock of the making of steps, without their use."""
 
     def __init__(self) -> None:
         self.seconds = self.first = 0.0
+        self.phases: dict[int, int] = {}
 
-    def timed(self, steps: Iterator[Step], progress: Progress) -> Iterator[Step]:
-        first = True
-        while True:
-            start = time.perf_counter()
+    def watched(
+        self, steps: Iterator[Step], origin: Origin, epoch: int, progress: Progress
+    ) -> Iterator[Step]:
+        drawn, stop = origin.legs.span(epoch)
+        starts = deque(start for start, *_ in segments(origin) if drawn <= start < stop)
+        for number in count():
+            begun = time.perf_counter()
             step = next(steps, None)
-            self.seconds += time.perf_counter() - start
+            self.seconds += time.perf_counter() - begun
             if step is None:
                 return
-            if first:
-                self.first, first = self.seconds, False
+            if not number:
+                self.first = self.seconds
+            # Blocks end where a phase begins, so units before it hold all samples before it.
+            drawn += len(step.units.samples)
+            while starts and starts[0] < drawn:
+                self.phases[starts.popleft()] = number
             yield step
             progress.advance(len(step.units.samples))

@@ -40,6 +40,6 @@ def take_printed(start: int = 0) -> str:
 
 
 def printed(descriptor: int, start: int = 0) -> str:
-    """Return the text of such a file."""
+    """Return the text of the file of a worker's standard error."""
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, size - start, start).decode(errors="replace")

@@ -70,7 +70,7 @@ class Template:
         return self._process.poll() is None
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Import modules, of which later workers have a copy; does not wait for it."""
+        """Import modules for later workers, without waiting for it."""
         if not self._modules.issuperset(modules):
             self._modules.update(modules)
             send(self._connection, message(_IMPORT, 0, modules))

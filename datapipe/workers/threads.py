@@ -66,9 +66,10 @@ class ThreadPool(Generic[J, R]):
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.window = ahead * workers if parts is None else ahead
-        self.parts = parts or _one
-        whole: Any = work
-        self._args = whole if parts else _Whole(whole), workers, name, initializer, on_end
+        self.parts: Callable[[J], int] = parts or (lambda job: 1)
+        given: Any = work
+        of_parts: Callable[[Any, int], Any] = given if parts else lambda job, part: given(job)
+        self._args = of_parts, workers, name, initializer, on_end
         self._crew: _Crew | None = None
         self._results: weakref.ref[ThreadResults[J, R]] | None = None
 
@@ -96,20 +97,6 @@ class ThreadPool(Generic[J, R]):
         results = None if self._results is None else self._results()
         if results is not None:
             results.close()
-
-
-def _one(job: object) -> int:
-    return 1
-
-
-class _Whole:
-    """Work on a job that has one part."""
-
-    def __init__(self, work: Callable[[Any], Any]) -> None:
-        self._work = work
-
-    def __call__(self, job: Any, part: int) -> Any:
-        return self._work(job)
 
 
 class ThreadResults(Generic[J, R]):

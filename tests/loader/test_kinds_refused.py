@@ -14,7 +14,6 @@ from datapipe.cache.factory import kept_transform
 from datapipe.decode.forms.together import check_together
 from datapipe.decode.transform import make_transform
 from datapipe.loader.batch.image_batch import ImageSlots
-from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.image_path import choose_path
 from datapipe.loader.specs import BatchSpec, DeviceSpec
 from datapipe.loader.work import Work
@@ -61,16 +60,6 @@ def test_patches_of_equal_length_are_no_equal_patches(changes: dict[str, Any], t
     specs = NATIVE, replace(NATIVE, **changes)
     with pytest.raises(PlanError, match=told):
         check_together([make_transform(spec) for spec in specs], ["one", "other"])
-
-
-def test_what_works_on_all_images_alike_refuses_several_kinds(make: Make) -> None:
-    loaders = [make(image=spec) for spec in PAIRS["fixed"]]
-    images = together(loaders).images
-    assert images is not None
-    with pytest.raises(PlanError, match="2 different ImageSpecs"):
-        replace(images, decoder=object())  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match="2 different ones"):
-        DeviceCache(None, images, 0.0)  # type: ignore[arg-type]
 
 
 def work_on(**options: Any) -> Work:

@@ -127,7 +127,7 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
         # One batch goes in and the same comes out; batches overlap by several pipelines.
         prefetch_queue_depth=1,
         # Outputs have memory of their own, which lives as long as their tensors, and the pipeline
-        # goes on after a bad image.
+        # continues after a bad image.
         exec_dynamic=True,
     )
     try:

@@ -49,7 +49,7 @@ def plain_jpeg(data: bytes, info: ImageInfo) -> bytes | None:
         return None
     try:
         return _plain(data, info)
-    except (IndexError, struct.error):  # a segment goes on behind the end of the data
+    except (IndexError, struct.error):  # a segment ends behind the data
         return None
 
 

@@ -130,7 +130,7 @@ class DaliPipeline:
                 return
             except FAILURES:
                 pass
-        _log.warning("DALI's pipeline does not go on after an error: it is built anew")
+        _log.warning("DALI's pipeline does not recover from an error, so it is built again")
         self._pipeline = None  # before another takes as much memory
         self._pipeline = build(self._spec, self._options)
         try:

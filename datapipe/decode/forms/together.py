@@ -59,7 +59,7 @@ def _said(facts: dict[str, object], name: str) -> str:
 class MixedForms:
     """Plan of the images of one batch that several transforms make.
 
-    Its methods are those of `ImageTransform`, for images of which each has a transform.
+    Its methods are those of `ImageTransform`, for images that each have a transform.
 
     Args:
         transforms: of all kinds; `check_together` has passed.

@@ -100,7 +100,7 @@ class BufferPool:
             self._buffers.append(np.empty(size + size // 8, np.uint8))
         except MemoryError:
             raise PlanError(
-                f"a batch takes {size:,} bytes, which this machine has not; give a smaller "
+                f"a batch takes {size:,} bytes, more than this machine has; give a smaller "
                 "batch_size, or smaller images"
             ) from None
         return self._buffers[-1]

@@ -10,7 +10,6 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.decode.transform import Draw, ImageTransform
-from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.plan.rng import derive
@@ -34,9 +33,6 @@ class ImageContext:
         geometry: whether batches have the placement of each image.
         decoder: of all images of a batch together; None decodes them one by one.
         kept: transform of all images in a cache, uint8 without anything random; None for none.
-
-    Raises:
-        PlanError: `decoder` decodes all images, and there are several kinds.
     """
 
     transforms: tuple[ImageTransform, ...]
@@ -51,12 +47,8 @@ class ImageContext:
 
     def __post_init__(self) -> None:
         assert self.kinds is not None or not self.several
-        if self.decoder is not None and self.several:
-            raise PlanError(
-                f"decoder='dali' makes the images of a batch alike, and datasets have "
-                f"{len(self.transforms)} different ImageSpecs; give all the same one, or "
-                "decoder='cpu'"
-            )
+        # Datasets with images of their own are refused beside DALI.
+        assert self.decoder is None or not self.several
 
     @property
     def several(self) -> bool:

@@ -17,7 +17,6 @@ from datapipe.array_types import Bools, Int64
 from datapipe.cache.device import DeviceRows
 from datapipe.cache.stats import TierStats
 from datapipe.decode.transform import ImageTransform, Placement
-from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
 from datapipe.loader.batch.context import StepJob
@@ -34,18 +33,10 @@ class DeviceCache:
         rows: memory of the images.
         images: of the batches: uint8, without anything random.
         flip: probability that an image is mirrored.
-
-    Raises:
-        PlanError: images are of several kinds.
     """
 
     def __init__(self, rows: DeviceRows, images: ImageContext, flip: float) -> None:
-        if images.several:
-            raise PlanError(
-                f"cache device=... keeps images of one ImageSpec, and datasets have "
-                f"{len(images.transforms)} different ones; give all the same one, or "
-                "CacheSpec(memory=...)"
-            )
+        assert not images.several, "datasets with images of their own are refused"
         self._rows = rows
         self._columns = images.columns
         self._transform = images.transforms[0]

@@ -87,7 +87,7 @@ class DevicePrefetcher:
         have been copied. Other values stay as they are.
 
         Args:
-            batch: a dict, of which the tensors are copied; none inside lists or dicts.
+            batch: a dict, whose tensors are copied, except those inside lists or dicts.
             blank: bool [rows] on the CPU: rows of `pixel_values` to be zero on the device, such as
                 those of samples that were skipped. Zero before normalisation is not zero after it.
             complete: returns all rows of `pixel_values` before they are normalised.

@@ -27,7 +27,7 @@ def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]
             and `stop`; one or several.
 
     Raises:
-        PlanError: it is none of these, or no sample has such a key or number.
+        PlanError: it is none of these, or no sample has this key or number.
     """
     several = isinstance(exclude, Iterable) and getattr(exclude, "ndim", None) != 0
     if not several or isinstance(exclude, str | bytes | StepView | Mapping):

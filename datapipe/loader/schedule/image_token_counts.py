@@ -15,7 +15,6 @@ from datapipe.plan.image_tokens import image_token_counter
 from datapipe.text.spec import ImageTokens, TextSpec
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
-    from datapipe.decode.spec import ImageSpec
     from datapipe.decode.transform import ImageTransform
 
 Counter = Callable[[Int64, Int64], Int64]
@@ -54,11 +53,6 @@ class ImageSizes:
         return self.rows(widths, heights)
 
 
-def _rule_of(spec: ImageSpec) -> str | None:
-    """Return the rule of `image_tokens` for images of this form; None if a number is needed."""
-    return None if spec.one_size else str(spec.image_tokens)
-
-
 def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
     """Return the sizes of images that text and image options together give.
 
@@ -71,7 +65,8 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
     """
     asked = text.image_tokens
     assert asked is not None
-    rule = _rule_of(image.spec) if image is not None else None
+    # Images of one size need a number.
+    rule = None if image is None or image.spec.one_size else str(image.spec.image_tokens)
     if image is not None and isinstance(asked, str) and asked != rule:
         kind = (
             "makes all of them one size"

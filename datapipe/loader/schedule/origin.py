@@ -1,7 +1,7 @@
 """Samples of a run: the parts of its mixture, and the order in which they are drawn.
 
-One dataset is a mixture of one part, of which each epoch is a pass. A run whose mixture was changed
-has a leg for each mixture since the epoch in which it was changed.
+One dataset is a mixture of one part, and each epoch is a pass over it. A run whose mixture was
+changed has a leg for each mixture since the epoch in which it was changed.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def count_tokens(
     """Map the token columns of a dataset, which are counted first if necessary.
 
     A sample whose text cannot be used (damaged, no UTF-8 or JSON, refused by the encoder) has -1
-    tokens and a line in `failures.jsonl`. An interrupted count goes on at the shard where it
+    tokens and a line in `failures.jsonl`. An interrupted count continues at the shard where it
     stopped. Of several processes that share the folder one counts, the others wait for it.
 
     Args:

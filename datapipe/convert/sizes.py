@@ -10,6 +10,6 @@ def array_bytes(dataset: Dataset, spec: ImageSpec | None) -> int:
     """Return the bytes of the arrays of a dataset; without `spec` they are of texts alone."""
     columns = dataset.columns
     if spec is None:
-        return int(columns.member_size.sum())
+        return int(columns.member_size[:].sum())
     images = len(columns.image_width) * 3 * spec.height * spec.width
-    return images + int(columns.text_bytes.sum())
+    return images + int(columns.text_bytes[:].sum())

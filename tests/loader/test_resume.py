@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,7 +217,7 @@ def test_ranks_that_share_a_folder_share_blocks(
 
     expected = list(make(text=text(), pack=200, meta=META))
     assert_same_batches(batches(), expected)
-    (kept,) = tmp_path.rglob("*.npy")
+    (kept,) = tmp_path.rglob("*.npz")
 
     def planned_again(*_: object) -> None:
         raise AssertionError("the block was planned again")
@@ -226,6 +227,11 @@ def test_ranks_that_share_a_folder_share_blocks(
         assert_same_batches(batches(), expected)
     kept.write_bytes(kept.read_bytes()[:-8] + b"\xff" * 8)
     assert_same_batches(batches(), expected)
+    for entry in re.finditer(b"PK\x01\x02", kept.read_bytes()):  # of the list of arrays
+        damaged = bytearray(kept.read_bytes())
+        damaged[entry.start() + 33] ^= 2  # a comment that swallows the entries after it
+        kept.write_bytes(damaged)
+        assert_same_batches(batches(), expected)
 
 
 def test_blocks_that_another_version_planned_are_not_used(
@@ -234,4 +240,4 @@ def test_blocks_that_another_version_planned_are_not_used(
     list(make(text=text(), pack=200, cache=datapipe.CacheSpec(plan=tmp_path)))
     monkeypatch.setattr("datapipe.loader.schedule.run_schedule.PLAN_VERSION", 99)
     list(make(text=text(), pack=200, cache=datapipe.CacheSpec(plan=tmp_path)))
-    assert len({kept.parent for kept in tmp_path.rglob("*.npy")}) == 2
+    assert len({kept.parent for kept in tmp_path.rglob("*.npz")}) == 2

@@ -134,8 +134,9 @@ def _planned_for_all(path: Path, claim: Path, plan: Callable[[], Units]) -> Unit
 def _load(path: Path) -> Units | None:
     """Return a block that was saved; None if there is none, or its file is damaged."""
     try:
-        with np.load(path) as stored:  # members of a zip file have checksums
-            samples, offsets, *sizes = (stored[name] for name in sorted(stored.files))
+        with np.load(path) as stored:  # members of a zip file have checksums, their list has none
+            arrays = [stored[f"arr_{number}"] for number in range(int(stored["arrays"]))]
+        samples, offsets, *sizes = arrays
         return Units(samples, offsets, Sizes(*sizes) if sizes else None)
     except FileNotFoundError:
         return None
@@ -146,12 +147,12 @@ def _load(path: Path) -> Units | None:
 
 def _save(path: Path, units: Units) -> None:
     """Keep a block for other ranks. Unwritable folders are ignored, with a warning."""
-    columns = units.sizes.columns if units.sizes else ()
+    arrays = [units.samples, units.offsets, *(units.sizes.columns if units.sizes else ())]
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            np.savez(file, units.samples, units.offsets, *columns)
+            np.savez(file, *arrays, arrays=len(arrays))
         temporary.replace(path)
     except OSError as error:
         logger.warning("a block of the plan cannot be kept for other ranks: %s", error)

@@ -1,83 +1,88 @@
-"""Shards and arrays of three datasets, and loaders of their mixtures."""
+"""A mixture of four small datasets, and its loaders."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import skimage
-from PIL import Image
 
 import datapipe
-from datapipe import ImageSpec, Loader, convert_dataset
+from datapipe import (
+    ImageSpec,
+    Loader,
+)
 
-MakeText = Callable[..., datapipe.TextSpec]
-
-SPEC = ImageSpec(size=24)
-WEIGHTS = {"a": 0.5, "b": 0.2, "c": 0.3}
-META = ("key", "valid", "dataset", "sample")
+from .datasets import (
+    META,
+    SIZES,
+    SMALL,
+    Make,
+    write_chats,
+    write_drawings,
+)
 
 
 @pytest.fixture(scope="module")
 def folders(
-    packed: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
+    tmp_path_factory: pytest.TempPathFactory, make_folder: Any, encode: Any, crop: Any
 ) -> dict[str, Path]:
-    """Shards `a`, `b` and `c`, and the same as arrays: `A` with tokens, `B` without, `T` of texts.
-
-    Samples of `c` and `T` have no images.
-    """
+    """Chats with none to two images, captions, drawings in PNG, and a dataset of one sample."""
     root = tmp_path_factory.mktemp("mixture")
-    shards = {"a": packed}
-    for name, samples, images in (("b", 23, True), ("c", 9, False)):
-        shards[name] = root / name
-        datapipe.pack_dataset(_raw(root / "raw" / name, samples, images), root / name, shard_size=5)
-    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=6)
-    convert_dataset(packed, root / "A", image=SPEC, text=text)
-    convert_dataset(root / "b", root / "B", image=SPEC)
-    convert_dataset(root / "c", root / "T", text=text)
-    return shards | {name: root / name for name in "ABT"}
+    raw = root / "raw"
+    write_chats(raw / "chats", encode, crop)
+    make_folder(raw / "captions", SIZES["captions"])
+    write_drawings(raw / "drawings", encode)
+    make_folder(raw / "one", 1)
+    for name in SIZES:
+        datapipe.pack_dataset(raw / name, root / name, shard_size=7)
+    return {name: root / name for name in SIZES}
 
 
-def _raw(root: Path, samples: int, images: bool) -> Path:
-    root.mkdir(parents=True)
-    photo = Image.open(Path(skimage.__file__).parent / "data/coffee.png").convert("RGB")
-    records = []
-    for number in range(samples):
-        names = [f"{number}-{image}.jpg" for image in range((number + 1) % 3 if images else 0)]
-        for left, name in enumerate(names, number):
-            photo.crop((9 * left, left, 9 * left + 100, left + 80 + number)).save(root / name)
-        question = "<image>" * len(names) + f"Which of {root.name} is {number}?"
-        turns = [("human", question), ("gpt", f"{root.name} " * (number % 4 + 1))]
-        record: dict[str, Any] = {
-            "id": f"{root.name}-{number}",
-            "conversations": [{"from": who, "value": said} for who, said in turns],
+@pytest.fixture(scope="module")
+def caption(tokenizer: Path) -> datapipe.TextSpec:
+    return datapipe.TextSpec(tokenizer=tokenizer, template="caption", image_tokens=3)
+
+
+@pytest.fixture(scope="module")
+def chatml(tokenizer: Path) -> datapipe.TextSpec:
+    return datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def mixture(
+    folders: dict[str, Path], caption: datapipe.TextSpec, chatml: datapipe.TextSpec
+) -> Callable[..., dict[str, Any]]:
+    """A mixture of all datasets, with texts and images of their own; `options` are of some."""
+
+    def make(*, parts: Iterable[str] = SIZES, **options: dict[str, Any]) -> dict[str, Any]:
+        whole: dict[str, dict[str, Any]] = {
+            "chats": {"weight": 0.5, "text": chatml},
+            "captions": {
+                "weight": 0.3,
+                "image": ImageSpec(size=16, random_crop=(0.3, 1.0), flip=0.5),
+            },
+            "drawings": {"weight": 0.15, "image": ImageSpec(size=16, flip=0.5)},
+            "one": {"weight": 0.05},
         }
-        if names:
-            record["image"] = names if len(names) > 1 else names[0]
-        records.append(record)
-    (root / "data.json").write_text(json.dumps(records))
-    return root
+        return {
+            name: whole[name] | {"path": folders[name]} | options.get(name, {}) for name in parts
+        }
+
+    return make
 
 
 @pytest.fixture
-def mix(folders: dict[str, Path]) -> Callable[..., Loader]:
-    """Makes a loader of datasets `a`, `b` and `c`, each in the folder of a letter.
+def make(mixture: Any, caption: datapipe.TextSpec) -> Make:
+    """Makes loaders of the mixture of all datasets."""
 
-    `given` has options of datasets, by name.
-    """
+    def made(given: Any = None, **options: Any) -> Loader:
+        if not options.keys() & {"pack", "max_tokens"}:
+            options.setdefault("batch_size", 4)
+        defaults = {"text": caption, "image": SMALL, "meta": META, "seed": 3, "num_workers": 0}
+        if "text" in options:
+            defaults["meta"] = META[:-1]
+        return datapipe.make_loader(given or mixture(), **defaults | options)
 
-    def make(letters: str, given: dict[str, Any] | None = None, **changes: Any) -> Loader:
-        unit = {} if changes.keys() & {"pack", "max_tokens"} else {"batch_size": 6}
-        options: dict[str, Any] = (
-            {"num_workers": 2, "meta": META, "image": SPEC, "epochs": 2} | unit | changes
-        )
-        entries = {
-            name: {"path": folders[letter], "weight": WEIGHTS[name], **(given or {}).get(name, {})}
-            for name, letter in zip(WEIGHTS, letters, strict=False)
-        }
-        return datapipe.make_loader(entries, **options)
-
-    return make
+    return made

@@ -22,7 +22,7 @@ from datapipe.late_module import LateModule
 from datapipe.store.arrays import ImageArray
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
-from ...remote.server import serving
+from ....remote.server import serving
 
 MakeText = Callable[..., datapipe.TextSpec]
 

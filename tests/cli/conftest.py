@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from importlib.metadata import files as files_of
 from pathlib import Path
@@ -20,6 +21,19 @@ from datapipe.text.encode import SampleText, TextEncoder
 Run = Callable[..., Any]
 SAMPLES = 40
 LONG = {7: 30, 20: 60}  # turns of samples that are longer than the others
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output does not depend on how long a command takes on a busy machine."""
+    monkeypatch.setattr("datapipe.progress.PLAIN_EVERY", math.inf)
+    monkeypatch.setattr("datapipe.cli.profile.PLAIN_EVERY", math.inf)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_packer() -> None:
+    """Commands in processes of their own find the packer in numba's cache."""
+    datapipe.plan.pack_lengths([1], 1)
 
 
 @pytest.fixture

@@ -202,6 +202,8 @@ class ProcessPool(Generic[J, R]):
                 f"worker process {process} was ended by {names.get(-code, -code)}{at}, perhaps for "
                 f"lack of memory; {self._remedy}"
             )
+        elif not process:  # it has not begun to work
+            told = "a worker process could not be started, or ended at once"
         else:
             told = f"worker process {process} ended with {code}{at}"
             if self._script is not None:

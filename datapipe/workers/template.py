@@ -15,6 +15,7 @@ import importlib
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -213,9 +214,22 @@ def serve(descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     workers: dict[int, int] = {}  # process ID by number
     ended: dict[int, tuple[int, int]] = {}  # process ID and exit status by number
-    # At once, since nothing asks for the workers of a pool that was dropped.
-    signal.signal(signal.SIGCHLD, lambda *_: _reap(workers, ended, os.WNOHANG))
+    # The loop reaps, since nothing asks for the workers of a pool that was dropped. A handler that
+    # reaped could be interrupted by itself.
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll = select.poll()
+    poll.register(woken, select.POLLIN)
+    poll.register(connection, select.POLLIN)
     while True:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if woken.fileno() in ready:
+            woken.recv(4096)
+            _reap(workers, ended, os.WNOHANG)
+        if connection.fileno() not in ready:
+            continue
         try:
             request = receive(connection)
         except EOFError:
@@ -229,8 +243,10 @@ def serve(descriptor: int) -> None:
             with suppress(OSError):  # the parent sees that the worker's socket is closed
                 process = os.fork()
                 if not process:
+                    signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    connection.close()
+                    for ours in (connection, woken, waker):
+                        ours.close()
                     work(*request.descriptors)
                 workers[request.number] = process
             request.discard()

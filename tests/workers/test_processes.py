@@ -179,6 +179,14 @@ def test_workers_of_a_dropped_pool_are_no_zombies():
         time.sleep(0.01)
 
 
+def test_workers_of_dropped_pools_end_together_without_harm_to_later_pools():
+    for _ in range(80):
+        pool = ProcessPool(worker, 8)
+        assert len(set(pool.run([(number, "pid") for number in range(8)]))) == 8
+        del pool
+        gc.collect()
+
+
 def test_a_pool_that_is_dropped_leaves_no_open_file():
     list(ProcessPool(worker, 1).run([(0, "")]))  # the template exists
     gc.collect()

@@ -37,7 +37,7 @@ from benchmarks.textbook import WORKERS, textbook
 from benchmarks.tuneloaders import known
 from datapipe import ImageSpec, make_loader, tune_workers
 from datapipe.tune.job import tune
-from datapipe.tune.machine import ThisMachine
+from datapipe.tune.machine import Machine
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal
 from datapipe.tune.trial import Aim, Trial, run_trial
@@ -99,7 +99,8 @@ def _sweep(case: Case, settings: Settings) -> Answer:
     tried = grid(
         {workers for workers, _ in settings}, {ahead for _, ahead in settings if ahead is not None}
     )
-    result = tune(_Maker(case, clock), tried, Goal(budget=case.budget), clock)
+    machine = Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
+    result = tune(_Maker(case, clock), tried, Goal(budget=case.budget), machine)
     chosen = result.num_workers, result.prefetch_factor
     return _answer("tune_workers", case, *chosen, result.seconds, settings, case.budget)
 
@@ -284,7 +285,7 @@ def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
             make,
             setting,
             Aim(seconds=_SECONDS, deadline=time.perf_counter() + 20 * _SECONDS, probe=True),
-            ThisMachine(),
+            Machine(),
             round=0,
         )
         yield trial

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
@@ -46,7 +46,6 @@ class Limit:
     stage: str  # its name; "step" if it is the training step, "unknown" if no stage stands out
     resource: Resource  # exhausted there
     reason: str  # part of a sentence
-    figures: Mapping[str, float] = field(default_factory=dict)  # shares are between 0 and 1
     actions: tuple[str, ...] = ()  # the next things to do, most promising first
     level: Level = "warn"
 
@@ -56,12 +55,7 @@ class Limit:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to what JSON can hold."""
-        return {
-            "stage": self.stage,
-            "resource": self.resource,
-            "reason": self.reason,
-            "figures": {name: round(value, 4) for name, value in self.figures.items()},
-        }
+        return {"stage": self.stage, "resource": self.resource, "reason": self.reason}
 
 
 def find_limit(seen: LoaderFigures, few: LoaderFigures | None = None) -> Limit:
@@ -89,11 +83,7 @@ def find_limit(seen: LoaderFigures, few: LoaderFigures | None = None) -> Limit:
         )
     assert found is not None, "the last rule always holds"
     waits = found.resource in ("storage", "wait", "lock")
-    found = replace(
-        found,
-        figures={**_figures(seen, few), **found.figures},
-        actions=found.actions or _actions(found.stage, waits, seen.workers),
-    )
+    found = replace(found, actions=found.actions or _actions(found.stage, waits, seen.workers))
     if seen.waited is None or found.stage == "step":
         return found
     if seen.room is not None and seen.room >= _ROOM:
@@ -103,20 +93,6 @@ def find_limit(seen: LoaderFigures, few: LoaderFigures | None = None) -> Limit:
         )
         found = replace(found, reason=found.reason + bursts)
     return replace(found, level="bad")
-
-
-def _figures(seen: LoaderFigures, few: LoaderFigures | None) -> dict[str, float]:
-    usage = seen.usage
-    seconds = max(seen.seconds, 1e-9)
-    found: dict[str, float | None] = {"waited": seen.waited, "room": seen.room}
-    if usage is not None:
-        found |= {"cores": usage.cores, "busy": usage.busy, "cpu": usage.cpu / seconds}
-        found |= {"others": usage.others / seconds, "gil": usage.gil}
-    if seen.caller_cpu is not None:
-        found["caller"] = seen.caller_cpu / seconds
-    if few is not None and few.cpu_per_sample > 0:
-        found["growth"] = seen.cpu_per_sample / few.cpu_per_sample
-    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def _of_step(seen: LoaderFigures) -> Limit | None:
@@ -148,8 +124,7 @@ def _of_caller(seen: LoaderFigures) -> Limit | None:
             f"{'its time' if seen.asked is None else 'that'} in {_spoken(name)}, while workers "
             f"wait {min(idle, 1):.0%} of theirs"
         )
-        figures = {"caller": busy, "share": share, "idle": idle}
-        return Limit(stage=name, resource="caller", reason=reason, figures=figures)
+        return Limit(stage=name, resource="caller", reason=reason)
     if seen.caller_cpu is not None and seen.caller_cpu >= BUSY * seen.seconds:
         reason = "the thread that takes the batches is busy all the time"
         return Limit(stage="unknown", resource="caller", reason=reason)
@@ -186,7 +161,7 @@ def _of_lock(seen: LoaderFigures, usage: Usage) -> Limit | None:
     )
     if share:
         reason += f"; {share:.0%} of that goes into {name}"
-    return Limit(stage=name, resource="lock", reason=reason, figures={"share": share})
+    return Limit(stage=name, resource="lock", reason=reason)
 
 
 def _of_waiting(seen: LoaderFigures) -> Limit | None:
@@ -201,14 +176,12 @@ def _of_waiting(seen: LoaderFigures) -> Limit | None:
     busy, rest = _busy_of(stages, name)
     if share < _MOSTLY or busy > _LESS_BUSY * rest:
         return None
-    figures = {"share": share, "busy_in_stage": busy, "others_busy": rest}
     who = "workers wait" if seen.workers else "the loop's own thread waits"
     reason = f"{who} {share * (1 - busy):.0%} of "
     if name == "read":
-        reason += "their time for storage"
-        return Limit(stage=name, resource="storage", reason=reason, figures=figures)
+        return Limit(stage=name, resource="storage", reason=f"{reason}their time for storage")
     reason += "the time there, without using a core"
-    return Limit(stage=name, resource="wait", reason=reason, figures=figures)
+    return Limit(stage=name, resource="wait", reason=reason)
 
 
 def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
@@ -227,7 +200,7 @@ def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
     name, share = _most_cpu(seen)
     if share:
         reason += f", {share:.0%} of the loader's CPU time goes into {name}"
-    return Limit(stage=name, resource="cpu", reason=reason, figures={"share": share})
+    return Limit(stage=name, resource="cpu", reason=reason)
 
 
 def _of_rest(seen: LoaderFigures, usage: Usage) -> Limit:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from datapipe.errors import PlanError
-from datapipe.report.table import Percentiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,22 +106,4 @@ def stacked(
         axes.set_xlim(0, 1)
         axes.xaxis.set_visible(False)
     legend(figure, used)
-    return figure
-
-
-def percentiles(rows: Sequence[tuple[str, Percentiles]]) -> Figure:
-    """Draw percentiles of durations, in seconds, on a logarithmic axis; each row has a label."""
-    figure, axes = plot(0.9 + 0.37 * len(rows))
-    for at, (_, seconds) in enumerate(rows):
-        middle, high, most = (max(1e3 * value, 1e-4) for value in seconds)
-        axes.plot([middle, most], [at, at], color=COLOURS[0], linewidth=2, solid_capstyle="butt")
-        axes.plot([middle], [at], "o", color=COLOURS[0], markersize=5)
-        axes.plot([high], [at], "|", color=COLOURS[0], markersize=8, markeredgewidth=2)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel("ms: P50 (dot), P90 (tick), P99 (end)")
-    axes.grid(axis="x", color=IDLE, linewidth=0.8)
-    axes.set_axisbelow(True)
     return figure

@@ -13,7 +13,7 @@ from datapipe.errors import PlanError
 from datapipe.loader.tuned_settings import Tuned, keep
 from datapipe.tune.choice import MARGIN, choose
 from datapipe.tune.interrupt import remembered_interrupt
-from datapipe.tune.machine import Machine, ThisMachine
+from datapipe.tune.machine import Machine
 from datapipe.tune.paced import WaitShare, find_sufficient, least_waiting
 from datapipe.tune.reason import explain, explain_pace, find_limit_of
 from datapipe.tune.result import TuneResult, summarise
@@ -101,7 +101,7 @@ def tune_workers(
         margin=margin,
     )
     settings = grid(tuple(num_workers), tuple(prefetch_factor), variants)
-    return tune(make, settings, goal, ThisMachine(), on_trial)
+    return tune(make, settings, goal, Machine(), on_trial)
 
 
 def tune(
@@ -154,7 +154,15 @@ def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bo
     assert row.rate is not None, "a choice was measured"
     step, room, sufficient = goal.step_time, None, None
     settled = sweep.active == [chosen] and not interrupted
-    reason = explain(chosen, rounds, measured, margin=goal.margin, settled=settled, limit=limit)
+    reason = explain(
+        chosen,
+        rounds,
+        measured,
+        sweep.dropped,
+        margin=goal.margin,
+        settled=settled,
+        limit=limit,
+    )
     if goal.is_paced and chosen in waits:
         step = goal.step_time or waits[chosen].step
     if step is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from datapipe.diagnosis.loader_rules import Limit, find_limit
 from datapipe.report.table import counted
@@ -36,6 +36,7 @@ def explain(
     chosen: Setting,
     rounds: Rounds,
     measured: Sequence[Setting],
+    dropped: Mapping[Setting, str],
     *,
     margin: float,
     settled: bool,
@@ -47,6 +48,7 @@ def explain(
         chosen: one of `measured`.
         rounds: rates.
         measured: settings that have a rate, smallest first.
+        dropped: settings that are out, with the reason.
         margin: share of the rate that is not worth a larger setting.
         settled: whether the time sufficed to be sure.
         limit: of the loader with the chosen setting.
@@ -66,6 +68,11 @@ def explain(
         text += ". The time did not suffice to be sure; a larger budget or a quieter machine would"
     most = max(setting.num_workers for setting in measured)
     if chosen.num_workers == best.num_workers == most:
+        kind = [setting for setting in dropped if setting.variant == chosen.variant]
+        larger = [setting for setting in kind if setting.num_workers > most]
+        if larger:
+            first = min(larger, key=lambda setting: setting.size)
+            return f"{text}. {first}: {dropped[first]}"
         return f"{text}. No more than {counted(most, 'worker')} were tried, and more may be faster"
     if limit is None or not slight:
         return text

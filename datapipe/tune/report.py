@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from datapipe.report.charts import COLOURS, INK, PALE, bare, new_figure, percentiles, plot
+from datapipe.report.charts import COLOURS, INK, PALE, bare, new_figure, plot
 from datapipe.report.page import Page
 from datapipe.report.table import Table, size_text
 from datapipe.tune.result import Tried, TuneResult
@@ -85,11 +85,6 @@ def write_report(result: TuneResult, path: str | os.PathLike[str], title: str) -
         "Rate of every setting, by workers and prefetch factor; the chosen one is framed",
     )
     page.figure(
-        "Time from batch to batch",
-        batch_times(result),
-        "Median, 90th and 99th percentile of the time from batch to batch, by setting",
-    )
-    page.figure(
         "Drift",
         drift(result),
         "Rate of every trial over the median of its setting, in the order of the trials",
@@ -126,17 +121,6 @@ def heat_map(result: TuneResult) -> Figure:
         if len(kinds) > 1:
             axes.set_title(", ".join(str(value) for _, value in kind) or "as it is", loc="left")
     return figure
-
-
-def batch_times(result: TuneResult) -> Figure:
-    """Draw percentiles of the time from batch to batch."""
-    return percentiles(
-        [
-            (str(row.setting), (row.p50, row.p90 or 0.0, row.p99 or 0.0))
-            for row in result.settings
-            if row.p50 is not None
-        ]
-    )
 
 
 def drift(result: TuneResult) -> Figure:

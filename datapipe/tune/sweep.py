@@ -97,7 +97,7 @@ class Sweep:
             for workers, setting in ladder.items():
                 if is_flat(rates):
                     larger = [other for other in kind if other.num_workers >= workers]
-                    self.drop(*larger, why="not tried: fewer workers are as fast")
+                    self.drop(*larger, why="not tried, as fewer workers are as fast")
                     break
                 trial = self._try_if_left(setting, self._seconds([*ladder.values()]), 0)
                 rates += [trial.rate] if trial is not None else []

@@ -79,7 +79,6 @@ def test_a_planted_limit_is_named_with_what_was_seen(
     limit = find_limit(case)
     assert (limit.resource, limit.stage, says in limit.reason) == (resource, stage, True), limit
     assert json.loads(json.dumps(limit.to_dict()))["resource"] == resource
-    assert limit.figures["busy"] == pytest.approx(case.usage.busy)
 
 
 def test_cpu_time_that_grows_with_the_workers_is_memory_bandwidth() -> None:
@@ -87,7 +86,7 @@ def test_cpu_time_that_grows_with_the_workers_is_memory_bandwidth() -> None:
     many = seen(3.9, samples=1500.0)  # 2.6 times the CPU time for each
     limit = find_limit(many, few)
     assert limit.resource == "memory"
-    assert limit.figures["growth"] == pytest.approx(2.6)
+    assert "a sample takes 2.6 times the CPU time" in limit.reason
     assert find_limit(replace(many, samples=3800.0), few).resource == "cpu"
     idle = seen(1.5, samples=1000.0, stages=READS), seen(0.3, samples=500.0, workers=1)
     assert find_limit(*idle).resource == "storage"

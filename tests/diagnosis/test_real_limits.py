@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
-from datapipe.diagnosis.loader_rules import Limit, find_limit
+from datapipe.diagnosis.loader_rules import find_limit
 from datapipe.loader.metrics.meter import Stage
 from datapipe.profile.measure.usage import UsageMeter
 
 pytestmark = pytest.mark.campaign
 
 
-def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None) -> Limit:
-    """Return the verdict on two threads that work for about a second."""
+def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None) -> LoaderFigures:
+    """Measure two threads that work for about a second."""
     ended = threading.Event()
 
     def run() -> None:
@@ -36,24 +36,24 @@ def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None
         thread.join()
     # As on a machine with no more cores than these threads take.
     usage = replace(meter.usage, cores=2)
-    return find_limit(
-        LoaderFigures(
-            usage=usage, seconds=usage.seconds, samples=1.0, workers=2, stages=stages or {}
-        )
+    return LoaderFigures(
+        usage=usage, seconds=usage.seconds, samples=1.0, workers=2, stages=stages or {}
     )
 
 
 def test_real_python_code_in_threads_is_limited_by_the_lock() -> None:
-    assert measured(lambda: [None for _ in range(1000)] and None).resource == "lock"
+    found = measured(lambda: [None for _ in range(1000)] and None)
+    assert find_limit(found).resource == "lock"
 
 
 def test_real_kernels_that_release_the_lock_are_limited_by_cores() -> None:
     data = np.random.default_rng(0).random(1 << 18)
-    assert measured(lambda: np.sort(data) is None and None).resource == "cpu"
+    assert find_limit(measured(lambda: np.sort(data) is None and None)).resource == "cpu"
 
 
 def test_real_waiting_for_what_is_read_is_limited_by_storage() -> None:
     # What the meter of a loader says whose reads sleep.
-    limit = measured(lambda: time.sleep(0.05), stages={"read": Stage(seconds=2.0, cpu=0.01)})
+    found = measured(lambda: time.sleep(0.05), stages={"read": Stage(seconds=2.0, cpu=0.01)})
     # On a machine that others keep busy, it is their cores that are seen first.
-    assert limit.resource == "storage" or limit.figures["others"] > 1
+    assert found.usage is not None
+    assert find_limit(found).resource == "storage" or found.usage.others > found.usage.seconds

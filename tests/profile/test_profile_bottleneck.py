@@ -142,8 +142,7 @@ def test_training_that_hardly_waits_is_the_limit(
 
 def test_how_much_room_a_loader_has_is_said() -> None:
     found = find_bottleneck(run(DECODES), paced(0.002, 2_000))
-    assert found.figures["room"] == 5
-    assert "5.0 times as many" in str(found)
+    assert "the loader alone makes 5.0 times as many" in str(found)
 
 
 def test_a_run_without_any_stage_is_not_explained() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from datapipe.tune import machine as tune_machine
 from datapipe.tune.job import tune
 from datapipe.tune.result import TuneResult
 from datapipe.tune.setting import grid
@@ -23,7 +24,8 @@ def tune_on(clock: Clock, make: Any, **options: Any) -> TuneResult:
     ahead = options.pop("prefetch_factor", PREFETCH)
     settings = grid(workers, ahead, options.pop("variants", ({},)))
     on_trial = options.pop("on_trial", None)
-    return tune(make, settings, Goal(**options), clock, on_trial)
+    machine = tune_machine.Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
+    return tune(make, settings, Goal(**options), machine, on_trial)
 
 
 def chosen(result: TuneResult) -> tuple[int, int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -73,6 +74,26 @@ def test_where_the_largest_is_best_that_is_said(sweep: Any) -> None:
     assert "No more than 4 workers were tried, and more may be faster" in result.reason
 
 
+def test_where_larger_ones_were_left_out_that_is_said_in_place_of_a_hope() -> None:
+    clock, rates = Clock(), {1: 10.0, 2: 9.0, 4: 10.95, 8: 20.0}
+
+    def make(num_workers: int, prefetch_factor: int | None) -> Iterator[int]:
+        if num_workers == 16:
+            raise OSError("no memory")
+        for number in itertools.count():
+            clock.sleep(1 / rates[num_workers])
+            yield number
+
+    result = tune_on(clock, make, num_workers=(1, 2, 4, 8), prefetch_factor=(2,))
+    assert chosen(result) == (4, 2)
+    assert result.reason.endswith(
+        ". 8 workers, prefetch 2: not tried, as fewer workers are as fast"
+    )
+    result = tune_on(clock, make, num_workers=(4, 8, 16), prefetch_factor=(2,))
+    assert chosen(result) == (8, 2)
+    assert result.reason.endswith(". 16 workers, prefetch 2: raised OSError: no memory")
+
+
 def test_one_setting_is_measured_and_not_compared(sweep: Any) -> None:
     result = sweep(CORES, num_workers=(2,), prefetch_factor=(2,))
     assert chosen(result) == (2, 2)
@@ -94,7 +115,7 @@ def test_workers_that_cannot_help_are_not_started(sweep: Any) -> None:
     made: list[Loader] = []
     result = sweep(replace(CORES, share=1), made, num_workers=(0, 1, 2, 4, 8, 16, 32))
     assert max(loader.workers for loader in made) == 2
-    assert row(result, 32).out == "not tried: fewer workers are as fast"
+    assert row(result, 32).out == "not tried, as fewer workers are as fast"
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 9, 40])

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         WorkerSpec,
     )
     from datapipe.mixture.spec import Mixture
+    from datapipe.models.families import specs_for
     from datapipe.monitor.monitor import Monitor
     from datapipe.pack.pack_dataset import pack_dataset
     from datapipe.pack.report import PackReport
@@ -89,6 +90,7 @@ __all__ = [
     "make_loader",
     "pack_arrays",
     "pack_dataset",
+    "specs_for",
     "tune_workers",
     "unpack",
 ]
@@ -116,6 +118,7 @@ _LAZY = {
     "make_loader": "datapipe.loader.make_loader",
     "pack_arrays": "datapipe.convert.packed_index",
     "pack_dataset": "datapipe.pack.pack_dataset",
+    "specs_for": "datapipe.models.families",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",
 }

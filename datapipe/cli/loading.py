@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from shlex import quote
 from typing import Any
@@ -22,6 +22,11 @@ from datapipe.text.spec import TextSpec
 
 PLAN_FLAGS = (
     flag_of(BatchSpec, "batch_size", help="Samples (with --pack packs) of a batch."),
+    own_flag(
+        "model",
+        "Folder of the model that is trained, which says what becomes of images and texts. "
+        "--image, --tokenizer and the like say what differs.",
+    ),
     own_flag(
         "image",
         "What becomes of images: none, a size such as 336, options such as "
@@ -102,7 +107,15 @@ class Flags:
         asked = self.values["image"] is not None or dtype is not None
         if mixture is not None and not asked:
             del given["image"]  # datasets may have their own
-        given["text"] = text_spec(**{"tokenizer": None} | text)
+        if (model := given.pop("model", None)) is None:
+            given["text"] = text_spec(**{"tokenizer": None} | text)
+        else:
+            from datapipe.models.families import specs_for  # imports torch
+
+            image, known = specs_for(model)
+            given["text"] = replace(known, **text)
+            if not asked:
+                given["image"] = image
         pack, to = self.given_to(PackSpec), self.given_to(DeviceSpec)
         if batch := self.given_to(BatchSpec):
             given["batch_size"] = BatchSpec(**batch)

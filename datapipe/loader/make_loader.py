@@ -41,6 +41,7 @@ from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
 from datapipe.loader.work import DecoderName, Work
 from datapipe.mixture.given import image_of, mixture_of, text_of
 from datapipe.mixture.spec import Mixture
+from datapipe.models.families import Model, specs_for
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
 from datapipe.text.spec import TextSpec
@@ -57,6 +58,7 @@ _DEFAULT_IMAGE = ImageSpec()
 def make_loader(
     path: str | PathLike[str] | Mixture | Mapping[Any, Any] | Sequence[str | PathLike[str]],
     *,
+    model: Model | None = None,
     batch_size: int | BatchSpec | None = None,
     image: ImageSpec | None = _DEFAULT_IMAGE,
     transform: UserTransform | None = None,
@@ -101,6 +103,10 @@ def make_loader(
             s3://, gs://, hf://; its index is fetched once. Or a mixture of several: a `Mixture`, a
             dict such as `{"captions/": 0.7, "chats/": 0.3}`, or a `.yaml` or `.json` file; a list
             of datasets is the mixture that draws each sample of all of them once an epoch.
+        model: folder of the model that is trained, as `save_pretrained` writes it, or its processor
+            of transformers: images and texts become what its processor makes of them
+            (docs/models.md). `image` and `text` are then for what differs: a spec that is given
+            rules, and `datapipe.specs_for` returns those of the model to be changed.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch. Or a `BatchSpec`, which also has constant
             shapes of padded batches.
@@ -177,7 +183,12 @@ def make_loader(
         (4, 3, 336, 336) (4, 19)
     """
     mixture = mixture_of(path)
-    image = image_of(mixture, image, given=image is not _DEFAULT_IMAGE)
+    image_given = image is not _DEFAULT_IMAGE or model is not None
+    if model is not None:
+        of_model, text_of_model = specs_for(model)
+        image = of_model if image is _DEFAULT_IMAGE else image
+        text = text or text_of_model
+    image = image_of(mixture, image, given=image_given)
     packs = None if pack is None else as_spec(PackSpec, pack)
     batch, worker = as_spec(BatchSpec, batch_size), as_spec(WorkerSpec, workers)
     run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
@@ -229,7 +240,7 @@ def make_loader(
     )
     opened = OpenedMixture(mixture, remote.folder_options())
     dataset = opened.dataset
-    work = work_on(dataset, work, opened.own_images, image_given=image is not _DEFAULT_IMAGE)
+    work = work_on(dataset, work, opened.own_images, image_given=image_given)
     find_key = partial(tuning_key, dataset.fingerprint, work.described(plan, options))
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor

@@ -50,6 +50,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tars").mkdir()
     shutil.copy(folder / "packed/shard-000000.tar", folder / "tars/000.tar")
     train(folder / "packed", 300).save(str(folder / "tokenizer.json"))
+    (folder / "tiny-qwen2-vl").mkdir()
+    shutil.copy(folder / "tokenizer.json", folder / "tiny-qwen2-vl")
+    (folder / "tiny-qwen2-vl/config.json").write_text('{"model_type": "qwen2_vl"}')
+    (folder / "tiny-qwen2-vl/preprocessor_config.json").write_text("{}")
     return folder
 
 

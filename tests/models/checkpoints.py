@@ -1,0 +1,233 @@
+"""Checkpoints of every known model: configured as published, with a small tokenizer."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from transformers import PreTrainedTokenizerFast
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.llava.processing_llava import LlavaProcessor
+from transformers.models.llava_next.image_processing_pil_llava_next import (
+    LlavaNextImageProcessorPil,
+)
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.processing_utils import ProcessorMixin
+
+from ..text.families import INTERNVL, LLAVA, QWEN2_VL
+from ..text.small_tokenizers import NAMED, small_tokenizer
+
+# Of Qwen3-VL's, what concerns texts and images.
+QWEN3_VL = (
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' }}"
+    "{%- if message.content is string %}{{- message.content }}{%- else %}"
+    "{%- for content in message.content %}"
+    "{%- if content.type == 'image' or 'image' in content or 'image_url' in content %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{%- elif 'text' in content %}"
+    "{{- content.text }}{%- endif %}{%- endfor %}{%- endif %}{{- '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+CHATML_ANSWER = r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)"
+LLAVA_ANSWER = r"ASSISTANT: (.*?)(?=USER: |$)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One checkpoint.
+
+    Attributes:
+        model_type: in its config.json.
+        source: the published checkpoint whose options these are.
+        processor, images: classes of transformers.
+        image_options: of the image processor.
+        options: of the processor.
+        names: special tokens that its tokenizer names.
+        template: chat template.
+        answer: regular expression; its group is what is learnt of an answer.
+        config: further content of config.json.
+    """
+
+    model_type: str
+    source: str
+    processor: type[Any]
+    images: type[Any]
+    template: str
+    answer: str
+    image_options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def make(self) -> Any:
+        """Return its processor."""
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=small_tokenizer("byte-level"),
+            extra_special_tokens=self.names,
+            **NAMED,
+        )
+        # The check of its parts needs the classes of videos, which need torchvision.
+        with patch.object(ProcessorMixin, "check_argument_for_proper_class"):
+            return self.processor(
+                image_processor=self.images(**self.image_options),
+                tokenizer=tokenizer,
+                chat_template=self.template,
+                **self.options,
+            )
+
+    def save(self, folder: Path, *, apart: bool = False) -> Path:
+        """Write its files, with the image processor in a file of its own or not."""
+        made = self.make()
+        made.tokenizer.save_pretrained(folder)
+        config = {"model_type": self.model_type} | self.config
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "chat_template.jinja").write_text(self.template)
+        name = {"processor_class": self.processor.__name__}
+        # As save_pretrained of the processor does, which needs classes of videos.
+        images = made.image_processor.to_dict()
+        if apart:
+            (folder / "preprocessor_config.json").write_text(json.dumps(images | name))
+        else:
+            name |= {"image_processor": images}
+        (folder / "processor_config.json").write_text(json.dumps(self.options | name))
+        return folder
+
+
+CLIP_336 = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}
+LLAVA_OPTIONS = {
+    "patch_size": 14,
+    "vision_feature_select_strategy": "default",
+    "num_additional_image_tokens": 1,
+}
+_HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+_QWEN: dict[str, Any] = {
+    "images": Qwen2VLImageProcessorPil,
+    "answer": CHATML_ANSWER,
+}
+_QWEN_3 = _QWEN | {
+    "processor": Qwen3VLProcessor,
+    "template": QWEN3_VL,
+    "image_options": {
+        "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+        "patch_size": 16,
+        **_HALF,
+    },
+}
+_INTERNVL = {
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+    "video_token": "<video>",
+}
+CASES = {
+    case.source: case
+    for case in (
+        Case(
+            model_type="qwen2_vl",
+            source="Qwen/Qwen2-VL-7B-Instruct",
+            processor=Qwen2VLProcessor,
+            template=QWEN2_VL,
+            image_options={"min_pixels": 3136, "max_pixels": 12845056},
+            **_QWEN,
+        ),
+        Case(
+            model_type="qwen2_5_vl",
+            source="Qwen/Qwen2.5-VL-7B-Instruct",
+            processor=Qwen2_5_VLProcessor,
+            template=QWEN2_VL,
+            image_options={"min_pixels": 3136, "max_pixels": 12845056},
+            **_QWEN,
+        ),
+        Case(model_type="qwen3_vl", source="Qwen/Qwen3-VL-8B-Instruct", **_QWEN_3),
+        Case(model_type="qwen3_vl_moe", source="Qwen/Qwen3-VL-30B-A3B-Instruct", **_QWEN_3),
+        # With the options of Qwen3-VL.
+        Case(model_type="qwen3_5", source="qwen3_5", **_QWEN_3),
+        Case(model_type="qwen3_5_moe", source="qwen3_5_moe", **_QWEN_3),
+        Case(
+            model_type="internvl",
+            source="OpenGVLab/InternVL3-8B-hf",
+            processor=InternVLProcessor,
+            images=GotOcr2ImageProcessorPil,
+            template=INTERNVL,
+            answer=CHATML_ANSWER,
+            image_options={
+                "size": {"height": 448, "width": 448},
+                "crop_to_patches": True,
+                "image_mean": [0.485, 0.456, 0.406],
+                "image_std": [0.229, 0.224, 0.225],
+            },
+            names=_INTERNVL,
+            config={"vision_config": {"patch_size": [14, 14]}},
+        ),
+        Case(
+            model_type="llava",
+            source="llava-hf/llava-1.5-7b-hf",
+            processor=LlavaProcessor,
+            images=CLIPImageProcessorPil,
+            template=LLAVA,
+            answer=LLAVA_ANSWER,
+            image_options=CLIP_336,
+            options=LLAVA_OPTIONS,
+        ),
+        Case(
+            model_type="llava",
+            source="llava-hf/llava-interleave-qwen-0.5b-hf",
+            processor=LlavaProcessor,
+            images=SiglipImageProcessorPil,
+            template=QWEN2_VL.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>"),
+            answer=CHATML_ANSWER,
+            image_options={"size": {"height": 384, "width": 384}},
+            options={"patch_size": 14, "vision_feature_select_strategy": "full"},
+        ),
+        Case(
+            model_type="llava_next",
+            source="llava-hf/llava-v1.6-vicuna-7b-hf",
+            processor=LlavaNextProcessor,
+            images=LlavaNextImageProcessorPil,
+            template=LLAVA,
+            answer=LLAVA_ANSWER,
+            image_options=CLIP_336,
+            options=LLAVA_OPTIONS,
+        ),
+    )
+}
+
+
+def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
+    """Labels of a sample, found in its text by a regular expression: -100 or the token.
+
+    Args:
+        text: as the template writes it, with one token for each image.
+        ids: of the processor, with all tokens of images.
+    """
+    tokenizer = processor.tokenizer
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    spans = [match.span(1) for match in re.finditer(case.answer, text, re.DOTALL)]
+    image = tokenizer.convert_tokens_to_ids(processor.image_token)
+    labels: list[int] = []
+    before = None
+    for number, (start, stop) in zip(found["input_ids"], found["offset_mapping"], strict=True):
+        if before == number == image:
+            continue  # a run of tokens of several images
+        before = number
+        if number == image:
+            while len(labels) < len(ids) and ids[len(labels)] != image:
+                labels.append(-100)  # what stands before an image
+            while len(labels) < len(ids) and ids[len(labels)] == image:
+                labels.append(-100)
+            continue
+        while len(labels) < len(ids) and ids[len(labels)] != number:
+            labels.append(-100)  # what stands behind an image
+        trained = any(first < stop and start < last for first, last in spans)
+        labels.append(number if trained else -100)
+    return labels

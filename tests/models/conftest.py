@@ -1,0 +1,90 @@
+"""Datasets of conversations about images of odd sizes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import datapipe
+
+from ..decode.fitted import photo
+
+PHOTOS = ("coffee.png", "astronaut.png", "rocket.jpg", "chelsea.png")
+WORDS = ("What", "which module", "option", "a", "test of", "the subprocess", "é", "漢字", "🙂", "x")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A conversation and its images."""
+
+    turns: list[tuple[str, str]]
+    images: list[Image.Image]
+
+
+@pytest.fixture(scope="session")
+def samples_of() -> Callable[[int], list[Sample]]:
+    """Makes so many samples: of one image, several or none; sizes and texts of every kind."""
+
+    def make(count: int) -> list[Sample]:
+        draw = random.Random(7)
+        return [_sample(draw, number) for number in range(count)]
+
+    return make
+
+
+def _sample(draw: random.Random, number: int) -> Sample:
+    def words() -> str:
+        return " ".join(draw.choices(WORDS, k=draw.randint(1, 12)))
+
+    images = [_image(draw) for _ in range((1, 0, 1, 2, 1, 3)[number % 6])]
+    turns = [("user", "<image>" * len(images) + words()), ("assistant", words())]
+    if number % 4 == 3:
+        turns += [("user", words()), ("assistant", words())]
+    return Sample(turns, images)
+
+
+def _image(draw: random.Random) -> Image.Image:
+    source = photo(draw.choice(PHOTOS))
+    long = draw.choice((28, 60, 150, 300, 420, 640))
+    width = max(9, round(long * draw.uniform(0.3, 1)))
+    height = max(9, round(long * draw.uniform(0.3, 1)))
+    left = draw.randint(0, max(0, source.width - width))
+    top = draw.randint(0, max(0, source.height - height))
+    cut = source.crop(
+        (left, top, min(left + width, source.width), min(top + height, source.height))
+    )
+    return cut.resize((width, height))
+
+
+@pytest.fixture(scope="session")
+def packed_samples(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Sample]], Path]:
+    """Packs samples as PNG files with a table of conversations."""
+
+    def pack(samples: list[Sample]) -> Path:
+        root = tmp_path_factory.mktemp("conversations")
+        raw = root / "raw"
+        raw.mkdir()
+        records = []
+        for number, sample in enumerate(samples):
+            names = [f"{number}-{image}.png" for image in range(len(sample.images))]
+            for name, image in zip(names, sample.images, strict=True):
+                image.save(raw / name)
+            turns = [
+                {"from": {"user": "human", "assistant": "gpt"}[role], "value": text}
+                for role, text in sample.turns
+            ]
+            record: dict[str, Any] = {"id": f"{number:06d}", "conversations": turns}
+            records.append(record | ({"image": names} if names else {}))
+        (raw / "data.json").write_text(json.dumps(records))
+        report = datapipe.pack_dataset(raw, root / "shards")
+        assert report.samples == len(samples)
+        return root / "shards"
+
+    return pack

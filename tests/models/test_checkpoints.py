@@ -1,0 +1,161 @@
+"""Checkpoints that are read, changed and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import datapipe
+from datapipe import ImageSpec, PlanError
+from datapipe.cli.command import app
+from datapipe.testing import assert_same_batches
+
+from .checkpoints import CASES
+
+QWEN = CASES["Qwen/Qwen3-VL-8B-Instruct"]
+LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return QWEN.save(tmp_path / "model", apart=True)
+
+
+@pytest.fixture(scope="module")
+def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
+    return packed_samples(samples_of(8))
+
+
+def edit(path: Path, **changes: Any) -> None:
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | changes))
+
+
+def test_options_are_those_of_the_files(folder: Path) -> None:
+    edit(folder / "preprocessor_config.json", patch_size=14, min_pixels=4000, max_pixels=100_000)
+    image, text = datapipe.specs_for(folder)
+    assert (image.patch, image.min_pixels, image.max_pixels) == (14, 4000, 100_000)
+    assert (image.normalize, image.interpolation, image.mrope) == ("siglip", "bicubic", True)
+    assert (text.tokenizer, text.image_token) == (folder, "<|image_pad|>")
+
+
+def test_options_that_are_not_written_down_are_those_of_the_class(folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text("{}")
+    image, _ = datapipe.specs_for(str(folder))
+    expected = ImageSpec.preset("qwen2-vl", min_pixels=3136, max_pixels=1003520)
+    assert image == expected
+
+
+def test_specs_that_are_given_rule(folder: Path, shards: Path) -> None:
+    image, text = datapipe.specs_for(folder)
+    options: dict[str, Any] = {"batch_size": 2, "num_workers": 0}
+    small = replace(image, max_pixels=65536 * 2)
+    bounded = replace(text, max_length=4000)
+    assert_same_batches(
+        datapipe.make_loader(shards, model=folder, image=small, text=bounded, **options),
+        datapipe.make_loader(shards, image=small, text=bounded, **options),
+    )
+    batch = next(iter(datapipe.make_loader(shards, model=folder, image=None, **options)))
+    assert "pixel_values" not in batch
+
+
+def test_runs_resume_exactly(folder: Path, shards: Path) -> None:
+    datapipe.testing.assert_resumes_exactly(
+        lambda **options: datapipe.make_loader(
+            shards, model=folder, pack=20_000, meta=("key", "valid"), **options
+        )
+    )
+
+
+def test_a_command_takes_a_model(folder: Path, shards: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["plan", str(shards), "--model", str(folder), "--batch-size", "2", "--json"]
+    )
+    assert result.exit_code == 0, result.stderr
+    tokens = sum(
+        int(batch["attention_mask"].sum())
+        for batch in datapipe.make_loader(shards, model=folder, batch_size=2, num_workers=0)
+    )
+    assert json.loads(result.stdout)["tokens"] == tokens
+    result = CliRunner().invoke(
+        app,
+        ["plan", str(shards), "--model", str(folder), "--batch-size", "2", "--max-length", "10"],
+    )
+    assert "more than 10 tokens" in result.stderr
+
+
+def _without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _writes(name: str, text: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return write
+
+
+def _with(name: str, **changes: Any) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / name, **changes)
+
+
+IMAGES, CONFIG = "preprocessor_config.json", "config.json"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_without(IMAGES), "has no preprocessor_config.json or processor_config.json"),
+        (_without("tokenizer.json"), "has no tokenizer.json"),
+        (_with(CONFIG, model_type="bert"), "model_type 'bert' with processor 'Qwen3VLProcessor' is "
+         "none of the models that are known: qwen2_vl"),
+        (_with(CONFIG, model_type="llava"), "model_type 'llava' with processor 'Qwen3VLProcessor'"),
+        (_writes(CONFIG, "{"), r"config.json is not JSON"),
+        (_writes(CONFIG, "[]"), r"config.json holds no JSON object"),
+        (_with(IMAGES, resample=0), "resized with the filter nearest"),
+        (_with(IMAGES, do_resize=False), "do_resize=false"),
+        (_with(IMAGES, rescale_factor=1.0), "multiplied by 1.0, not by 1/255"),
+        (_with(IMAGES, patch_size="14"), "patch '14'"),
+        (_with(IMAGES, size=7), "unknown form"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed_is_refused(
+    folder: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(folder)
+    with pytest.raises(PlanError, match=message) as error:
+        datapipe.specs_for(folder)
+    assert str(folder) in str(error.value) or "patch" in message
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("Qwen/Qwen3-VL-8B-Instruct", "names of the Hugging Face Hub are not looked up"),
+        (7, "the folder of a model's checkpoint, or a processor"),
+        (object(), "neither the folder of a checkpoint nor a processor"),
+        ("", "the folder of a model's checkpoint"),
+    ],
+    ids=["name", "number", "object", "nothing"],
+)
+def test_what_is_no_model_is_refused(model: Any, message: str, shards: Path) -> None:
+    with pytest.raises(PlanError, match=message):
+        datapipe.make_loader(shards, model=model, batch_size=2)
+
+
+def test_a_file_is_no_folder(folder: Path) -> None:
+    with pytest.raises(PlanError, match="is not a folder; give its folder"):
+        datapipe.specs_for(folder / "config.json")
+
+
+def test_an_image_processor_of_another_kind_is_refused(tmp_path: Path) -> None:
+    folder = LLAVA.save(tmp_path, apart=True)
+    edit(folder / IMAGES, image_processor_type="ViTImageProcessor")
+    with pytest.raises(PlanError, match="ViTImageProcessor is neither CLIPImageProcessor nor"):
+        datapipe.specs_for(folder)

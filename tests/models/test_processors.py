@@ -1,0 +1,150 @@
+"""Batches of every known model are what its processor in transformers makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoConfig, AutoModel
+from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
+import datapipe
+
+from .checkpoints import CASES, Case, learnt
+from .conftest import Sample
+
+FEW = 12
+MANY = 200
+
+
+@pytest.fixture(autouse=True)
+def passes_in_the_usual_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows first, then columns, as torch and every Pillow before 13 do."""
+    resize = Image.Image.resize
+
+    def rows_first(image: Image.Image, size: Any, resample: Any = None, **options: Any) -> Any:
+        rows = resize(image, (size[0], image.height), resample)
+        return resize(rows, size, resample)
+
+    monkeypatch.setattr(Image.Image, "resize", rows_first)
+
+
+@pytest.fixture(scope="module")
+def few(samples_of: Any, packed_samples: Any) -> tuple[list[Sample], Path]:
+    samples = samples_of(FEW)
+    return samples, packed_samples(samples)
+
+
+def theirs(processor: Any, sample: Sample) -> tuple[str, dict[str, Any]]:
+    """The text of a sample as the template writes it, and what the processor makes of it."""
+    messages = []
+    for role, text in sample.turns:
+        parts: list[dict[str, Any]] = [{"type": "image"}] * text.count("<image>")
+        parts += [{"type": "text", "text": text.replace("<image>", "")}]
+        messages.append({"role": role, "content": parts})
+    text = processor.apply_chat_template(messages, tokenize=False)
+    given = processor(images=sample.images or None, text=[text], add_special_tokens=False)
+    return text, dict(given)
+
+
+def in_grey_levels(values: torch.Tensor, spec: datapipe.ImageSpec) -> torch.Tensor:
+    mean, std = (torch.tensor(three).view(3, 1) for three in spec.mean_std or ())
+    return (values.reshape(-1, 3, values[0].numel() // 3) * std + mean) * 255
+
+
+def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
+    processor = case.make()
+    spec, _ = datapipe.specs_for(model)
+    loader = datapipe.make_loader(shards, model=model, batch_size=1, shuffle=False, num_workers=0)
+    for batch, sample in zip(loader, samples, strict=True):
+        text, expected = theirs(processor, sample)
+        ids = expected["input_ids"][0]
+        assert batch["input_ids"][0].tolist() == list(ids)
+        assert batch["labels"][0].tolist() == learnt(case, processor, text, list(ids))
+        if not sample.images:
+            continue
+        for name in ("image_grid_thw", "image_sizes"):
+            if name in expected:
+                assert batch[name].tolist() == np.asarray(expected[name]).tolist()
+        pixels = np.asarray(expected["pixel_values"], np.float32)
+        if pixels.ndim == 5:  # images with as many tiles as the largest
+            grids = [list(grid) for grid in spec.grids or ()]
+            tiles = [
+                image_size_to_num_patches([image.height, image.width], grids, spec.height)
+                for image in sample.images
+            ]
+            pixels = np.concatenate([own[:count] for own, count in zip(pixels, tiles, strict=True)])
+        ours = in_grey_levels(batch["pixel_values"], spec)
+        assert batch["pixel_values"].shape == pixels.shape
+        off = (ours - in_grey_levels(torch.from_numpy(pixels), spec)).abs()
+        assert off.max() < 2.01
+        assert (off > 1.01).double().mean() <= 5e-5
+
+
+@pytest.mark.parametrize("source", CASES)
+@pytest.mark.parametrize("apart", [False, True], ids=["one file", "two files"])
+def test_a_model_is_fed_as_by_its_processor(
+    source: str, apart: bool, few: tuple[list[Sample], Path], tmp_path: Path
+) -> None:
+    check(CASES[source], CASES[source].save(tmp_path, apart=apart), *few)
+
+
+@pytest.mark.parametrize("source", CASES)
+def test_a_processor_is_a_model_too(source: str, few: tuple[list[Sample], Path]) -> None:
+    check(CASES[source], CASES[source].make(), *few)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("source", CASES)
+def test_many_sizes_are_as_by_the_processor(
+    source: str, tmp_path: Path, samples_of: Any, packed_samples: Callable[..., Path]
+) -> None:
+    samples = samples_of(MANY)
+    check(CASES[source], CASES[source].save(tmp_path), samples, packed_samples(samples))
+
+
+@pytest.mark.parametrize("source", CASES)
+def test_packs_have_the_tokens_of_all_samples(
+    source: str, few: tuple[list[Sample], Path], tmp_path: Path
+) -> None:
+    samples, shards = few
+    processor = CASES[source].make()
+    model = CASES[source].save(tmp_path)
+    expected = sorted(list(theirs(processor, sample)[1]["input_ids"][0]) for sample in samples)
+    found = []
+    for batch in datapipe.make_loader(shards, model=model, pack=30_000, num_workers=0):
+        ids, edges = batch["input_ids"][0].tolist(), batch["cu_seq_lens_q"].tolist()
+        found += [ids[a:b] for a, b in pairwise(edges)]
+    assert sorted(found) == expected
+
+
+@pytest.mark.parametrize(
+    "source", [source for source, case in CASES.items() if case.model_type.startswith("qwen")]
+)
+def test_positions_are_those_of_the_model(
+    source: str, few: tuple[list[Sample], Path], tmp_path: Path
+) -> None:
+    case = CASES[source]
+    config = AutoConfig.for_model(case.model_type)
+    image = case.make().image_token_id
+    config.image_token_id, config.text_config.num_hidden_layers = image, 1
+    if getattr(config.text_config, "layer_types", None):
+        config.text_config.layer_types = config.text_config.layer_types[:1]
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    loader = datapipe.make_loader(few[1], model=case.save(tmp_path), batch_size=4, num_workers=0)
+    for batch in loader:
+        expected, _ = model.get_rope_index(
+            batch["input_ids"],
+            mm_token_type_ids=(batch["input_ids"] == image).int(),
+            image_grid_thw=batch.get("image_grid_thw"),
+            attention_mask=batch["attention_mask"],
+        )
+        learnt_from = batch["attention_mask"].bool()
+        assert torch.equal(batch["position_ids"][:, learnt_from], expected[:, learnt_from])

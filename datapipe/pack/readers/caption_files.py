@@ -28,7 +28,8 @@ from datapipe.pack.records.captions import (
     parsed_entries,
 )
 from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.roots import PROBED, Spelling, are_near, spellings_of_names
+from datapipe.pack.records.images.roots import PROBED, are_near
+from datapipe.pack.records.images.spelling import Spelling, spellings_of_names
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.locate import LOOK
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members

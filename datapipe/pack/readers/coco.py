@@ -24,7 +24,8 @@ from datapipe.pack.records.captions import (
     parsed_entries,
 )
 from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.roots import PROBED, Spelling
+from datapipe.pack.records.images.roots import PROBED
+from datapipe.pack.records.images.spelling import Spelling
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 
 _ARRAYS = ("images", "annotations")

@@ -16,13 +16,8 @@ from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
 from datapipe.pack.records.captions import parsed_entries
 from datapipe.pack.records.images.fields import named_blob, rejected
-from datapipe.pack.records.images.roots import (
-    PROBED,
-    Images,
-    Spelling,
-    find_images,
-    spellings_of_names,
-)
+from datapipe.pack.records.images.roots import PROBED, Images, find_images
+from datapipe.pack.records.images.spelling import Spelling, spellings_of_names
 from datapipe.pack.records.locate import find_objects
 from datapipe.pack.records.question_files import (
     ANSWERS,

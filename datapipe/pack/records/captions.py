@@ -14,7 +14,8 @@ from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Rej
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.images.fields import named_blob, rejected
-from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
+from datapipe.pack.records.images.roots import Images, find_images
+from datapipe.pack.records.images.spelling import Spelling, spellings_of_names
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import key_of_record, plain

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,24 +21,20 @@ from unicodedata import normalize
 
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
-from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import holds, is_archive, packed_images
 from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import ReadOptions, as_it_lies, printable
 from datapipe.pack.input.survey import Survey
+from datapipe.pack.records.images.spelling import Spelling, with_slashes
 
 PROBED = 100
 """Images whose files are looked for."""
-
-Spelling = Callable[[Any], str]
-"""Makes a relative path of what a file says of its image; "" where it cannot."""
 
 _ABOVE = 2
 _BELOW = 2
 _ENTRIES = 100_000  # files and folders that are looked at
 _LISTED = 8  # in a message
 _FEW = 8  # names that say whether a folder is worth a look at all of them
-_EXTENSIONS = ("jpg", "png", "jpeg", "webp", "JPG", "PNG", "JPEG", "gif", "bmp", "tif", "tiff")
 # Above the records, only folders that are called as folders of images are: a neighbour there may be
 # another dataset, whose files have the same names.
 _USUAL = frozenset(
@@ -46,11 +42,6 @@ _USUAL = frozenset(
     | {f"{split}{year}" for split in ("train", "val", "test") for year in (2014, 2015, 2017)}
     | {"train_images", "val_images", "test_images"}
 )
-
-
-def with_slashes(name: str) -> str:
-    """Return a relative path; one that Windows wrote becomes one of ours."""
-    return name.replace("\\", "/") if "\\" in name and "/" not in name else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,18 +154,6 @@ def are_near(
         near = _near(file, [root or file.absolute().parent], is_given=root is not None)
         return len(_holding(near, names).files) == len(names)
     return False
-
-
-def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
-    """Return how file names may be spelled: as they stand, without folders, with an extension."""
-    plain: tuple[Spelling, ...] = (str, os.path.basename)
-    if all(is_image_extension(name.rpartition(".")[2]) for name in names):
-        return plain
-
-    def with_extension(extension: str) -> Spelling:
-        return lambda name: f"{name}.{extension}"
-
-    return (*plain, *map(with_extension, _EXTENSIONS))
 
 
 def _spelled(image: Any, spellings: Sequence[Spelling]) -> list[str]:

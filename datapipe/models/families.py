@@ -10,6 +10,7 @@ from datapipe.declared import Refused, Say, checked, take_path
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
+from datapipe.models.gemma3 import gemma3
 from datapipe.models.internvl import internvl
 from datapipe.models.llava import llava, llava_next
 from datapipe.models.qwen_vl import qwen_vl
@@ -35,6 +36,7 @@ MODELS: dict[str, tuple[str, Family]] = {
     "qwen3_5": ("Qwen3VLProcessor", qwen_vl),
     "qwen3_5_moe": ("Qwen3VLProcessor", qwen_vl),
     "internvl": ("InternVLProcessor", internvl),
+    "gemma3": ("Gemma3Processor", gemma3),
     "llava": ("LlavaProcessor", llava),
     "llava_next": ("LlavaNextProcessor", llava_next),
 }

@@ -18,83 +18,83 @@ from datapipe.text.spec import TextSpec
 _GRIDS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 
 
-def llava(checkpoint: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+def llava(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model with images of one size.
 
     Raises:
         PlanError: its image processor has an option that cannot be followed.
     """
-    kind = str(checkpoint.images.get("image_processor_type", "")).removesuffix("Pil")
+    kind = str(files.images.get("image_processor_type", "")).removesuffix("Pil")
     kind = kind.removesuffix("Fast")
     fit: dict[str, Any]
     if kind == "CLIPImageProcessor":
-        height, width = side_of(checkpoint, "crop_size", 224)
-        shorter = side_of(checkpoint, "size", 224)[0]
-        if checkpoint.images.get("do_center_crop") is False:
-            raise checkpoint.refuse("its images are not cropped to one size")
+        height, width = side_of(files, "crop_size", 224)
+        shorter = side_of(files, "size", 224)[0]
+        if files.images.get("do_center_crop") is False:
+            raise files.refuse("its images are not cropped to one size")
         fit = {"resize": "crop"} | ({"crop_from": shorter} if shorter != height else {})
         mean, std = NORMALIZATIONS["clip"]
     elif kind == "SiglipImageProcessor":
-        height, width = side_of(checkpoint, "size", 224)
+        height, width = side_of(files, "size", 224)
         fit = {"resize": "stretch"}
         mean, std = NORMALIZATIONS["siglip"]
     else:
-        raise checkpoint.refuse(
+        raise files.refuse(
             f"its image processor {kind or 'without a type'} is neither CLIPImageProcessor nor "
             "SiglipImageProcessor"
         )
-    patch, more = _patch(checkpoint)
+    patch, more = _patch(files)
     tokens = (height // patch) * (width // patch) + more
     image = ImageSpec(
         size=(height, width) if height != width else height,
         patch=patch,
         **fit,
-        **pixel_options(checkpoint, mean=mean, std=std),
+        **pixel_options(files, mean=mean, std=std),
     )
-    return image, _text(checkpoint, image_tokens=tokens)
+    return image, _text(files, image_tokens=tokens)
 
 
-def llava_next(checkpoint: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+def llava_next(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model with canvases of tiles.
 
     Raises:
         PlanError: its image processor has an option that cannot be followed.
     """
-    patch, more = _patch(checkpoint)
+    patch, more = _patch(files)
     if more:
-        raise checkpoint.refuse(f"an image has {more} tokens beside those of its patches and rows")
-    grids = checkpoint.images.get("image_grid_pinpoints") or _GRIDS
+        raise files.refuse(f"an image has {more} tokens beside those of its patches and rows")
+    grids = files.images.get("image_grid_pinpoints") or _GRIDS
     mean, std = NORMALIZATIONS["clip"]
     image = ImageSpec(
         resize="tiles",
-        size=side_of(checkpoint, "size", 224)[0],
+        size=side_of(files, "size", 224)[0],
         grids=tuple((height, width) for height, width in grids),
         fill=(0, 0, 0),
         patch=patch,
-        **pixel_options(checkpoint, mean=mean, std=std),
+        **pixel_options(files, mean=mean, std=std),
     )
-    return image, _text(checkpoint)
+    return image, _text(files)
 
 
-def _patch(checkpoint: ModelFiles) -> tuple[int, int]:
+def _patch(files: ModelFiles) -> tuple[int, int]:
     """Return the side of a patch, and the tokens that are added to those of all patches."""
-    processor, vision = checkpoint.processor, checkpoint.config.get("vision_config") or {}
+    processor, vision = files.processor, files.config.get("vision_config") or {}
     patch = processor.get("patch_size") or vision.get("patch_size")
     if not isinstance(patch, int):
-        raise checkpoint.refuse("neither processor_config.json nor config.json has a patch_size")
+        raise files.refuse("neither processor_config.json nor config.json has a patch_size")
     chosen = processor.get("vision_feature_select_strategy")
-    chosen = chosen or checkpoint.config.get("vision_feature_select_strategy")
+    chosen = chosen or files.config.get("vision_feature_select_strategy")
     more = processor.get("num_additional_image_tokens")
     if more is None:  # files from before the processor counted it
         more = 1 if vision.get("model_type") == "clip_vision_model" else 0
     return patch, more - (chosen == "default")
 
 
-def _text(checkpoint: ModelFiles, **options: Any) -> TextSpec:
-    token = checkpoint.processor.get("image_token")
+def _text(files: ModelFiles, **options: Any) -> TextSpec:
+    token = files.processor.get("image_token")
     return TextSpec(
-        tokenizer=checkpoint.tokenizer,
-        template=checkpoint.template,
+        tokenizer=files.tokenizer,
+        template=files.template,
         image_token=token if isinstance(token, str) else None,
         **options,
     )

@@ -13,13 +13,13 @@ from datapipe.models.files import ModelFiles, pixel_options
 from datapipe.text.spec import TextSpec
 
 
-def qwen_vl(checkpoint: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+def qwen_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family.
 
     Raises:
         PlanError: its image processor has an option that cannot be followed.
     """
-    images = checkpoint.images
+    images = files.images
     mean, std = NORMALIZATIONS["clip"]
     size = images.get("size") or {}
     least = images.get("min_pixels") or size.get("shortest_edge") or NATIVE_MIN_PIXELS
@@ -32,8 +32,8 @@ def qwen_vl(checkpoint: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         mrope=True,
         min_pixels=least,
         max_pixels=most,
-        **pixel_options(checkpoint, mean=mean, std=std),
+        **pixel_options(files, mean=mean, std=std),
     )
     return image, TextSpec(
-        tokenizer=checkpoint.tokenizer, template=checkpoint.template, image_token="<|image_pad|>"
+        tokenizer=files.tokenizer, template=files.template, image_token="<|image_pad|>"
     )

@@ -81,6 +81,8 @@ class TextSpec:
         overlong: "truncate", "drop" or "raise" where samples are longer. They are cut behind whole
             images, left out, or refused.
         system: a system message for conversations that have none.
+        token_types: whether batches have `token_type_ids`, int64 of the shape of `input_ids`: 1 at
+            the tokens of images and 0 elsewhere, as Gemma 3 takes them.
 
     Raises:
         PlanError: a value is not one of these, or they contradict each other.
@@ -99,6 +101,7 @@ class TextSpec:
     max_length: Count | None = None
     overlong: Overlong = "raise"
     system: str | None = None
+    token_types: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)

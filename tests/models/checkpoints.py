@@ -11,6 +11,8 @@ from unittest.mock import patch
 
 from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
@@ -25,7 +27,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.processing_utils import ProcessorMixin
 
-from ..text.families import INTERNVL, LLAVA, QWEN2_VL
+from ..text.families import GEMMA_3, INTERNVL, LLAVA, QWEN2_VL
 from ..text.small_tokenizers import NAMED, small_tokenizer
 
 # Of Qwen3-VL's, what concerns texts and images.
@@ -170,6 +172,21 @@ CASES = {
             config={"vision_config": {"patch_size": [14, 14]}},
         ),
         Case(
+            model_type="gemma3",
+            source="google/gemma-3-4b-it",
+            processor=Gemma3Processor,
+            images=Gemma3ImageProcessorPil,
+            template=GEMMA_3,
+            answer=r"<start_of_turn>model\n(.*?<end_of_turn>)",
+            image_options={"size": {"height": 896, "width": 896}},
+            options={"image_seq_length": 256},
+            names={
+                "boi_token": "<start_of_image>",
+                "eoi_token": "<end_of_image>",
+                "image_token": "<image_soft_token>",
+            },
+        ),
+        Case(
             model_type="llava",
             source="llava-hf/llava-1.5-7b-hf",
             processor=LlavaProcessor,
@@ -211,9 +228,11 @@ def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
         ids: of the processor, with all tokens of images.
     """
     tokenizer = processor.tokenizer
+    if whole := getattr(processor, "full_image_sequence", ""):
+        text = text.replace(processor.image_token, whole)
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     spans = [match.span(1) for match in re.finditer(case.answer, text, re.DOTALL)]
-    image = tokenizer.convert_tokens_to_ids(processor.image_token)
+    image = None if whole else tokenizer.convert_tokens_to_ids(processor.image_token)
     labels: list[int] = []
     before = None
     for number, (start, stop) in zip(found["input_ids"], found["offset_mapping"], strict=True):

@@ -67,6 +67,8 @@ def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
         ids = expected["input_ids"][0]
         assert batch["input_ids"][0].tolist() == list(ids)
         assert batch["labels"][0].tolist() == learnt(case, processor, text, list(ids))
+        if "token_type_ids" in expected:
+            assert batch["token_type_ids"].tolist() == [list(expected["token_type_ids"][0])]
         if not sample.images:
             continue
         for name in ("image_grid_thw", "image_sizes"):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.stride_tricks import as_strided
@@ -134,14 +135,14 @@ class Normalizer:
                 KERNEL.count(sum(len(each.starts) for each in moves) * length // 3)
             return False
         target = out.numpy().reshape(-1)
+        sources, *columns = zip(*moves, strict=True)
+        places = (*map(np.concatenate, columns), length, width)
+        ends = np.cumsum([0, *(len(each.starts) for each in moves)])
+        listed = kernel.sources_of(sources)
         if self.dtype == torch.uint8:
-            copy = kernel.gather_pixels_uint8 if interleaved else kernel.gather_uint8
-            for source, *places in moves:
-                copy(source, target, (*places, length, width))
+            kernel.gather_all_uint8(listed, ends, target, places, interleaved)
         else:
-            write = kernel.gather_pixels_float32 if interleaved else kernel.gather_float32
-            for source, *places in moves:
-                write(source, *self._constants, target, (*places, length, width))
+            kernel.gather_all_float32(listed, ends, *self._constants, target, places, interleaved)
         return True
 
     def _with_kernel(

@@ -14,12 +14,19 @@ at y * pitch + 3 * x; row y of channel c of the target begins at c * plane + y *
 `gather_*` write many images at once, of (starts, rows, mirrored, length, width): each of `length`
 values from its start in the source to its row of the target, past the processor's caches. Values
 that are changed on the way are worked out some lines at a time, in the nearest cache.
+
+`gather_all_*` do it for several sources, each with the places from its edge to the next, in one
+call: between calls a thread waits for the GIL, for longer than a few images take.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numba import types
+from numba.typed import List
 
 from datapipe.array_types import Bools, Float32, Int16, Int64, UInt8
 from datapipe.compiled import compiled
@@ -46,6 +53,8 @@ _PLACES = types.Tuple(  # type: ignore[no-untyped-call]
 _BYTES, _BITS, _FLOATS = types.uint8[::1], types.int16[::1], types.float32[::1]
 # What is gathered from may be a file that is mapped for reading.
 _SOURCE = types.Array(types.uint8, 1, "C", readonly=True)
+_SOURCES = types.ListType(_SOURCE)  # type: ignore[no-untyped-call]
+_EDGES = types.int64[::1]
 
 
 @compiled(types.void(_BYTES, _BYTES, _LAYOUT))
@@ -247,3 +256,47 @@ def gather_pixels_float32(
                 to = out + 4 * (rows[image] * length + c * plane + at)
                 stream(to, there, 4 * count)
     finish()
+
+
+def sources_of(buffers: Sequence[UInt8]) -> Any:
+    """Return buffers as `gather_all_*` take them."""
+    sources = List.empty_list(_SOURCE, len(buffers))
+    for buffer in buffers:
+        source = buffer.view()
+        source.flags.writeable = False  # items of the list have one type
+        sources.append(source)
+    return sources
+
+
+@compiled(types.void(_SOURCES, _EDGES, _BYTES, _PLACES, types.boolean))
+def gather_all_uint8(
+    sources: Sequence[UInt8], edges: Int64, target: UInt8, places: Places, interleaved: bool
+) -> None:
+    starts, rows, mirrored, length, width = places
+    for number in range(len(sources)):
+        a, b = edges[number], edges[number + 1]
+        own = starts[a:b], rows[a:b], mirrored[a:b], length, width
+        if interleaved:
+            gather_pixels_uint8(sources[number], target, own)
+        else:
+            gather_uint8(sources[number], target, own)
+
+
+@compiled(types.void(_SOURCES, _EDGES, _FLOATS, _FLOATS, _FLOATS, _PLACES, types.boolean))
+def gather_all_float32(
+    sources: Sequence[UInt8],
+    edges: Int64,
+    scale: Float32,
+    shift: Float32,
+    target: Float32,
+    places: Places,
+    interleaved: bool,
+) -> None:
+    starts, rows, mirrored, length, width = places
+    for number in range(len(sources)):
+        a, b = edges[number], edges[number + 1]
+        own = starts[a:b], rows[a:b], mirrored[a:b], length, width
+        if interleaved:
+            gather_pixels_float32(sources[number], scale, shift, target, own)
+        else:
+            gather_float32(sources[number], scale, shift, target, own)

@@ -31,7 +31,11 @@ MADE_BY_US = {"ConvertReport", "Loader", "Loader.count", "PackReport", "TuneResu
 OF_FUNCTIONS = {"clock", "sleep", "watch", "on_trial", "train", "step", "say"}
 """Arguments that any function is right for."""
 
-JUDGED_LATER = {("pack_dataset", "max_pixels"), ("tune_workers", "make")}
+JUDGED_LATER = {
+    ("make_loader", "path"),  # a dict is a mixture
+    ("pack_dataset", "max_pixels"),
+    ("tune_workers", "make"),
+}
 """Right by their type; what comes of them is refused in other words."""
 
 OF_TIME = {"budget", "seconds", "step_time"}

@@ -14,6 +14,7 @@ from datapipe.decode.forms.together import check_together
 from datapipe.decode.normalize import KERNEL
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
+from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
@@ -133,6 +134,12 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: Work) -> TokenCon
     if not texts:
         return None
     check_texts(texts, [part.name for part in origin.parts])
+    if plan.unit == "pack" and texts[0].encoder.spec.token_types:
+        raise PlanError(
+            "pack= with TextSpec(token_types=True): Gemma 3 in transformers 5.23 takes the token "
+            "types of a pack for those of other tokens, as it counts from the beginning of each "
+            "sample; give batch_size= or max_tokens=, with buckets= for less padding"
+        )
     total, segments = work.batch.pad_to, None
     if work.static_shapes:
         assert plan.pack is not None

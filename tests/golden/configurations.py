@@ -165,6 +165,7 @@ _TOKENS: dict[str, Case] = {
     "jinja": case(text=text(template=JINJA), meta=META),
     "jinja without generation": case(text=text(template=PLAIN_JINJA), meta=META),
     "system": case(text=text(system="You are terse."), image=None, meta=META),
+    "token types": case(text=text(token_types=True), meta=META, same=(DEVICE,)),
     "caption": case(text=text(template="caption", image_tokens=3), meta=META, data="captions"),
     "caption packs of tars": case(
         text=text(template="caption", image_tokens=3), pack=96, meta=META, data="tars"

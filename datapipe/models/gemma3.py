@@ -33,6 +33,7 @@ def gemma3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         template=files.template,
         image_tokens=files.processor.get("image_seq_length", 256),
         image_token="<image_soft_token>",
+        add_bos=True,
         token_types=True,
     )
     return image, text

@@ -50,7 +50,9 @@ def internvl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         **pixel_options(files, mean=mean, std=std),
     )
     token = _context_token(files)
-    return image, TextSpec(tokenizer=files.tokenizer, template=files.template, image_token=token)
+    return image, TextSpec(
+        tokenizer=files.tokenizer, template=files.template, image_token=token, add_bos=True
+    )
 
 
 def _context_token(files: ModelFiles) -> str | None:

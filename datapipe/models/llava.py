@@ -96,5 +96,6 @@ def _text(files: ModelFiles, **options: Any) -> TextSpec:
         tokenizer=files.tokenizer,
         template=files.template,
         image_token=token if isinstance(token, str) else None,
+        add_bos=True,
         **options,
     )

@@ -35,5 +35,8 @@ def qwen_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         **pixel_options(files, mean=mean, std=std),
     )
     return image, TextSpec(
-        tokenizer=files.tokenizer, template=files.template, image_token="<|image_pad|>"
+        tokenizer=files.tokenizer,
+        template=files.template,
+        image_token="<|image_pad|>",
+        add_bos=True,
     )

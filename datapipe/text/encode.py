@@ -107,6 +107,9 @@ class TextEncoder:
                 system=spec.system,
             )
             self._check_special_tokens(self._layout)
+            bos = names.get("bos_token")
+            if spec.add_bos and not (bos and asked_and_said(self._layout).startswith(bos)):
+                self._begin = vocabulary.begin
         self.image_wrap = (0, 0)
         if self.image_token is not None:
             text = shown_image(self._layout, self._mark)

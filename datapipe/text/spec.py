@@ -81,6 +81,8 @@ class TextSpec:
         overlong: "truncate", "drop" or "raise" where samples are longer. They are cut behind whole
             images, left out, or refused.
         system: a system message for conversations that have none.
+        add_bos: whether a text begins with what its tokenizer puts before one, such as `<s>`, where
+            the template does not write it. Processors of transformers do that.
         token_types: whether batches have `token_type_ids`, int64 of the shape of `input_ids`: 1 at
             the tokens of images and 0 elsewhere, as Gemma 3 takes them.
 
@@ -101,6 +103,7 @@ class TextSpec:
     max_length: Count | None = None
     overlong: Overlong = "raise"
     system: str | None = None
+    add_bos: bool = False
     token_types: bool = False
 
     def __post_init__(self) -> None:

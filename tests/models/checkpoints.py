@@ -58,6 +58,7 @@ class Case:
         template: chat template.
         answer: regular expression; its group is what is learnt of an answer.
         config: further content of config.json.
+        tokenizer: kind of its tokenizer.
     """
 
     model_type: str
@@ -70,11 +71,12 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    tokenizer: str = "byte-level"
 
     def make(self) -> Any:
         """Return its processor."""
         tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=small_tokenizer("byte-level"),
+            tokenizer_object=small_tokenizer(self.tokenizer),
             extra_special_tokens=self.names,
             **NAMED,
         )
@@ -195,6 +197,7 @@ CASES = {
             answer=LLAVA_ANSWER,
             image_options=CLIP_336,
             options=LLAVA_OPTIONS,
+            tokenizer="metaspace",  # which begins texts with <s>
         ),
         Case(
             model_type="llava",
@@ -215,6 +218,7 @@ CASES = {
             answer=LLAVA_ANSWER,
             image_options=CLIP_336,
             options=LLAVA_OPTIONS,
+            tokenizer="metaspace",  # which begins texts with <s>
         ),
     )
 }

@@ -49,7 +49,9 @@ def theirs(processor: Any, sample: Sample) -> tuple[str, dict[str, Any]]:
         parts += [{"type": "text", "text": text.replace("<image>", "")}]
         messages.append({"role": role, "content": parts})
     text = processor.apply_chat_template(messages, tokenize=False)
-    given = processor(images=sample.images or None, text=[text], add_special_tokens=False)
+    # As its apply_chat_template does when it encodes too.
+    begun = text.startswith(processor.tokenizer.bos_token)
+    given = processor(images=sample.images or None, text=[text], add_special_tokens=not begun)
     return text, dict(given)
 
 

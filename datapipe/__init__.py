@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         WorkerSpec,
     )
     from datapipe.mixture.spec import Mixture
+    from datapipe.model_check import ModelCheck, check_model
     from datapipe.models.families import specs_for
     from datapipe.monitor.monitor import Monitor
     from datapipe.pack.pack_dataset import pack_dataset
@@ -70,6 +71,7 @@ __all__ = [
     "Loader",
     "MissingMember",
     "Mixture",
+    "ModelCheck",
     "Monitor",
     "PackError",
     "PackReport",
@@ -85,6 +87,7 @@ __all__ = [
     "TuneResult",
     "WorkerError",
     "WorkerSpec",
+    "check_model",
     "convert_dataset",
     "index_shards",
     "make_loader",
@@ -105,6 +108,7 @@ _LAZY = {
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
     "Mixture": "datapipe.mixture.spec",
+    "ModelCheck": "datapipe.model_check",
     "Monitor": "datapipe.monitor.monitor",
     "PackReport": "datapipe.pack.report",
     "PackSpec": "datapipe.loader.specs",
@@ -113,6 +117,7 @@ _LAZY = {
     "TextSpec": "datapipe.text.spec",
     "TuneResult": "datapipe.tune.result",
     "WorkerSpec": "datapipe.loader.specs",
+    "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",
     "index_shards": "datapipe.index.tar.indexer",
     "make_loader": "datapipe.loader.make_loader",

@@ -27,7 +27,7 @@ from datapipe.profile.job import profile_loader
 SECONDS = 5  # on an idle machine
 PATIENCE = 4  # times as long, where other tests run beside
 TRIED = 3  # values for each argument, where not all are
-MADE_BY_US = {"ConvertReport", "Loader", "Loader.count", "PackReport", "TuneResult"}
+MADE_BY_US = {"ConvertReport", "Loader", "Loader.count", "ModelCheck", "PackReport", "TuneResult"}
 OF_FUNCTIONS = {"clock", "sleep", "watch", "on_trial", "train", "step", "say"}
 """Arguments that any function is right for."""
 
@@ -151,6 +151,11 @@ def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
 
 def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
     """Arguments of a call that is right; those of `make_loader` and of a tokenizer are small."""
+    if name == "check_model":
+        from .models.checkpoints import CASES
+
+        processor = CASES["llava-hf/llava-1.5-7b-hf"].make()
+        return {"model": processor, "dataset": shards, "samples": 1}
     vocabulary = Tokenizer(models.WordLevel({"a": 0, "<image>": 1, "</s>": 2}, unk_token="a"))
     vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
     pixels = torch.zeros((2, 3, 8, 8), dtype=torch.uint8)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import datapipe
+from datapipe.cli.check_model import check_model
 from datapipe.cli.convert import convert
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, convert, inspect, index, plan, profile, tune_workers):
+for _command in (pack, convert, inspect, index, plan, check_model, profile, tune_workers):
     app.command()(_command)
 
 

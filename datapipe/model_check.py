@@ -1,0 +1,214 @@
+"""Comparison of a loader's batches with what the processor of a model makes of the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipe.declared import Count, checked
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import make_transform
+from datapipe.errors import PlanError
+from datapipe.loader.make_loader import make_loader
+from datapipe.models.families import Model, specs_for
+from datapipe.models.files import open_checkpoint
+from datapipe.text.messages import SampleText, read_turns
+from datapipe.text.sample_text import sample_text
+
+_LEVELS = 1.01
+"""Grey levels by which a value may differ: two ways of rounding."""
+_SHARE = 1e-3
+"""Share of the values of a sample that may differ by more."""
+_BESIDE = 4  # tokens shown on each side of the first that differs
+_FACTS = ("image_grid_thw", "image_sizes", "token_type_ids")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCheck:
+    """Result of `check_model`.
+
+    Attributes:
+        samples, images: how many were compared.
+        differences: the first difference of each sample that differs, as text of some lines.
+
+    Examples:
+        >>> ModelCheck(samples=2, images=3, differences=()).is_equal
+        True
+    """
+
+    samples: int
+    images: int
+    differences: tuple[str, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """True if no sample differs."""
+        return not self.differences
+
+
+@checked(PlanError)
+def check_model(
+    model: Model, dataset: Any, *, samples: Count = 16, where: str | None = None
+) -> ModelCheck:
+    """Compare what `make_loader(dataset, model=model)` gives with the model's own processor.
+
+    The first samples are taken. Token ids, the facts of images and pixels are compared; a processor
+    says nothing of labels. Needs transformers, and for some processors torchvision.
+
+    Args:
+        model: folder of a checkpoint, or a processor of transformers.
+        dataset: what `make_loader` takes, of shards.
+        samples: how many are compared.
+        where: condition for them, as in `make_loader`.
+
+    Raises:
+        PlanError: the model is not known, or transformers cannot open its processor.
+
+    Examples:
+        >>> datapipe.check_model("no-such-folder/", "shards/")
+        Traceback (most recent call last):
+            ...
+        datapipe.errors.PlanError: model 'no-such-folder/' is not a folder; ...
+    """
+    image, text = specs_for(model)
+    processor = _processor(model)
+    seen: list[Mapping[str, Any]] = []
+
+    def note(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        seen.append(sample)
+        return sample
+
+    loader = make_loader(
+        dataset,
+        image=image,
+        text=text,
+        transform=note,
+        where=where,
+        batch_size=1,
+        shuffle=False,
+        num_workers=0,
+        meta=("key",),
+    )
+    differences, images = [], 0
+    with loader:
+        for number, batch in enumerate(loader):
+            if number == samples:
+                break
+            sample = seen[-1]
+            images += len(sample["images"])
+            theirs = _processed(processor, sample, text.system)
+            if told := _difference(batch, theirs, sample["images"], image, processor.tokenizer):
+                differences.append(f"{batch['key'][0]}: {told}")
+    compared = min(len(seen), samples)
+    return ModelCheck(samples=compared, images=images, differences=tuple(differences))
+
+
+def _processor(model: Any) -> Any:
+    if hasattr(model, "image_processor"):
+        return model
+    try:
+        from transformers import AutoProcessor
+    except ImportError as error:
+        raise PlanError(
+            "a model is compared with its processor in transformers; run `pip install transformers`"
+        ) from error
+    folder = open_checkpoint(model).name
+    try:
+        return AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]
+            folder, local_files_only=True
+        )
+    except Exception as error:  # of many kinds, and from code of many
+        raise PlanError(
+            f"transformers cannot open the processor of {folder}: {error}. Some need `pip install "
+            "torchvision`; or give the processor itself"
+        ) from error
+
+
+def _processed(processor: Any, sample: Mapping[str, Any], system: str | None) -> dict[str, Any]:
+    """Return what a processor makes of a sample."""
+    record, caption = sample["record"], sample["text"]
+    if record is not None and sample_text(None, record) == caption:
+        caption = None
+    pictures = [np.asarray(picture) for picture in sample["images"]]
+    turns = read_turns(SampleText(caption, record, len(pictures)), system=system, newline=False)
+    messages = [
+        {
+            "role": turn.role,
+            "content": [
+                {"type": "image"} if piece is None else {"type": "text", "text": piece}
+                for piece in turn.pieces
+            ],
+        }
+        for turn in turns
+    ]
+    text = processor.apply_chat_template(messages, tokenize=False)
+    bos = processor.tokenizer.bos_token
+    begun = bos is not None and text.startswith(bos)
+    found = processor(images=pictures or None, text=[text], add_special_tokens=not begun)
+    return dict(found)
+
+
+def _difference(
+    batch: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    pictures: Sequence[Any],
+    spec: ImageSpec,
+    tokenizer: Any,
+) -> str:
+    ours = batch["input_ids"][0].tolist()
+    if told := _ids(ours, list(map(int, theirs["input_ids"][0])), tokenizer):
+        return told
+    for name in _FACTS:
+        if name in theirs and name in batch:
+            facts = np.asarray(theirs[name]).tolist()
+            if batch[name].tolist() != facts:
+                return f"{name} is {batch[name].tolist()}, the processor's {facts}"
+    if not pictures:
+        return ""
+    return _pixels(batch["pixel_values"], _rows(theirs["pixel_values"], pictures, spec), spec)
+
+
+def _ids(ours: list[int], theirs: list[int], tokenizer: Any) -> str:
+    if ours == theirs:
+        return ""
+    pairs = zip(ours, theirs, strict=False)
+    at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
+    window = slice(max(at - _BESIDE, 0), at + _BESIDE + 1)
+    here, there = (
+        " ".join(repr(tokenizer.decode([token])) for token in ids[window]) or "the end"
+        for ids in (ours, theirs)
+    )
+    return (
+        f"token {at} differs, of {len(ours)} tokens and {len(theirs)} of the processor\n"
+        f"    datapipe   {here}\n    processor  {there}"
+    )
+
+
+def _rows(pixels: Any, pictures: Sequence[Any], spec: ImageSpec) -> Tensor:
+    """Return the pixels of a processor without the tiles by which it pads smaller images."""
+    values = np.asarray(pixels, np.float32)
+    if values.ndim == 5:
+        sizes = np.array([picture.shape[:2] for picture in pictures], np.int64)
+        counts = make_transform(spec).rows(sizes[:, 1], sizes[:, 0]).tolist()
+        kept = zip(values, counts, strict=True)
+        values = np.concatenate([tiles[:count] for tiles, count in kept])
+    return torch.from_numpy(values)
+
+
+def _pixels(ours: Tensor, theirs: Tensor, spec: ImageSpec) -> str:
+    if ours.shape != theirs.shape:
+        return f"pixel_values has shape {list(ours.shape)}, the processor's {list(theirs.shape)}"
+    std = torch.tensor(spec.mean_std[1] if spec.mean_std else (1.0, 1.0, 1.0)).view(3, 1)
+    off = (ours.float() - theirs).reshape(len(ours), 3, -1).abs() * std * 255
+    share = float((off > _LEVELS).double().mean())
+    if share <= _SHARE:
+        return ""
+    return (
+        f"{share:.2%} of pixel_values differ by more than one grey level, by {off.max():.1f} at "
+        "most; the backend that is meant is the one of Pillow"
+    )

@@ -1,0 +1,86 @@
+"""`datapipe check-model`: equal processors, and the first difference of others."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import datapipe
+from datapipe.cli.command import app
+
+from .checkpoints import CASES
+
+QWEN = CASES["Qwen/Qwen2-VL-7B-Instruct"]
+LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
+NEXT = CASES["llava-hf/llava-v1.6-vicuna-7b-hf"]
+
+
+@pytest.fixture(scope="module")
+def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
+    return packed_samples(samples_of(8))
+
+
+@pytest.mark.parametrize("case", [QWEN, LLAVA, NEXT], ids=lambda case: case.source)
+def test_a_processor_that_is_followed_shows_no_difference(case: Any, shards: Path) -> None:
+    found = datapipe.check_model(case.make(), shards, samples=6)
+    assert found == datapipe.ModelCheck(samples=6, images=8, differences=())
+
+
+class Other:
+    """A processor whose options are not those that it names."""
+
+    def __init__(self, case: Any, **changes: Any) -> None:
+        self.named, self.real = case.make(), case.make()
+        for name, value in changes.items():
+            images = self.real.image_processor
+            setattr(images if hasattr(images, name) else self.real, name, value)
+        self.image_processor, self.tokenizer = self.named.image_processor, self.named.tokenizer
+        self.chat_template = self.named.chat_template
+        self.__class__ = type(type(self.named).__name__, (Other,), {})
+
+    def __call__(self, **given: Any) -> Any:
+        return self.real(**given)
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+        return self.real.apply_chat_template(messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"chat_template": QWEN.template.replace("helpful", "useful")},
+            r"token \d+ differs, of \d+ tokens and \d+ of the processor\n    datapipe   '",
+        ),
+        ({"size": {"shortest_edge": 3136, "longest_edge": 8000}}, r"token \d+ differs"),
+        ({"image_mean": [0.1, 0.1, 0.1]}, r"100.00% of pixel_values differ by more than one"),
+    ],
+    ids=["template", "limit", "mean"],
+)
+def test_the_first_difference_is_shown(changes: dict[str, Any], message: str, shards: Path) -> None:
+    found = datapipe.check_model(Other(QWEN, **changes), shards, samples=3, where="images > 0")
+    assert not found.is_equal
+    assert re.match(f"00000000[0-9]: {message}", found.differences[0])
+
+
+def test_the_command_says_what_differs(tmp_path: Path, shards: Path) -> None:
+    folder = LLAVA.save(tmp_path, apart=True)
+    result = CliRunner().invoke(app, ["check-model", str(folder), str(shards), "--samples", "4"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "4 of 4 samples with 4 images are what the processor makes" in result.stdout
+    result = CliRunner().invoke(
+        app, ["check-model", str(folder), str(shards), "--samples", "2", "--json"]
+    )
+    assert json.loads(result.stdout) == {"samples": 2, "images": 1, "differences": []}
+
+
+def test_a_model_that_is_not_there_is_one_message(shards: Path) -> None:
+    result = CliRunner().invoke(app, ["check-model", "nowhere", str(shards)])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: model 'nowhere' is not a folder")

@@ -65,6 +65,7 @@ def test_specs_that_are_given_rule(folder: Path, shards: Path) -> None:
     assert "pixel_values" not in batch
 
 
+@pytest.mark.campaign
 def test_runs_resume_exactly(folder: Path, shards: Path) -> None:
     datapipe.testing.assert_resumes_exactly(
         lambda **options: datapipe.make_loader(

@@ -69,6 +69,7 @@ def loss_of(model: torch.nn.Module, batch: dict[str, Any]) -> float:
         return float(model(**inputs).loss)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"max_tokens": 400}], ids=str)
 def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
     model: torch.nn.Module, folder: Path, shards: Path, options: dict[str, Any]

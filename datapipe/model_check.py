@@ -17,7 +17,7 @@ from datapipe.errors import PlanError
 from datapipe.loader.make_loader import make_loader
 from datapipe.models.families import Model, specs_for
 from datapipe.models.files import open_checkpoint
-from datapipe.text.messages import SampleText, read_turns
+from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.sample_text import sample_text
 
 _LEVELS = 1.01
@@ -76,7 +76,7 @@ def check_model(
         datapipe.errors.PlanError: model 'no-such-folder/' is not a folder; ...
     """
     image, text = specs_for(model)
-    processor = _processor(model)
+    processor, encoder = _processor(model), TextEncoder(text)
     seen: list[Mapping[str, Any]] = []
 
     def note(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def check_model(
                 break
             sample = seen[-1]
             images += len(sample["images"])
-            theirs = _processed(processor, sample, text.system)
+            theirs = _processed(processor, sample, encoder)
             if told := _difference(batch, theirs, sample["images"], image, processor.tokenizer):
                 differences.append(f"{batch['key'][0]}: {told}")
     compared = min(len(seen), samples)
@@ -129,23 +129,13 @@ def _processor(model: Any) -> Any:
         ) from error
 
 
-def _processed(processor: Any, sample: Mapping[str, Any], system: str | None) -> dict[str, Any]:
+def _processed(processor: Any, sample: Mapping[str, Any], encoder: TextEncoder) -> dict[str, Any]:
     """Return what a processor makes of a sample."""
     record, caption = sample["record"], sample["text"]
     if record is not None and sample_text(None, record) == caption:
         caption = None
     pictures = [np.asarray(picture) for picture in sample["images"]]
-    turns = read_turns(SampleText(caption, record, len(pictures)), system=system, newline=False)
-    messages = [
-        {
-            "role": turn.role,
-            "content": [
-                {"type": "image"} if piece is None else {"type": "text", "text": piece}
-                for piece in turn.pieces
-            ],
-        }
-        for turn in turns
-    ]
+    messages = encoder.messages(SampleText(caption, record, len(pictures)))
     text = processor.apply_chat_template(messages, tokenize=False)
     bos = processor.tokenizer.bos_token
     begun = bos is not None and text.startswith(bos)

@@ -16,10 +16,10 @@ from datapipe.errors import DecodeError, PlanError
 from datapipe.text.guard import Guard, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
-from datapipe.text.messages import SampleText, read_caption, read_turns
+from datapipe.text.messages import RenderedTurn, SampleText, read_caption, read_turns
 from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_image
 from datapipe.text.spec import TextSpec
-from datapipe.text.template import ChatTemplate, Kind, Span
+from datapipe.text.template import ChatTemplate, Kind, Message, Span
 from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, SOURCES, image_mark
 from datapipe.text.vocabulary import find_image_token, find_template, open_vocabulary
 
@@ -156,6 +156,19 @@ class TextEncoder:
             results.append(self._encode_apart(text, sample) if found is None else found)
         return results
 
+    def messages(self, sample: SampleText) -> list[Message]:
+        """Return the conversation of a sample as the chat template takes it.
+
+        Raises:
+            DecodeError: the sample makes no sense.
+        """
+        assert self._layout is not None, "template='caption' takes no messages"
+        return self._layout.messages(self._turns(sample, self._layout), "none")
+
+    def _turns(self, sample: SampleText, layout: TurnLayout) -> list[RenderedTurn]:
+        newline = not layout.writes_images and not self._mark.endswith("\n")
+        return read_turns(sample, system=self.spec.system, newline=newline)
+
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
@@ -181,8 +194,7 @@ class TextEncoder:
         try:
             if self._layout is None:
                 return caption_layout(read_caption(sample), self._mark)
-            newline = not self._layout.writes_images and not self._mark.endswith("\n")
-            return self._layout.render(read_turns(sample, system=self.spec.system, newline=newline))
+            return self._layout.render(self._turns(sample, self._layout))
         except DecodeError as error:
             return error
 

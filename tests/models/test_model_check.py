@@ -32,6 +32,21 @@ def test_a_processor_that_is_followed_shows_no_difference(case: Any, shards: Pat
     assert found == datapipe.ModelCheck(samples=6, images=8, differences=())
 
 
+@pytest.mark.parametrize("case", [QWEN, LLAVA], ids=lambda case: case.source)
+def test_a_line_that_ends_after_an_image_is_no_difference(
+    case: Any, tmp_path: Path, encode: Any, crop: Any
+) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "0.jpg").write_bytes(encode(crop("coffee.png", (90, 60), 0)))
+    turns = [("human", "<image>\nWhat is this?"), ("gpt", "A cup.")]
+    said = [{"from": who, "value": text} for who, text in turns]
+    record = {"id": "0", "image": "0.jpg", "conversations": said}
+    (raw / "data.json").write_text(json.dumps([record]))
+    datapipe.pack_dataset(raw, tmp_path / "shards")
+    assert datapipe.check_model(case.make(), tmp_path / "shards").differences == ()
+
+
 class Other:
     """A processor whose options are not those that it names."""
 

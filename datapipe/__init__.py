@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from datapipe.monitor.monitor import Monitor
     from datapipe.pack.pack_dataset import pack_dataset
     from datapipe.pack.report import PackReport
+    from datapipe.text.image_markup import ImageMarkup
     from datapipe.text.spec import TextSpec
     from datapipe.tune.job import tune_workers
     from datapipe.tune.result import TuneResult
@@ -66,6 +67,7 @@ __all__ = [
     "DecodeError",
     "DeviceSpec",
     "EndlessError",
+    "ImageMarkup",
     "ImageSpec",
     "IndexMismatch",
     "Loader",
@@ -105,6 +107,7 @@ _LAZY = {
     "ConvertReport": "datapipe.convert.report",
     "DaliOptions": "datapipe.decode.dali.options",
     "DeviceSpec": "datapipe.loader.specs",
+    "ImageMarkup": "datapipe.text.image_markup",
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
     "Mixture": "datapipe.mixture.spec",

@@ -27,7 +27,7 @@ def as_dict(spec: Any) -> dict[str, Any]:
 
 def _fits_json(value: Any) -> bool:
     plain = as_dict(value).values() if isinstance(value, TextSpec) else ()
-    return all(isinstance(part, str | int) for part in plain)
+    return all(isinstance(part, str | int | dict) for part in plain)
 
 
 def _plain(value: Any) -> Any:

@@ -35,10 +35,10 @@ class NativeTransform(ImageTransform):
         return across * down
 
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
-        counts: Int64 = self.token_grids(widths, heights).prod(axis=1)
+        counts: Int64 = self.cells(widths, heights).prod(axis=1)
         return counts
 
-    def token_grids(self, widths: Int64, heights: Int64) -> Int64:
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
         across, down = self._grids(widths, heights)
         return np.stack([down // self._merge, across // self._merge], axis=1)
 

@@ -130,6 +130,8 @@ class ImageSpec:
             columns, as models of the Qwen2-VL family want them; pixels do not depend on it.
         min_pixels, max_pixels: of a result of "dynamic" or "native"; None is 3,136 and 1,003,520,
             as for Qwen2-VL.
+        least_side: of "native": an image with a shorter side counts as enlarged to it first, as
+            for GLM-4V.
         longest: of the longer side. For "dynamic", in place of the limits: larger images are scaled
             to it, and sides are rounded up to multiples, as for Pixtral. For "tiles": all images
             are scaled to it, then stretched to whole tiles.
@@ -167,6 +169,7 @@ class ImageSpec:
     mrope: bool = False
     min_pixels: Area | None = None
     max_pixels: Area | None = None
+    least_side: Side = 1
     longest: Side | None = None
     tiles: Small | None = None
     grids: Grids | None = None

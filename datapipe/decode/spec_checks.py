@@ -23,6 +23,7 @@ _TAKEN_BY = {
     "mrope": ("native",),
     "min_pixels": ("dynamic", "native"),
     "max_pixels": ("dynamic", "native"),
+    "least_side": ("native",),
     "longest": ("dynamic", "tiles"),
     "tiles": ("tiles",),
     "grids": ("tiles",),

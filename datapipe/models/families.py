@@ -11,6 +11,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
 from datapipe.models.gemma3 import gemma3
+from datapipe.models.glm4v import glm4v
 from datapipe.models.idefics3 import idefics3
 from datapipe.models.internvl import internvl
 from datapipe.models.llava import llava, llava_next
@@ -45,6 +46,9 @@ MODELS: dict[str, dict[str, Family]] = {
     "llava_next": {"LlavaNextProcessor": llava_next},
     "mistral3": {"PixtralProcessor": pixtral},
     "pixtral": {"PixtralProcessor": pixtral},
+    "glm4v": {"Glm4vProcessor": glm4v},
+    "glm4v_moe": {"Glm4vProcessor": glm4v},
+    "glm46v": {"Glm46VProcessor": glm4v},
     "idefics3": {"Idefics3Processor": idefics3},
     "smolvlm": {"SmolVLMProcessor": idefics3},
 }

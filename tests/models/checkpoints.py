@@ -16,6 +16,10 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
+from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
+from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import (
     Idefics3ImageProcessorPil,
@@ -75,6 +79,24 @@ _PIXTRAL: dict[str, Any] = {
     "template": PIXTRAL,
     "answer": r"\[/INST\](.*?</s>)",
     "added": ("[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+}
+# Of GLM-4V's, what concerns texts and images.
+GLM4V = (
+    "[gMASK]<sop>{%- for m in messages %}{%- if m.role == 'user' %}<|user|>\n"
+    "{%- if m.content is string %}{{ m.content }}{%- else %}{%- for item in m.content %}"
+    "{%- if item.type == 'image' %}<|begin_of_image|><|image|><|end_of_image|>"
+    "{%- elif item.type == 'text' %}{{ item.text }}{%- endif %}{%- endfor %}{%- endif %}"
+    "{%- elif m.role == 'assistant' %}<|assistant|>\n{%- if m.content is string %}"
+    "{{ m.content }}{%- else %}{{ m.content[0].text }}{%- endif %}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}<|assistant|>\n{%- endif %}"
+)
+_GLM: dict[str, Any] = {
+    "template": GLM4V,
+    "answer": r"<\|assistant\|>(.*?)(?=<\|user\|>|$)",
+    "added": (
+        *("[gMASK]", "<sop>", "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"),
+        *("<|begin_of_video|>", "<|end_of_video|>", "<|video|>"),
+    ),
 }
 _TILE_NAMES = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
 _IDEFICS: dict[str, Any] = {
@@ -279,6 +301,22 @@ CASES = {
             },
             options={"patch_size": 14, "spatial_merge_size": 2},
             **_PIXTRAL,
+        ),
+        Case(
+            model_type="glm4v",
+            source="zai-org/GLM-4.1V-9B-Thinking",
+            processor=Glm4vProcessor,
+            images=Glm4vImageProcessorPil,
+            image_options={"size": {"shortest_edge": 12544, "longest_edge": 9633792}},
+            **_GLM,
+        ),
+        Case(
+            model_type="glm46v",
+            source="zai-org/GLM-4.6V",
+            processor=Glm46VProcessor,
+            images=Glm46VImageProcessorPil,
+            image_options={"size": {"shortest_edge": 12544, "longest_edge": 9633792}},
+            **_GLM,
         ),
         Case(
             model_type="idefics3",

@@ -133,7 +133,8 @@ def test_packs_have_the_tokens_of_all_samples(
 
 
 @pytest.mark.parametrize(
-    "source", [source for source, case in CASES.items() if case.model_type.startswith("qwen")]
+    "source",
+    [source for source, case in CASES.items() if case.model_type.startswith(("qwen", "glm"))],
 )
 def test_positions_are_those_of_the_model(
     source: str, few: tuple[list[Sample], Path], tmp_path: Path

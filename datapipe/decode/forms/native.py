@@ -92,6 +92,7 @@ class NativeTransform(ImageTransform):
             multiple_of=self._patch * self._merge,
             min_pixels=least,
             max_pixels=most,
+            least_side=self.spec.least_side,
         )
         return across // self._patch, down // self._patch
 

@@ -1,0 +1,208 @@
+"""Raw samples of a rank or worker in the order of a plan, with a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from datapipe.array_types import Int64
+from datapipe.declared import Natural, checked
+from datapipe.errors import PlanError, StateMismatch
+from datapipe.loader.distributed import check_ranks_hold
+from datapipe.loader.raw_samples import RawSamples
+from datapipe.loader.schedule.rank_progress import count_left, position_after
+from datapipe.loader.schedule.resume import resume
+from datapipe.loader.schedule.run_schedule import Schedule
+from datapipe.loader.schedule.state import Run, dump_state
+from datapipe.plan.steps import Position
+
+T = TypeVar("T")
+
+
+class WebDatasetSource(IterableDataset[dict[str, Any]]):
+    """Raw samples in the order of a plan, with a state; made by `webdataset_source`.
+
+    An iteration is an epoch: the one that `set_epoch` or a state names, or the next one after an
+    epoch that was read to its end. One that was left early starts over where it began.
+
+    In the workers of a `DataLoader`, each reads every n-th batch, so that batches come in the same
+    order as without workers. Only the process of the training loop knows how many it has taken:
+    iterate over `track(loader)` there.
+
+    Examples:
+        >>> source = datapipe.webdataset_source("shards/", batch_size=1)
+        >>> samples = iter(source)
+        >>> first, second = next(samples), next(samples)
+        >>> resumed = datapipe.webdataset_source("shards/", batch_size=1)
+        >>> resumed.load_state_dict(source.state_dict())
+        >>> next(iter(resumed))["__key__"] == next(samples)["__key__"]
+        True
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        samples: RawSamples,
+        *,
+        ranks_found: bool,
+        make_again: Callable[[], WebDatasetSource],
+    ) -> None:
+        self._schedule = schedule
+        self._samples = samples
+        self._ranks_found = ranks_found  # and not given
+        self._make_again = make_again  # in another process
+        self._loaded: dict[str, Any] | None = None
+        # Shared with workers, also with persistent ones: where an iteration begins (a position),
+        # the number of iterations that workers have begun, and whether they may begin any more.
+        self._shared = torch.zeros(6, dtype=torch.int64)
+        self._newest: object = None  # iteration in this process
+        self.share(self._shared)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Read the rest of an epoch: all of this rank, or the share of a worker.
+
+        Raises:
+            SampleError: a sample is not the one that was indexed.
+            PlanError: the ranks of the process group are others than when this was made.
+        """
+        if self._ranks_found:
+            check_ranks_hold(self._schedule.options.rank, self._schedule.options.world_size)
+        worker = get_worker_info()
+        if worker is not None:
+            if self._shared[5]:
+                raise PlanError(
+                    "a state of another mixture was loaded after this DataLoader had started its "
+                    "workers; make a new DataLoader"
+                )
+            self._shared[4] += worker.id == 0
+            with closing(self._samples):
+                for samples in self._steps(worker.id, worker.num_workers):
+                    yield from self._samples.read(samples)
+            return
+        self._newest = newest = object()
+        self._counted = int(self._shared[4])
+        self._at = begin, taken = self._begin(), 0
+        with closing(self._samples):
+            for samples in self._steps(0, 1):
+                for sample in self._samples.read(samples):
+                    taken += 1
+                    if self._newest is newest:
+                        self._at = begin, taken
+                    yield sample
+        if self._newest is newest:
+            self._begin_at(Position(begin.epoch + 1))
+
+    def track(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yield the batches of a `DataLoader` or `WebLoader`, and count them for `state_dict`.
+
+        It may be a stage too: `loader.compose(source.track)`. Without workers it changes nothing.
+
+        Raises:
+            PlanError: the batches are more or fewer than those of `batch_size` samples.
+        """
+        begin, steps, of_workers = self._begin(), 0, False
+        size = self._schedule.options.units_per_rank
+        expected = -(-count_left(self._schedule, begin) // size)
+        for batch in batches:
+            of_workers |= self._counted != self._shared[4]
+            if of_workers:
+                steps, self._counted = steps + 1, int(self._shared[4])
+                self._newest, self._at = None, (begin, steps * size)
+                if steps > expected:
+                    break
+            yield batch
+        if of_workers or self._counted != self._shared[4]:
+            if steps != expected:
+                made = "more" if steps > expected else f"{steps:,}"
+                raise PlanError(
+                    f"batch_size={size} makes {expected:,} batches of the rest of epoch "
+                    f"{begin.epoch}, and the workers made {made}; give the number of samples that "
+                    "a batch has, and have no stage of the workers leave samples out or repeat them"
+                )
+            self._begin_at(Position(begin.epoch + 1))
+
+    @checked(PlanError)
+    def set_epoch(self, epoch: Natural) -> None:
+        """Make `epoch` the next one to be read; the current one keeps the position of a state."""
+        if epoch != self._begin().epoch:
+            self._begin_at(Position(epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position behind the samples that were taken: a small dict for JSON.
+
+        It is the same on every rank that has taken as many.
+
+        Raises:
+            PlanError: workers of a `DataLoader` have read samples, and `track` did not count them.
+        """
+        if get_worker_info() is not None or self._counted != self._shared[4]:
+            raise PlanError(
+                "workers of a DataLoader read the samples, and only the training loop knows how "
+                "many it has taken; iterate over source.track(loader), and take the state there"
+            )
+        schedule = self._schedule
+        position = position_after(schedule, *self._at)
+        steps = position.consumed // schedule.options.share
+        run = Run(position, Position(position.epoch), steps=steps)
+        facts = schedule.facts(position)
+        return dump_state(run, schedule.fingerprint, schedule.identity(), **facts)
+
+    @checked(StateMismatch)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next iteration begin where `state` was taken, on any number of ranks.
+
+        Raises:
+            StateMismatch: the state belongs to another dataset, other options or a newer version.
+        """
+        run, schedule = resume(self._schedule, state)
+        if schedule.origin is not self._schedule.origin:
+            self._shared[5] = 1
+            self.share(torch.zeros_like(self._shared))
+        self._schedule, self._loaded = schedule, state
+        self._begin_at(run.position)
+
+    def share(self, memory: torch.Tensor) -> None:
+        """Take the memory that is shared with the workers. Internal: another process calls it."""
+        to_share: Any = memory
+        self._shared = to_share.share_memory_()
+        self._counted = int(memory[4])  # of iterations of workers, those that `track` has seen
+        self._at = self._begin(), 0  # where the newest iteration began, and samples taken since
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self._make_again, self._loaded, self._shared)
+
+    def _begin(self) -> Position:
+        return Position(*self._shared[:4].tolist())
+
+    def _begin_at(self, position: Position) -> None:
+        """Have the next iteration begin at a position."""
+        at = [position.epoch, position.block, position.unit, position.before]
+        self._shared[:4] = torch.tensor(at)
+        self._counted = int(self._shared[4])
+        self._newest, self._at = None, (position, 0)
+
+    def _steps(self, worker: int, workers: int) -> Iterator[Int64]:
+        """Yield the numbers of the samples of this rank, step by step: int64 [n] each."""
+        options = self._schedule.options
+        for number, (step, _, _) in enumerate(self._schedule.steps(Run.at(self._begin()))):
+            if number % workers == worker:
+                share = step.share(
+                    units_per_rank=options.units_per_rank,
+                    rank=options.rank,
+                    world_size=options.world_size,
+                )
+                yield share.units.numbers[share.valid]
+
+
+def _rebuild(
+    make: Callable[[], WebDatasetSource], state: dict[str, Any] | None, shared: torch.Tensor
+) -> WebDatasetSource:
+    source = make()
+    if state is not None:
+        source.load_state_dict(state)
+    source.share(shared)
+    return source

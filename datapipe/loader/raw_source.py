@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from datapipe.array_types import Int64
 from datapipe.declared import Natural, checked
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.loader.distributed import check_ranks_hold
@@ -26,16 +25,16 @@ T = TypeVar("T")
 class WebDatasetSource(IterableDataset[dict[str, Any]]):
     """Raw samples in the order of a plan, with a state; made by `webdataset_source`.
 
-    An iteration is an epoch: the one that `set_epoch` or a state names, or the next one after an
-    epoch that was read to its end. One that was left early starts over where it began.
+    An iteration is an epoch, or the rest of one behind a state. In the workers of a `DataLoader`,
+    each reads every n-th batch, so that batches come in the same order as without workers.
 
-    In the workers of a `DataLoader`, each reads every n-th batch, so that batches come in the same
-    order as without workers. Only the process of the training loop knows how many it has taken:
-    iterate over `track(loader)` there.
+    Stages and workers take samples ahead of the training loop: `wds.batched` takes one. So the
+    training loop iterates over `track(loader)`, which counts the batches that it has taken. Without
+    it there is no state, and `set_epoch` begins the next epoch.
 
     Examples:
         >>> source = datapipe.webdataset_source("shards/", batch_size=1)
-        >>> samples = iter(source)
+        >>> samples = source.track(source)  # no stages
         >>> first, second = next(samples), next(samples)
         >>> resumed = datapipe.webdataset_source("shards/", batch_size=1)
         >>> resumed.load_state_dict(source.state_dict())
@@ -57,92 +56,89 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         self._make_again = make_again  # in another process
         self._loaded: dict[str, Any] | None = None
         # Shared with workers, also with persistent ones: where an iteration begins (a position),
-        # the number of iterations that workers have begun, and whether they may begin any more.
+        # the number of iterations that have begun, and whether none may begin any more.
         self._shared = torch.zeros(6, dtype=torch.int64)
-        self._newest: object = None  # iteration in this process
+        self._counted = 0  # of these iterations, those that `track` has seen
+        self._at = Position(0), 0  # where the newest began, and samples taken since
         self.share(self._shared)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Read the rest of an epoch: all of this rank, or the share of a worker.
+        """Read an epoch, or the rest of one: all of this rank, or the share of a worker.
 
         Raises:
             SampleError: a sample is not the one that was indexed.
             PlanError: the ranks of the process group are others than when this was made.
         """
+        options, info = self._schedule.options, get_worker_info()
+        ranks = {"rank": options.rank, "world_size": options.world_size}
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         if self._ranks_found:
-            check_ranks_hold(self._schedule.options.rank, self._schedule.options.world_size)
-        worker = get_worker_info()
-        if worker is not None:
-            if self._shared[5]:
-                raise PlanError(
-                    "a state of another mixture was loaded after this DataLoader had started its "
-                    "workers; make a new DataLoader"
-                )
-            self._shared[4] += worker.id == 0
-            with closing(self._samples):
-                for samples in self._steps(worker.id, worker.num_workers):
-                    yield from self._samples.read(samples)
-            return
-        self._newest = newest = object()
-        self._counted = int(self._shared[4])
-        self._at = begin, taken = self._begin(), 0
+            check_ranks_hold(**ranks)
+        if self._shared[5]:
+            raise PlanError(
+                "a state of another mixture was loaded after this DataLoader had started its "
+                "workers; make a new DataLoader"
+            )
+        self._shared[4] += worker == 0
         with closing(self._samples):
-            for samples in self._steps(0, 1):
-                for sample in self._samples.read(samples):
-                    taken += 1
-                    if self._newest is newest:
-                        self._at = begin, taken
-                    yield sample
-        if self._newest is newest:
-            self._begin_at(Position(begin.epoch + 1))
+            for number, (step, _, _) in enumerate(self._schedule.steps(Run.at(self._begin()))):
+                if number % workers == worker:
+                    share = step.share(units_per_rank=options.units_per_rank, **ranks)
+                    yield from self._samples.read(share.units.numbers[share.valid])
 
     def track(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield the batches of a `DataLoader` or `WebLoader`, and count them for `state_dict`.
+        """Yield the batches of a loader over this source, and count them for `state_dict`.
 
-        It may be a stage too: `loader.compose(source.track)`. Without workers it changes nothing.
+        After the last one, the next iteration is the next epoch. An iteration that is left early
+        starts over where it began. `loader.compose(source.track)` is the same as a stage.
+
+        Args:
+            batches: a `DataLoader`, `WebLoader` or pipeline, from its first batch on.
 
         Raises:
-            PlanError: the batches are more or fewer than those of `batch_size` samples.
+            PlanError: batches are more or fewer than those of `batch_size` samples, or come from
+                another source.
         """
-        begin, steps, of_workers = self._begin(), 0, False
-        size = self._schedule.options.units_per_rank
+        begin, steps, size = self._begin(), 0, self._schedule.options.units_per_rank
         expected = -(-count_left(self._schedule, begin) // size)
         for batch in batches:
-            of_workers |= self._counted != self._shared[4]
-            if of_workers:
-                steps, self._counted = steps + 1, int(self._shared[4])
-                self._newest, self._at = None, (begin, steps * size)
-                if steps > expected:
-                    break
-            yield batch
-        if of_workers or self._counted != self._shared[4]:
-            if steps != expected:
-                made = "more" if steps > expected else f"{steps:,}"
+            if not steps and self._counted == self._shared[4]:
                 raise PlanError(
-                    f"batch_size={size} makes {expected:,} batches of the rest of epoch "
-                    f"{begin.epoch}, and the workers made {made}; give the number of samples that "
-                    "a batch has, and have no stage of the workers leave samples out or repeat them"
+                    "these batches were not made of samples of this source; track a loader whose "
+                    "pipeline begins with the source itself, not with a copy"
                 )
-            self._begin_at(Position(begin.epoch + 1))
+            steps, self._counted = steps + 1, int(self._shared[4])
+            if steps > expected:
+                break
+            self._at = begin, steps * size
+            yield batch
+        if steps != expected:
+            made = "more" if steps > expected else f"{steps:,}"
+            raise PlanError(
+                f"batch_size={size} makes {expected:,} batches of the rest of epoch {begin.epoch}, "
+                f"and the loader made {made}; give the number of samples that a batch has, and "
+                "have no stage leave samples out or repeat them"
+            )
+        self._begin_at(Position(begin.epoch + 1))
 
     @checked(PlanError)
     def set_epoch(self, epoch: Natural) -> None:
-        """Make `epoch` the next one to be read; the current one keeps the position of a state."""
+        """Make `epoch` the next to be read; the current one keeps the position of a state."""
         if epoch != self._begin().epoch:
             self._begin_at(Position(epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position behind the samples that were taken: a small dict for JSON.
+        """Return the position behind the last batch that `track` yielded: a small dict for JSON.
 
         It is the same on every rank that has taken as many.
 
         Raises:
-            PlanError: workers of a `DataLoader` have read samples, and `track` did not count them.
+            PlanError: samples were read, and `track` did not count them.
         """
         if get_worker_info() is not None or self._counted != self._shared[4]:
             raise PlanError(
-                "workers of a DataLoader read the samples, and only the training loop knows how "
-                "many it has taken; iterate over source.track(loader), and take the state there"
+                "samples were read, and stages or workers may hold some that the training loop has "
+                "not taken yet; iterate over source.track(loader), and take the state there"
             )
         schedule = self._schedule
         position = position_after(schedule, *self._at)
@@ -169,8 +165,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         """Take the memory that is shared with the workers. Internal: another process calls it."""
         to_share: Any = memory
         self._shared = to_share.share_memory_()
-        self._counted = int(memory[4])  # of iterations of workers, those that `track` has seen
-        self._at = self._begin(), 0  # where the newest iteration began, and samples taken since
+        self._counted, self._at = int(memory[4]), (self._begin(), 0)
 
     def __reduce__(self) -> Any:
         return _rebuild, (self._make_again, self._loaded, self._shared)
@@ -183,19 +178,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         at = [position.epoch, position.block, position.unit, position.before]
         self._shared[:4] = torch.tensor(at)
         self._counted = int(self._shared[4])
-        self._newest, self._at = None, (position, 0)
-
-    def _steps(self, worker: int, workers: int) -> Iterator[Int64]:
-        """Yield the numbers of the samples of this rank, step by step: int64 [n] each."""
-        options = self._schedule.options
-        for number, (step, _, _) in enumerate(self._schedule.steps(Run.at(self._begin()))):
-            if number % workers == worker:
-                share = step.share(
-                    units_per_rank=options.units_per_rank,
-                    rank=options.rank,
-                    world_size=options.world_size,
-                )
-                yield share.units.numbers[share.valid]
+        self._at = position, 0
 
 
 def _rebuild(

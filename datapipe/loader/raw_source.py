@@ -86,6 +86,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
                     share = step.share(units_per_rank=options.units_per_rank, **ranks)
                     yield from self._samples.read(share.units.numbers[share.valid])
 
+    @checked(PlanError)
     def track(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield the batches of a loader over this source, and count them for `state_dict`.
 

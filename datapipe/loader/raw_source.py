@@ -57,7 +57,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         self._loaded: dict[str, Any] | None = None
         # Shared with workers, also with persistent ones: where an iteration begins (a position),
         # the number of iterations that have begun, and whether none may begin any more.
-        self._shared = torch.zeros(6, dtype=torch.int64)
+        self._shared = _make_memory()
         self._counted = 0  # of these iterations, those that `track` has seen
         self._at = Position(0), 0  # where the newest began, and samples taken since
         self.share(self._shared)
@@ -158,7 +158,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         run, schedule = resume(self._schedule, state)
         if schedule.origin is not self._schedule.origin:
             self._shared[5] = 1
-            self.share(torch.zeros_like(self._shared))
+            self.share(_make_memory())
         self._schedule, self._loaded = schedule, state
         self._begin_at(run.position)
 
@@ -177,9 +177,14 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
     def _begin_at(self, position: Position) -> None:
         """Have the next iteration begin at a position."""
         at = [position.epoch, position.block, position.unit, position.before]
-        self._shared[:4] = torch.tensor(at)
+        self._shared[:4] = torch.tensor(at, device="cpu")
         self._counted = int(self._shared[4])
         self._at = position, 0
+
+
+def _make_memory() -> torch.Tensor:
+    with torch.inference_mode(False):  # it is changed outside of the caller's inference mode
+        return torch.zeros(6, dtype=torch.int64, device="cpu")
 
 
 def _rebuild(

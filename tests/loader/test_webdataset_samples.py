@@ -160,7 +160,7 @@ def test_a_damaged_member_is_named(damaged: Path) -> None:
 
 def test_workers_name_a_damaged_member(damaged: Path) -> None:
     made = datapipe.webdataset_source(damaged, batch_size=4, shuffle=False)
-    with pytest.raises(Exception, match=r"sample 000000006 .*of shard-000000\.tar"):
+    with pytest.raises(DecodeError, match=r"sample 000000006 .*of shard-000000\.tar"):
         list(loaded(made, 1))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import webdataset as wds
 from torch.utils.data import DataLoader
 
@@ -211,6 +212,16 @@ def test_a_state_without_tracking_is_refused(source: MakeSource, workers: int) -
     assert made.state_dict()["unit"] == 4
 
 
+def test_a_source_made_in_inference_mode_goes_on_outside(source: MakeSource) -> None:
+    with torch.inference_mode():
+        made = source()
+    made.set_epoch(1)
+    with torch.device("meta"):
+        other = source()
+        other.set_epoch(1)
+    assert list(loaded(made, 0)) == list(loaded(other, 1))
+
+
 def test_batches_of_another_source_are_refused(source: MakeSource) -> None:
     with pytest.raises(PlanError, match="not made of samples of this source"):
         next(source().track(key_pipeline(source())))
@@ -271,7 +282,7 @@ def test_persistent_workers_do_not_go_on_with_another_mixture(packed: Path, tmp_
     loader = DataLoader(made, batch_size=4, **options)
     list(made.track(loader))
     made.load_state_dict(before.state_dict())
-    with pytest.raises(Exception, match="make a new DataLoader"):
+    with pytest.raises(PlanError, match="make a new DataLoader"):
         list(made.track(loader))
 
 

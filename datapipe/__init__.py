@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
     from datapipe.loader.make_loader import make_loader
+    from datapipe.loader.raw_source import WebDatasetSource
     from datapipe.loader.specs import (
         BatchSpec,
         DeviceSpec,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         RunSpec,
         WorkerSpec,
     )
+    from datapipe.loader.webdataset_source import webdataset_source
     from datapipe.mixture.spec import Mixture
     from datapipe.model_check import ModelCheck, check_model
     from datapipe.models.families import specs_for
@@ -87,6 +89,7 @@ __all__ = [
     "TextSpec",
     "TransformError",
     "TuneResult",
+    "WebDatasetSource",
     "WorkerError",
     "WorkerSpec",
     "check_model",
@@ -98,6 +101,7 @@ __all__ = [
     "specs_for",
     "tune_workers",
     "unpack",
+    "webdataset_source",
 ]
 
 # Imported on first use, so that `datapipe pack` does not wait for torch.
@@ -119,6 +123,7 @@ _LAZY = {
     "RunSpec": "datapipe.loader.specs",
     "TextSpec": "datapipe.text.spec",
     "TuneResult": "datapipe.tune.result",
+    "WebDatasetSource": "datapipe.loader.raw_source",
     "WorkerSpec": "datapipe.loader.specs",
     "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",
@@ -129,6 +134,7 @@ _LAZY = {
     "specs_for": "datapipe.models.families",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",
+    "webdataset_source": "datapipe.loader.webdataset_source",
 }
 
 # Modules whose functions docs show, such as `datapipe.plan.pack_lengths`.

@@ -17,7 +17,7 @@ from datapipe.errors import PlanError
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.short_repr import short_repr
 
-Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "tiles"]
+Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "budget", "tiles"]
 Normalization = str | tuple[Triple, Triple]
 
 _DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
@@ -104,6 +104,8 @@ class ImageSpec:
       that); or both sides become multiples of `patch * merge` near the image's own.
     - "native": `[patches, 3 * temporal * patch**2]`, with `image_grid_thw`: as "dynamic", cut into
       patches in the order in which Qwen2-VL takes them.
+    - "budget": `[images, patches, 3 * patch**2]` with `image_position_ids`: the largest size of at
+      most `tokens` tokens, cut into patches, zeros after the last.
     - "tiles": `[tiles, 3, size, size]`: by the rule of InternVL (`tiles`), or by that of LLaVA-NeXT
       (`grids`), then with `image_sizes`; or by that of Idefics 3 (`longest`).
 
@@ -135,6 +137,7 @@ class ImageSpec:
         longest: of the longer side. For "dynamic", in place of the limits: larger images are scaled
             to it, and sides are rounded up to multiples, as for Pixtral. For "tiles": all images
             are scaled to it, then stretched to whole tiles.
+        tokens: of "budget": tokens of an image at most.
         tiles: of "tiles": most of an image, the thumbnail not counted. None is 12.
         grids: of "tiles": canvases (height, width) to choose from, multiples of `size`.
         thumbnail: of `tiles` and `longest`: whether an image of several has one more that shows the
@@ -171,6 +174,7 @@ class ImageSpec:
     max_pixels: Area | None = None
     least_side: Side = 1
     longest: Side | None = None
+    tokens: Side | None = None
     tiles: Small | None = None
     grids: Grids | None = None
     thumbnail: bool = True

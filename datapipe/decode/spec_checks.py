@@ -25,6 +25,7 @@ _TAKEN_BY = {
     "max_pixels": ("dynamic", "native"),
     "least_side": ("native",),
     "longest": ("dynamic", "tiles"),
+    "tokens": ("budget",),
     "tiles": ("tiles",),
     "grids": ("tiles",),
     "thumbnail": ("tiles",),
@@ -70,6 +71,11 @@ def check_together(spec: ImageSpec) -> None:
             f"crop_from={spec.crop_from} is less than the {spec.height} x {spec.width} pixels to "
             "be cut out; give at least as many, or leave it out"
         )
+    if spec.resize == "budget" and (spec.tokens is None or spec.normalize is not None):
+        raise PlanError(
+            "resize='budget' needs tokens=, the most of an image, and takes normalize=None: models "
+            "of this form take pixels from 0 to 1"
+        )
     if spec.longest is not None:
         for name in ("min_pixels", "max_pixels", "tiles", "grids", "fill"):
             if (value := getattr(spec, name)) is not None:
@@ -94,7 +100,7 @@ def check_together(spec: ImageSpec) -> None:
             f"merge={spec.merge} says nothing without the side of the patches that are merged; "
             "give patch too"
         )
-    elif spec.patch is not None and min(spec.height, spec.width) < unit:
+    elif spec.resize != "budget" and spec.patch and min(spec.height, spec.width) < unit:
         raise PlanError(
             f"size {spec.height} x {spec.width} is smaller than one token of {unit} x {unit} "
             "pixels; give a larger size or a smaller patch"

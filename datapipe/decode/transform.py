@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datapipe.decode.forms.budget import BudgetTransform
 from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.image_transform import ImageTransform
 from datapipe.decode.forms.native import NativeTransform
@@ -17,6 +18,7 @@ __all__ = ["Draw", "ImageTransform", "Placement", "form_of", "make_transform"]
 _FORMS: dict[str, type[ImageTransform]] = {
     "shortest": PaddedTransform,
     "dynamic": PaddedTransform,
+    "budget": BudgetTransform,
     "native": NativeTransform,
     "tiles": TilesTransform,
 }

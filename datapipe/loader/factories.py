@@ -135,10 +135,11 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: Work) -> TokenCon
         return None
     check_texts(texts, [part.name for part in origin.parts])
     if plan.unit == "pack" and texts[0].encoder.spec.token_types:
+        named = f"TextSpec(token_types={texts[0].encoder.spec.token_types!r})"
         raise PlanError(
-            "pack= with TextSpec(token_types=True): Gemma 3 in transformers 5.23 takes the token "
-            "types of a pack for those of other tokens, as it counts from the beginning of each "
-            "sample; give batch_size= or max_tokens=, with buckets= for less padding"
+            f"pack= with {named}: the Gemma models of transformers 5.23 let the tokens of an image "
+            "see each other, and count them from the beginning of each sample, of which a pack has "
+            "many; give batch_size= or max_tokens=, with buckets= for less padding"
         )
     total, segments = work.batch.pad_to, None
     if work.static_shapes:

@@ -11,6 +11,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
 from datapipe.models.gemma3 import gemma3
+from datapipe.models.gemma4 import gemma4
 from datapipe.models.glm4v import glm4v
 from datapipe.models.idefics3 import idefics3
 from datapipe.models.internvl import internvl
@@ -42,6 +43,7 @@ MODELS: dict[str, dict[str, Family]] = {
     "qwen3_5_moe": _QWEN3_VL,
     "internvl": {"InternVLProcessor": internvl},
     "gemma3": {"Gemma3Processor": gemma3},
+    "gemma4": {"Gemma4Processor": gemma4},
     "llava": {"LlavaProcessor": llava, "PixtralProcessor": pixtral},
     "llava_next": {"LlavaNextProcessor": llava_next},
     "mistral3": {"PixtralProcessor": pixtral},

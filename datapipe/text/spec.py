@@ -103,7 +103,8 @@ class TextSpec:
         add_bos: whether a text begins with what its tokenizer puts before one, such as `<s>`, where
             the template does not write it. Processors of transformers do that.
         token_types: whether batches have `token_type_ids`, int64 of the shape of `input_ids`: 1 at
-            the tokens of images and 0 elsewhere, as Gemma 3 takes them.
+            the tokens of images and 0 elsewhere, as Gemma 3 takes them. "mm_token_type_ids" names
+            them as Gemma 4 does.
 
     Raises:
         PlanError: a value is not one of these, or they contradict each other.
@@ -124,7 +125,7 @@ class TextSpec:
     overlong: Overlong = "raise"
     system: str | None = None
     add_bos: bool = False
-    token_types: bool = False
+    token_types: bool | Literal["mm_token_type_ids"] = False
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)

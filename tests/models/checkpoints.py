@@ -16,6 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
@@ -98,6 +100,16 @@ _GLM: dict[str, Any] = {
         *("<|begin_of_video|>", "<|end_of_video|>", "<|video|>"),
     ),
 }
+# Of Gemma 4's, what concerns texts and images.
+GEMMA_4 = (
+    "{{ bos_token }}{%- for message in messages -%}"
+    "{%- set role = 'model' if message.role == 'assistant' else message.role -%}"
+    "{{- '<|turn>' + role + '\n' -}}{%- if message.content is string -%}"
+    "{{- message.content | trim -}}{%- else -%}{%- for item in message.content -%}"
+    "{%- if item.type == 'text' -%}{{- item.text | trim -}}{%- elif item.type == 'image' -%}"
+    "{{- '<|image|>' -}}{%- endif -%}{%- endfor -%}{%- endif -%}{{- '<turn|>\n' -}}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|turn>model\n' -}}{%- endif -%}"
+)
 _TILE_NAMES = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
 _IDEFICS: dict[str, Any] = {
     "template": SMOLVLM,
@@ -152,6 +164,8 @@ class Case:
         # The check of its parts needs the classes of videos, which need torchvision.
         with patch.object(ProcessorMixin, "check_argument_for_proper_class"):
             videos: dict[str, Any] = {}
+            if self.processor is Gemma4Processor:
+                videos = {"video_processor": None, "feature_extractor": None}
             if self.processor is SmolVLMProcessor:
                 videos["video_processor"] = SimpleNamespace(num_frames=1, fps=1)
             return self.processor(
@@ -260,6 +274,23 @@ CASES = {
                 "eoi_token": "<end_of_image>",
                 "image_token": "<image_soft_token>",
             },
+        ),
+        Case(
+            model_type="gemma4",
+            source="google/gemma-4-E4B-it",
+            processor=Gemma4Processor,
+            images=Gemma4ImageProcessorPil,
+            template=GEMMA_4,
+            answer=r"<\|turn>model\n(.*?<turn\|>)",
+            names={
+                "boi_token": "<|image>",
+                "eoi_token": "<image|>",
+                "image_token": "<|image|>",
+                "boa_token": "<|audio>",
+                "eoa_token": "<audio|>",
+                "audio_token": "<|audio|>",
+            },
+            added=("<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>"),
         ),
         Case(
             model_type="llava",

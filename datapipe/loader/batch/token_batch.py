@@ -63,7 +63,8 @@ def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
         elif encoder.image_token != first.image_token:
             problem = f"repeat {first.image_token!r} and {encoder.image_token!r} for an image"
         elif encoder.spec.token_types != first.spec.token_types:
-            problem = "have token_type_ids and none: token_types=True and token_types=False"
+            here, there = first.spec.token_types, encoder.spec.token_types
+            problem = f"differ in their token types: token_types={here!r} and {there!r}"
         elif encoder.pad_id != first.pad_id:
             problem = f"are padded with token {first.pad_id} and token {encoder.pad_id}"
         elif (text.image_grids is None) != (texts[0].image_grids is None):
@@ -172,8 +173,9 @@ class TokenSlots:
     def result(self) -> dict[str, Any]:
         """Return the arguments of the model."""
         result = self._batch.result()
-        if self._kinds[0].encoder.spec.token_types:
-            result["token_type_ids"] = (result["input_ids"] == self._image_id).long()
+        if types := self._kinds[0].encoder.spec.token_types:
+            name = "token_type_ids" if types is True else types
+            result[name] = (result["input_ids"] == self._image_id).long()
         return result
 
     def _number(self, slot: int) -> int:

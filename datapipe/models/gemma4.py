@@ -1,0 +1,47 @@
+"""Gemma 4: images that fill a budget of tokens.
+
+`Gemma4Processor` with `Gemma4ImageProcessor`. An image is a run of `<|image|>` between `<|image>`
+and `<image|>`. In the larger models, tokens of an image see each other, for which they take
+`mm_token_type_ids`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from datapipe.decode.spec import ImageSpec
+from datapipe.models.files import ModelFiles, pixel_options
+from datapipe.text.image_markup import ImageMarkup
+from datapipe.text.spec import TextSpec
+
+_ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+
+
+def gemma4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family.
+
+    Raises:
+        PlanError: its image processor has an option that cannot be followed.
+    """
+    images = files.images
+    options = pixel_options(files, mean=_ZERO, std=_ONE)
+    if images.get("do_normalize", False) and options["normalize"] != (_ZERO, _ONE):
+        raise files.refuse("its images are normalised (do_normalize=true)")
+    image = ImageSpec(
+        resize="budget",
+        patch=images.get("patch_size", 16),
+        merge=images.get("pooling_kernel_size", 3),
+        tokens=images.get("max_soft_tokens", 280),
+        dtype=torch.float32,
+        **options | {"normalize": None},
+    )
+    text = files.config.get("text_config") or {}
+    vision = text.get("use_bidirectional_attention") == "vision"
+    return image, TextSpec(
+        tokenizer=files.tokenizer,
+        template=files.template,
+        image_token="<|image|>",
+        image_markup=ImageMarkup(start="<|image>", end="<image|>"),
+        add_bos=True,
+        token_types="mm_token_type_ids" if vision else False,
+    )

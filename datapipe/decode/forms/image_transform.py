@@ -32,7 +32,8 @@ class ImageTransform(ABC):
 
     Attributes:
         padded: whether rows are as large as the largest image of a batch.
-        nested: whether `pixel_values` of a batch have one axis in front, of length 1.
+        nested: whether `pixel_values` of a batch have one axis in front, of length 1. Models of
+            this form take rows of zeros for padding, which has no tokens.
         spec: of the images.
         dtype: of `pixel_values`.
     """

@@ -274,13 +274,14 @@ class ImageSlots:
         return {slots[image]: error for image, error in failed.items()}
 
     def empty(self, slot: int) -> None:
-        """Fill the rows of a slot with zeros."""
+        """Fill the rows of a slot with zeros; with ones where models take zeros for padding."""
         first, stop = int(self.first[slot]), int(self.first[slot + 1])
         self._empty[first:stop] = True
         if self._encoded is not None:
             self._encoded[first:stop] = [None] * (stop - first)
             return
-        self.pixels[int(self._rows[first]) : int(self._rows[stop])] = 0
+        value = int(self._context.transforms[0].nested)
+        self.pixels[int(self._rows[first]) : int(self._rows[stop])] = value
         if self._geometry is not None:
             self._geometry[first:stop] = 0
 

@@ -120,7 +120,8 @@ class DevicePrefetcher:
                     if complete is not None:
                         pixels = carried[PIXELS] = complete(pixels, carry)
                     empty = carry(blank) if blank is not None and bool(blank.any()) else None
-                    pixels = self._finish(pixels, empty, carried.get("image_sizes"))
+                    sizes = carried.get("image_sizes")
+                    pixels = self._finish(pixels, empty, sizes, int(nested))
                     carried[PIXELS] = pixels[None] if nested else pixels
             finally:
                 mark = self._lane.mark()
@@ -135,8 +136,11 @@ class DevicePrefetcher:
         self._drop_copied()
         return sent.batch
 
-    def _finish(self, pixels: Tensor, blank: Tensor | None, sizes: Any) -> Tensor:
-        """Return normalised pixels of the dtype and layout that were asked for."""
+    def _finish(self, pixels: Tensor, blank: Tensor | None, sizes: Any, value: int) -> Tensor:
+        """Return normalised pixels of the dtype and layout that were asked for.
+
+        Rows without an image get `value`.
+        """
         images = pixels.ndim == 4
         last = images and self._channels_last
         if self._dtype is None or (self._dtype == pixels.dtype and self._mean_std is None):
@@ -154,7 +158,7 @@ class DevicePrefetcher:
         if images and self._padded and isinstance(sizes, Tensor):
             zero_outside(done, sizes)
         if blank is not None:
-            done.masked_fill_(blank.view(-1, *(1 for _ in done.shape[1:])), 0)
+            done.masked_fill_(blank.view(-1, *(1 for _ in done.shape[1:])), value)
         return done
 
     def _drop_copied(self) -> None:

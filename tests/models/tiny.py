@@ -1,0 +1,205 @@
+"""Tiny models of the families, with checkpoints whose images are as small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import transformers
+
+from .checkpoints import CASES, Case
+
+_SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+_TEXT = {
+    **_SIZES,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "use_cache": False,  # with one, packs are not looked for in position_ids
+}
+_VISION = {**_SIZES, "num_hidden_layers": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiny:
+    """A tiny model of a family.
+
+    Attributes:
+        case: its checkpoint.
+        config: returns its config, from the number of tokens.
+        image: its image token.
+        packs: whether its attention keeps the samples of a pack apart.
+    """
+
+    case: Case
+    config: Callable[[int], Any]
+    image: str
+    packs: bool = True
+
+    def build(self, attention: str) -> torch.nn.Module:
+        """Return it in float64, with weights that make attention matter."""
+        processor = self.case.make()
+        config = self.config(len(processor.tokenizer) + 8)
+        config.image_token_id = processor.tokenizer.convert_tokens_to_ids(self.image)
+        torch.manual_seed(0)
+        auto: Any = transformers.AutoModelForImageTextToText
+        made: torch.nn.Module = auto.from_config(config, attn_implementation=attention)
+        for parameter in made.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.2)
+        return made.double().eval()
+
+
+def _of(source: str, **changes: Any) -> Case:
+    return replace(CASES[source], **changes)
+
+
+def _gemma3(vocabulary: int) -> Any:
+    return transformers.Gemma3Config(
+        text_config={**_TEXT, "vocab_size": vocabulary},
+        vision_config={**_VISION, "image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+    )
+
+
+def _pixtral_tower(patch: int) -> dict[str, Any]:
+    return {
+        **_VISION,
+        "head_dim": 8,
+        "image_size": 112,
+        "patch_size": patch,
+        "model_type": "pixtral",
+    }
+
+
+def _pixtral(vocabulary: int) -> Any:
+    return transformers.LlavaConfig(
+        vision_config=_pixtral_tower(16),
+        text_config={**_TEXT, "vocab_size": vocabulary, "model_type": "mistral"},
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )
+
+
+def _mistral3(vocabulary: int) -> Any:
+    return transformers.Mistral3Config(
+        vision_config=_pixtral_tower(14),
+        text_config={**_TEXT, "vocab_size": vocabulary, "model_type": "mistral"},
+        spatial_merge_size=2,
+        vision_feature_layer=-1,
+    )
+
+
+def _idefics3(vocabulary: int) -> Any:
+    return transformers.Idefics3Config(
+        vision_config={**_VISION, "image_size": 28, "patch_size": 14},
+        text_config={**_TEXT, "vocab_size": vocabulary, "model_type": "llama"},
+        scale_factor=2,
+        use_cache=False,
+    )
+
+
+def _smolvlm(vocabulary: int) -> Any:
+    return transformers.SmolVLMConfig(
+        vision_config={**_VISION, "image_size": 28, "patch_size": 14},
+        text_config={**_TEXT, "vocab_size": vocabulary, "model_type": "llama"},
+        scale_factor=2,
+        use_cache=False,
+    )
+
+
+def _glm4v(vocabulary: int) -> Any:
+    rotation = {"rope_type": "default", "mrope_section": [2, 1, 1], "partial_rotary_factor": 1.0}
+    return transformers.Glm4vConfig(
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 4,
+            "depth": 1,
+            "out_hidden_size": 32,
+            "image_size": 112,
+        },
+        text_config={**_TEXT, "vocab_size": vocabulary, "rope_parameters": rotation},
+    )
+
+
+def _gemma4(vocabulary: int) -> Any:
+    return transformers.Gemma4Config(
+        text_config={
+            **_TEXT,
+            "vocab_size": vocabulary,
+            "vocab_size_per_layer_input": vocabulary,
+            "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 0,
+            "global_head_dim": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        vision_config={
+            **_VISION,
+            "num_key_value_heads": 4,
+            "head_dim": 8,
+            "patch_size": 16,
+            "pooling_kernel_size": 3,
+        },
+        audio_config=None,
+    )
+
+
+TINY = {
+    "gemma3": Tiny(
+        case=_of(
+            "google/gemma-3-4b-it",
+            image_options={"size": {"height": 28, "width": 28}},
+            options={"image_seq_length": 4},
+        ),
+        config=_gemma3,
+        image="<image_soft_token>",
+        packs=False,
+    ),
+    "pixtral": Tiny(
+        case=_of("mistral-community/pixtral-12b", image_options={"size": {"longest_edge": 96}}),
+        config=_pixtral,
+        image="[IMG]",
+    ),
+    "mistral3": Tiny(
+        case=_of(
+            "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+            image_options={"size": {"longest_edge": 112}},
+        ),
+        config=_mistral3,
+        image="[IMG]",
+    ),
+    "idefics3": Tiny(
+        case=_of(
+            "HuggingFaceM4/Idefics3-8B-Llama3",
+            image_options={"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 28}},
+            options={"image_seq_len": 1},
+        ),
+        config=_idefics3,
+        image="<image>",
+    ),
+    "smolvlm": Tiny(
+        case=_of(
+            "HuggingFaceTB/SmolVLM2-2.2B-Instruct",
+            image_options={"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 28}},
+            options={"image_seq_len": 1},
+        ),
+        config=_smolvlm,
+        image="<image>",
+    ),
+    "glm4v": Tiny(
+        case=_of(
+            "zai-org/GLM-4.1V-9B-Thinking",
+            image_options={"size": {"shortest_edge": 6272, "longest_edge": 25088}},
+        ),
+        config=_glm4v,
+        image="<|image|>",
+    ),
+    "gemma4": Tiny(
+        case=_of("google/gemma-4-E4B-it", image_options={"max_soft_tokens": 70}),
+        config=_gemma4,
+        image="<|image|>",
+    ),
+}

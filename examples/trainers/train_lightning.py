@@ -42,12 +42,12 @@ class Packs(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide by the labels of all packs of the step; Lightning clips gradients after this."""
-        labels = max(1, self.labels)
         summed: Any = self.all_gather(self.summed)
         for parameter in self.parameters():
             if parameter.grad is not None:
-                parameter.grad /= labels
-        self.print(f"step {self.global_step + 1}  loss {float(summed.sum() / labels)}")
+                parameter.grad /= max(1, self.labels)
+        loss = float(summed.sum() / max(1, self.labels))
+        self.print(f"step {self.global_step + 1}  loss {loss}")
         self.summed, self.labels = torch.zeros(()), 0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -75,5 +75,6 @@ if __name__ == "__main__":
     )
     try:
         trainer.fit(Packs(asked), ckpt_path="last")
+        trainer.save_checkpoint(asked.out / "last.ckpt")
     except (ValueError, OSError) as error:  # datapipe's own errors are such too
         sys.exit(f"train_lightning: {error}")

@@ -1,0 +1,115 @@
+"""Trainers that people have, on packs: the losses of a plain loop, and again after a kill."""
+
+from __future__ import annotations
+
+import gc
+import runpy
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from .tiny_checkpoint import save_tiny_checkpoint
+from .trainer_runs import EXAMPLES, FOLDER, Example, Process
+
+STEPS = 8  # into the second epoch, of 7 packs
+QUICK = "train_torchtitan"
+ALL = [
+    pytest.param(each, id=name, marks=() if name == QUICK else pytest.mark.campaign)
+    for name, each in EXAMPLES.items()
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_checkpoint(tmp_path_factory.mktemp("Qwen2.5-VL-tiny"))
+
+
+def test_every_file_is_an_example_that_is_tested() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
+def test_an_example_is_short(example: Example) -> None:
+    assert len(example.path.read_text().splitlines()) < 80
+
+
+@pytest.mark.parametrize("example", ALL)
+def test_a_killed_run_goes_on_by_the_same_command_with_the_same_packs_and_losses(
+    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
+) -> None:
+    whole = Process(example.line(checkpoint, shards, tmp_path / "a", STEPS), tmp_path / "whole")
+    line = example.line(checkpoint, shards, tmp_path / "b", STEPS)
+    killed = Process(line, tmp_path / "killed", KILL_AT="5")
+    assert killed.wait() == -signal.SIGKILL, killed.errors
+    resumed = Process(line, tmp_path / "resumed")
+    assert whole.wait() == 0, whole.errors
+    assert resumed.wait() == 0, resumed.errors
+
+    steps = list(whole.losses.items())
+    assert [step for step, _ in steps] == list(range(1, STEPS + 1))
+    assert len(set(whole.losses.values())) == STEPS
+    plain = example.plain_losses(checkpoint, shards, STEPS, 1)
+    assert list(whole.losses.values()) == pytest.approx(plain, rel=1e-5)
+    assert len(set(whole.batches)) == STEPS
+    assert list(killed.losses.items()) == steps[:5]
+    assert list(resumed.losses.items()) == steps[3:]
+    assert killed.batches == whole.batches[:5]
+    assert resumed.batches == whole.batches[3:]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
+def test_the_labels_of_accumulated_packs_count_the_same_and_a_finished_run_does_nothing(
+    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
+) -> None:
+    accumulate = 2 if example.accumulates else 1
+    line = example.line(checkpoint, shards, tmp_path / "out", STEPS, accumulate)
+    run = Process(line, tmp_path / "run")
+    plain = example.plain_losses(checkpoint, shards, STEPS, accumulate)
+    assert run.wait() == 0, run.errors
+    assert list(run.losses.values()) == pytest.approx(plain, rel=1e-5)
+    again = Process(line, tmp_path / "again")
+    assert again.wait() == 0, again.errors
+    assert again.losses == {}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
+def test_two_ranks_learn_what_one_does_with_two_packs_a_step(
+    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
+) -> None:
+    steps = 3
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "ACCELERATE_USE_CPU": "1",
+    }
+    line = example.line(checkpoint, shards, tmp_path / "out", steps)
+    ranks = [
+        Process(line, tmp_path / f"rank-{rank}", RANK=str(rank), LOCAL_RANK=str(rank), **common)
+        for rank in range(2)
+    ]
+    plain = example.plain_losses(checkpoint, shards, steps, 2)
+    for rank in ranks:
+        assert rank.wait() == 0, rank.errors
+    assert list(ranks[0].losses.values()) == pytest.approx(plain, rel=1e-4)
+    assert not set(ranks[0].batches) & set(ranks[1].batches)
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_path_ends_with_one_line(
+    example: Example, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", example.line(checkpoint, tmp_path / "none", tmp_path, STEPS))
+    with pytest.raises(SystemExit, match=f"{example.name}: .*/none: no such folder; give the one"):
+        runpy.run_path(str(example.path), run_name="__main__")
+    gc.collect()  # frameworks keep what they have in reference cycles

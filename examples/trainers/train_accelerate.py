@@ -2,8 +2,7 @@
 
     accelerate launch examples/trainers/train_accelerate.py MODEL/ shards/ out/ --pack 8192
 
-After any interruption the same command goes on with the last checkpoint, and repeats the losses
-of an uninterrupted run.
+The same command resumes exactly after any interruption.
 """
 
 import argparse

@@ -2,8 +2,7 @@
 
     python examples/trainers/train_hf_trainer.py --model MODEL/ --shards shards/ --output_dir out/
 
-After any interruption the same command goes on with the last checkpoint, and repeats the losses
-of an uninterrupted run. For 8 GPUs: `torchrun --nproc-per-node 8`.
+The same command resumes exactly after any interruption. For 8 GPUs: `torchrun --nproc-per-node 8`.
 """
 
 import json
@@ -53,6 +52,10 @@ def mean_loss(outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
 
 
 def train(data: Data, args: transformers.TrainingArguments) -> None:
+    if args.n_gpu > 1:
+        raise ValueError(
+            "a pack cannot be divided between GPUs; start a process for each by torchrun"
+        )
     run = datapipe.RunSpec(max_steps=args.max_steps * args.gradient_accumulation_steps)
     options: dict[str, Any] = {"model": data.model, "pack": data.pack, "epochs": None, "run": run}
     loader = datapipe.make_loader(data.shards, **options, device=args.device)
@@ -70,8 +73,7 @@ def train(data: Data, args: transformers.TrainingArguments) -> None:
 
 
 if __name__ == "__main__":
-    kinds: Any = (Data, transformers.TrainingArguments)
-    parser = HfArgumentParser(kinds)
+    parser = HfArgumentParser((Data, transformers.TrainingArguments))  # type: ignore[arg-type]
     parser.set_defaults(max_steps=1000, ignore_data_skip=True, logging_steps=1, disable_tqdm=True)
     try:
         train(*parser.parse_args_into_dataclasses())

@@ -2,8 +2,7 @@
 
     python examples/trainers/train_lightning.py MODEL/ shards/ out/ --pack 8192
 
-After any interruption the same command goes on with the last checkpoint, and repeats the losses
-of an uninterrupted run. It takes all GPUs of the machine.
+The same command resumes exactly after any interruption. It takes all GPUs of the machine.
 """
 
 import argparse

@@ -2,8 +2,7 @@
 
     python examples/trainers/train_trl.py --model MODEL/ --shards shards/ --output_dir out/
 
-After any interruption the same command goes on with the last checkpoint, and repeats the losses
-of an uninterrupted run. For 8 GPUs: `torchrun --nproc-per-node 8`.
+The same command resumes exactly after any interruption. For 8 GPUs: `torchrun --nproc-per-node 8`.
 """
 
 import json
@@ -68,8 +67,7 @@ def train(data: Data, args: SFTConfig) -> None:
 
 
 if __name__ == "__main__":
-    kinds: Any = (Data, SFTConfig)
-    parser = HfArgumentParser(kinds)
+    parser = HfArgumentParser((Data, SFTConfig))  # type: ignore[arg-type]
     parser.set_defaults(max_steps=1000, ignore_data_skip=True, logging_steps=1, disable_tqdm=True)
     parser.set_defaults(dataset_kwargs={"skip_prepare_dataset": True})
     parser.set_defaults(ddp_find_unused_parameters=True)  # vision, in packs without an image

@@ -8,11 +8,16 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+import datapipe
 
 from .tiny_checkpoint import save_tiny_checkpoint
-from .trainer_runs import EXAMPLES, FOLDER, Example, Process
+from .trainer_runs import EXAMPLES, FOLDER, PACK, Example, Process
 
 STEPS = 8  # into the second epoch, of 7 packs
 QUICK = "train_torchtitan"
@@ -34,6 +39,30 @@ def test_every_file_is_an_example_that_is_tested() -> None:
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
 def test_an_example_is_short(example: Example) -> None:
     assert len(example.path.read_text().splitlines()) < 80
+
+
+@pytest.mark.parametrize("told", ["argument", "config"])
+def test_samples_of_a_pack_have_the_losses_that_they_have_alone_without_a_cache(
+    told: str, checkpoint: Path, shards: Path
+) -> None:
+    model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+    options = {"use_cache": False} if told == "argument" else {}
+    if told == "config":
+        model.config.get_text_config().use_cache = False
+    meta = ("key", "valid", "num_items_in_batch")
+    common: dict[str, Any] = {"model": checkpoint, "meta": meta, "num_workers": 0}
+    alone: dict[str, float] = {}
+    for sizes in ({"batch_size": 1}, {"pack": PACK}):
+        for batch in datapipe.make_loader(shards, **common, **sizes):
+            keys, valid = batch.pop("key"), batch.pop("valid").tolist()
+            labels = batch["num_items_in_batch"]
+            with torch.no_grad():
+                loss = float(model(**batch, **options).loss) * labels
+            if "batch_size" in sizes:
+                alone[keys[0]] = loss
+            else:
+                parts = [alone[key] for key, counts in zip(keys, valid, strict=True) if counts]
+                assert loss == pytest.approx(sum(parts), rel=1e-5)
 
 
 @pytest.mark.parametrize("example", ALL)

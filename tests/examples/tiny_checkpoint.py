@@ -45,5 +45,8 @@ def save_tiny_checkpoint(folder: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Qwen2_5_VLForConditionalGeneration(config)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:  # so that attention matters
+                torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(folder)
     return folder

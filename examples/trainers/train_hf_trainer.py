@@ -30,7 +30,8 @@ class LoaderTrainer(transformers.Trainer):
     loader: datapipe.Loader  # its state is the last file of each checkpoint
 
     def get_train_dataloader(self) -> Any:
-        return iter(self.loader)  # of a loader, Trainer would set the epoch
+        # With a cache, samples of a pack see each other. Of a loader, Trainer would set the epoch.
+        return (pack | {"use_cache": False} for pack in self.loader)
 
     def log(self, logs: dict[str, float], *others: Any) -> None:
         super().log(logs, *others)
@@ -53,9 +54,7 @@ def mean_loss(outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
 
 def train(data: Data, args: transformers.TrainingArguments) -> None:
     if args.n_gpu > 1:
-        raise ValueError(
-            "a pack cannot be divided between GPUs; start a process for each by torchrun"
-        )
+        raise ValueError("a pack is not divided between GPUs; start a process for each by torchrun")
     run = datapipe.RunSpec(max_steps=args.max_steps * args.gradient_accumulation_steps)
     options: dict[str, Any] = {"model": data.model, "pack": data.pack, "epochs": None, "run": run}
     loader = datapipe.make_loader(data.shards, **options, device=args.device)
@@ -63,7 +62,6 @@ def train(data: Data, args: transformers.TrainingArguments) -> None:
     last = max(saved, key=lambda folder: int(folder.name.partition("-")[2]), default=None)
     # Of the checkpoint, as Trainer leaves some models with the weights that they have here.
     model = AutoModelForImageTextToText.from_pretrained(last or data.model, dtype=torch.float32)
-    model.config.get_text_config().use_cache = False  # with it, samples of a pack see each other
     trainer = LoaderTrainer(model, args, compute_loss_func=mean_loss)
     trainer.loader = loader
     trainer.remove_callback(PrinterCallback)

@@ -41,14 +41,10 @@ def test_an_example_is_short(example: Example) -> None:
     assert len(example.path.read_text().splitlines()) < 80
 
 
-@pytest.mark.parametrize("told", ["argument", "config"])
 def test_samples_of_a_pack_have_the_losses_that_they_have_alone_without_a_cache(
-    told: str, checkpoint: Path, shards: Path
+    checkpoint: Path, shards: Path
 ) -> None:
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
-    options = {"use_cache": False} if told == "argument" else {}
-    if told == "config":
-        model.config.get_text_config().use_cache = False
     meta = ("key", "valid", "num_items_in_batch")
     common: dict[str, Any] = {"model": checkpoint, "meta": meta, "num_workers": 0}
     alone: dict[str, float] = {}
@@ -57,7 +53,7 @@ def test_samples_of_a_pack_have_the_losses_that_they_have_alone_without_a_cache(
             keys, valid = batch.pop("key"), batch.pop("valid").tolist()
             labels = batch["num_items_in_batch"]
             with torch.no_grad():
-                loss = float(model(**batch, **options).loss) * labels
+                loss = float(model(**batch, use_cache=False).loss) * labels
             if "batch_size" in sizes:
                 alone[keys[0]] = loss
             else:

@@ -7,6 +7,7 @@ import runpy
 import signal
 import socket
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,48 @@ from .trainer_runs import EXAMPLES, FOLDER, PACK, Example, Process
 
 STEPS = 8  # into the second epoch, of 7 packs
 QUICK = "train_torchtitan"
-ALL = [
-    pytest.param(each, id=name, marks=() if name == QUICK else pytest.mark.campaign)
-    for name, each in EXAMPLES.items()
+EACH = [
+    pytest.param(
+        example,
+        id=name,
+        marks=pytest.mark.skipif(
+            find_spec(example.package) is None,
+            reason=f"{example.package} is not installed; `make install` does it",
+        ),
+    )
+    for name, example in EXAMPLES.items()
+]
+ONE_QUICK = [
+    pytest.param(
+        *each.values,
+        id=each.id,
+        marks=each.marks if each.id == QUICK else [*each.marks, pytest.mark.campaign],
+    )
+    for each in EACH
 ]
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_checkpoint(tmp_path_factory.mktemp("Qwen2.5-VL-tiny"))
+
+
+def two_ranks(line: list[str], folder: Path) -> list[Process]:
+    """Start an example in two processes that find each other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "ACCELERATE_USE_CPU": "1",
+    }
+    return [
+        Process(line, folder / f"rank-{rank}", RANK=str(rank), LOCAL_RANK=str(rank), **common)
+        for rank in range(2)
+    ]
 
 
 def test_every_file_is_an_example_that_is_tested() -> None:
@@ -61,7 +95,7 @@ def test_samples_of_a_pack_have_the_losses_that_they_have_alone_without_a_cache(
                 assert loss == pytest.approx(sum(parts), rel=1e-5)
 
 
-@pytest.mark.parametrize("example", ALL)
+@pytest.mark.parametrize("example", ONE_QUICK)
 def test_a_killed_run_goes_on_by_the_same_command_with_the_same_packs_and_losses(
     example: Example, checkpoint: Path, shards: Path, tmp_path: Path
 ) -> None:
@@ -86,7 +120,7 @@ def test_a_killed_run_goes_on_by_the_same_command_with_the_same_packs_and_losses
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
+@pytest.mark.parametrize("example", EACH)
 def test_the_labels_of_accumulated_packs_count_the_same_and_a_finished_run_does_nothing(
     example: Example, checkpoint: Path, shards: Path, tmp_path: Path
 ) -> None:
@@ -102,26 +136,13 @@ def test_the_labels_of_accumulated_packs_count_the_same_and_a_finished_run_does_
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
+@pytest.mark.parametrize("example", EACH)
 def test_two_ranks_learn_what_one_does_with_two_packs_a_step(
     example: Example, checkpoint: Path, shards: Path, tmp_path: Path
 ) -> None:
     steps = 3
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    common = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "ACCELERATE_USE_CPU": "1",
-    }
     line = example.line(checkpoint, shards, tmp_path / "out", steps)
-    ranks = [
-        Process(line, tmp_path / f"rank-{rank}", RANK=str(rank), LOCAL_RANK=str(rank), **common)
-        for rank in range(2)
-    ]
+    ranks = two_ranks(line, tmp_path)
     plain = example.plain_losses(checkpoint, shards, steps, 2)
     for rank in ranks:
         assert rank.wait() == 0, rank.errors
@@ -129,7 +150,22 @@ def test_two_ranks_learn_what_one_does_with_two_packs_a_step(
     assert not set(ranks[0].batches) & set(ranks[1].batches)
 
 
-@pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
+@pytest.mark.campaign
+def test_one_rank_goes_on_where_two_were_in_the_loop_as_in_torchtitan(
+    checkpoint: Path, shards: Path, tmp_path: Path
+) -> None:
+    example = EXAMPLES["train_torchtitan"]
+    out = tmp_path / "out"
+    for rank in two_ranks(example.line(checkpoint, shards, out, 3), tmp_path):
+        assert rank.wait() == 0, rank.errors
+    whole = Process(example.line(checkpoint, shards, tmp_path / "whole", 7), tmp_path / "one")
+    alone = Process(example.line(checkpoint, shards, out, 4), tmp_path / "alone")
+    assert alone.wait() == whole.wait() == 0, alone.errors
+    assert list(alone.losses) == [4]
+    assert alone.batches == whole.batches[6:]
+
+
+@pytest.mark.parametrize("example", EACH)
 @pytest.mark.filterwarnings("ignore")
 def test_a_wrong_path_ends_with_one_line(
     example: Example, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,7 @@ class Example:
 
     Attributes:
         name: of it.
+        package: that it needs, and that may be missing.
         fused: whether AdamW is, which rounds in another order.
         decay: weight decay of AdamW.
         rate: factor of the learning rate, by the step and the number of steps.
@@ -37,6 +38,7 @@ class Example:
     """
 
     name: str
+    package: str
     fused: bool = False
     decay: float = 0.01
     rate: Callable[[int, int], float] = lambda step, steps: 1.0
@@ -99,11 +101,14 @@ class Example:
 EXAMPLES = {
     example.name: example
     for example in (
-        Example("train_torchtitan", accumulates=False),
-        Example("train_accelerate", rate=lambda step, steps: min(1.0, 0.1 + 0.09 * step)),
-        Example("train_lightning"),
+        Example("train_torchtitan", "transformers", accumulates=False),
+        Example(
+            "train_accelerate", "accelerate", rate=lambda step, steps: min(1.0, 0.1 + 0.09 * step)
+        ),
+        Example("train_lightning", "pytorch_lightning"),
         Example(
             "train_hf_trainer",
+            "accelerate",
             fused=True,
             decay=0.0,
             rate=lambda step, steps: 1 - step / steps,
@@ -111,6 +116,7 @@ EXAMPLES = {
         ),
         Example(
             "train_trl",
+            "trl",
             fused=True,
             decay=0.0,
             rate=lambda step, steps: 1 - step / steps,

@@ -103,6 +103,7 @@ def test_a_killed_run_goes_on_by_the_same_command_with_the_same_packs_and_losses
     line = example.line(checkpoint, shards, tmp_path / "b", STEPS)
     killed = Process(line, tmp_path / "killed", KILL_AT="5")
     assert killed.wait() == -signal.SIGKILL, killed.errors
+    (tmp_path / "b" / example.incomplete).mkdir(exist_ok=True)
     resumed = Process(line, tmp_path / "resumed")
     assert whole.wait() == 0, whole.errors
     assert resumed.wait() == 0, resumed.errors

@@ -35,6 +35,8 @@ class Example:
         rate: factor of the learning rate, by the step and the number of steps.
         accumulates: whether a step can have several packs.
         hugging: whether its options have the names of transformers.
+        incomplete: folder that a kill leaves in the middle of a later checkpoint; none if files
+            are written at once.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Example:
     rate: Callable[[int, int], float] = lambda step, steps: 1.0
     accumulates: bool = True
     hugging: bool = False
+    incomplete: str = ""
 
     @property
     def path(self) -> Path:
@@ -101,9 +104,12 @@ class Example:
 EXAMPLES = {
     example.name: example
     for example in (
-        Example("train_torchtitan", "transformers", accumulates=False),
+        Example("train_torchtitan", "transformers", accumulates=False, incomplete="step-6"),
         Example(
-            "train_accelerate", "accelerate", rate=lambda step, steps: min(1.0, 0.1 + 0.09 * step)
+            "train_accelerate",
+            "accelerate",
+            rate=lambda step, steps: min(1.0, 0.1 + 0.09 * step),
+            incomplete="part",
         ),
         Example("train_lightning", "pytorch_lightning"),
         Example(
@@ -113,6 +119,7 @@ EXAMPLES = {
             decay=0.0,
             rate=lambda step, steps: 1 - step / steps,
             hugging=True,
+            incomplete="checkpoint-6",
         ),
         Example(
             "train_trl",
@@ -121,6 +128,7 @@ EXAMPLES = {
             decay=0.0,
             rate=lambda step, steps: 1 - step / steps,
             hugging=True,
+            incomplete="checkpoint-6",
         ),
     )
 }
@@ -162,7 +170,11 @@ class Process:
             )
 
     def wait(self) -> int:
-        self._output = self._process.communicate()[0]
+        """Return its exit status."""
+        try:
+            self._output = self._process.communicate(timeout=900)[0]  # a rank may wait in vain
+        finally:
+            self._process.kill()
         return self._process.returncode
 
     @property

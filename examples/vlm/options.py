@@ -1,4 +1,4 @@
-"""Command lines: of `examples.vlm.train` and `generate`, and of the adapters for frameworks."""
+"""Command lines of `examples.vlm.train` and `generate`."""
 
 from __future__ import annotations
 
@@ -107,31 +107,6 @@ def _check_pairs(parser: argparse.ArgumentParser, options: argparse.Namespace) -
             parser.error(f"{one} does nothing without {two}; give both or neither")
     if options.accumulate == "auto" and options.resume:
         parser.error("--accumulate auto could choose another number than before --resume; give it")
-
-
-def parse_short(arguments: list[str] | None, about: str | None) -> argparse.Namespace:
-    """Parse the options of every adapter; `sizes` are `pack=` or `batch_size=` of the loader."""
-    parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("shards", help="what `datapipe pack` wrote")
-    add("--steps", type=int, default=20, help="in all, those before --resume too (default: 20)")
-    add("--pack", type=int, metavar="TOKENS", help="of a pack (default: padded batches)")
-    add("--batch-size", type=int, default=4, metavar="N", help="samples of a padded batch")
-    add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
-    add("--save", type=Path, metavar="FOLDER", help="for checkpoints")
-    add("--save-every", type=int, default=10, metavar="STEPS", help="(default: 10)")
-    add("--resume", type=Path, metavar="CHECKPOINT", help="go on with one")
-    options = parser.parse_args(arguments)
-    for name in ("steps", "accumulate", "save_every"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    if options.resume and not options.resume.exists():
-        parser.error(f"--resume {options.resume}: there is no such checkpoint")
-    padded = options.pack is None
-    options.sizes = {"batch_size": options.batch_size} if padded else {"pack": options.pack}
-    return options
 
 
 def _samples(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -289,3 +291,12 @@ def test_the_command_line_says_plainly_what_is_missing(
     monkeypatch.setattr(example, "find_spec", find_spec)
     with pytest.raises(SystemExit, match="pip install transformers"):
         run(str(shards))
+
+
+def test_the_file_runs_as_a_script_from_any_folder(tmp_path: Path) -> None:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    line = [sys.executable, str(Path(example.__file__).resolve()), "--help"]
+    shown = subprocess.run(
+        line, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True
+    )
+    assert "--family" in shown.stdout

@@ -20,7 +20,6 @@ import datapipe
 from examples.vlm.measure.report import Report
 from examples.vlm.model.config import MODELS
 from examples.vlm.model.inputs import Inputs, make_inputs
-from examples.vlm.model.tiny import make_tiny
 from examples.vlm.model.vlm import VLM, place
 from examples.vlm.options import parse
 from examples.vlm.parallel.context import own_share
@@ -88,7 +87,7 @@ def test_heads_of_keys_need_not_divide_over_the_context() -> None:
 
 def test_adapters_are_not_divided() -> None:
     pytest.importorskip("peft")
-    model, _ = make_tiny()
+    model = make_model("plain")
     check_plain(model)
     Techniques(lora=2).apply(model)
     with pytest.raises(ValueError, match=r" is a peft\..* without adapters"):

@@ -7,8 +7,11 @@ from pathlib import Path
 
 
 def example_pages(folder: Path) -> dict[str, str]:
-    """Return the pages by their path in the site, such as "examples/train_lightning.md"."""
-    return {f"examples/{path.stem}.md": _page(path) for path in sorted(folder.glob("*.py"))}
+    """Return the pages by their path in the site, such as "examples/train_captioner.md"."""
+    paths = sorted([*folder.glob("*.py"), *folder.glob("trainers/*.py")])
+    return {
+        f"examples/{path.relative_to(folder).with_suffix('.md')}": _page(path) for path in paths
+    }
 
 
 def _page(path: Path) -> str:

@@ -29,7 +29,7 @@ def site_path(path: str) -> str | None:
         return ROOT_PAGES[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if re.fullmatch(r"examples/\w+\.py", path):
+    if re.fullmatch(r"examples/(trainers/)?\w+\.py", path):
         return path.removesuffix(".py") + ".md"
     return None
 

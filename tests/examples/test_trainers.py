@@ -1,0 +1,177 @@
+"""Trainers that people have, on packs: the losses of a plain loop, and again after a kill."""
+
+from __future__ import annotations
+
+import gc
+import runpy
+import signal
+import socket
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+import datapipe
+
+from .tiny_checkpoint import save_tiny_checkpoint
+from .trainer_runs import EXAMPLES, FOLDER, PACK, Example, Process
+
+STEPS = 8  # into the second epoch, of 7 packs
+QUICK = "train_torchtitan"
+EACH = [
+    pytest.param(
+        example,
+        id=name,
+        marks=pytest.mark.skipif(
+            find_spec(example.package) is None,
+            reason=f"{example.package} is not installed; `make install` does it",
+        ),
+    )
+    for name, example in EXAMPLES.items()
+]
+ONE_QUICK = [
+    pytest.param(
+        *each.values,
+        id=each.id,
+        marks=each.marks if each.id == QUICK else [*each.marks, pytest.mark.campaign],
+    )
+    for each in EACH
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_checkpoint(tmp_path_factory.mktemp("Qwen2.5-VL-tiny"))
+
+
+def two_ranks(line: list[str], folder: Path) -> list[Process]:
+    """Start an example in two processes that find each other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "ACCELERATE_USE_CPU": "1",
+    }
+    return [
+        Process(line, folder / f"rank-{rank}", RANK=str(rank), LOCAL_RANK=str(rank), **common)
+        for rank in range(2)
+    ]
+
+
+def test_every_file_is_an_example_that_is_tested() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=list(EXAMPLES))
+def test_an_example_is_short(example: Example) -> None:
+    assert len(example.path.read_text().splitlines()) < 80
+
+
+def test_samples_of_a_pack_have_the_losses_that_they_have_alone_without_a_cache(
+    checkpoint: Path, shards: Path
+) -> None:
+    model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+    meta = ("key", "valid", "num_items_in_batch")
+    common: dict[str, Any] = {"model": checkpoint, "meta": meta, "num_workers": 0}
+    alone: dict[str, float] = {}
+    for sizes in ({"batch_size": 1}, {"pack": PACK}):
+        for batch in datapipe.make_loader(shards, **common, **sizes):
+            keys, valid = batch.pop("key"), batch.pop("valid").tolist()
+            labels = batch["num_items_in_batch"]
+            with torch.no_grad():
+                loss = float(model(**batch, use_cache=False).loss) * labels
+            if "batch_size" in sizes:
+                alone[keys[0]] = loss
+            else:
+                parts = [alone[key] for key, counts in zip(keys, valid, strict=True) if counts]
+                assert loss == pytest.approx(sum(parts), rel=1e-5)
+
+
+@pytest.mark.parametrize("example", ONE_QUICK)
+def test_a_killed_run_goes_on_by_the_same_command_with_the_same_packs_and_losses(
+    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
+) -> None:
+    whole = Process(example.line(checkpoint, shards, tmp_path / "a", STEPS), tmp_path / "whole")
+    line = example.line(checkpoint, shards, tmp_path / "b", STEPS)
+    killed = Process(line, tmp_path / "killed", KILL_AT="5")
+    assert killed.wait() == -signal.SIGKILL, killed.errors
+    (tmp_path / "b" / example.incomplete).mkdir(exist_ok=True)
+    resumed = Process(line, tmp_path / "resumed")
+    assert whole.wait() == 0, whole.errors
+    assert resumed.wait() == 0, resumed.errors
+
+    steps = list(whole.losses.items())
+    assert [step for step, _ in steps] == list(range(1, STEPS + 1))
+    assert len(set(whole.losses.values())) == STEPS
+    plain = example.plain_losses(checkpoint, shards, STEPS, 1)
+    assert list(whole.losses.values()) == pytest.approx(plain, rel=1e-5)
+    assert len(set(whole.batches)) == STEPS
+    assert list(killed.losses.items()) == steps[:5]
+    assert list(resumed.losses.items()) == steps[3:]
+    assert killed.batches == whole.batches[:5]
+    assert resumed.batches == whole.batches[3:]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("example", EACH)
+def test_the_labels_of_accumulated_packs_count_the_same_and_a_finished_run_does_nothing(
+    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
+) -> None:
+    accumulate = 2 if example.accumulates else 1
+    line = example.line(checkpoint, shards, tmp_path / "out", STEPS, accumulate)
+    run = Process(line, tmp_path / "run")
+    plain = example.plain_losses(checkpoint, shards, STEPS, accumulate)
+    assert run.wait() == 0, run.errors
+    assert list(run.losses.values()) == pytest.approx(plain, rel=1e-5)
+    again = Process(line, tmp_path / "again")
+    assert again.wait() == 0, again.errors
+    assert again.losses == {}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("example", EACH)
+def test_two_ranks_learn_what_one_does_with_two_packs_a_step(
+    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
+) -> None:
+    steps = 3
+    line = example.line(checkpoint, shards, tmp_path / "out", steps)
+    ranks = two_ranks(line, tmp_path)
+    plain = example.plain_losses(checkpoint, shards, steps, 2)
+    for rank in ranks:
+        assert rank.wait() == 0, rank.errors
+    assert list(ranks[0].losses.values()) == pytest.approx(plain, rel=1e-4)
+    assert not set(ranks[0].batches) & set(ranks[1].batches)
+
+
+@pytest.mark.campaign
+def test_one_rank_goes_on_where_two_were_in_the_loop_as_in_torchtitan(
+    checkpoint: Path, shards: Path, tmp_path: Path
+) -> None:
+    example = EXAMPLES["train_torchtitan"]
+    out = tmp_path / "out"
+    for rank in two_ranks(example.line(checkpoint, shards, out, 3), tmp_path):
+        assert rank.wait() == 0, rank.errors
+    whole = Process(example.line(checkpoint, shards, tmp_path / "whole", 7), tmp_path / "one")
+    alone = Process(example.line(checkpoint, shards, out, 4), tmp_path / "alone")
+    assert alone.wait() == whole.wait() == 0, alone.errors
+    assert list(alone.losses) == [4]
+    assert alone.batches == whole.batches[6:]
+
+
+@pytest.mark.parametrize("example", EACH)
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_path_ends_with_one_line(
+    example: Example, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", example.line(checkpoint, tmp_path / "none", tmp_path, STEPS))
+    with pytest.raises(SystemExit, match=f"{example.name}: .*/none: no such folder; give the one"):
+        runpy.run_path(str(example.path), run_name="__main__")
+    gc.collect()  # frameworks keep what they have in reference cycles

@@ -155,6 +155,7 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: Work) -> TokenCon
         multiple_of=plan.pack_multiple_of * work.batch.multiple_of,
         total=total,
         segments=segments,
+        constants={"use_cache": False} if work.for_model and plan.unit == "pack" else {},
     )
 
 

@@ -94,7 +94,9 @@ def make_loader(
     Every batch is a dict. Without `text` it has `pixel_values`, `images_per_sample`, `text`, `key`
     and `valid`. With it, a batch has the arguments of a Hugging Face model: `pixel_values`,
     `input_ids`, `labels`, and `attention_mask`, or for packs `position_ids`, `cu_seq_lens_q`,
-    `cu_seq_lens_k`, `max_length_q` and `max_length_k`. docs/loading.md has shapes and dtypes.
+    `cu_seq_lens_k`, `max_length_q` and `max_length_k`. Packs for a `model` have `use_cache`, which
+    is False: with a cache, models of Hugging Face let the samples of a pack see each other.
+    docs/loading.md has shapes and dtypes.
 
     Args:
         path: folder that `datapipe pack` or `datapipe convert` wrote, or that holds `.tar` shards
@@ -207,6 +209,7 @@ def make_loader(
         cache=cache if cache is not None and cache.keeps_samples else None,
         static_shapes=packs is not None and packs.static_shapes,
         batch=batch,
+        for_model=model is not None,
     )
     work.check(meta, train_tokens=run.train_tokens is not None)
     plan, units_per_rank = resolve_plan(

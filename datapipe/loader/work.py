@@ -29,6 +29,7 @@ class Work:
         cache: None if no samples are kept.
         static_shapes: whether packs have constant shapes.
         batch: shapes of padded batches.
+        for_model: whether options came from a model of Hugging Face.
     """
 
     image: ImageSpec | None
@@ -40,6 +41,7 @@ class Work:
     cache: CacheSpec | None
     static_shapes: bool
     batch: BatchSpec
+    for_model: bool = False
 
     @property
     def asks_for_dali(self) -> bool:

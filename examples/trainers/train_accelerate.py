@@ -45,7 +45,7 @@ def train(asked: argparse.Namespace) -> None:
         for pack in group:
             with accelerator.accumulate(model):
                 # With a cache, samples of a pack would see each other.
-                loss = model(**pack, num_items_in_batch=labels, use_cache=False).loss
+                loss = model(**pack, num_items_in_batch=labels).loss
                 total += loss.detach()
                 # DDP averages over processes and Accelerate over packs what is to be summed.
                 accelerator.backward(loss * accelerator.num_processes * asked.accumulate)

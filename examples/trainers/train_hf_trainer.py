@@ -30,8 +30,8 @@ class LoaderTrainer(transformers.Trainer):
     loader: datapipe.Loader  # its state is the last file of each checkpoint
 
     def get_train_dataloader(self) -> Any:
-        # With a cache, samples of a pack see each other. Of a loader, Trainer would set the epoch.
-        return (pack | {"use_cache": False} for pack in self.loader)
+        # Not the loader itself, whose epoch Trainer would set.
+        return iter(self.loader)
 
     def log(self, logs: dict[str, float], *others: Any) -> None:
         super().log(logs, *others)

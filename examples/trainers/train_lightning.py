@@ -35,7 +35,7 @@ class Packs(pl.LightningModule):
         """Return the summed loss, times what DDP (ranks) and Lightning (packs) divide it by."""
         self.labels += pack.pop("num_items_in_batch")  # of all ranks
         # With a cache, samples of a pack would see each other.
-        loss: torch.Tensor = self.model(**pack, num_items_in_batch=1, use_cache=False).loss
+        loss: torch.Tensor = self.model(**pack, num_items_in_batch=1).loss
         self.summed = self.summed.to(loss) + loss.detach()
         return loss * self.trainer.world_size * self.trainer.accumulate_grad_batches
 

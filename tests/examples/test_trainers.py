@@ -75,7 +75,7 @@ def test_an_example_is_short(example: Example) -> None:
     assert len(example.path.read_text().splitlines()) < 80
 
 
-def test_samples_of_a_pack_have_the_losses_that_they_have_alone_without_a_cache(
+def test_samples_of_a_pack_have_the_losses_that_they_have_alone(
     checkpoint: Path, shards: Path
 ) -> None:
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
@@ -87,7 +87,7 @@ def test_samples_of_a_pack_have_the_losses_that_they_have_alone_without_a_cache(
             keys, valid = batch.pop("key"), batch.pop("valid").tolist()
             labels = batch["num_items_in_batch"]
             with torch.no_grad():
-                loss = float(model(**batch, use_cache=False).loss) * labels
+                loss = float(model(**batch).loss) * labels
             if "batch_size" in sizes:
                 alone[keys[0]] = loss
             else:

@@ -89,9 +89,7 @@ class Example:
         losses = []
         for group in islice(groups(loader, accumulate, self.name == "train_lightning"), steps):
             labels = sum(pack.pop("num_items_in_batch") for pack in group)
-            loss = sum(
-                learner(**pack, num_items_in_batch=labels, use_cache=False).loss for pack in group
-            )
+            loss = sum(learner(**pack, num_items_in_batch=labels).loss for pack in group)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
             optimizer.step()

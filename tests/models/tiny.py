@@ -17,7 +17,6 @@ _TEXT = {
     "num_hidden_layers": 2,
     "num_key_value_heads": 2,
     "head_dim": 8,
-    "use_cache": False,  # with one, packs are not looked for in position_ids
 }
 _VISION = {**_SIZES, "num_hidden_layers": 1}
 
@@ -97,7 +96,6 @@ def _idefics3(vocabulary: int) -> Any:
         vision_config={**_VISION, "image_size": 28, "patch_size": 14},
         text_config={**_TEXT, "vocab_size": vocabulary, "model_type": "llama"},
         scale_factor=2,
-        use_cache=False,
     )
 
 
@@ -106,7 +104,6 @@ def _smolvlm(vocabulary: int) -> Any:
         vision_config={**_VISION, "image_size": 28, "patch_size": 14},
         text_config={**_TEXT, "vocab_size": vocabulary, "model_type": "llama"},
         scale_factor=2,
-        use_cache=False,
     )
 
 

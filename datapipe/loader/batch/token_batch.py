@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,7 @@ class TokenContext:
         multiple_of: lengths are rounded up to it: of each sample in a pack, of a padded batch.
         total: constant length of batches, see `PackedTokens` and `PaddedTokens`.
         segments: constant number of segments of packed batches.
+        constants: further arguments of the model, the same in each batch.
     """
 
     texts: tuple[TextKind, ...]
@@ -96,6 +97,7 @@ class TokenContext:
     multiple_of: int = 1
     total: int | None = None
     segments: int | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     def kinds_of(self, samples: Int64) -> list[TextKind]:
         """Return the texts of each of n samples."""
@@ -115,6 +117,7 @@ class TokenSlots:
         first = context.texts[0]
         self._pad_id, self._image_id = first.encoder.pad_id, first.encoder.image_id
         self._kinds = context.kinds_of(samples)
+        self._constants = dict(context.constants)
         self._samples = samples
         self._sizes = sizes
         options: dict[str, Any] = {
@@ -176,7 +179,7 @@ class TokenSlots:
         if types := self._kinds[0].encoder.spec.token_types:
             name = "token_type_ids" if types is True else types
             result[name] = (result["input_ids"] == self._image_id).long()
-        return result
+        return result | self._constants
 
     def _number(self, slot: int) -> int:
         """Return the number of a sample in its dataset."""

@@ -14,9 +14,14 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe import ImageSpec, PlanError
 from datapipe.cli.command import app
+from datapipe.models.families import MODELS
 from datapipe.testing import assert_same_batches
 
 from .checkpoints import CASES
+from .table import table, written
+
+UNTRIED = {"glm4v_moe", "pixtral"}
+"""Other names of models whose processor is compared."""
 
 QWEN = CASES["Qwen/Qwen3-VL-8B-Instruct"]
 LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
@@ -160,3 +165,9 @@ def test_an_image_processor_of_another_kind_is_refused(tmp_path: Path) -> None:
     edit(folder / IMAGES, image_processor_type="ViTImageProcessor")
     with pytest.raises(PlanError, match="ViTImageProcessor is neither CLIPImageProcessor nor"):
         datapipe.specs_for(folder)
+
+
+def test_the_page_lists_the_models_that_are_compared() -> None:
+    assert written() == table()
+    known = {kind for kind, processors in MODELS.items() for _ in processors}
+    assert {case.model_type for case in CASES.values()} | UNTRIED == known

@@ -10,7 +10,8 @@ from .tiny import TINY
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 HEAD = "| model_type | processor | packs | options of |\n|---|---|---|---|\n"
-_REFUSED = {tiny.case.model_type for tiny in TINY.values() if not tiny.packs}
+_PACKS = {tiny.case.model_type: tiny.packs for tiny in TINY.values()}
+_PACKS["qwen3_5_moe"] = _PACKS["qwen3_5"]
 
 
 def table() -> str:
@@ -20,8 +21,7 @@ def table() -> str:
         named = case.source if "/" in case.source else "Qwen/Qwen3-VL-8B-Instruct"
         rows.setdefault((case.model_type, case.processor.__name__), []).append(named)
     return HEAD + "".join(
-        f"| `{kind}` | {processor} | {'refused' if kind in _REFUSED else 'yes'} | "
-        f"{', '.join(sources)} |\n"
+        f"| `{kind}` | {processor} | {_PACKS.get(kind, 'yes')} | {', '.join(sources)} |\n"
         for (kind, processor), sources in sorted(rows.items())
     )
 

@@ -29,13 +29,13 @@ class Tiny:
         case: its checkpoint.
         config: returns its config, from the number of tokens.
         image: its image token.
-        packs: whether its attention keeps the samples of a pack apart.
+        packs: "yes" if its attention keeps the samples of a pack apart, or what docs say.
     """
 
     case: Case
     config: Callable[[int], Any]
     image: str
-    packs: bool = True
+    packs: str = "yes"
 
     def build(self, attention: str) -> torch.nn.Module:
         """Return it in float64, with weights that make attention matter."""
@@ -144,7 +144,125 @@ def _gemma4(vocabulary: int) -> Any:
     )
 
 
+_AXES = {"rope_type": "default", "mrope_section": [2, 1, 1]}
+_QWEN_LIMITS = {"min_pixels": 3136, "max_pixels": 25088}
+
+
+def _qwen2_5_vl(vocabulary: int) -> Any:
+    return transformers.Qwen2_5_VLConfig(
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 4,
+            "depth": 2,
+            "out_hidden_size": 32,
+            "fullatt_block_indexes": [1],
+            "patch_size": 14,
+        },
+        text_config={**_TEXT, "vocab_size": vocabulary, "rope_parameters": _AXES},
+    )
+
+
+def _qwen3_tower() -> dict[str, Any]:
+    return {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 4,
+        "depth": 2,
+        "out_hidden_size": 32,
+        "deepstack_visual_indexes": [0],
+        "num_position_embeddings": 64,
+    }
+
+
+def _qwen3_vl(vocabulary: int) -> Any:
+    return transformers.Qwen3VLConfig(
+        vision_config=_qwen3_tower(),
+        text_config={**_TEXT, "vocab_size": vocabulary, "rope_parameters": _AXES},
+    )
+
+
+def _qwen3_5(vocabulary: int) -> Any:
+    return transformers.Qwen3_5Config(
+        vision_config=_qwen3_tower(),
+        text_config={
+            **_TEXT,
+            "vocab_size": vocabulary,
+            "rope_parameters": _AXES | {"partial_rotary_factor": 1.0},
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+    )
+
+
+def _internvl(vocabulary: int) -> Any:
+    return transformers.InternVLConfig(
+        vision_config={**_VISION, "image_size": [28, 28], "patch_size": [14, 14]},
+        text_config={**_TEXT, "vocab_size": vocabulary, "model_type": "qwen2"},
+        image_seq_length=1,
+        downsample_ratio=0.5,
+    )
+
+
+def _llava_next(vocabulary: int) -> Any:
+    return transformers.LlavaNextConfig(
+        vision_config={
+            **_VISION,
+            "num_hidden_layers": 2,
+            "image_size": 28,
+            "patch_size": 14,
+            "model_type": "clip_vision_model",
+        },
+        text_config={**_TEXT, "vocab_size": vocabulary, "model_type": "llama"},
+        image_grid_pinpoints=_PINPOINTS,
+    )
+
+
+_PINPOINTS = [[28, 56], [56, 28], [56, 56]]
 TINY = {
+    "qwen2_5_vl": Tiny(
+        case=_of("Qwen/Qwen2.5-VL-7B-Instruct", image_options=_QWEN_LIMITS),
+        config=_qwen2_5_vl,
+        image="<|image_pad|>",
+    ),
+    "qwen3_vl": Tiny(
+        case=_of(
+            "Qwen/Qwen3-VL-8B-Instruct",
+            image_options=_QWEN_LIMITS | {"patch_size": 16},
+        ),
+        config=_qwen3_vl,
+        image="<|image_pad|>",
+    ),
+    "qwen3_5": Tiny(
+        case=_of("qwen3_5", image_options=_QWEN_LIMITS | {"patch_size": 16}),
+        config=_qwen3_5,
+        packs="need flash-linear-attention; not compared",
+        image="<|image_pad|>",
+    ),
+    "internvl": Tiny(
+        case=_of(
+            "OpenGVLab/InternVL3-8B-hf",
+            image_options={"size": {"height": 28, "width": 28}, "crop_to_patches": True},
+            options={"image_seq_length": 1},
+        ),
+        config=_internvl,
+        image="<IMG_CONTEXT>",
+    ),
+    "llava_next": Tiny(
+        case=_of(
+            "llava-hf/llava-v1.6-vicuna-7b-hf",
+            image_options={
+                "size": {"shortest_edge": 28},
+                "crop_size": {"height": 28, "width": 28},
+                "image_grid_pinpoints": _PINPOINTS,
+            },
+        ),
+        config=_llava_next,
+        image="<image>",
+    ),
     "gemma3": Tiny(
         case=_of(
             "google/gemma-3-4b-it",
@@ -153,7 +271,7 @@ TINY = {
         ),
         config=_gemma3,
         image="<image_soft_token>",
-        packs=False,
+        packs="refused",
     ),
     "pixtral": Tiny(
         case=_of("mistral-community/pixtral-12b", image_options={"size": {"longest_edge": 96}}),

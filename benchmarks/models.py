@@ -1,0 +1,140 @@
+"""Samples per second of batches for a model: `make_loader(model=)` and the model's own processor.
+
+Each known checkpoint gets the same photographs of about 0.2 MPix with conversations, in padded
+batches of 8. The processor runs in the workers of a torch DataLoader, which decode with Pillow and
+collate; it is that of transformers with the backend of Pillow. Options of the processors are those
+of the published checkpoints, their tokenizers are small. A rate begins after the first batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+import datapipe
+from benchmarks.chats import chats
+from benchmarks.common import Contestant, Run, aligned, compete, machine, parse, write_json
+from benchmarks.data import photographs
+from tests.models.checkpoints import CASES, Case
+
+BATCH = 8
+
+
+class Conversations(Dataset[tuple[list[dict[str, Any]], list[Image.Image]]]):
+    """Conversations in the form of processors, and their decoded images."""
+
+    def __init__(self, samples: int) -> None:
+        raw = Path(f"build/bench/chats-{samples}")
+        self._images = photographs(samples).raw
+        self._records = json.loads((raw / "data.json").read_text())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, number: int) -> tuple[list[dict[str, Any]], list[Image.Image]]:
+        record = self._records[number]
+        messages = []
+        for turn in record["conversations"]:
+            role = "user" if turn["from"] == "human" else "assistant"
+            text = turn["value"]
+            parts: list[dict[str, Any]] = [{"type": "image"}] * text.count("<image>")
+            parts.append({"type": "text", "text": text.replace("<image>\n", "")})
+            messages.append({"role": role, "content": parts})
+        return messages, [Image.open(self._images / record["image"]).convert("RGB")]
+
+
+class Collate:
+    """Batches as a processor makes them."""
+
+    def __init__(self, case: Case) -> None:
+        self._processor = case.make()
+
+    def __call__(self, samples: list[tuple[list[dict[str, Any]], list[Image.Image]]]) -> Any:
+        texts = [
+            self._processor.apply_chat_template(messages, tokenize=False) for messages, _ in samples
+        ]
+        images = [own for _, own in samples]
+        batch = self._processor(text=texts, images=images, padding=True, return_tensors="pt")
+        return batch | {"labels": batch["input_ids"].clone()}
+
+
+def timed(batches: Iterator[Any], samples: int) -> Run:
+    """Take all batches, and time those after the first."""
+    begun = time.perf_counter()
+    next(batches)
+    first = time.perf_counter()
+    count = sum(1 for _ in batches)
+    seconds = time.perf_counter() - first
+    return Run(samples=count * BATCH, seconds=seconds, startup=first - begun)
+
+
+def contestants(case: Case, samples: int, workers: int) -> list[Contestant]:
+    """Return the loader, and the processor in a DataLoader."""
+    folder = Path(tempfile.mkdtemp(prefix="datapipe-model-"))
+
+    def ours() -> Callable[[], Run]:
+        shards, _ = chats(samples)
+        case.save(folder)
+        loader = datapipe.make_loader(
+            shards, model=folder, batch_size=BATCH, num_workers=workers, drop_last=True
+        )
+        return lambda: timed(iter(loader), samples)
+
+    def theirs() -> Callable[[], Run]:
+        chats(samples)
+        loader = DataLoader(
+            Conversations(samples),
+            batch_size=BATCH,
+            shuffle=True,
+            num_workers=workers,
+            collate_fn=Collate(case),
+            persistent_workers=True,
+            drop_last=True,
+        )
+        return lambda: timed(iter(loader), samples)
+
+    return [Contestant(name="datapipe", make=ours), Contestant(name="processor", make=theirs)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options = parse(parser, samples=64, rounds=3)
+    where = machine("transformers", "torch", "pillow", cache="warm")
+    print(f"{where['cpu']}, {where['cores']} cores; {where['versions']}; page cache warm\n")
+    rows = [["options of", "datapipe samples/s", "processor samples/s", "ratio (min-max)"]]
+    found = {}
+    for source, case in CASES.items():
+        if options.only and source not in options.only:
+            continue
+        ours, theirs = compete(contestants(case, options.samples, options.workers), options.rounds)
+        rows.append(
+            [
+                source,
+                f"{ours.rate.median:,.1f}",
+                f"{theirs.rate.median:,.1f}",
+                "{:.2f} ({:.2f}-{:.2f})".format(*ours.ratio(theirs)),
+            ]
+        )
+        found[source] = {
+            result.name: [run.rate for run in result.runs] for result in (ours, theirs)
+        }
+    for line in aligned(rows):
+        print(line)
+    if options.json is not None:
+        write_json(options.json, {"machine": where, "rates": found})
+
+
+if __name__ == "__main__":
+    main()

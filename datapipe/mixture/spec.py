@@ -351,7 +351,7 @@ class Mixture:
             >>> mixture.to_dict()["datasets"]
             [{'name': 'captions', 'path': 'captions/', 'repeat': 2.0}]
         """
-        from datapipe.mixture.as_dict import as_dict
+        from datapipe.mixture.parse import as_dict
 
         return as_dict(self)
 

@@ -48,10 +48,8 @@ def kept_transform(
 ) -> ImageTransform | None:
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
-    Args:
-        images: different specs of images, by the name of a dataset that has each.
-        decoder: whether DALI decodes.
-        transform: whether there is a user's transform.
+    `images` are different specs by the name of a dataset that has each. `decoder` is true for DALI,
+    `transform` for a user's transform.
 
     Raises:
         PlanError: decoded images were asked for, and the loader has none that could be kept.
@@ -146,14 +144,7 @@ def make_device_rows(
     kept: ImageTransform | None,
     device: torch.device | None,
 ) -> DeviceRows | None:
-    """Make the rows of the device tier of a loader; None if it has none.
-
-    Args:
-        device: that batches go to; None for none.
-
-    Raises:
-        PlanError: the images of this loader cannot be kept on a device.
-    """
+    """Make the rows of a device tier; None without one, PlanError if it cannot keep images."""
     if spec.device is None:
         return None
     if device is None:

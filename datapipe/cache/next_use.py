@@ -8,14 +8,11 @@ from datapipe.cache.policy import NEVER
 
 
 class NextUse:
-    """Policy that keeps the samples that are used next.
+    """Policy that keeps the samples that are used next, within a budget of bytes.
 
     A sample that is used later than all kept ones is not cached, so a single pass does not flush
     the cache. Source: L. A. Belady, "A study of replacement algorithms for a virtual-storage
     computer", IBM Systems Journal 5(2), 1966; with bypass.
-
-    Args:
-        budget: bytes.
     """
 
     keeps = "samples that are used next"

@@ -29,9 +29,7 @@ class EpochBlocks(Protocol):
 class NextUses:
     """Next uses of samples, known as soon as a background thread has planned the epochs.
 
-    Args:
-        blocks: returns the blocks of an epoch.
-        share: units that all ranks take in a step.
+    `blocks` returns those of an epoch; all ranks take `share` units in a step.
     """
 
     def __init__(

@@ -123,13 +123,10 @@ class _Guarded:
 
 @contextmanager
 def ending_where_output_is_lost() -> Iterator[None]:
-    """End the program where its output cannot be written.
+    """End the program where its output cannot be written, with the code of an earlier error.
 
     The reader may have gone, as in `datapipe plan ... | head`: the command ends quietly. The disk
     may be full: the command ends with one line.
-
-    Raises:
-        SystemExit: with the code of an error that came first, if there was one.
     """
     streams = sys.stdout, sys.stderr
     for name, label in (("stdout", "standard output"), ("stderr", "standard error")):

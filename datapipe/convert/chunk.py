@@ -27,40 +27,30 @@ from datapipe.text.truncate import IGNORE
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertContext:
-    """The dataset and the transforms that all chunks share.
+    """The dataset and the transforms that all chunks share."""
 
-    Attributes:
-        columns, store: of the dataset that is converted.
-        transform: what makes its images, uint8; None where it has none.
-        encoder: what makes its tokens; None for none.
-    """
-
+    # `columns`, `store`: of the dataset that is converted
     columns: Columns
     store: Store
-    transform: ImageTransform | None
-    encoder: TextEncoder | None
+    transform: ImageTransform | None  # what makes its images, uint8; None where it has none
+    encoder: TextEncoder | None  # what makes its tokens; None for none
 
 
 @dataclass(slots=True)
 class ArrayChunk:
-    """The samples of a chunk, as arrays will hold them.
+    """The samples of a chunk, as arrays will hold them."""
 
-    Attributes:
-        samples: numbers of those that can be used, in order.
-        images: uint8 [I, height, width, 3], of these; None without images.
-        sums, placements: checksum of each image, and where its points went.
-        texts: members with texts of each sample, and their bytes.
-        tokens, labels: of each sample; none without an encoder, or where its text is refused.
-        refused: samples that cannot be used, and why.
-    """
-
-    samples: list[int] = field(default_factory=list)
-    images: UInt8 | None = None
+    samples: list[int] = field(default_factory=list)  # numbers of those that can be used, in order
+    images: UInt8 | None = None  # uint8 [I, height, width, 3], of these; None without images
+    # `sums`, `placements`: checksum of each image, and where its points went
     sums: list[int] = field(default_factory=list)
     placements: list[tuple[float, ...]] = field(default_factory=list)
+    # Members with texts of each sample, and their bytes
     texts: list[list[tuple[Member, bytes]]] = field(default_factory=list)
+    # `tokens`, `labels`: of each sample; none without an encoder, or where its text is refused
     tokens: list[Int32] = field(default_factory=list)
     labels: list[Int32] = field(default_factory=list)
+    # Samples that cannot be used, and why
     refused: list[tuple[int, SampleError]] = field(default_factory=list)
 
     @property

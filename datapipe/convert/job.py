@@ -169,8 +169,7 @@ def report_of(
 def conversion_options(image: ImageSpec | None, text: TextSpec | None) -> dict[str, Any]:
     """Return the options that the bytes of arrays depend on, beside the shards.
 
-    Raises:
-        PlanError: images would have many sizes, or the tokenizer cannot be used.
+    PlanError if images would have many sizes, or the tokenizer cannot be used.
     """
     return _options(image, None if text is None else TextEncoder(text))
 

@@ -175,7 +175,9 @@ def _located_node(node: Any, at: Located, file: str, depth: int) -> Located:
             name = str(key.value)  # as written: a dataset may be called 2024 or on
             if name in made:
                 first = made[name].place.removesuffix(": ")
-                of_key.refuse(f"key {shorten(name)} is given twice, first in {first}; leave one out")
+                of_key.refuse(
+                    f"key {shorten(name)} is given twice, first in {first}; leave one out"
+                )
             made[name] = _located_node(item, of_key, file, depth + 1)
     elif isinstance(node, yaml.SequenceNode) and kind == "seq":
         key = at.name.removeprefix(at.place)

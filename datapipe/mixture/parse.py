@@ -45,9 +45,16 @@ _CHANGE_KEYS = ("from", "weights", "over")
 _FIELDS = {"datasets": "children", "from": "start"}  # where they differ from the keys
 _KEYS = {name: key for key, name in _FIELDS.items()}
 _DECLARED: dict[str, Any] = {
-    **{"name": DatasetName, "path": DatasetPath, "weight": Weight, "repeat": Repeat},
-    **{"limit": Limit, "where": str, "weights": WeightsBy, "epoch": Epoch},
-    **{"from": RunAmount, "over": RunAmount},
+    "name": DatasetName,
+    "path": DatasetPath,
+    "weight": Weight,
+    "repeat": Repeat,
+    "limit": Limit,
+    "where": str,
+    "weights": WeightsBy,
+    "epoch": Epoch,
+    "from": RunAmount,
+    "over": RunAmount,
 }
 _SUCH_AS = "such as `captions/: 0.7`"
 _DTYPES = ("uint8", "float32", "bfloat16")
@@ -111,7 +118,7 @@ def _json_value(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Inherited:
-    """What a group or dataset has from those around it."""
+    """Folder, text and image that a group or dataset has from those around it."""
 
     folder: str | None = None  # relative paths are relative to it, or stay if it is None
     # Fields of `text` and `image` that were given so far, and the innermost place of each.

@@ -45,11 +45,7 @@ class RateLine:
     ) -> int | None:
         """Return the fewest draws whose integral of `density` is enough; None if it never is.
 
-        A result above `MOST_DRAWS` is not exact.
-
-        Args:
-            density: of the rates, linear in them and not negative.
-            enough: of the integral from draw 0; false, then true.
+        A result above `MOST_DRAWS` is not exact. `density` is linear in the rates and not negative.
         """
         total = 0.0
         for piece in self.pieces:

@@ -27,15 +27,11 @@ from datapipe.quantities import Amount
 
 @dataclass(frozen=True, kw_only=True)
 class StepSize:
-    """Size of a step over all ranks, to convert amounts in steps.
+    """Size of a step over all ranks, to convert amounts in steps."""
 
-    Attributes:
-        samples: samples of a step; exact.
-        tokens: tokens of a step, for packs: packs of a step times their capacity. An estimate,
-            because packs are not quite full.
-    """
-
-    samples: int | None = None
+    samples: int | None = None  # samples of a step; exact
+    # Tokens of a step, for packs: packs of a step times their capacity. An estimate, because packs
+    # are not quite full.
     tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -44,15 +40,10 @@ class StepSize:
 
 @dataclass(frozen=True)
 class Resolved:
-    """Rates of a mixture, and the draws of an epoch.
+    """Rates of a mixture, and the draws of an epoch."""
 
-    Attributes:
-        rates: for the whole run, all epochs.
-        epoch: draws of each epoch.
-    """
-
-    rates: Rates
-    epoch: int
+    rates: Rates  # for the whole run, all epochs
+    epoch: int  # draws of each epoch
 
 
 def resolve(
@@ -60,11 +51,8 @@ def resolve(
 ) -> Resolved:
     """Return the rates of a mixture and the draws of an epoch.
 
-    Args:
-        mixture: the mixture.
-        sizes: int64 [D], samples of each of `mixture.datasets` that take part.
-        tokens: float64 [D], mean tokens of a sample; None if they are not known.
-        step: size of a step; None if it is not known.
+    `sizes` is int64 [D], samples of each dataset that take part; `tokens` float64 [D], mean tokens
+    of a sample.
 
     Raises:
         PlanError: a dataset is empty, an amount needs tokens or steps that are not known, changes
@@ -247,11 +235,7 @@ class _Resolver:
         return max(1, int(number / mean + 0.5))
 
     def _samples_or_tokens(self, amount: Amount, said: str) -> tuple[int, list[float] | None]:
-        """Return an amount in samples; or in tokens, with the mean tokens of the datasets.
-
-        Raises:
-            PlanError: the size of a step or the tokens of samples are not known.
-        """
+        """Return an amount in samples; or in tokens, with the mean tokens of the datasets."""
         number, step = amount.number, self._step
         if amount.unit == "samples":
             return number, None

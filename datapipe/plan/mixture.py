@@ -38,11 +38,6 @@ Order = Permutation | ShardOrder | Callable[[Int64], Int64]
 class Rates:
     """Rates of D datasets over the draws of a run, in S segments; linear within each.
 
-    Attributes:
-        starts: int64 [S], draw at which each segment begins; the first is 0.
-        first, last: float64 [S, D], rates at the begin and at the end of each segment; those of all
-            datasets sum to 1. The last segment has no end, so both are equal there.
-
     Raises:
         PlanError: the arrays do not fit each other.
 
@@ -53,7 +48,9 @@ class Rates:
         [500, 500]
     """
 
-    starts: Int64
+    starts: Int64  # int64 [S], draw at which each segment begins; the first is 0
+    # `first`, `last`: float64 [S, D], rates at the begin and at the end of each segment; those of
+    # all datasets sum to 1. The last segment has no end, so both are equal there.
     first: Float64
     last: Float64
 
@@ -108,12 +105,7 @@ class Rates:
 
 
 class Interleaving:
-    """Order in which several datasets are drawn from.
-
-    Args:
-        rates: of the datasets.
-        keys: 64-bit key of each dataset, from which its part of the order follows.
-    """
+    """Order in which datasets with these rates are drawn from; each has a 64-bit key."""
 
     def __init__(self, rates: Rates, keys: Sequence[int]) -> None:
         self.rates = rates
@@ -126,11 +118,7 @@ class Interleaving:
         self._before = np.concatenate([np.zeros((1, len(keys))), np.cumsum(areas, axis=0)])
 
     def draws(self, start: int, stop: int) -> tuple[Int64, Int64]:
-        """Return the dataset of each of some draws, and the turn: the how-many-th of its dataset.
-
-        Returns:
-            (int64 [stop - start], int64 [stop - start]).
-        """
+        """Return the datasets of some draws, and their turns in these: int64 [stop - start] each."""
         if len(self._keys) == 1:  # nothing to interleave
             return np.zeros(stop - start, np.int64), np.arange(start, stop, dtype=np.int64)
         datasets, turns, first = self._sorted(start, stop)
@@ -151,11 +139,10 @@ class Interleaving:
         return self._ideal(stop) - self._ideal(start)
 
     def _sorted(self, start: int, stop: int) -> tuple[Int64, Int64, Int64]:
-        """Return elements in their order, among which are all of some draws.
+        """Return datasets and turns of elements in order, among which are all of some draws.
 
-        Returns:
-            Datasets and turns of the elements, and the first turn of each dataset; elements before
-            these turns are drawn before `start`.
+        The third value is the first turn of each dataset; elements before it are drawn before
+        `start`.
         """
         first, last = self._around(start, stop)
         counts = last - first
@@ -205,28 +192,18 @@ class Interleaving:
 
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
-    """Place of a dataset in its own order, from which turns are counted.
+    """Place of a dataset in its own order, from which turns are counted."""
 
-    Attributes:
-        number: of the pass.
-        place: in the pass.
-        samples: that took part in that pass; the next one may have others.
-    """
-
-    number: int = 0
-    place: int = 0
-    samples: int = 0
+    number: int = 0  # of the pass
+    place: int = 0  # in the pass
+    samples: int = 0  # that took part in that pass; the next one may have others
 
 
 class DatasetOrder:
     """Order of one dataset of a mixture, pass after pass. It depends on no other dataset.
 
-    Args:
-        samples: that take part.
-        options: of the plan.
-        key: 64-bit key of the dataset's name; 0 for a dataset that is given alone.
-        shards: int64, samples of each shard that take part; for `shuffle="shards"`.
-        start: place of turn 0.
+    `key` is that of the dataset's name, 0 for a dataset that is given alone. `start` is the place
+    of turn 0.
 
     Examples:
         >>> order = DatasetOrder(3, PlanOptions(shuffle=True, seed=0), key=7)

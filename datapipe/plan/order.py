@@ -64,11 +64,7 @@ class ShardOrder:
     The shards are permuted, then cut into windows of `shards_mixed`; the samples of a window are
     permuted among themselves. Memory is O(shards). Time is that of `Permutation`, for each window
     touched: fast for neighbouring positions, slow for single ones from all over a large dataset.
-
-    Args:
-        counts: int64 [shards], samples of each shard, in the order of the dataset; may be zero.
-        key: fixes the order.
-        shards_mixed: shards that samples are mixed over.
+    `counts` is int64 [shards], samples of each shard in the order of the dataset; may be zero.
 
     Raises:
         PlanError: `shards_mixed` is below 1, or a count below 0.

@@ -311,15 +311,8 @@ def pack(
 ) -> tuple[Int64, Int64]:
     """Put samples into packs; all arguments are valid, see `packing.pack_units`.
 
-    Args:
-        lengths: int64 [n], 1 to `capacity` tokens.
-        images: int64 [n], 0 to `max_images`; zeros to ignore them.
-        capacity: of a pack, in tokens.
-        window: most samples that wait.
-        max_images, max_samples: of a pack; `UNLIMITED` for no limit.
-
-    Returns:
-        Order int64 [n] and offsets int64 [packs + 1].
+    `lengths` and `images` are int64 [n]; zeros ignore images, `UNLIMITED` ignores a limit. The
+    result is the order, int64 [n], and offsets, int64 [packs + 1].
     """
     kinds = image_kinds(lengths, images)
     mean = mean_of_images(lengths, images, capacity)

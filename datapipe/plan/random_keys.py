@@ -15,18 +15,14 @@ from datapipe.plan.units import Units
 class Identities:
     """Numbers of samples that other datasets of a mixture do not change.
 
-    Attributes:
-        edges: int64 [datasets + 1], number of the first sample of each.
-        keys: uint64 [datasets], of the datasets' names.
-
     Examples:
         >>> identities = Identities(np.array([0, 5, 9]), np.array([100, 200], np.uint64))
         >>> identities(np.array([0, 4, 6])).tolist()
         [100, 104, 201]
     """
 
-    edges: Int64
-    keys: UInt64
+    edges: Int64  # int64 [datasets + 1], number of the first sample of each
+    keys: UInt64  # uint64 [datasets], of the datasets' names
 
     def __call__(self, numbers: Int64) -> Int64:
         """Return those of samples, by their numbers in the mixture: int64 [n] in and out."""
@@ -38,15 +34,10 @@ class Identities:
 
 @dataclass(frozen=True)
 class RandomKeys:
-    """Pass and identity of each sample of a step. They are worked out once one is asked for.
+    """Pass and identity of each sample of a step. They are worked out once one is asked for."""
 
-    Attributes:
-        units: of a rank's step, with passes.
-        identities: of samples.
-    """
-
-    units: Units
-    identities: Identities
+    units: Units  # of a rank's step, with passes
+    identities: Identities  # of samples
 
     def of(self, slot: int) -> tuple[int, int]:
         """Return pass and identity of the sample in a slot."""

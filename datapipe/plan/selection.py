@@ -42,15 +42,9 @@ def build_directory(bits: UInt8) -> Int64:
 
 
 class Selection:
-    """Subset of the samples `0 ... size - 1`, in their order.
+    """Subset of the samples `0 ... size - 1`, in their order; `count` are selected.
 
-    Args:
-        bits: uint8 [ceil(size / 8)], as for `build_directory`; bits past the end are zero.
-        size: number of all samples.
-
-    Attributes:
-        size: number of all samples.
-        count: number of selected ones.
+    `bits` are uint8 [ceil(size / 8)], as for `build_directory`; bits past the end are zero.
 
     Raises:
         PlanError: `bits` are not those of `size` samples.
@@ -73,18 +67,14 @@ class Selection:
     def select(self, positions: npt.ArrayLike) -> Int64:
         """Return the samples at these positions among the selected: int64, of the same shape.
 
-        Raises:
-            IndexError: a position is not in `0 ... count - 1`.
+        IndexError if a position is not in `0 ... count - 1`.
         """
         return _in_pieces(self._select, indices_below(self.count, positions))
 
     def rank(self, samples: npt.ArrayLike) -> Int64:
         """Count the selected samples before each of these: int64, of the same shape.
 
-        `size` is valid too; `count` samples are before it.
-
-        Raises:
-            IndexError: a sample is not in `0 ... size`.
+        `size` is valid too; `count` samples are before it. IndexError outside `0 ... size`.
         """
         return _in_pieces(self._rank, indices_below(self.size + 1, samples))
 

@@ -51,14 +51,11 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Samples and units that are left out of an order that stays as it is.
+    """Samples and units that are left out of an order that stays as it is."""
 
-    Attributes:
-        samples: int64, ascending; numbers of samples.
-        units: by epoch, ranges (start, stop) of units, counted from the epoch's start.
-    """
-
+    # int64, ascending; numbers of samples
     samples: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    # By epoch, ranges (start, stop) of units, counted from the epoch's start
     units: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def of_units(self, epoch: int, start: int, stop: int) -> Bools:
@@ -254,11 +251,7 @@ def _cut(blocks: Blocks, position: Position, share: int) -> tuple[Units, Positio
 
 
 def check_ranks(rank: int, world_size: int) -> None:
-    """Refuse impossible ranks.
-
-    Raises:
-        PlanError: `world_size` is below 1, or `rank` is not in `0 ... world_size - 1`.
-    """
+    """Raise PlanError if `world_size` is below 1, or `rank` is not in `0 ... world_size - 1`."""
     if world_size < 1:
         raise PlanError(f"world_size {world_size}: at least one rank is needed")
     if not 0 <= rank < world_size:

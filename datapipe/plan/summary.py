@@ -26,33 +26,25 @@ _EDGES = np.union1d(_POWERS, _POWERS[1:] * 3 // 2)
 
 @dataclass(frozen=True, kw_only=True)
 class LengthBin:
-    """Number of samples of similar length.
+    """Number of samples of similar length."""
 
-    Attributes:
-        start, stop: tokens, from `start` to below `stop`.
-        samples: their number.
-    """
-
+    # `start`, `stop`: tokens, from `start` to below `stop`
     start: int
     stop: int
-    samples: int
+    samples: int  # their number
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSums:
-    """Sums over the samples of one dataset of a mixture.
+    """Sums over the samples of one dataset of a mixture."""
 
-    Attributes:
-        samples: their number.
-        tokens, labels, images: over all of them; None if no tokens were counted.
-        slots: of padded batches, for tokens, padding included; None for packs, whose rest belongs
-            to no dataset.
-    """
-
-    samples: int
+    samples: int  # their number
+    # `tokens`, `labels`, `images`: over all of them; None if no tokens were counted
     tokens: int | None = None
     labels: int | None = None
     images: int | None = None
+    # Of padded batches, for tokens, padding included; None for packs, whose rest belongs to no
+    # dataset
     slots: int | None = None
 
 
@@ -63,40 +55,32 @@ class PlanSummary:
     Samples that are left out of the order count neither as samples nor as tokens, but their slots
     stay. Repeats at the end of an epoch are work for their rank, so they count for the imbalance
     alone.
-
-    Attributes:
-        unit: "sample", "batch" or "pack".
-        steps, units, samples: numbers of them.
-        repeats: units that the last step repeats, so that all ranks have equal steps.
-        samples_per_unit: mean.
-        most_samples: in one unit.
-        tokens, labels, images: over all samples.
-        most_tokens: in one unit, padding of a padded batch included.
-        fill: tokens by slots for tokens. A pack has `pack` slots, a padded batch of one rank its
-            samples times the longest, or times the length that all are padded to.
-        padding: 1 - `fill`.
-        text_imbalance, image_imbalance: mean over the steps of (max - mean) / max of the ranks'
-            cost. That of text is `datapipe.plan.groups.text_cost`, that of images their tokens.
-        histogram: of the lengths of samples, without empty bins at both ends.
-        datasets: sums of each dataset of a mixture; empty if they were not asked for.
     """
 
-    unit: Unit
+    unit: Unit  # "sample", "batch" or "pack"
+    # `steps`, `units`, `samples`: numbers of them
     steps: int
     units: int
     samples: int
-    repeats: int
-    samples_per_unit: float
-    most_samples: int
+    repeats: int  # units that the last step repeats, so that all ranks have equal steps
+    samples_per_unit: float  # mean
+    most_samples: int  # in one unit
+    # `tokens`, `labels`, `images`: over all samples
     tokens: int | None = None
     labels: int | None = None
     images: int | None = None
-    most_tokens: int | None = None
+    most_tokens: int | None = None  # in one unit, padding of a padded batch included
+    # Tokens by slots for tokens. A pack has `pack` slots, a padded batch of one rank its samples
+    # times the longest, or times the length that all are padded to.
     fill: float | None = None
-    padding: float | None = None
+    padding: float | None = None  # 1 - `fill`
+    # `text_imbalance`, `image_imbalance`: mean over the steps of (max - mean) / max of the ranks'
+    # cost. That of text is `datapipe.plan.groups.text_cost`, that of images their tokens.
     text_imbalance: float | None = None
     image_imbalance: float | None = None
+    # Of the lengths of samples, without empty bins at both ends
     histogram: tuple[LengthBin, ...] = ()
+    # Sums of each dataset of a mixture; empty if they were not asked for
     datasets: tuple[DatasetSums, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,17 +99,11 @@ def summarise(
     multiple_of: int = 1,
     dataset_edges: Int64 | None = None,
 ) -> PlanSummary:
-    """Add up the steps of a plan. Memory is that of some 65,536 samples, or of the largest step.
+    """Add up steps of one epoch. Memory is that of some 65,536 samples, or of the largest step.
 
-    Args:
-        steps: of one epoch, or of a part of it.
-        options: that the steps were planned with.
-        units_per_rank: units that a rank takes in a step.
-        world_size: number of ranks.
-        pad_to: tokens that all samples of padded batches are padded to; None for the longest of a
-            batch, rounded up to `multiple_of`.
-        dataset_edges: int64 [datasets + 1], number of the first sample of each dataset of a
-            mixture; None for one dataset.
+    A rank takes `units_per_rank` units in a step. Padded batches have `pad_to` tokens a sample,
+    None for the longest of a batch rounded up to `multiple_of`. `dataset_edges` is int64 [datasets
+    + 1], number of the first sample of each dataset of a mixture; None for one dataset.
     """
     by_dataset = None if dataset_edges is None else _DatasetTotals(dataset_edges)
     totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of), by_dataset)
@@ -239,8 +217,7 @@ class _Totals:
     def _add_slots(self, units: Units, sizes: Sizes, slots: Int64, fresh: Bools) -> Int64 | None:
         """Add the slots for tokens of all units, and find the largest unit.
 
-        Returns:
-            Slots of each sample of padded batches, int64 [n]; None for packs.
+        Return the slots of each sample of padded batches, int64 [n]; None for packs.
         """
         if self._options.pack is not None:
             self._sums["slots"] += len(units) * self._options.pack
@@ -268,11 +245,7 @@ class _Totals:
 
 
 class _DatasetTotals:
-    """Sums over the samples of each dataset of a mixture.
-
-    Args:
-        edges: int64 [datasets + 1], number of the first sample of each.
-    """
+    """Sums over the samples of each dataset; `edges` as `dataset_edges` of `summarise`."""
 
     def __init__(self, edges: Int64) -> None:
         self._edges = edges

@@ -31,16 +31,11 @@ _MOST_TERMS = 8  # shown in a message
 
 
 class Selected(NamedTuple):
-    """The samples that take part.
+    """The samples that take part."""
 
-    Attributes:
-        bits: uint8 [ceil(N / 8)], memory-mapped; sample `i` is bit `i % 8` from the lowest of byte
-            `i // 8`.
-        digest: sha256 of `bits`, hex.
-    """
-
+    # uint8 [ceil(N / 8)], memory-mapped; sample `i` is bit `i % 8` from the lowest of byte `i // 8`
     bits: UInt8
-    digest: str
+    digest: str  # sha256 of `bits`, hex
 
 
 def select_where(
@@ -59,13 +54,9 @@ def select_where(
     compares checksums; a damaged one is found again. Several processes may do this at once.
 
     Args:
-        where: None for all samples.
-        columns: of the dataset.
         extra: see `Span`.
         keep: one more condition: bool [stop - start] of a slice of samples, given for which of them
             `where` holds.
-        folder: where answers are kept; made where it is missing.
-        fingerprint: of the dataset's manifest.
         identity: what `extra` and `keep` depend on beside the dataset.
 
     Raises:

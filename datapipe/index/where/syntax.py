@@ -14,30 +14,20 @@ _LONGEST = 60  # characters of a part in a message
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """A parsed expression; equal and with the same `str` however it was spaced or quoted.
+    """A parsed expression; equal and with the same `str` however it was spaced or quoted."""
 
-    Attributes:
-        expression: in one normal form, which stands for it in names and states.
-        columns: names of the columns it reads.
-        written: as the user wrote it; positions in messages are positions in it.
-        tree: its syntax tree.
-    """
-
-    expression: str
-    columns: frozenset[str]
+    expression: str  # in one normal form, which stands for it in names and states
+    columns: frozenset[str]  # names of the columns it reads
+    # As the user wrote it; positions in messages are positions in it
     written: str = field(compare=False, repr=False)
-    tree: ast.expr = field(compare=False, repr=False)
+    tree: ast.expr = field(compare=False, repr=False)  # its syntax tree
 
     def __str__(self) -> str:
         return self.expression
 
 
 def parse_syntax(expression: Any) -> Where:
-    """Parse an expression, without a check of what it asks for.
-
-    Raises:
-        PlanError: it is no Python expression.
-    """
+    """Parse an expression, without a check of what it asks for; PlanError if Python cannot."""
     if not isinstance(expression, str):
         raise PlanError(f"where is an expression in a string, and {expression!r} is none")
     written = expression.replace("\r\n", "\n").replace("\r", "\n").strip()

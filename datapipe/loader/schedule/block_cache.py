@@ -26,11 +26,8 @@ class BlockFolder:
     """Folder of planned blocks that ranks share, so that one of them does the work.
 
     The ranks of a run come to a block at the same moment. The first one claims it by a file beside
-    the block's, and the others wait until the claim is removed, or its rank seems to be dead.
-
-    Args:
-        folder: may be shared by any number of processes and machines, and by other plans.
-        identity: of dataset, selection and options; it names the files.
+    the block's, and the others wait until the claim is removed, or its rank seems to be dead. Any
+    number of processes, machines and plans may share the folder; `identity` names the plan's files.
     """
 
     def __init__(self, folder: Path, identity: str) -> None:
@@ -64,14 +61,7 @@ class BlockFolder:
 
 
 class PlannedBlocks:
-    """Blocks of one epoch; the next one is planned in a thread while one is used.
-
-    For one thread.
-
-    Args:
-        folder: of shared blocks; None for none.
-        ahead: whether the next block is planned ahead.
-    """
+    """Blocks of one epoch, for one thread; with `ahead`, another plans the next one meanwhile."""
 
     def __init__(self, plan: EpochPlan, folder: BlockFolder | None, *, ahead: bool) -> None:
         self.plan = plan

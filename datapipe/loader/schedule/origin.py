@@ -29,18 +29,7 @@ _MIXTURE, _TIMES = 7, 1  # purposes of derived keys
 
 
 class Origin:
-    """Samples of a run over all of its epochs.
-
-    Args:
-        parts: the datasets that are there.
-        edges: int64 [parts + 1], number of the first sample of each.
-        legs: of the run.
-        plan: options of the order.
-
-    Attributes:
-        source: of the plan.
-        identities: of samples, for random numbers.
-    """
+    """Samples of a run over all epochs; `edges` int64 [parts + 1], first sample of each part."""
 
     def __init__(
         self, parts: Sequence[MixturePart], edges: Int64, legs: Legs, plan: PlanOptions

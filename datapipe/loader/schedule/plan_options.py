@@ -29,10 +29,8 @@ def resolve_plan(
 ) -> tuple[PlanOptions, int]:
     """Return the options of the plan, and the units that a rank takes in a step.
 
-    The arguments are those of `make_loader`.
-
-    Raises:
-        PlanError: they are impossible or contradict each other.
+    The arguments are those of `make_loader`; PlanError if they are impossible or contradict each
+    other.
     """
     check_ranks(0, world_size)
     _check_shapes(text, pack, batch, buckets=buckets, max_tokens=options["max_tokens"])
@@ -75,11 +73,7 @@ def resolve_plan(
 def _check_shapes(
     text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec, **others: Any
 ) -> None:
-    """Refuse constant shapes of padded batches where they would do nothing.
-
-    Raises:
-        PlanError: there are no padded batches, or they follow another length.
-    """
+    """Raise PlanError if constant shapes of padded batches would do nothing."""
     if not (given := batch.given()):
         return
     said = ", ".join(f"{name}={value}" for name, value in given.items())

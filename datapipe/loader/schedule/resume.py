@@ -62,11 +62,7 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
 
 
 def _refuse_differences(schedule: Schedule, saved: SavedRun) -> None:
-    """Refuse a state of other options, or of another dataset where one was given alone.
-
-    Raises:
-        StateMismatch: the state belongs to another run.
-    """
+    """Raise StateMismatch for other options, or another dataset where one was given alone."""
     here = schedule.identity()
     is_alone = schedule.origin.is_alone or saved.is_alone
     if not is_alone:

@@ -23,16 +23,11 @@ _POSITION = ("epoch", "block", "unit", "before")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Progress of a run: one iteration over a loader, which may be interrupted and resumed.
+    """Progress of a run: one iteration over a loader, which may be interrupted and resumed."""
 
-    Attributes:
-        position: the next unit.
-        start: the first unit of the run.
-        steps, tokens: of the run so far, the tokens over all ranks.
-    """
-
-    position: Position
-    start: Position
+    position: Position  # the next unit
+    start: Position  # the first unit of the run
+    # `steps`, `tokens`: of the run so far, the tokens over all ranks
     steps: int = 0
     tokens: int = 0
 
@@ -49,11 +44,7 @@ class Run:
 
 
 class History:
-    """Runs after each of the latest batches of an iterator.
-
-    Attributes:
-        yielded: number of batches.
-    """
+    """Runs after each of the latest batches of an iterator, which has `yielded` so many."""
 
     def __init__(self, run: Run) -> None:
         self._recent: deque[Run] = deque(maxlen=_REMEMBERED)
@@ -71,11 +62,7 @@ class History:
         self.yielded += 1
 
     def after(self, step: int) -> Run:
-        """Return the run after `step` batches.
-
-        Raises:
-            PlanError: fewer were yielded, or over a thousand more.
-        """
+        """Return the run after `step` batches; PlanError if too few, or over 1,000 more."""
         if not 0 <= step <= self.yielded:
             raise PlanError(f"step {step}: the iterator has yielded {self.yielded} batches")
         back = self.yielded - step
@@ -105,16 +92,11 @@ def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """Content of a state.
-
-    Attributes:
-        fingerprint: of the dataset or mixture.
-        plan: `Schedule.identity`.
-    """
+    """Content of a state."""
 
     run: Run
-    fingerprint: str
-    plan: dict[str, Any]
+    fingerprint: str  # of the dataset or mixture
+    plan: dict[str, Any]  # `Schedule.identity`
 
     @property
     def group(self) -> int | None:
@@ -173,9 +155,8 @@ def _parse_position(fields: Mapping[str, Any]) -> Position:
 def is_possible(run: Run, edges: Callable[[int], Int64 | None]) -> bool:
     """Return whether the plan may have the positions of a run.
 
-    Args:
-        edges: returns the positions of the blocks of an epoch, as `EpochPlan.edges`, or None if
-            they are not known.
+    `edges` returns the positions of the blocks of an epoch, as `EpochPlan.edges`, or None if they
+    are not known.
     """
     if min(run.steps, run.tokens) < 0:
         return False

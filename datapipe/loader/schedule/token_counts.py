@@ -45,11 +45,7 @@ def count_tokens(
     A sample whose text cannot be used (damaged, no UTF-8 or JSON, refused by the encoder) has -1
     tokens and a line in `failures.jsonl`. An interrupted count continues at the shard where it
     stopped. Of several processes that share the folder one counts, the others wait for it.
-
-    Args:
-        encoder: tokenizer and template; its digest names the result.
-        workers: threads that read and encode, beside the tokenizer's own threads. None takes as
-            many as pay.
+    `workers` threads read and encode, beside the tokenizer's own; None takes as many as pay.
 
     Raises:
         PlanError: `workers` is less than 1, or the encoder cannot encode this dataset at all.

@@ -23,17 +23,11 @@ from datapipe.plan.steps import Position
 
 @dataclass(frozen=True, kw_only=True)
 class ResumedOrigin:
-    """Samples of the rest of a run.
+    """Samples of the rest of a run."""
 
-    Attributes:
-        origin: of the rest of the run.
-        changes: what is different from here on, a line each; none if nothing is.
-        position: from which the run continues: the same unit, by its place in the new plan.
-    """
-
-    origin: Origin
-    changes: tuple[str, ...]
-    position: Position
+    origin: Origin  # of the rest of the run
+    changes: tuple[str, ...]  # what is different from here on, a line each; none if nothing is
+    position: Position  # from which the run continues: the same unit, by its place in the new plan
 
 
 def resume_origin(
@@ -41,10 +35,8 @@ def resume_origin(
 ) -> ResumedOrigin:
     """Return the samples of the rest of a run, and what has changed.
 
-    Args:
-        given: of the mixture that was given now, as if a run began with it.
-        legs: in the state.
-        position: in the state, possible in its plan.
+    `given` is of the mixture that was given now, as if a run began with it; `legs` and `position`
+    are in the state, possible in its plan.
     """
     saved = given.with_legs(legs)
     before, here = legs.legs[-1], given.legs.legs[-1]
@@ -118,9 +110,7 @@ def _shared(
 ) -> Position | None:
     """Return the position in a mixture whose plan is the same until there; None if it is not.
 
-    Args:
-        edges: of the blocks of the epoch in the state.
-        change: place in the epoch until which the state's plan is fixed.
+    `edges` are of the blocks of the epoch in the state, whose plan is fixed until `change`.
     """
     here = given.legs.legs[-1]
     draw = position.epoch * before.epoch + change

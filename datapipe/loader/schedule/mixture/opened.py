@@ -55,12 +55,7 @@ _AT_ONCE = 16  # datasets that are opened together
 class OpenedMixture:
     """Mixture whose datasets exist. Of several, those opened before are opened when needed.
 
-    Args:
-        mixture: that was asked for.
-        remote: options of datasets behind a URL.
-
-    Attributes:
-        dataset: all datasets as one.
+    `remote` are options of datasets behind a URL.
 
     Raises:
         IndexMismatch: one is no finished dataset.
@@ -95,9 +90,8 @@ class OpenedMixture:
     ) -> Origin:
         """Return the samples of a run; warn of those that teach nothing.
 
-        Args:
-            text, where: of all datasets; `text` of those that have none of their own.
-            image: returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
+        `where` and `text` are of all datasets, `text` of those that have none of their own. `image`
+        returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
 
         Raises:
             PlanError: naming the dataset, as `select_samples`; or the mixture cannot be resolved.

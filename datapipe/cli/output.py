@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from datapipe.errors import DatapipeError
-from datapipe.progress import is_watched
+from datapipe.progress import is_watched, readable_size
 
 if TYPE_CHECKING:
     from datapipe.convert.report import ConvertReport
@@ -62,6 +62,18 @@ def print_table(title: str, rows: dict[str, str]) -> None:
     print(title)
     for name, value in rows.items():
         print(f"  {name:<{width}} {value}")
+
+
+def report_rows(report: PackReport | ConvertReport, done: int, unit: str) -> dict[str, str]:
+    """Return the rows of a report on a run that took so many samples or inputs."""
+    names = [name for name in ("samples", "images", "rejected", "shards") if hasattr(report, name)]
+    rows = {name: f"{getattr(report, name):,}" for name in names}
+    rows["size"] = readable_size(report.bytes)
+    if saved := getattr(report, "saved_bytes", 0):
+        rows["saved"] = f"{readable_size(saved)} ({saved / (report.bytes + saved):.0%})"
+    rows["time"] = f"{report.seconds:.1f} s"
+    rate = f"{done / max(report.seconds, 1e-9):,.0f} {unit}/s"
+    return rows | ({"rate": rate} if done else {})
 
 
 def print_rejects(report: PackReport | ConvertReport, *, written: bool = True) -> None:

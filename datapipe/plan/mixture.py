@@ -118,7 +118,7 @@ class Interleaving:
         self._before = np.concatenate([np.zeros((1, len(keys))), np.cumsum(areas, axis=0)])
 
     def draws(self, start: int, stop: int) -> tuple[Int64, Int64]:
-        """Return the datasets of some draws, and their turns in these: int64 [stop - start] each."""
+        """Return the datasets of some draws, and their turns there: int64 [stop - start] each."""
         if len(self._keys) == 1:  # nothing to interleave
             return np.zeros(stop - start, np.int64), np.arange(start, stop, dtype=np.int64)
         datasets, turns, first = self._sorted(start, stop)

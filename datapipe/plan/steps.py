@@ -86,15 +86,8 @@ class Share:
 
     Examples:
         >>> units = datapipe.plan.Units(np.arange(3), np.arange(4), None)
-        >>> step = Step(
-        ...     units=units,
-        ...     start=Position(epoch=0),
-        ...     stop=Position(epoch=0, unit=3),
-        ...     excluded=np.zeros(3, bool),
-        ...     labels=None,
-        ...     tokens=None,
-        ...     last=True,
-        ... )
+        >>> start, stop = Position(epoch=0), Position(epoch=0, unit=3)
+        >>> step = Step(units=units, start=start, stop=stop, excluded=np.zeros(3, bool))
         >>> step.share(units_per_rank=2, rank=1, world_size=2).valid
         array([ True, False])
     """
@@ -118,15 +111,8 @@ class Step:
 
     Examples:
         >>> units = datapipe.plan.Units(np.arange(6), np.arange(7), None)
-        >>> step = Step(
-        ...     units=units,
-        ...     start=Position(epoch=0),
-        ...     stop=Position(epoch=0, unit=6),
-        ...     excluded=np.zeros(6, bool),
-        ...     labels=None,
-        ...     tokens=None,
-        ...     last=True,
-        ... )
+        >>> start, stop = Position(epoch=0), Position(epoch=0, unit=6)
+        >>> step = Step(units=units, start=start, stop=stop, excluded=np.zeros(6, bool))
         >>> [step.share(units_per_rank=3, rank=rank, world_size=2).units.samples for rank in (0, 1)]
         [array([0, 2, 4]), array([1, 3, 5])]
     """
@@ -135,9 +121,9 @@ class Step:
     start: Position
     stop: Position
     excluded: Bools
-    labels: int | None
-    tokens: int | None
-    last: bool
+    labels: int | None = None
+    tokens: int | None = None
+    last: bool = False
 
     def share(self, *, units_per_rank: int, rank: int, world_size: int) -> Share:
         """Return the units of `rank`: they are dealt in turn, and repeated once they run out."""
@@ -193,7 +179,6 @@ def walk(
                 excluded=excluded,
                 labels=int(sizes.labels[~excluded].sum()) if sizes else None,
                 tokens=int(sizes.tokens[~excluded].sum()) if sizes else None,
-                last=False,
             )
         position = stop
     if held is not None:

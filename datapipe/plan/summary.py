@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,25 +105,18 @@ def summarise(
     None for the longest of a batch rounded up to `multiple_of`. `dataset_edges` is int64 [datasets
     + 1], number of the first sample of each dataset of a mixture; None for one dataset.
     """
-    by_dataset = None if dataset_edges is None else _DatasetTotals(dataset_edges)
-    totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of), by_dataset)
-    for chunk in _chunks(steps):
-        totals.add(chunk)
-    return totals.summary()
-
-
-def _chunks(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """Yield steps by the tens of thousands of samples."""
+    totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of), dataset_edges)
     chunk: list[Step] = []
     samples = 0
     for step in steps:
         chunk.append(step)
         samples += len(step.units.samples)
         if samples >= _TOGETHER:
-            yield chunk
+            totals.add(chunk)
             chunk, samples = [], 0
     if chunk:
-        yield chunk
+        totals.add(chunk)
+    return totals.summary()
 
 
 class _Totals:
@@ -135,73 +128,62 @@ class _Totals:
         units_per_rank: int,
         world_size: int,
         padding: tuple[int | None, int],
-        by_dataset: _DatasetTotals | None,
+        dataset_edges: Int64 | None,
     ) -> None:
-        self._by_dataset = by_dataset
         self._options = options
         self._pad_to, self._multiple_of = padding
         self._units_per_rank = units_per_rank
         self._world_size = world_size
+        self._edges = dataset_edges
         self._sums: Counter[str] = Counter()
+        self._by_dataset: dict[str, Int64] = {}  # names as those of `DatasetSums`
         self._most: Counter[str] = Counter()
-        self._text_imbalance = self._image_imbalance = 0.0
+        self._imbalance = np.zeros(2)  # of text and images
         self._histogram = np.zeros(len(_EDGES), np.int64)
-        self._sized = False
 
     def add(self, steps: list[Step]) -> None:
         units = Units.join([step.units for step in steps])
         kept = ~np.concatenate([step.excluded for step in steps])
         slots, fresh = self._deal(edges(np.array([len(step.units) for step in steps])))
-        self._sums.update(
-            steps=len(steps),
-            units=len(units),
-            samples=int(kept.sum()),
-            repeats=int((~fresh).sum()),
-        )
+        self._sums.update(steps=len(steps), units=len(units), repeats=int((~fresh).sum()))
         self._most |= Counter(most_samples=int(np.diff(units.offsets).max()))
+        columns: dict[str, Int64] = {"samples": np.ones(len(kept), np.int64)}
         sizes = units.sizes
-        if sizes is None:
-            if self._by_dataset is not None:
-                self._by_dataset.add(units, kept, None)
-            return
-        self._sized = True
-        tokens = sizes.tokens[kept]
-        self._sums.update(
-            tokens=int(tokens.sum()),
-            labels=int(sizes.labels[kept].sum()),
-            images=int(sizes.images[kept].sum()),
-        )
-        bins = np.searchsorted(_EDGES, tokens, side="right") - 1
-        self._histogram += np.bincount(np.maximum(bins, 0), minlength=len(_EDGES))
-        room = self._add_slots(units, sizes, slots, fresh)
-        if self._by_dataset is not None:
-            self._by_dataset.add(units, kept, room)
-        self._text_imbalance += _imbalance(units.total(text_cost(sizes.tokens))[slots])
-        self._image_imbalance += _imbalance(units.total(sizes.vision)[slots])
+        if sizes is not None:
+            columns |= {"tokens": sizes.tokens, "labels": sizes.labels, "images": sizes.images}
+            bins = np.searchsorted(_EDGES, sizes.tokens[kept], side="right") - 1
+            self._histogram += np.bincount(np.maximum(bins, 0), minlength=len(_EDGES))
+            text, vision = units.total(text_cost(sizes.tokens)), units.total(sizes.vision)
+            self._imbalance += _imbalance(text[slots]), _imbalance(vision[slots])
+        self._sums.update({name: int(values[kept].sum()) for name, values in columns.items()})
+        room = None if sizes is None else self._add_slots(units, sizes, slots, fresh)
+        if self._edges is not None:
+            columns |= {} if room is None else {"slots": room}
+            kinds = np.searchsorted(self._edges, units.numbers[kept], side="right") - 1
+            for name, values in columns.items():
+                total = self._by_dataset.setdefault(name, np.zeros(len(self._edges) - 1, np.int64))
+                np.add.at(total, kinds, values[kept])
 
     def summary(self) -> PlanSummary:
         sums = self._sums
-        names = "steps", "units", "samples", "repeats"
-        counts: dict[str, Any] = {name: sums[name] for name in names}
-        counts["unit"] = self._options.unit
-        counts["samples_per_unit"] = sums["samples"] / max(sums["units"], 1)
-        counts["most_samples"] = self._most["most_samples"]
-        if self._by_dataset is not None:
-            counts["datasets"] = self._by_dataset.sums()
-        if not self._sized:
-            return PlanSummary(**counts)
-        fill = sums["tokens"] / max(sums["slots"], 1)
+        figures: dict[str, Any] = {"most_samples": 0, **self._most}
+        for name in ("steps", "units", "samples", "repeats"):
+            figures[name] = sums[name]
+        if "tokens" in sums:
+            fill = sums["tokens"] / max(sums["slots"], 1)
+            text, vision = (self._imbalance / sums["steps"]).tolist()
+            figures |= {name: sums[name] for name in ("tokens", "labels", "images")}
+            figures |= {"fill": fill, "padding": 1 - fill, "histogram": _bins(self._histogram)}
+            figures |= {"text_imbalance": text, "image_imbalance": vision}
+        by_dataset = [values.tolist() for values in self._by_dataset.values()]
         return PlanSummary(
-            **counts,
-            tokens=sums["tokens"],
-            labels=sums["labels"],
-            images=sums["images"],
-            most_tokens=self._most["most_tokens"],
-            fill=fill,
-            padding=1 - fill,
-            text_imbalance=self._text_imbalance / sums["steps"],
-            image_imbalance=self._image_imbalance / sums["steps"],
-            histogram=_bins(self._histogram),
+            unit=self._options.unit,
+            samples_per_unit=sums["samples"] / max(sums["units"], 1),
+            datasets=tuple(
+                DatasetSums(**dict(zip(self._by_dataset, row, strict=True)))
+                for row in zip(*by_dataset, strict=True)
+            ),
+            **figures,
         )
 
     def _deal(self, starts: Int64) -> tuple[Int64, Bools]:
@@ -242,39 +224,6 @@ class _Totals:
         if self._pad_to is not None:
             return np.full_like(longest, self._pad_to)
         return round_up(longest, self._multiple_of)
-
-
-class _DatasetTotals:
-    """Sums over the samples of each dataset; `edges` as `dataset_edges` of `summarise`."""
-
-    def __init__(self, edges: Int64) -> None:
-        self._edges = edges
-        self._samples = np.zeros(len(edges) - 1, np.int64)
-        self._sized: dict[str, Int64] = {}
-
-    def add(self, units: Units, kept: Bools, room: Int64 | None) -> None:
-        """Add the samples that are kept; `room` is int64 [n], their slots in padded batches."""
-        kinds = np.searchsorted(self._edges, units.numbers[kept], side="right") - 1
-        self._samples += np.bincount(kinds, minlength=len(self._samples))
-        sizes = units.sizes
-        if sizes is None:
-            return
-        columns = {"tokens": sizes.tokens, "labels": sizes.labels, "images": sizes.images}
-        if room is not None:
-            columns["slots"] = room
-        for name, values in columns.items():
-            total = self._sized.setdefault(name, np.zeros_like(self._samples))
-            np.add.at(total, kinds, values[kept])
-
-    def sums(self) -> tuple[DatasetSums, ...]:
-        """Return the sums of each dataset."""
-        return tuple(
-            DatasetSums(
-                samples=samples,
-                **{name: int(total[number]) for name, total in self._sized.items()},
-            )
-            for number, samples in enumerate(self._samples.tolist())
-        )
 
 
 def _imbalance(costs: Int64) -> float:

@@ -130,7 +130,12 @@ class _Scan:
 
 def _build(folder: Path, scan: _Scan) -> Selected:
     with new_folder(folder, lambda: _open(folder) is not None) as temporary:
-        count = _write(temporary / _BITS, scan)
+        count = 0
+        with closing(NpyFile(temporary / _BITS, "|u1")) as file:
+            for span in scan.spans():
+                kept = scan.kept(span)
+                file.append(np.packbits(kept, bitorder="little"))
+                count += int(kept.sum())
         if not count:
             raise scan.nothing()
         bits: UInt8 = map_plain(temporary / _BITS, "|u1")
@@ -145,17 +150,6 @@ def _build(folder: Path, scan: _Scan) -> Selected:
     found = _open(folder)
     assert found, f"{folder} was written and cannot be read"
     return found
-
-
-def _write(path: Path, scan: _Scan) -> int:
-    """Write the bitmap; return the number of selected samples."""
-    count = 0
-    with closing(NpyFile(path, "|u1")) as file:
-        for span in scan.spans():
-            kept = scan.kept(span)
-            file.append(np.packbits(kept, bitorder="little"))
-            count += int(kept.sum())
-    return count
 
 
 def _open(folder: Path) -> Selected | None:

@@ -29,6 +29,7 @@ from datapipe.array_types import Bools, UInt8, UInt64
 from datapipe.cache.entries import checksum_mark
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.tier import Tier, TierRequest, Use, Uses
+from datapipe.index.files.lock import try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -228,10 +229,9 @@ def _remove_unused(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not try_lock(descriptor):
+            return False
         shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
-        return False
     finally:
         os.close(descriptor)
     logger.info("removed the cache in %s, which was used longest ago", folder)

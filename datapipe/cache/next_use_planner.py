@@ -44,10 +44,10 @@ class NextUses:
         self._blocks = blocks
         self._samples = samples
         self._rank, self._world_size, self._share = rank, world_size, share
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held by the thread that plans
         self._uses: dict[int, Int32] = {}  # step by sample, -1 for none, by epoch
         self._epoch = -1
-        self._thread: threading.Thread | None = None  # None if nothing is left to plan
+        self._thread: threading.Thread | None = None
 
     def of(self, samples: Int64, epoch: int) -> Int64:
         """Return the next use of each of some samples that are used in an epoch: int64 [n].
@@ -55,7 +55,11 @@ class NextUses:
         A use that no finished plan has is later than all known ones.
         """
         if epoch != self._epoch:
-            self._begin(epoch)
+            self._epoch = epoch
+            self._thread = threading.Thread(
+                target=self._plan, args=(epoch,), name="datapipe-next-uses", daemon=True
+            )
+            self._thread.start()
         found = np.full(len(samples), NEVER - 1, np.int64)
         for ahead in range(AHEAD, 0, -1):
             uses = self._uses.get(epoch + ahead)
@@ -66,38 +70,20 @@ class NextUses:
 
     def wait(self) -> None:
         """Wait until the thread has planned all epochs ahead."""
-        thread = self._thread
-        if thread is not None:
-            thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _begin(self, epoch: int) -> None:
+    def _plan(self, epoch: int) -> None:
+        """Plan the epochs after one, as long as it is the current one."""
+        ahead = range(epoch + 1, epoch + 1 + AHEAD)
         with self._lock:
-            self._epoch = epoch
-            self._uses = {k: uses for k, uses in self._uses.items() if k in self._ahead()}
-            if self._thread is None or not self._thread.is_alive():  # dead after an error
-                self._thread = threading.Thread(
-                    target=self._plan, name="datapipe-next-uses", daemon=True
-                )
-                self._thread.start()
-
-    def _ahead(self) -> range:
-        return range(self._epoch + 1, self._epoch + 1 + AHEAD)
-
-    def _plan(self) -> None:
-        while (epoch := self._next_missing()) is not None:
-            uses = self._of_epoch(epoch)
-            with self._lock:
-                if epoch in self._ahead():
-                    self._uses[epoch] = uses
-
-    def _next_missing(self) -> int | None:
-        """Return the next epoch to plan; if there is none, the thread ends."""
-        with self._lock:
-            missing = next((k for k in self._ahead() if k not in self._uses), None)
-            if missing is None:
-                # Under the same lock: an epoch that begins from here on starts another thread.
-                self._thread = None
-            return missing
+            for past in self._uses.keys() - ahead:
+                del self._uses[past]
+            for number in ahead:
+                if self._epoch != epoch:
+                    return
+                if number not in self._uses:
+                    self._uses[number] = self._of_epoch(number)
 
     def _of_epoch(self, epoch: int) -> Int32:
         uses = np.full(self._samples, -1, np.int32)

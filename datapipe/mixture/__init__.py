@@ -1,10 +1,10 @@
 """Mixtures of datasets: a mapping or a file in; a checked tree, rates and an epoch's draws out.
 
-`spec.py` has the tree, whose fields say what is read and checked. `parse.py` makes it from a mapping
-or file and writes it down; `located.py` keeps the lines and keys that errors name. `resolve.py`
-turns a mixture and the sizes of its datasets into rates, without I/O; `rate_line.py` has the
-integrals. A new option of a dataset is a field in `spec.py` and a key in `located.py`, with its
-type in `parse.py`.
+`spec.py` has the tree, whose fields say what is read and checked. `parse.py` makes it from a
+mapping or file and writes it down; `located.py` keeps the lines and keys that errors name.
+`resolve.py` turns a mixture and the sizes of its datasets into rates, without I/O; `rate_line.py`
+has the integrals. A new option of a dataset is a field in `spec.py` and a key in `located.py`, with
+its type in `parse.py`.
 """
 
 from datapipe.mixture.resolve import Resolved, StepSize, resolve

@@ -48,19 +48,12 @@ _AT_ONCE = 16  # index files that are fetched together
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """An indexed dataset.
+    """An indexed dataset."""
 
-    Attributes:
-        folder: where the shards are, here or elsewhere.
-        home: where their index is, and what is derived from it.
-        manifest: its content.
-        columns: what plan and fetch read of each sample.
-    """
-
-    folder: Path | RemoteFolder
-    home: Path
-    manifest: Manifest
-    columns: Columns
+    folder: Path | RemoteFolder  # where the shards are, here or elsewhere
+    home: Path  # where their index is, and what is derived from it
+    manifest: Manifest  # its content
+    columns: Columns  # what plan and fetch read of each sample
 
     def __len__(self) -> int:
         """Return the number of samples."""

@@ -124,12 +124,8 @@ class CheckedFiles:
 class CheckedColumn:
     """Array in a file, mapped when needed; each block is compared when it is first read.
 
-    Indexing it returns plain arrays. `np.asarray` and methods such as `sum` compare all blocks.
-
-    Attributes:
-        values: the array.
-        compared: bool, blocks that were compared.
-        by_position: whether values at random are better read from the file than mapped.
+    Indexing it returns plain arrays. `np.asarray` and methods such as `sum` compare all blocks. If
+    `by_position`, values at random are better read from the file than mapped.
     """
 
     def __init__(self, path: str, kind: Kind, size: int, sums: UInt32, remedy: str) -> None:

@@ -26,10 +26,8 @@ _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)  # of a dataset's own fol
 def cache_folder() -> Path:
     """Return the folder for derived files of datasets whose own folder cannot be written.
 
-    The user's cache folder, or one in the system's temporary folder where that cannot be written.
-
-    Raises:
-        DatapipeError: there is neither.
+    The user's cache folder, or one in the system's temporary folder where that cannot be written;
+    DatapipeError if there is neither.
     """
     own = None
     try:

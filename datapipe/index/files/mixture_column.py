@@ -69,8 +69,7 @@ class MixtureColumn:
     def read(self, numbers: Int64, width: int = 1) -> Values:
         """Return `width` values from each number on, as `gather` reads them: [n, width].
 
-        Raises:
-            IndexError: a number is out of range.
+        IndexError if a number is out of range.
         """
         return self._each(numbers, width, read_values)
 

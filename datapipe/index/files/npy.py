@@ -120,15 +120,10 @@ def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
 
 
 class MappedValues(np.ndarray):
-    """Values of a file, with what it takes to map them again.
+    """Values of a file, with what it takes to map them again."""
 
-    Attributes:
-        path: of the file.
-        start: offset of the first value in it.
-    """
-
-    path: str | os.PathLike[str]
-    start: int
+    path: str | os.PathLike[str]  # of the file
+    start: int  # offset of the first value in it
 
 
 def map_values(

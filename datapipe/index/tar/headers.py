@@ -34,18 +34,13 @@ _COMPRESSED = {
 
 @dataclass(frozen=True, slots=True)
 class TarMember:
-    """A regular file inside a tar.
+    """A regular file inside a tar."""
 
-    Attributes:
-        name: its path in the tar.
-        offset, size: position and number of its bytes.
-        start: its first bytes, where `contents.with_starts` read them.
-    """
-
-    name: str
+    name: str  # its path in the tar
+    # `offset`, `size`: position and number of its bytes
     offset: int
     size: int
-    start: bytes = b""
+    start: bytes = b""  # its first bytes, where `contents.with_starts` read them
 
 
 class TarScanner:

@@ -19,18 +19,12 @@ _CACHE_KIB = 64 * 1024
 
 
 class Entry(NamedTuple):
-    """An entry of an array, or what is wrong with it.
+    """An entry of an array, or what is wrong with it."""
 
-    Attributes:
-        number: index in its array, or line in its file.
-        id: what it is joined by; None for an entry that is rejected.
-        body: what `Entries.of` gives back, as JSON can spell it.
-        reason, error: of an entry that is rejected; see `Reject`.
-    """
-
-    number: int
-    id: str | None
-    body: Any = None
+    number: int  # index in its array, or line in its file
+    id: str | None  # what it is joined by; None for an entry that is rejected
+    body: Any = None  # what `Entries.of` gives back, as JSON can spell it
+    # `reason`, `error`: of an entry that is rejected; see `Reject`
     reason: str = ""
     error: str = ""
 

@@ -61,18 +61,12 @@ def names_image(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of the lines of a list.
+    """Layout of the lines of a list."""
 
-    Attributes:
-        delimiter: between fields; "" for `name.jpg#0 caption`.
-        header: whether the first line names the columns.
-        columns: number of fields.
-        image, caption: indices of these fields.
-    """
-
-    delimiter: str = ""
-    header: bool = False
-    columns: int = 2
+    delimiter: str = ""  # between fields; "" for `name.jpg#0 caption`
+    header: bool = False  # whether the first line names the columns
+    columns: int = 2  # number of fields
+    # `image`, `caption`: indices of these fields
     image: int = 0
     caption: int = 1
 

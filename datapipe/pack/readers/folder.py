@@ -89,21 +89,13 @@ class FolderReader:
 
 
 class TreeFolder(NamedTuple):
-    """Folder of a tree.
+    """Folder of a tree."""
 
-    Attributes:
-        path: where it is.
-        below: its path below the root, with a slash at its end; "" for the root.
-        files: names of its files, without those that are ignored.
-        ignored: names of the others, each with the pattern it fits.
-        circular: names of links to folders above it or above the root.
-    """
-
-    path: str
-    below: str
-    files: SortedNames
-    ignored: list[tuple[str, str]]
-    circular: list[str]
+    path: str  # where it is
+    below: str  # its path below the root, with a slash at its end; "" for the root
+    files: SortedNames  # names of its files, without those that are ignored
+    ignored: list[tuple[str, str]]  # names of the others, each with the pattern it fits
+    circular: list[str]  # names of links to folders above it or above the root
 
 
 class ImageTree:

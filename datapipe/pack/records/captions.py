@@ -64,21 +64,13 @@ def with_captions(
 
 
 class Captioned(NamedTuple):
-    """An image with its captions.
+    """An image with its captions."""
 
-    Attributes:
-        source: where it came from.
-        image: what the annotation says of the image, as the spellings of `Images` take it.
-        captions: in order; blank ones do not count, and an image without any is rejected.
-        fields: those that `--key-from` may name.
-        record: what is kept beside the captions; None for nothing.
-    """
-
-    source: str
-    image: Any
-    captions: list[str]
-    fields: Mapping[str, Any]
-    record: Mapping[str, Any] | None = None
+    source: str  # where it came from
+    image: Any  # what the annotation says of the image, as the spellings of `Images` take it
+    captions: list[str]  # in order; blank ones do not count, and an image without any is rejected
+    fields: Mapping[str, Any]  # those that `--key-from` may name
+    record: Mapping[str, Any] | None = None  # what is kept beside the captions; None for nothing
 
 
 class CaptionFile(NamedTuple):

@@ -35,17 +35,11 @@ _NUMBERED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class RecordGroup:
-    """Files that belong together.
+    """Files that belong together."""
 
-    Attributes:
-        pattern: what `--include` would take for them.
-        files: in order.
-        total: how many files there should be, None where their names do not say.
-    """
-
-    pattern: str
-    files: tuple[Path, ...]
-    total: int | None = None
+    pattern: str  # what `--include` would take for them
+    files: tuple[Path, ...]  # in order
+    total: int | None = None  # how many files there should be, None where their names do not say
 
     @property
     def is_parquet(self) -> bool:

@@ -31,20 +31,13 @@ _LONGEST_NAME = 8  # characters of a word in a script without blanks, such as a 
 
 @dataclass(kw_only=True)
 class TableColumns:
-    """Columns of a table whose meaning is looked for.
+    """Columns of a table whose meaning is looked for."""
 
-    Attributes:
-        raw: the table, for messages.
-        columns: the first values by column.
-        images: sources of the images, as a map has them.
-        held: columns that are read for images.
-        names: the other columns that have values, by their names in small letters.
-    """
-
-    raw: Path
-    columns: Columns
-    images: Sequence[str] = ()
-    held: Collection[str] = ()
+    raw: Path  # the table, for messages
+    columns: Columns  # the first values by column
+    images: Sequence[str] = ()  # sources of the images, as a map has them
+    held: Collection[str] = ()  # columns that are read for images
+    # The other columns that have values, by their names in small letters
     names: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -39,18 +39,12 @@ _SCALARS = frozenset({str, int, float, bool})
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFiles:
-    """Files whose records are one dataset.
+    """Files whose records are one dataset."""
 
-    Attributes:
-        raw: the file or folder that the user named; sources are relative to it.
-        files: in order.
-        images: where their images are; of files in several folders, see `parts`.
-        folders: the files of each folder by themselves, if their images are looked for there.
-    """
-
-    raw: Path
-    files: tuple[Path, ...]
-    images: Images
+    raw: Path  # the file or folder that the user named; sources are relative to it
+    files: tuple[Path, ...]  # in order
+    images: Images  # where their images are; of files in several folders, see `parts`
+    # The files of each folder by themselves, if their images are looked for there
     folders: tuple[RecordFiles, ...] = ()
 
     def parts(self) -> tuple[RecordFiles, ...]:

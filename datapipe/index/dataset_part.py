@@ -49,11 +49,7 @@ class DatasetPart:
         return f"dataset {self.name!r} of the mixture: " if self.is_named else ""
 
     def dataset(self) -> Dataset:
-        """Return the dataset.
-
-        Raises:
-            IndexMismatch: it has changed since the mixture was opened.
-        """
+        """Return the dataset; IndexMismatch if it has changed since the mixture was opened."""
         if self._dataset is None:
             with self._lock:
                 if self._dataset is None:

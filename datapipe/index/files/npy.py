@@ -173,11 +173,7 @@ def map_file(path: str | os.PathLike[str]) -> UInt8:
 
 
 def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
-    """Map a file that `NpyFile` wrote, for reading.
-
-    Raises:
-        IndexMismatch: it holds something else.
-    """
+    """Map a file that `NpyFile` wrote, for reading; IndexMismatch if it holds something else."""
     try:
         length = _length(path, dtype, row)
     except ValueError:

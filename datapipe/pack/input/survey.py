@@ -46,11 +46,7 @@ class Survey:
         self._looks = lru_cache(_KEPT_LOOKS)(lambda look, path: look(path))
 
     def listing(self, folder: str) -> Listing:
-        """Return the content of a folder.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Return the content of a folder; OSError if it cannot be read."""
         listing = self._listings.get(folder)
         if listing is None:
             listing = list_folder(folder, strict=True)

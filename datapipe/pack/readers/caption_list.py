@@ -175,11 +175,7 @@ def layout_of(path: Path) -> Layout | None:
 
 
 def read_lines(path: Path, layout: Layout) -> Iterator[Line]:
-    """Yield the lines of a list.
-
-    Raises:
-        PackError: the file cannot be read, or is UTF-16.
-    """
+    """Yield the lines of a list; PackError if the file cannot be read, or is UTF-16."""
     try:
         with path.open("rb") as file:
             if file.read(2) in _OTHER_BOMS:

@@ -141,11 +141,7 @@ class ImageTree:
         return below and f"{below}/"
 
     def walk(self) -> Iterator[TreeFolder]:
-        """Yield every folder, without hidden ones.
-
-        Raises:
-            PackError: a folder cannot be read.
-        """
+        """Yield every folder, without hidden ones; PackError if a folder cannot be read."""
         root = os.fspath(self.survey.raw)
         waiting = [(root, frozenset(folders_above(root)))]
         while waiting:

@@ -116,11 +116,7 @@ class CaptionReader:
         return find_objects(survey, options, self.fits)
 
     def choose(self, survey: Survey, options: ReadOptions) -> Path:
-        """Return the one file that fits.
-
-        Raises:
-            PackError: none fits, or several do.
-        """
+        """Return the one file that fits; PackError if none fits, or several do."""
         # Of files that fit without being meant, an error will say why.
         found = self.find(survey, options) or find_objects(survey, options, self.fits)
         return self.only_one(survey.raw, found)

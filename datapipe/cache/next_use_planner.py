@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from datapipe.array_types import Int32, Int64
 from datapipe.cache.policy import AHEAD, NEVER
-from datapipe.plan.units import Units
+from datapipe.plan.steps import Blocks
 
 MOST_SAMPLES = 50_000_000
 """Largest dataset whose uses are kept: 4 bytes a sample for each of `AHEAD` epochs."""
 
 _EPOCH = 1 << 40  # steps, so that uses of different epochs compare
-
-
-class EpochBlocks(Protocol):
-    """Blocks of one epoch."""
-
-    count: int
-
-    def __call__(self, block: int, before: int) -> Units: ...
 
 
 class NextUses:
@@ -34,7 +25,7 @@ class NextUses:
 
     def __init__(
         self,
-        blocks: Callable[[int], EpochBlocks],
+        blocks: Callable[[int], Blocks],
         *,
         samples: int,
         rank: int,

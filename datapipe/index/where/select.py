@@ -18,8 +18,7 @@ from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
 from datapipe.index.files.npy import NpyFile, map_plain
-from datapipe.index.where.evaluate import evaluate, holds
-from datapipe.index.where.syntax import Where, clip
+from datapipe.index.where.evaluate import Where, clip, evaluate, holds
 from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
 

@@ -30,7 +30,7 @@ from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.sample_source import select_samples, text_rule
-from datapipe.mixture.resolve import StepSize, resolve
+from datapipe.mixture.resolve import resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
 from datapipe.progress import Progress
@@ -145,7 +145,7 @@ class OpenedMixture:
         share = options.global_batch_size or options.share
         return self._resolved(parts, plan, _step_size(plan, share))
 
-    def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: StepSize) -> Origin:
+    def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: Amount) -> Origin:
         mixture, tokens = self._mixture, None
         if _needs_tokens(mixture) and any(part.rule is not None for part in parts):
             tokens = np.array([part.mean_tokens() for part in parts])
@@ -254,16 +254,11 @@ def _needs_tokens(mixture: Mixture) -> bool:
     )
 
 
-def _step_size(plan: PlanOptions, share: int) -> StepSize:
-    """Return the size of a step of `share` units."""
-    if plan.unit == "pack":
-        assert plan.pack is not None
-        return StepSize(tokens=share * plan.pack)
-    if plan.batch_size is not None and plan.max_tokens is None:
-        return StepSize(samples=share * plan.batch_size)
-    if plan.max_tokens is not None:
-        return StepSize(tokens=share * plan.max_tokens)
-    return StepSize(samples=share)
+def _step_size(plan: PlanOptions, share: int) -> Amount:
+    """Return the size of a step of `share` units; tokens are an estimate, as units are not full."""
+    if (tokens := plan.pack or plan.max_tokens) is not None:
+        return Amount(share * tokens, "tokens")
+    return Amount(share * (plan.batch_size or 1), "samples")
 
 
 def _without_paths(given: Any) -> Any:

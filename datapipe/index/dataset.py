@@ -191,11 +191,7 @@ def check_shards(root: Path, manifest: Manifest) -> None:
 def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: str) -> None:
     """Raise `IndexMismatch` for an index file that is missing or has another size.
 
-    Args:
-        home: folder of the index.
-        manifest: of the dataset.
-        sizes: of each shard's index file.
-        name: of the dataset, in a shell.
+    `name` is that of the dataset, in a shell.
     """
     named = zip((shard.index for shard in manifest.shards), sizes, strict=True)
     said = "it had {}; it was cut or replaced"

@@ -59,8 +59,7 @@ class DatasetPart:
     def unchanged(self) -> Dataset:
         """Return the dataset, before files are opened that nothing else compares with its index.
 
-        Raises:
-            IndexMismatch: it has changed since the mixture was opened.
+        IndexMismatch if it has changed since the mixture was opened.
         """
         dataset = self.dataset()
         dataset.check_unchanged()

@@ -178,10 +178,8 @@ class Shown:
 def show(sample: RawSample, map: str | None = None, *, images: int | None = None) -> Shown:
     """Return a sample as training will see it.
 
-    Args:
-        sample: the sample.
-        map: what `--map` makes of the JSON beside its images; None where the reader has done that.
-        images: how many it has in the end, with all pages; None for as many as there are files.
+    `map` is what `--map` makes of the JSON beside its images; None where the reader has done that.
+    `images` is how many it has in the end, with all pages; None for as many as there are files.
 
     Raises:
         SampleError: a file of it cannot be read, or its text makes no sense.

@@ -36,13 +36,9 @@ def header(dtype: str, length: int, row: tuple[int, ...] = ()) -> bytes:
 class NpyFile:
     """A file that grows at its end; its length is filled in when it is closed.
 
-    Args:
-        path: of the file.
-        dtype: of its values, in NumPy's notation.
-        row: shape of an item.
-        length: items to keep of what the file holds; 0 for a new file.
-        end: the last of these items in a file of offsets.
-        crc32: checksum of these items; it is kept up to date. None for no checksum.
+    `dtype` is in NumPy's notation, `row` the shape of an item. `length` items of what the file
+    holds are kept, 0 for a new file; `end` is the last of them in a file of offsets, and `crc32`
+    their checksum, which is kept up to date unless it is None.
     """
 
     def __init__(

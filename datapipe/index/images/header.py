@@ -126,10 +126,7 @@ def is_stored_image(ext: str) -> bool:
 
 
 def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
-    """Read the header of an encoded image.
-
-    Args:
-        data: the encoded image or, with `complete=False`, its first bytes.
+    """Read the header of an encoded image or, with `complete=False`, of its first bytes.
 
     Raises:
         DecodeError: `data` is no image of a known format.

@@ -154,11 +154,7 @@ def named_image(record: Any) -> str:
 
 
 def refuse_missing_image(record: Any) -> None:
-    """Refuse the JSON of a sample without images if it names or holds one.
-
-    Raises:
-        MissingMember: it does.
-    """
+    """Raise MissingMember for the JSON of a sample without images if it names or holds one."""
     if field := named_image(record):
         value = record[field]
         raise MissingMember(

@@ -77,8 +77,7 @@ class TokenColumns:
 def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | None:
     """Map the token columns of the dataset whose index is in `home`, or in the cache folder.
 
-    Returns:
-        None where they were not counted yet, or were for another content, or are damaged.
+    None where they were not counted yet, or were for another content, or are damaged.
     """
     name = token_folder(digest)
     for folder in (home / name, cached_home(manifest.fingerprint) / name):

@@ -85,11 +85,9 @@ def join_parts(parts: Sequence[TokenPart]) -> TokenPart:
 
 
 class PartFiles:
-    """Parts of a count, a file a shard.
+    """Parts of a count, a file a shard, in a folder that may hold other things.
 
-    Args:
-        folder: where they are; it may hold other things.
-        digest: of the tokenizer and the template that they are counted with.
+    `digest` is of the tokenizer and the template.
     """
 
     def __init__(self, folder: Path, digest: str) -> None:

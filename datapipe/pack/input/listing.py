@@ -75,12 +75,9 @@ def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
 def list_folder(
     folder: str | os.PathLike[str], most: int | None = None, *, strict: bool = False
 ) -> Listing:
-    """Return the content of a folder.
+    """Return the content of a folder, or `most` entries of it.
 
-    Args:
-        folder: one that cannot be read is empty, unless `strict`.
-        most: entries that are looked at, all if None.
-        strict: raise the `OSError` of a folder that cannot be read.
+    One that cannot be read is empty; with `strict`, its OSError is raised.
     """
     path = os.fspath(folder)
     files, folders, identity = SortedNames(), [], UNKNOWN

@@ -228,13 +228,9 @@ class _Samples:
         others: Sequence[tuple[str, TextFolder]],
         labels: bool,
     ) -> Iterator[RawSample | Reject]:
-        """Yield what becomes of files that are equal up to their first dot.
+        """Yield what becomes of files of a folder of images that are equal up to their first dot.
 
-        Args:
-            folder: of the images.
-            names: the files in it.
-            others: files of parallel folders.
-            labels: whether its texts are boxes.
+        `others` are files of parallel folders; `labels` is true if its texts are boxes.
         """
         tree, below = self._tree, folder.below
         chosen = tree.include is not None

@@ -189,11 +189,9 @@ def checked_object(value: Any) -> dict[str, Any]:
 def parsed_entries(
     entries: Iterable[tuple[Any, ...]], parse: Callable[..., tuple[str, Any]]
 ) -> Iterator[Entry]:
-    """Yield entries for a join.
+    """Yield entries for a join, each of a number, a value, and what else `parse` is to be told.
 
-    Args:
-        entries: number, value, and what else `parse` is to be told.
-        parse: gives the id and the body of an object, or raises a `SampleError`.
+    `parse` gives the id and the body of an object, or raises a `SampleError`.
     """
     for number, value, *more in entries:
         try:

@@ -79,9 +79,8 @@ def prepare(
 ) -> Reject | tuple[Row, int, Outcome]:
     """Read a sample's members, check its images, and lay it out in `buffer`.
 
-    Returns:
-        The row of the index, with offsets counted from the sample's first byte, the sample's offset
-        in its segment, and the outcome.
+    Return the row of the index, with offsets counted from the sample's first byte, the sample's
+    offset in its segment, and the outcome.
     """
     buffer.begin()
     try:
@@ -248,9 +247,8 @@ class _Sample:
 def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:
     """Return what the files of a sample's texts hold now, as it would be packed without `--map`.
 
-    Returns:
-        The file's label and the checksum of the member by the member's extension; None for a file
-        that cannot be read.
+    It is the file's label and the checksum of the member, by the member's extension; None for a
+    file that cannot be read.
     """
     found: dict[str, tuple[str, int | None]] = {}
     if isinstance(sample.caption, NamedTexts):  # which the record may take up

@@ -44,12 +44,7 @@ class SentPart(NamedTuple):
 
 
 class Preparer:
-    """Preparation of chunks; a part is ready whenever a segment is full.
-
-    Args:
-        options: what becomes of a sample.
-        take: returns a segment to fill.
-    """
+    """Preparation of chunks; a part is ready whenever a segment from `take` is full."""
 
     def __init__(self, options: PrepareOptions, take: Callable[[], memoryview]) -> None:
         self._options = options

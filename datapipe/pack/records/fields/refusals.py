@@ -59,10 +59,8 @@ class TableColumns:
     def ambiguous(self, what: str, found: Sequence[str], example: str) -> PackError:
         """Return the error for columns that could all be meant, with a map that settles it.
 
-        Args:
-            what: is looked for, such as "the text".
-            found: the columns that could hold it; of one, the message asks whether it is meant.
-            example: the part of a map that takes the text.
+        `what` is looked for, such as "the text", in the columns `found`; of one, the message asks
+        whether it is meant. `example` is the part of a map that takes the text.
         """
         alone = f", or take the images alone with --map '{self.map()}'" if self.images else ""
         if len(found) == 1:
@@ -89,8 +87,8 @@ class TableColumns:
     def refuse_preferences(self, question: str) -> None:
         """Refuse a table that says which of two answers is better.
 
-        Args:
-            question: part of a map that is asked, such as "user=prompt"; "" if the answers hold it.
+        `question` is the part of a map that is asked, such as "user=prompt"; "" if the answers hold
+        it.
         """
         if all(name in self.names for name in PREFERRED):
             chosen, rejected = (self.names[name] for name in PREFERRED)
@@ -104,8 +102,7 @@ class TableColumns:
     def refuse_named_images(self, *, has_turns: bool) -> None:
         """Refuse a table of text whose images are named by an address or an id, or that has media.
 
-        Args:
-            has_turns: the text is turns, which are rejects beside a video or sound.
+        With `has_turns`, the text is turns, which are rejects beside a video or sound.
         """
         raw, columns = self.raw, self.columns
         alone = "pack the text alone with --image-column ''"

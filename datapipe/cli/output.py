@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from datapipe.errors import DatapipeError
-from datapipe.progress import is_watched, readable_size
+from datapipe.progress import readable_size
 
 if TYPE_CHECKING:
     from datapipe.convert.report import ConvertReport
@@ -46,18 +46,6 @@ class Commands(TyperGroup):
 
 def print_table(title: str, rows: dict[str, str]) -> None:
     """Print a title, and a row for each name with its value."""
-    if is_watched(sys.stdout):
-        from rich import print as rich_print
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(title=escape(title), show_header=False, title_justify="left")
-        table.add_column(style="dim")
-        table.add_column(justify="right")
-        for name, value in rows.items():
-            table.add_row(name, escape(value))
-        rich_print(table)
-        return
     width = max([_NAMES, *map(len, rows)])
     print(title)
     for name, value in rows.items():

@@ -133,9 +133,7 @@ def read_file(name: str) -> Located:
         ) from None
     except RecursionError:
         raise PlanError(f"{name}: {_TOO_DEEP}") from None
-    made = _located_node(root, _line(name, root and root.start_mark, "mixture"), name, 0)
-    _refuse_records(name, made.plain())
-    return made
+    return _located_node(root, _line(name, root and root.start_mark, "mixture"), name, 0)
 
 
 def _text(name: str) -> str:
@@ -205,16 +203,11 @@ def _scalar(node: yaml.ScalarNode, kind: str, at: Located) -> Any:
 
 
 def _refuse_records(path: str, value: Any) -> None:
-    """Refuse a value that was read from a file, if it is raw records or a manifest."""
+    """Refuse a value that was read from a JSON file, if it is raw records or a manifest."""
     if isinstance(value, dict) and value.get("format") == "datapipe":
         folder = os.path.dirname(os.path.abspath(path))
         raise PlanError(f"{path} is the {MANIFEST} of a dataset; give its folder, {folder}")
     if _holds_records(value):
-        if not path.endswith(".json"):
-            raise PlanError(
-                f"{path}: these are records of raw data; save them as JSON, and pack that first: "
-                "`datapipe pack FILE.json shards/`"
-            )
         raise PlanError(pack_first(path, "records, and no mixture"))
 
 

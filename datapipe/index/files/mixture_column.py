@@ -90,7 +90,7 @@ def split_by_part(
 ) -> list[tuple[int, Any, Int64]]:
     """Split numbers, int64 [n], by the part of `edges` that holds each; IndexError if none does.
 
-    Yield for each part with some of them, in order: its number, the places of its numbers (an
+    Return for each part with some of them, in order: its number, the places of its numbers (an
     index), and the numbers less the part's first. With `offsets`, numbers go up to `edges[-1]`.
     """
     if not len(numbers):

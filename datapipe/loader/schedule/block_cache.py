@@ -35,12 +35,19 @@ class BlockFolder:
 
     def get(self, epoch: int, block: int, before: int, plan: Callable[[], Units]) -> Units:
         """Return a block that a rank has planned, or plan it for all of them."""
-        path = self._path(epoch, block, before)
+        path = self._folder / f"epoch-{epoch}" / f"{block:08d}-{before}.npz"
         claim = path.with_suffix(".claim")
         end = time.monotonic() + _PATIENCE
         while (units := _load(path)) is None:
             if _claimed(claim) or time.monotonic() > end:
-                return _planned_for_all(path, claim, plan)
+                try:
+                    units = _load(path)  # the rank that had claimed it may have finished since
+                    if units is None:
+                        units = plan()
+                        _save(path, units)
+                    return units
+                finally:
+                    _remove(claim)
             while claim.exists() and time.monotonic() <= end:
                 time.sleep(_POLL)
         return units
@@ -55,9 +62,6 @@ class BlockFolder:
                 folder.rmdir()
             except OSError:
                 logger.debug("%s is still in use", folder)
-
-    def _path(self, epoch: int, block: int, before: int) -> Path:
-        return self._folder / f"epoch-{epoch}" / f"{block:08d}-{before}.npz"
 
 
 class PlannedBlocks:
@@ -108,17 +112,6 @@ class PlannedBlocks:
             return self.plan.lay_out(self.plan.form(block), block, before)
 
         return plan() if self._folder is None else self._folder.get(self.epoch, block, before, plan)
-
-
-def _planned_for_all(path: Path, claim: Path, plan: Callable[[], Units]) -> Units:
-    try:
-        units = _load(path)  # the rank that had claimed it may have finished since
-        if units is None:
-            units = plan()
-            _save(path, units)
-        return units
-    finally:
-        _remove(claim)
 
 
 def _load(path: Path) -> Units | None:

@@ -101,30 +101,21 @@ class OpenedMixture:
 
         def opened(entry: MixtureDataset, data: DatasetPart) -> MixturePart:
             own, transform = text if entry.text is None else entry.text, image(entry.image)
-            conditions = [each for each in (where, entry.where) if each is not None]
-            if len(conditions) > 1:
-                conditions = [" and ".join(f"({each})" for each in conditions)]
-            condition = next(iter(conditions), None)
-            rule = None
+            condition = where if entry.where is None else entry.where
+            if where is not None and entry.where is not None:
+                condition = f"({where}) and ({entry.where})"
+            on_error, rule = options.on_error, None
+            described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
             if own is not None:
                 rule = text_rule(
                     own, plan, pad_to=options.pad_to, image=transform, make_encoder=make_encoder
                 )
-            described: list[object] = [
-                condition,
-                options.on_error,
-                plan.max_images,
-                plan.max_patches,
-            ]
-            if rule is not None and own is not None:
                 described += [rule.identity, own.overlong]
             return MixturePart(
                 entry,
                 data,
                 rule,
-                partial(
-                    select_samples, text=rule, plan=plan, where=condition, on_error=options.on_error
-                ),
+                partial(select_samples, text=rule, plan=plan, where=condition, on_error=on_error),
                 groups=groups[entry.name],
                 image=transform,
                 described=described,

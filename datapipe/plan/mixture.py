@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Float64, Int64, UInt64
-from datapipe.errors import PlanError
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.ragged import ranges
@@ -38,9 +37,6 @@ Order = Permutation | ShardOrder | Callable[[Int64], Int64]
 class Rates:
     """Rates of D datasets over the draws of a run, in S segments; linear within each.
 
-    Raises:
-        PlanError: the arrays do not fit each other.
-
     Examples:
         >>> even = np.array([[0.5, 0.5]])
         >>> rates = Rates(starts=np.array([0]), first=even, last=even)
@@ -56,19 +52,12 @@ class Rates:
 
     def __post_init__(self) -> None:
         starts, first, last = self.starts, self.first, self.last
-        if first.shape != last.shape or len(first) != len(starts) or not first.size:
-            raise PlanError(
-                f"rates of shapes {starts.shape}, {first.shape} and {last.shape} do not fit each "
-                "other; give [S], [S, D] and [S, D]"
-            )
-        if starts[0] != 0 or (np.diff(starts) <= 0).any():
-            raise PlanError(f"segments of rates begin at {starts.tolist()}; begin at 0 and ascend")
-        if min(first.min(), last.min()) < 0 or not (
-            np.allclose(first.sum(1), 1) and np.allclose(last.sum(1), 1)
-        ):
-            raise PlanError("rates of all datasets together are 1 at any time, and none is below 0")
-        if (first[-1] != last[-1]).any():
-            raise PlanError("the last segment of rates has no end, so its rates are constant")
+        assert (len(starts), first.shape) == (len(first), last.shape), "they are of one form"
+        assert starts[0] == 0, "they begin at 0"
+        assert (np.diff(starts) > 0).all(), "segments ascend"
+        assert min(first.min(), last.min()) >= 0, "no rate is negative"
+        assert np.allclose([first.sum(1), last.sum(1)], 1), "all rates together are 1"
+        assert (first[-1] == last[-1]).all(), "the last segment, which has no end, is constant"
 
     def after(self, draw: int) -> Rates:
         """Return the rates from a draw on, which is draw 0 of them."""

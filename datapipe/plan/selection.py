@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Int64, UInt8, UInt64
-from datapipe.errors import PlanError
 from datapipe.plan.ragged import indices_below
 
 BLOCK = 512
@@ -45,19 +44,12 @@ class Selection:
     """Subset of the samples `0 ... size - 1`, in their order; `count` are selected.
 
     `bits` are uint8 [ceil(size / 8)], as for `build_directory`; bits past the end are zero.
-
-    Raises:
-        PlanError: `bits` are not those of `size` samples.
     """
 
     def __init__(self, bits: UInt8, size: int) -> None:
-        if bits.dtype != np.uint8 or bits.shape != (-(-size // 8),):
-            raise PlanError(
-                f"a bitmap of {size:,} samples is uint8 [{-(-size // 8):,}], and this one is "
-                f"{bits.dtype} {list(bits.shape)}; select the samples again"
-            )
-        if size % 8 and bits[-1] >> (size % 8):
-            raise PlanError(f"the bitmap selects samples past its {size:,}; select them again")
+        assert bits.dtype == np.uint8, "it is of these samples"
+        assert bits.shape == (-(-size // 8),), "it is of these samples"
+        assert not size % 8 or not bits[-1] >> (size % 8), "it selects no sample past the end"
         # A plain array over a map: indexing numpy's memmap subclass costs several times more.
         self._bits = np.asarray(bits)
         self._ranks = build_directory(self._bits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.array_types import Float64
-from datapipe.errors import PlanError
 from datapipe.plan.mixture import DatasetOrder, Interleaving, Rates
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.rng import derive
@@ -277,19 +275,19 @@ def test_a_dataset_of_one_sample_is_drawn_in_every_turn() -> None:
 @pytest.mark.parametrize(
     ("starts", "first", "last", "told"),
     [
-        ([0], [[0.5, 0.5], [0.5, 0.5]], None, "do not fit each other"),
+        ([0], [[0.5, 0.5], [0.5, 0.5]], None, "of one form"),
         ([1], [[1.0]], None, "begin at 0"),
-        ([0, 5, 5], [[1.0], [1.0], [1.0]], None, "begin at 0 and ascend"),
+        ([0, 5, 5], [[1.0], [1.0], [1.0]], None, "ascend"),
         ([0], [[0.7, 0.7]], None, "together are 1"),
-        ([0], [[1.5, -0.5]], None, "none is below 0"),
-        ([0], [[np.nan, 1.0]], None, "together are 1"),
-        ([0], [[0.5, 0.5]], [[0.4, 0.6]], "its rates are constant"),
+        ([0], [[1.5, -0.5]], None, "negative"),
+        ([0], [[np.nan, 1.0]], None, "negative"),
+        ([0], [[0.5, 0.5]], [[0.4, 0.6]], "no end"),
     ],
 )
 def test_impossible_rates_are_refused(starts: Any, first: Any, last: Any, told: str) -> None:
     begin = np.array(first)
     end = begin if last is None else np.array(last)
-    with pytest.raises(PlanError, match=re.escape(told)):
+    with pytest.raises(AssertionError, match=told):
         Rates(starts=np.array(starts), first=begin, last=end)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
-from datapipe.array_types import Int64
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.plan.options import PLAN_VERSION
@@ -150,27 +149,6 @@ def _dump_position(position: Position) -> dict[str, int]:
 
 def _parse_position(fields: Mapping[str, Any]) -> Position:
     return Position(*(index(fields[name]) for name in _POSITION))
-
-
-def is_possible(run: Run, edges: Callable[[int], Int64 | None]) -> bool:
-    """Return whether the plan may have the positions of a run.
-
-    `edges` returns the positions of the blocks of an epoch, as `EpochPlan.edges`, or None if they
-    are not known.
-    """
-    if min(run.steps, run.tokens) < 0:
-        return False
-    for position in (run.position, run.start):
-        if min(position.epoch, position.block, position.unit, position.before) < 0:
-            return False
-        known = edges(position.epoch)
-        if known is None:
-            continue
-        bounds = known[position.block : position.block + 2].tolist()
-        # No block has more units than samples.
-        if len(bounds) < 2 or position.unit >= bounds[1] - bounds[0] or position.before > bounds[0]:
-            return False
-    return True
 
 
 def dataset_alone(plan: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -40,10 +40,7 @@ class PartState:
 
     @staticmethod
     def parse(fields: dict[str, Any]) -> PartState:
-        """Return the part of `to_dict`, whose fields are taken out of the dict.
-
-        KeyError, TypeError or ValueError if it is none.
-        """
+        """Return the part of `to_dict`, whose fields are taken out of the dict."""
         number, place, samples = fields.pop("start")
         return PartState(
             fingerprint=fields.pop("fingerprint"),
@@ -80,7 +77,7 @@ class Leg:
 
     @staticmethod
     def parse(fields: Mapping[str, Any]) -> Leg:
-        """Return the leg of `to_dict`; raise the errors of `PartState.parse`, or PlanError."""
+        """Return the leg of `to_dict`."""
         given = {name: dict(part) for name, part in fields["datasets"].items()}
         rates = [part.pop("rates") for part in given.values()]
         return Leg(
@@ -173,10 +170,8 @@ class Legs:
 
     @staticmethod
     def parse(fields: Mapping[str, Any]) -> Legs:
-        """Return the legs of `to_dict`; raise the errors of `PartState.parse`, or PlanError."""
+        """Return the legs of `to_dict`."""
         legs = tuple(Leg.parse(leg) for leg in fields["legs"])
-        if not legs:
-            raise ValueError("no leg")
         numbers = {name: int(fields[name]) for name in ("epoch", "base", "first", "before")}
         absent = {name: PartState.parse(dict(one)) for name, one in fields["absent"].items()}
         return Legs(digest=fields["digest"], legs=legs, absent=absent, **numbers)

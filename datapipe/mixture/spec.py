@@ -186,11 +186,6 @@ class WeightChange:
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
-        weights = {
-            name: check_value(f"weight of {shorten(name)}", weight, Weight, PlanError)
-            for name, weight in self.weights.items()
-        }
-        object.__setattr__(self, "weights", weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,12 +86,6 @@ class Rates:
             ends.append((stops, *(part.tolist() for part in parts)))
         return ends[0] == ends[1]
 
-    @staticmethod
-    def constant(rates: Sequence[float]) -> Rates:
-        """Return rates that never change."""
-        row = np.array([rates], np.float64)
-        return Rates(starts=np.zeros(1, np.int64), first=row, last=row)
-
 
 class Interleaving:
     """Order in which datasets with these rates are drawn from; each has a 64-bit key."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
     from datapipe.loader.make_loader import make_loader
+    from datapipe.loader.raw_source import WebDatasetSource
     from datapipe.loader.specs import (
         BatchSpec,
         DeviceSpec,
@@ -45,12 +46,14 @@ if TYPE_CHECKING:
         RunSpec,
         WorkerSpec,
     )
+    from datapipe.loader.webdataset_source import webdataset_source
     from datapipe.mixture.spec import Mixture
     from datapipe.model_check import ModelCheck, check_model
     from datapipe.models.families import specs_for
     from datapipe.monitor.monitor import Monitor
     from datapipe.pack.pack_dataset import pack_dataset
     from datapipe.pack.report import PackReport
+    from datapipe.text.image_markup import ImageMarkup
     from datapipe.text.spec import TextSpec
     from datapipe.tune.job import tune_workers
     from datapipe.tune.result import TuneResult
@@ -66,6 +69,7 @@ __all__ = [
     "DecodeError",
     "DeviceSpec",
     "EndlessError",
+    "ImageMarkup",
     "ImageSpec",
     "IndexMismatch",
     "Loader",
@@ -85,6 +89,7 @@ __all__ = [
     "TextSpec",
     "TransformError",
     "TuneResult",
+    "WebDatasetSource",
     "WorkerError",
     "WorkerSpec",
     "check_model",
@@ -96,6 +101,7 @@ __all__ = [
     "specs_for",
     "tune_workers",
     "unpack",
+    "webdataset_source",
 ]
 
 # Imported on first use, so that `datapipe pack` does not wait for torch.
@@ -105,6 +111,7 @@ _LAZY = {
     "ConvertReport": "datapipe.convert.report",
     "DaliOptions": "datapipe.decode.dali.options",
     "DeviceSpec": "datapipe.loader.specs",
+    "ImageMarkup": "datapipe.text.image_markup",
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
     "Mixture": "datapipe.mixture.spec",
@@ -116,6 +123,7 @@ _LAZY = {
     "RunSpec": "datapipe.loader.specs",
     "TextSpec": "datapipe.text.spec",
     "TuneResult": "datapipe.tune.result",
+    "WebDatasetSource": "datapipe.loader.raw_source",
     "WorkerSpec": "datapipe.loader.specs",
     "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",
@@ -126,6 +134,7 @@ _LAZY = {
     "specs_for": "datapipe.models.families",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",
+    "webdataset_source": "datapipe.loader.webdataset_source",
 }
 
 # Modules whose functions docs show, such as `datapipe.plan.pack_lengths`.

@@ -27,12 +27,16 @@ from datapipe.profile.job import profile_loader
 SECONDS = 5  # on an idle machine
 PATIENCE = 4  # times as long, where other tests run beside
 TRIED = 3  # values for each argument, where not all are
-MADE_BY_US = {"ConvertReport", "Loader", "Loader.count", "ModelCheck", "PackReport", "TuneResult"}
+MADE_BY_US = {
+    *("ConvertReport", "Loader", "Loader.count", "ModelCheck", "PackReport", "TuneResult"),
+    *("WebDatasetSource", "WebDatasetSource.share"),
+}
 OF_FUNCTIONS = {"clock", "sleep", "watch", "on_trial", "train", "step", "say"}
 """Arguments that any function is right for."""
 
 JUDGED_LATER = {
     ("make_loader", "path"),  # a dict is a mixture
+    ("webdataset_source", "path"),
     ("pack_dataset", "max_pixels"),
     ("tune_workers", "make"),
 }
@@ -187,6 +191,10 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
         "Monitor.headroom": {"loader": [1, 2] * 40, "step": lambda _: None, "steps": 10},
         "Monitor.trace": {"path": where / "trace.json"},
         "Monitor.save": {"path": where / "page.html"},
+        "webdataset_source": {"path": shards, "batch_size": 2},
+        "WebDatasetSource.track": {"batches": [1, 2]},
+        "WebDatasetSource.set_epoch": {"epoch": 1},
+        "WebDatasetSource.load_state_dict": {"state": make().state_dict()},
         "Loader.set_epoch": {"epoch": 1},
         "Loader.load_state_dict": {"state": make().state_dict()},
         "batched.resize_batch": {"images": pixels, "height": 4, "width": 4},
@@ -204,6 +212,8 @@ def use(name: str, made: Any) -> None:
             next(iter(made))
         finally:
             made.close()
+    elif name == "webdataset_source":
+        next(iter(made))
 
 
 @pytest.mark.parametrize(("name", "argument"), CASES, ids=lambda part: part)
@@ -243,6 +253,9 @@ def try_value(name: str, argument: str, value: Any, shards: Path, where: Path) -
     if name.startswith(("Loader.", "Monitor.")):
         owner = datapipe.Monitor() if name.startswith("Monitor.") else None
         owner = owner or datapipe.make_loader(shards, batch_size=2, num_workers=0)
+        function = getattr(owner, name.partition(".")[2])
+    elif name.startswith("WebDatasetSource."):
+        owner = datapipe.webdataset_source(shards, batch_size=2)
         function = getattr(owner, name.partition(".")[2])
     try:
         with limit(SECONDS * PATIENCE):

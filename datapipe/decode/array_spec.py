@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from datapipe.decode.spec import ONE_SIZE, ImageSpec
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.spec_checks import ONE_SIZE
 from datapipe.errors import PlanError
 
 _OPTIONS = ("resize", "interpolation", "crop_from", "scaled_decode")

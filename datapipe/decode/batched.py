@@ -16,7 +16,7 @@ from torch import Tensor
 
 from datapipe.declared import Count, Say, Within, checked
 from datapipe.decode.normalize import Triple
-from datapipe.decode.resize import Filter, resize, resize_by_products
+from datapipe.decode.resize import Product, resize, resize_by_products
 from datapipe.errors import PlanError
 
 _Above = Annotated[float, Within(above=0)]
@@ -75,7 +75,7 @@ def normalize_batch(
 
 @checked(PlanError)
 def resize_batch(
-    images: Tensor, height: Count, width: Count, filter: Filter = "bilinear"
+    images: Tensor, height: Count, width: Count, filter: Product = "bilinear"
 ) -> Tensor:
     """Resize images of one size, antialiased if they become smaller.
 

@@ -20,11 +20,15 @@ from typing import Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-Filter = Literal["bilinear", "bicubic"]
-"""Weights of the pixels around a point: a triangle, or Keys' cubic with a = -0.5."""
+Filter = Literal["bilinear", "bicubic", "lanczos"]
+"""Weights of the pixels around a point: a triangle, Keys' cubic (a = -0.5), or Lanczos' (a = 3)."""
+
+Product = Literal["bilinear", "bicubic"]
+"""Filters that devices other than the CPU have."""
 
 _AT_ONCE = 1 << 28  # bytes of float32 pixels that are resized at once
 
@@ -35,7 +39,7 @@ def resize(image: Tensor, height: int, width: int, filter: Filter = "bilinear") 
     Args:
         image: uint8 [3, h, w], of any strides; fastest with interleaved, contiguous pixels.
         height, width: in pixels, at least 1.
-        filter: "bilinear" or "bicubic".
+        filter: "lanczos" is done by Pillow: torch has it since 2.13 only, and not as exactly.
 
     Returns:
         uint8 [3, height, width], a view of interleaved pixels; or the image itself, if it has this
@@ -43,6 +47,10 @@ def resize(image: Tensor, height: int, width: int, filter: Filter = "bilinear") 
     """
     if image.shape[1:] == (height, width):
         return image
+    if filter == "lanczos":
+        pixels = Image.fromarray(np.ascontiguousarray(image.numpy().transpose(1, 2, 0)))
+        fitted = np.array(pixels.resize((width, height), Image.Resampling.LANCZOS))
+        return torch.from_numpy(fitted.transpose(2, 0, 1))
     resized: Tensor = interpolate(
         _interleaved(image),
         size=(height, width),
@@ -61,7 +69,7 @@ def _interleaved(image: Tensor) -> Tensor:
     return torch.from_numpy(pixels.reshape(1, *pixels.shape).transpose(0, 3, 1, 2))
 
 
-def resize_by_products(images: Tensor, height: int, width: int, filter: Filter) -> Tensor:
+def resize_by_products(images: Tensor, height: int, width: int, filter: Product) -> Tensor:
     """Resize images of one size on the device they are on.
 
     Args:

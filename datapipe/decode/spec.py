@@ -12,8 +12,10 @@ from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.normalize import Triple
 from datapipe.decode.presets import NORMALIZATIONS, preset_options
 from datapipe.decode.resize import Filter
+from datapipe.decode.spec_checks import ONE_SIZE, check_together
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
+from datapipe.short_repr import short_repr
 
 Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "tiles"]
 Normalization = str | tuple[Triple, Triple]
@@ -25,36 +27,7 @@ _TILE = 448
 _TILES = 12
 _PATCH = 14
 
-ONE_SIZE = ("stretch", "pad", "crop")
-"""Values of `resize` that give all images one size."""
-
 _USUAL_PATCHES = (14, 16, 32)
-
-# Options of some values of `resize` alone.
-_TAKEN_BY = {
-    "size": (*ONE_SIZE, "shortest", "tiles"),
-    "fill": ("pad", "tiles"),
-    "crop_from": ("crop",),
-    "temporal": ("native",),
-    "mrope": ("native",),
-    "min_pixels": ("dynamic", "native"),
-    "max_pixels": ("dynamic", "native"),
-    "tiles": ("tiles",),
-    "grids": ("tiles",),
-    "thumbnail": ("tiles",),
-    "random_crop": ("stretch", "crop"),
-    "flip": ("stretch", "crop"),
-}
-
-# Remedies for an option that was given with another value of `resize`.
-_REMEDIES = {
-    "size": "leave it out, and bound the result by min_pixels and max_pixels",
-    "max_pixels": (
-        "leave it out; an input with too many pixels is refused by refuse_above, and an output of "
-        "a given size has as many as size says"
-    ),
-    "mrope": "leave it out, and tokens have ordinary positions",
-}
 
 
 def _known_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -118,7 +91,7 @@ Shares = Annotated[
 Chance = Annotated[Share, Say("a probability, a number from 0 to 1")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ImageSpec:
     """Size, fit and number format of images in a batch.
 
@@ -132,13 +105,14 @@ class ImageSpec:
     - "native": `[patches, 3 * temporal * patch**2]`, with `image_grid_thw`: as "dynamic", cut into
       patches in the order in which Qwen2-VL takes them.
     - "tiles": `[tiles, 3, size, size]`: by the rule of InternVL (`tiles`), or by that of LLaVA-NeXT
-      (`grids`), then with `image_sizes`.
+      (`grids`), then with `image_sizes`; or by that of Idefics 3 (`longest`).
 
     Attributes:
         size: side of a square in pixels, or (height, width); of a tile; of the shorter side. None
             is 336, and 448 for the tiles of InternVL. Dynamic and native sizes take none.
         resize: see above.
-        interpolation: "bilinear" or "bicubic", antialiased.
+        interpolation: "bilinear", "bicubic" or "lanczos", antialiased. The last is done by Pillow,
+            which takes several times as long.
         normalize: None, "imagenet", "clip", "siglip", or (mean, std) per channel for values of
             0 to 1.
         dtype: torch.uint8 (0 to 255, without normalisation), torch.float32 or torch.bfloat16 (0 to
@@ -156,9 +130,15 @@ class ImageSpec:
             columns, as models of the Qwen2-VL family want them; pixels do not depend on it.
         min_pixels, max_pixels: of a result of "dynamic" or "native"; None is 3,136 and 1,003,520,
             as for Qwen2-VL.
+        least_side: of "native": an image with a shorter side counts as enlarged to it first, as
+            for GLM-4V.
+        longest: of the longer side. For "dynamic", in place of the limits: larger images are scaled
+            to it, and sides are rounded up to multiples, as for Pixtral. For "tiles": all images
+            are scaled to it, then stretched to whole tiles.
         tiles: of "tiles": most of an image, the thumbnail not counted. None is 12.
         grids: of "tiles": canvases (height, width) to choose from, multiples of `size`.
-        thumbnail: of `tiles`: whether an image of several has one more that shows the whole.
+        thumbnail: of `tiles` and `longest`: whether an image of several has one more that shows the
+            whole.
         scaled_decode: JPEGs may be decoded at 1/2, 1/4 or 1/8 where that is large enough: faster,
             a few grey levels off.
         random_crop: of "stretch" and "crop": a random part of the image is resized to the whole;
@@ -189,6 +169,8 @@ class ImageSpec:
     mrope: bool = False
     min_pixels: Area | None = None
     max_pixels: Area | None = None
+    least_side: Side = 1
+    longest: Side | None = None
     tiles: Small | None = None
     grids: Grids | None = None
     thumbnail: bool = True
@@ -199,22 +181,10 @@ class ImageSpec:
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
-        if self.dtype == torch.uint8 and self.normalize is not None:
-            raise PlanError(
-                "normalised values do not fit into torch.uint8; use torch.float32 or "
-                "torch.bfloat16, or normalize=None"
-            )
-        for name, modes in _TAKEN_BY.items():
-            value = getattr(self, name)
-            if self.resize not in modes and value != type(self).__dataclass_fields__[name].default:
-                taken = " and ".join(f"resize={mode!r}" for mode in modes)
-                raise PlanError(
-                    f"{name}={value!r} means nothing for resize={self.resize!r}, only for {taken}; "
-                    + _REMEDIES.get(name, "leave it out")
-                )
-        _check_together(self)
-        if self.resize == "tiles":
-            _check_tiles(self)
+        check_together(self)
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     @classmethod
     @checked(PlanError)
@@ -334,67 +304,3 @@ class ImageSpec:
             return self.fill
         mean = self.mean_std[0] if self.mean_std else (0.0, 0.0, 0.0)
         return round(mean[0] * 255), round(mean[1] * 255), round(mean[2] * 255)
-
-
-def _check_together(spec: ImageSpec) -> None:
-    if spec.resize in ("shortest", "tiles") and isinstance(spec.size, tuple):
-        what = "a tile is square" if spec.resize == "tiles" else "it is the shorter side's"
-        raise PlanError(f"size {spec.size!r} for resize={spec.resize!r}: {what}; give one number")
-    if spec.crop_from is not None and spec.crop_from < max(spec.height, spec.width):
-        raise PlanError(
-            f"crop_from={spec.crop_from} is less than the {spec.height} x {spec.width} pixels to "
-            "be cut out; give at least as many, or leave it out"
-        )
-    unit = spec.patch_side * spec.merge
-    if spec.resize in ("dynamic", "native"):
-        least, most = spec.pixel_limits
-        if least > most:
-            raise PlanError(
-                f"min_pixels={least:,} is above max_pixels={most:,}; give a range, both ends of it"
-            )
-        if most < unit * unit:
-            raise PlanError(
-                f"max_pixels={most:,} is less than one token of {unit} x {unit} pixels; give at "
-                f"least {unit * unit:,}"
-            )
-    elif spec.patch is None and spec.merge != 1:
-        raise PlanError(
-            f"merge={spec.merge} says nothing without the side of the patches that are merged; "
-            "give patch too"
-        )
-    elif spec.patch is not None and min(spec.height, spec.width) < unit:
-        raise PlanError(
-            f"size {spec.height} x {spec.width} is smaller than one token of {unit} x {unit} "
-            "pixels; give a larger size or a smaller patch"
-        )
-
-
-def _check_tiles(spec: ImageSpec) -> None:
-    if spec.grids is None:
-        if spec.fill is not None:
-            raise PlanError(
-                f"fill={spec.fill} means nothing for tiles without grids, where images are "
-                "stretched to the tiles and nothing is padded; leave it out"
-            )
-        return
-    if spec.tiles is not None:
-        raise PlanError(
-            f"tiles={spec.tiles} and grids={spec.grids!r} are two rules, InternVL's and "
-            "LLaVA-NeXT's; give one of them, and None for the other"
-        )
-    if not spec.thumbnail:
-        raise PlanError(
-            "thumbnail=False with grids: models of the LLaVA-NeXT family always take the tile that "
-            "shows the whole image; leave it out"
-        )
-    for grid in spec.grids:
-        if grid[0] % spec.height or grid[1] % spec.width:
-            raise PlanError(
-                f"grid {grid} does not consist of whole tiles of {spec.height} x {spec.width}; "
-                "give multiples of size"
-            )
-    if spec.merge != 1:
-        raise PlanError(
-            f"merge={spec.merge} with grids: models of the LLaVA-NeXT family merge no patches; "
-            "leave it out"
-        )

@@ -6,7 +6,7 @@ from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.image_transform import ImageTransform
 from datapipe.decode.forms.native import NativeTransform
 from datapipe.decode.forms.padded import PaddedTransform
-from datapipe.decode.forms.tiles import AnyresTransform, TilesTransform
+from datapipe.decode.forms.tiles import AnyresTransform, ScaledTilesTransform, TilesTransform
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
@@ -24,7 +24,9 @@ _FORMS: dict[str, type[ImageTransform]] = {
 
 def form_of(spec: ImageSpec) -> type[ImageTransform]:
     """Return the form of the images of `spec`, which has facts about all of its transforms."""
-    return AnyresTransform if spec.grids is not None else _FORMS.get(spec.resize, FixedTransform)
+    if spec.resize == "tiles" and (spec.grids or spec.longest) is not None:
+        return AnyresTransform if spec.grids is not None else ScaledTilesTransform
+    return _FORMS.get(spec.resize, FixedTransform)
 
 
 def make_transform(spec: ImageSpec, normalizer: Normalizer | None = None) -> ImageTransform:

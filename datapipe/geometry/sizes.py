@@ -47,6 +47,7 @@ def native_size(
     multiple_of: int = 28,
     min_pixels: int = NATIVE_MIN_PIXELS,
     max_pixels: int = NATIVE_MAX_PIXELS,
+    least_side: int = 1,
 ) -> tuple[Int64, Int64]:
     """Return sizes near the images' own: (widths, heights), int64 [n] each.
 
@@ -54,6 +55,13 @@ def native_size(
     within the limits. This is `smart_resize` of Qwen2-VL's image processor, in the same
     floating-point steps. It refuses an aspect ratio over `NATIVE_MAX_RATIO`; here such an image
     gets the size that its formula gives, so that it can be planned; "native" refuses its pixels.
+
+    Args:
+        widths, heights: int [n], pixels.
+        multiple_of: of both sides, in pixels.
+        min_pixels, max_pixels: of the result.
+        least_side: images with a shorter side count as enlarged to it, as in GLM-4V's
+            `smart_resize`.
 
     Raises:
         PlanError: a size is not above 0, or the limits exclude each other.
@@ -65,6 +73,10 @@ def native_size(
             "have to be above 0, and min_pixels at most max_pixels"
         )
     wide, high = widths.astype(np.float64), heights.astype(np.float64)
+    if least_side > 1:
+        scale = np.maximum(least_side / wide, least_side / high)
+        small = scale > 1
+        wide, high = (np.where(small, np.trunc(side * scale), side) for side in (wide, high))
     # rint rounds halves to even, as Python's round does.
     across = np.rint(wide / multiple_of) * multiple_of
     down = np.rint(high / multiple_of) * multiple_of

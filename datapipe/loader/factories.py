@@ -161,7 +161,7 @@ def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
     return TextKind(
         encoder=rule.encoder,
         stored=StoredTexts.of(part),
-        image_tokens=part.image_tokens,
+        image_runs=part.image_runs,
         image_grids=part.image_grids if rule.images.grids is not None else None,
         limit=rule.limit,
         first=first,

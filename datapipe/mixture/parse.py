@@ -99,7 +99,7 @@ def as_dict(spec: Any) -> dict[str, Any]:
 
 def _fits_json(value: Any) -> bool:
     values = as_dict(value).values() if isinstance(value, TextSpec) else ()
-    return all(isinstance(part, str | int) for part in values)
+    return all(isinstance(part, str | int | dict) for part in values)
 
 
 def _json_value(value: Any) -> Any:

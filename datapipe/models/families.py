@@ -11,8 +11,11 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
 from datapipe.models.gemma3 import gemma3
+from datapipe.models.glm4v import glm4v
+from datapipe.models.idefics3 import idefics3
 from datapipe.models.internvl import internvl
 from datapipe.models.llava import llava, llava_next
+from datapipe.models.pixtral import pixtral
 from datapipe.models.qwen_vl import qwen_vl
 from datapipe.text.spec import TextSpec
 
@@ -28,21 +31,30 @@ Model = Annotated[
 ]
 Family = Callable[[ModelFiles], tuple[ImageSpec, TextSpec]]
 
-MODELS: dict[str, tuple[str, Family]] = {
-    "qwen2_vl": ("Qwen2VLProcessor", qwen_vl),
-    "qwen2_5_vl": ("Qwen2_5_VLProcessor", qwen_vl),
-    "qwen3_vl": ("Qwen3VLProcessor", qwen_vl),
-    "qwen3_vl_moe": ("Qwen3VLProcessor", qwen_vl),
-    "qwen3_5": ("Qwen3VLProcessor", qwen_vl),
-    "qwen3_5_moe": ("Qwen3VLProcessor", qwen_vl),
-    "internvl": ("InternVLProcessor", internvl),
-    "gemma3": ("Gemma3Processor", gemma3),
-    "llava": ("LlavaProcessor", llava),
-    "llava_next": ("LlavaNextProcessor", llava_next),
-}
-"""By `model_type` of config.json: the processor's class, and the reader of its options."""
+_QWEN3_VL: dict[str, Family] = {"Qwen3VLProcessor": qwen_vl}
 
-_BY_PROCESSOR = dict(MODELS.values())
+MODELS: dict[str, dict[str, Family]] = {
+    "qwen2_vl": {"Qwen2VLProcessor": qwen_vl},
+    "qwen2_5_vl": {"Qwen2_5_VLProcessor": qwen_vl},
+    "qwen3_vl": _QWEN3_VL,
+    "qwen3_vl_moe": _QWEN3_VL,
+    "qwen3_5": _QWEN3_VL,
+    "qwen3_5_moe": _QWEN3_VL,
+    "internvl": {"InternVLProcessor": internvl},
+    "gemma3": {"Gemma3Processor": gemma3},
+    "llava": {"LlavaProcessor": llava, "PixtralProcessor": pixtral},
+    "llava_next": {"LlavaNextProcessor": llava_next},
+    "mistral3": {"PixtralProcessor": pixtral},
+    "pixtral": {"PixtralProcessor": pixtral},
+    "glm4v": {"Glm4vProcessor": glm4v},
+    "glm4v_moe": {"Glm4vProcessor": glm4v},
+    "glm46v": {"Glm46VProcessor": glm4v},
+    "idefics3": {"Idefics3Processor": idefics3},
+    "smolvlm": {"SmolVLMProcessor": idefics3},
+}
+"""By `model_type` of config.json: readers of the options of processors, the usual one first."""
+
+_BY_PROCESSOR = {name: family for known in MODELS.values() for name, family in known.items()}
 
 
 @checked(PlanError)
@@ -78,11 +90,11 @@ def specs_for(model: Model) -> tuple[ImageSpec, TextSpec]:
 
 def _family(checkpoint: ModelFiles) -> Family:
     kind, processor = checkpoint.model_type, checkpoint.processor_class
-    if kind is None:
-        if processor in _BY_PROCESSOR:
-            return _BY_PROCESSOR[processor]
-    elif kind in MODELS and processor in (None, MODELS[kind][0]):
-        return MODELS[kind][1]
+    known = _BY_PROCESSOR if kind is None else MODELS.get(kind, {})
+    if kind is not None and processor is None and known:
+        return next(iter(known.values()))
+    if processor in known:
+        return known[processor]
     told = [f"{name} {value!r}" for name, value in (("model_type", kind), ("processor", processor))
             if value]  # fmt: skip
     raise PlanError(

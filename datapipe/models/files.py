@@ -20,8 +20,8 @@ _IMAGES = "preprocessor_config.json"
 _TOKENIZER = "tokenizer.json"
 
 # Of Pillow's `Resampling`, which the files name by number.
-_FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}
-_FILTER_NAMES = {0: "nearest", 1: "Lanczos", 4: "box", 5: "Hamming"}
+_FILTERS: dict[int, Filter] = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
+_FILTER_NAMES = {0: "nearest", 4: "box", 5: "Hamming"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,8 @@ class TextEncoder:
         mark = ("", "")
         if self.image_token is not None:
             mark = image_mark(self.image_token, vocabulary.added)
+            if spec.image_markup is not None:  # which holds all that stands around
+                mark = self.image_token, self.image_token
         self._mark = mark[0]
         self._layout: TurnLayout | None = None
         self._begin: tuple[int, ...] = ()
@@ -114,11 +116,13 @@ class TextEncoder:
         if self.image_token is not None:
             text = shown_image(self._layout, self._mark)
             self.image_wrap = image_wrap(
-                text, self._ids(text), self._mark, self.image_token, self._guard
+                text, self.ids(text), self._mark, self.image_token, self._guard
             )
         around = (*self._begin, *self._end)
         deciding = [ENCODER_VERSION, vocabulary.model, source, names, self.image_token]
         deciding += [spec.system, around, IMAGE_PLACE]
+        if spec.image_markup is not None:
+            deciding.append("image_markup")
         self.digest = sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -169,14 +173,15 @@ class TextEncoder:
         newline = not layout.writes_images and not self._mark.endswith("\n")
         return read_turns(sample, system=self.spec.system, newline=newline)
 
-    def _ids(self, text: str) -> list[int]:
+    def ids(self, text: str) -> list[int]:
+        """Return the tokens of a text, in which special tokens are meant."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def _check_special_tokens(self, layout: TurnLayout) -> None:
         text = asked_and_said(layout)
         meant = self._guard.count(text)
-        found = int(np.count_nonzero(self._guard.is_special[self._ids(text)]))
+        found = int(np.count_nonzero(self._guard.is_special[self.ids(text)]))
         if found != meant:
             raise PlanError(
                 f"the chat template writes {meant} special tokens around a question and an answer, "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, Protocol
 from datapipe.array_types import Int64
 from datapipe.declared import Count, Refused, Say, check_fields, take_path
 from datapipe.errors import PlanError
+from datapipe.short_repr import short_repr
+from datapipe.text.image_markup import ImageMarkup
 from datapipe.text.templates import BUILT_IN
 
 Overlong = Literal["truncate", "drop", "raise"]
@@ -57,7 +59,22 @@ Token = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+def _markup(markup: Any) -> ImageMarkup:
+    if isinstance(markup, Mapping) and set(markup) <= {field.name for field in fields(ImageMarkup)}:
+        return ImageMarkup(**markup)
+    if not isinstance(markup, ImageMarkup):
+        raise Refused
+    return markup
+
+
+Markup = Annotated[
+    Any,
+    _markup,
+    Say("an ImageMarkup, or a mapping with " + ", ".join(f.name for f in fields(ImageMarkup))),
+]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TextSpec:
     """Options for turning the text of a sample into tokens and labels.
 
@@ -77,6 +94,8 @@ class TextSpec:
             (`ImageSpec.image_tokens`), and 576 where images are left out.
         image_token: the token that is repeated for an image, as it stands in the vocabulary. None
             takes a known one, such as `<image>` or `<|image_pad|>`.
+        image_markup: text that the model expects between the tokens of an image, such as at the end
+            of each row. It belongs to the image: truncation cuts neither, and labels are -100.
         max_length: tokens of a sample at most, images included.
         overlong: "truncate", "drop" or "raise" where samples are longer. They are cut behind whole
             images, left out, or refused.
@@ -100,6 +119,7 @@ class TextSpec:
     template: Template | None = None
     image_tokens: ImageTokens | None = None
     image_token: Token | None = None
+    image_markup: Markup | None = None
     max_length: Count | None = None
     overlong: Overlong = "raise"
     system: str | None = None
@@ -113,6 +133,9 @@ class TextSpec:
                 "system= is a message of a conversation, and template='caption' writes none; leave "
                 "one of them out"
             )
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 class SizedImages(Protocol):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,8 +42,7 @@ class Expanded:
 
 def expand(
     encoded: EncodedText,
-    image_counts: Int64,
-    image_id: int | None,
+    images: Sequence[Int64],
     limit: int | None = None,
     wrap: tuple[int, int] = (0, 0),
 ) -> Expanded:
@@ -50,33 +50,29 @@ def expand(
 
     Args:
         encoded: the text, with P positions of images.
-        image_counts: int64 [P], tokens of each image.
-        image_id: what is repeated for an image; None only where there are no images.
+        images: tokens of each of P images, int64 [its length] each.
         limit: keep at most so many tokens: the longest beginning that cuts no image and none of the
             text tokens that belong to one. An image that does not fit goes, and all after it.
         wrap: text tokens before and after an image that belong to it.
 
     Raises:
-        PlanError: the numbers of images differ, or there are images without a token for them.
+        PlanError: the numbers of images differ.
     """
     positions = len(encoded.image_at)
-    if len(image_counts) != positions:
+    if len(images) != positions:
         raise PlanError(
-            f"token counts of {len(image_counts)} images for a text with places for {positions}; "
-            "give one for each"
+            f"tokens of {len(images)} images for a text with places for {positions}; give one for "
+            "each"
         )
-    if positions and image_id is None:
-        raise PlanError(
-            "the text has places for images, and the vocabulary no token for them; name it by "
-            "TextSpec(image_token=...)"
-        )
-    before = np.concatenate(([0], np.cumsum(image_counts))).astype(np.int64)
+    counts = [len(image) for image in images]
+    before = np.cumsum([0, *counts], dtype=np.int64)
     runs = encoded.image_at + before[:-1]
     total = len(encoded.tokens) + int(before[-1])
-    input_ids = np.full(total, image_id or 0, np.int64)
+    input_ids = np.empty(total, np.int64)
     is_text = np.ones(total, np.bool_)
-    for run, count in zip(runs.tolist(), image_counts.tolist(), strict=True):
-        is_text[run : run + count] = False
+    for run, image in zip(runs.tolist(), images, strict=True):
+        input_ids[run : run + len(image)] = image
+        is_text[run : run + len(image)] = False
     input_ids[is_text] = encoded.tokens
     labels = np.full(total, IGNORE, np.int64)
     learnt = np.flatnonzero(is_text)[encoded.trained]
@@ -85,10 +81,10 @@ def expand(
     if limit is None or total <= limit:
         return Expanded(input_ids, labels, runs)
 
-    cut, images = limit, positions
+    cut, kept = limit, positions
     for number in range(positions - 1, -1, -1):
         start = max(int(runs[number]) - wrap[0], 0)
-        stop = min(int(runs[number]) + int(image_counts[number]) + wrap[1], total)
+        stop = min(int(runs[number]) + counts[number] + wrap[1], total)
         if stop > cut:
-            cut, images = min(cut, start), number
-    return Expanded(input_ids[:cut], labels[:cut], runs[:images])
+            cut, kept = min(cut, start), number
+    return Expanded(input_ids[:cut], labels[:cut], runs[:kept])

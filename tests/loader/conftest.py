@@ -68,6 +68,27 @@ def make(packed: Path) -> Callable[..., datapipe.Loader]:
     return make_loader
 
 
+@pytest.fixture
+def source(packed: Path) -> Callable[..., datapipe.WebDatasetSource]:
+    """Makes sources of raw samples on `packed`."""
+
+    def make_source(**options: Any) -> datapipe.WebDatasetSource:
+        return datapipe.webdataset_source(packed, **{"batch_size": 4, **options})
+
+    return make_source
+
+
+@pytest.fixture
+def make_raw(packed: Path) -> Callable[..., datapipe.Loader]:
+    """Makes loaders of the same samples as `source`, for their order."""
+
+    def make_loader(**options: Any) -> datapipe.Loader:
+        options = {"batch_size": 4, "image": None, "num_workers": 0, **options}
+        return datapipe.make_loader(packed, **options)
+
+    return make_loader
+
+
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small byte-level BPE tokenizer for ChatML, trained on the texts of installed packages."""

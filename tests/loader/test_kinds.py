@@ -148,7 +148,7 @@ def test_texts_of_one_encoder_are_encoded_together(
     later = TextKind(
         encoder=kind.encoder,
         stored=None,
-        image_tokens=lambda sample: asked.append(sample) or kind.image_tokens(sample),  # type: ignore[func-returns-value]
+        image_runs=lambda sample: asked.append(sample) or kind.image_runs(sample),  # type: ignore[func-returns-value]
         image_grids=None,
         limit=None,
         first=37,

@@ -4,31 +4,53 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
+from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
+from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import (
+    Idefics3ImageProcessorPil,
+)
+from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.llava_next.image_processing_pil_llava_next import (
     LlavaNextImageProcessorPil,
 )
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
 from transformers.processing_utils import ProcessorMixin
 
-from ..text.families import GEMMA_3, INTERNVL, LLAVA, QWEN2_VL
+from ..text.families import GEMMA_3, INTERNVL, LLAVA, QWEN2_VL, SMOLVLM
 from ..text.small_tokenizers import NAMED, small_tokenizer
+
+# Its module imports a function for counting from that of the torchvision backend, which Pillow's
+# has too. Nothing else of it is used.
+with patch.dict(
+    sys.modules,
+    {"transformers.models.pixtral.image_processing_pixtral": image_processing_pil_pixtral},
+):
+    from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 
 # Of Qwen3-VL's, what concerns texts and images.
 QWEN3_VL = (
@@ -41,6 +63,47 @@ QWEN3_VL = (
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
 CHATML_ANSWER = r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)"
+# Of Pixtral's, without the demand that roles alternate.
+PIXTRAL = (
+    "{{- bos_token }}{%- for message in messages %}{%- if message.role == 'user' %}{{- '[INST]' }}"
+    "{%- if message.content is string %}{{- message.content }}{%- else %}"
+    "{%- for part in message.content %}{%- if part.type == 'text' %}{{- part.text }}"
+    "{%- elif part.type == 'image' %}{{- '[IMG]' }}{%- endif %}{%- endfor %}{%- endif %}"
+    "{{- '[/INST]' }}{%- elif message.role == 'assistant' %}"
+    "{%- if message.content is string %}{{- message.content + eos_token }}{%- else %}"
+    "{{- message.content[0].text + eos_token }}{%- endif %}{%- endif %}{%- endfor %}"
+)
+_PIXTRAL: dict[str, Any] = {
+    "processor": PixtralProcessor,
+    "images": image_processing_pil_pixtral.PixtralImageProcessorPil,
+    "template": PIXTRAL,
+    "answer": r"\[/INST\](.*?</s>)",
+    "added": ("[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+}
+# Of GLM-4V's, what concerns texts and images.
+GLM4V = (
+    "[gMASK]<sop>{%- for m in messages %}{%- if m.role == 'user' %}<|user|>\n"
+    "{%- if m.content is string %}{{ m.content }}{%- else %}{%- for item in m.content %}"
+    "{%- if item.type == 'image' %}<|begin_of_image|><|image|><|end_of_image|>"
+    "{%- elif item.type == 'text' %}{{ item.text }}{%- endif %}{%- endfor %}{%- endif %}"
+    "{%- elif m.role == 'assistant' %}<|assistant|>\n{%- if m.content is string %}"
+    "{{ m.content }}{%- else %}{{ m.content[0].text }}{%- endif %}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}<|assistant|>\n{%- endif %}"
+)
+_GLM: dict[str, Any] = {
+    "template": GLM4V,
+    "answer": r"<\|assistant\|>(.*?)(?=<\|user\|>|$)",
+    "added": (
+        *("[gMASK]", "<sop>", "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"),
+        *("<|begin_of_video|>", "<|end_of_video|>", "<|video|>"),
+    ),
+}
+_TILE_NAMES = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
+_IDEFICS: dict[str, Any] = {
+    "template": SMOLVLM,
+    "answer": r"Assistant:\s*(.*?<end_of_utterance>)",
+    "added": ("<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *_TILE_NAMES),
+}
 LLAVA_ANSWER = r"ASSISTANT: (.*?)(?=USER: |$)"
 
 
@@ -59,6 +122,7 @@ class Case:
         answer: regular expression; its group is what is learnt of an answer.
         config: further content of config.json.
         tokenizer: kind of its tokenizer.
+        added: special tokens that small tokenizers do not have.
     """
 
     model_type: str
@@ -72,18 +136,27 @@ class Case:
     names: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     tokenizer: str = "byte-level"
+    added: tuple[str, ...] = ()
 
     def make(self) -> Any:
         """Return its processor."""
+        made = Tokenizer.from_str(small_tokenizer(self.tokenizer).to_str())
+        made.add_special_tokens(
+            [AddedToken(token, special=True, normalized=False) for token in self.added]
+        )
         tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=small_tokenizer(self.tokenizer),
+            tokenizer_object=made,
             extra_special_tokens=self.names,
             **NAMED,
         )
         # The check of its parts needs the classes of videos, which need torchvision.
         with patch.object(ProcessorMixin, "check_argument_for_proper_class"):
+            videos: dict[str, Any] = {}
+            if self.processor is SmolVLMProcessor:
+                videos["video_processor"] = SimpleNamespace(num_frames=1, fps=1)
             return self.processor(
                 image_processor=self.images(**self.image_options),
+                **videos,
                 tokenizer=tokenizer,
                 chat_template=self.template,
                 **self.options,
@@ -208,6 +281,60 @@ CASES = {
             answer=CHATML_ANSWER,
             image_options={"size": {"height": 384, "width": 384}},
             options={"patch_size": 14, "vision_feature_select_strategy": "full"},
+        ),
+        Case(
+            model_type="llava",
+            source="mistral-community/pixtral-12b",
+            image_options={
+                "size": {"longest_edge": 1024},
+                "patch_size": {"height": 16, "width": 16},
+            },
+            options={"patch_size": 16},
+            **_PIXTRAL,
+        ),
+        Case(
+            model_type="mistral3",
+            source="mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+            image_options={
+                "size": {"longest_edge": 1540},
+                "patch_size": {"height": 14, "width": 14},
+            },
+            options={"patch_size": 14, "spatial_merge_size": 2},
+            **_PIXTRAL,
+        ),
+        Case(
+            model_type="glm4v",
+            source="zai-org/GLM-4.1V-9B-Thinking",
+            processor=Glm4vProcessor,
+            images=Glm4vImageProcessorPil,
+            image_options={"size": {"shortest_edge": 12544, "longest_edge": 9633792}},
+            **_GLM,
+        ),
+        Case(
+            model_type="glm46v",
+            source="zai-org/GLM-4.6V",
+            processor=Glm46VProcessor,
+            images=Glm46VImageProcessorPil,
+            image_options={"size": {"shortest_edge": 12544, "longest_edge": 9633792}},
+            **_GLM,
+        ),
+        Case(
+            model_type="idefics3",
+            source="HuggingFaceM4/Idefics3-8B-Llama3",
+            processor=Idefics3Processor,
+            images=Idefics3ImageProcessorPil,
+            config={"vision_config": {"patch_size": 14}},
+            **_IDEFICS,
+        ),
+        Case(
+            model_type="smolvlm",
+            source="HuggingFaceTB/SmolVLM2-2.2B-Instruct",
+            processor=SmolVLMProcessor,
+            images=SmolVLMImageProcessorPil,
+            image_options={"size": {"longest_edge": 1536}, "max_image_size": {"longest_edge": 384}},
+            options={"image_seq_len": 81},
+            config={"vision_config": {"patch_size": 14}},
+            **_IDEFICS,
         ),
         Case(
             model_type="llava_next",

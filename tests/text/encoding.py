@@ -47,7 +47,7 @@ def encoded(encoder: TextEncoder, sample: SampleText) -> EncodedText:
 def written(encoder: TextEncoder, sample: SampleText, learnt: bool = False) -> str:
     """What a sample says once each image is one token; or what of it is learnt."""
     text = encoded(encoder, sample)
-    whole = expand(text, np.ones(len(text.image_at), np.int64), encoder.image_id)
+    whole = expand(text, [np.full(1, encoder.image_id or 0)] * len(text.image_at))
     ids = whole.input_ids[whole.labels != IGNORE] if learnt else whole.input_ids
     tokenizer = encoder.spec.tokenizer.backend_tokenizer
     return str(tokenizer.decode(ids.tolist(), skip_special_tokens=False))

@@ -101,7 +101,7 @@ def encode(
     images = sum(text.count("<image>") for _, text in turns)
     (encoded,) = encoder.encode([SampleText(None, record, images)])
     assert isinstance(encoded, EncodedText), encoded
-    return expand(encoded, np.ones(images, np.int64), encoder.image_id)
+    return expand(encoded, [np.full(1, encoder.image_id or 0)] * images)
 
 
 def transformers(
@@ -197,7 +197,7 @@ def test_gemma_3_writes_an_image_as_its_processor_does() -> None:
     record = {"messages": [{"role": "user", "content": "<image>\nWhat is this?"}]}
     (encoded,) = encoder.encode([SampleText(None, record, 1)])
     assert isinstance(encoded, EncodedText)
-    ours = expand(encoded, np.array([2]), encoder.image_id)
+    ours = expand(encoded, [np.full(2, encoder.image_id or 0)])
     assert tokenizer.decode(ours.input_ids.tolist(), skip_special_tokens=False) == (
         "<s><start_of_turn>user\n\n\n<start_of_image><image_soft_token><image_soft_token>"
         "<end_of_image>\n\nWhat is this?<end_of_turn>\n"

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.plan.lengths import planned
 from datapipe.plan.ragged import edges
@@ -32,19 +35,24 @@ def texts(draw: st.DrawFn) -> tuple[EncodedText, list[int]]:
     return text(tokens, places, trained), counts
 
 
+def images_of(counts: Sequence[int]) -> list[Int64]:
+    """Images of so many tokens."""
+    return [np.full(count, IMAGE, np.int64) for count in counts]
+
+
 WRAPS = st.sampled_from([(0, 0), (1, 1), (2, 1), (0, 2)])
 
 
 def test_images_stand_in_their_places() -> None:
-    expanded = expand(text(3, [0, 2, 2]), np.array([2, 1, 3]), IMAGE)
+    expanded = expand(text(3, [0, 2, 2]), images_of([2, 1, 3]))
     assert expanded.input_ids.tolist() == [9, 9, 100, 101, 9, 9, 9, 9, 102]
     assert expanded.labels.tolist() == [IGNORE] * 2 + [100, 101] + [IGNORE] * 4 + [102]
     assert expanded.images == 3
 
 
 def test_the_first_token_is_never_a_label() -> None:
-    assert expand(text(3, []), np.array([], np.int64), None).labels.tolist() == [IGNORE, 101, 102]
-    assert expand(text(1, [0]), np.array([1]), IMAGE).labels.tolist() == [IGNORE, 100]
+    assert expand(text(3, []), images_of([])).labels.tolist() == [IGNORE, 101, 102]
+    assert expand(text(1, [0]), images_of([1])).labels.tolist() == [IGNORE, 100]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +62,8 @@ def test_the_first_token_is_never_a_label() -> None:
 def test_a_cut_goes_before_the_image_it_would_cut(limit: int, kept: int, images: int) -> None:
     # 100 [9 9 9 with 101 before and 102 after] 103 [9 with 104 and 105] 106
     sample = text(7, [2, 5])
-    expanded = expand(sample, np.array([2, 2]), IMAGE, limit, (1, 1))
-    whole = expand(sample, np.array([2, 2]), IMAGE)
+    expanded = expand(sample, images_of([2, 2]), limit, (1, 1))
+    whole = expand(sample, images_of([2, 2]))
     assert whole.input_ids.tolist() == [100, 101, 9, 9, 102, 103, 104, 9, 9, 105, 106]
     assert (len(expanded.input_ids), expanded.images) == (kept, images)
     assert expanded.input_ids.tolist() == whole.input_ids[:kept].tolist()
@@ -68,8 +76,8 @@ def test_a_cut_keeps_the_longest_beginning_that_cuts_no_image(
     sample: tuple[EncodedText, list[int]], limit: int, wrap: tuple[int, int]
 ) -> None:
     encoded, counts = sample
-    whole = expand(encoded, np.array(counts, np.int64), IMAGE)
-    cut = expand(encoded, np.array(counts, np.int64), IMAGE, limit, wrap)
+    whole = expand(encoded, images_of(counts))
+    cut = expand(encoded, images_of(counts), limit, wrap)
     total = len(whole.input_ids)
     runs = encoded.image_at + np.concatenate(([0], np.cumsum(counts)))[: len(counts)]
     extents = [
@@ -111,15 +119,13 @@ def test_planned_lengths_are_those_of_the_expanded_samples(
         wrap=wrap,
     )
     for row, (encoded, counts) in enumerate(samples):
-        expanded = expand(encoded, np.array(counts, np.int64), IMAGE, limit, wrap)
+        expanded = expand(encoded, images_of(counts), limit, wrap)
         assert lengths.tokens[row] == len(expanded.input_ids)
         assert lengths.labels[row] == np.count_nonzero(expanded.labels != IGNORE)
         assert lengths.images[row] == expanded.images
         assert lengths.image_tokens[row] == np.count_nonzero(expanded.input_ids == IMAGE)
 
 
-def test_images_without_a_count_or_a_token_are_refused() -> None:
-    with pytest.raises(PlanError, match="counts of 1 images for a text with places for 2"):
-        expand(text(3, [0, 1]), np.array([4]), IMAGE)
-    with pytest.raises(PlanError, match="image_token="):
-        expand(text(3, [0]), np.array([4]), None)
+def test_images_without_tokens_are_refused() -> None:
+    with pytest.raises(PlanError, match="tokens of 1 images for a text with places for 2"):
+        expand(text(3, [0, 1]), images_of([4]))

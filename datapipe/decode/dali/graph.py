@@ -55,13 +55,15 @@ def check_supported(spec: ImageSpec) -> None:
     """Refuse a spec that the graph does not support.
 
     Raises:
-        PlanError: `resize` is none of `MODES`.
+        PlanError: `resize` is none of `MODES`, or the filter is another.
     """
     if spec.resize not in MODES:
         raise PlanError(
             f"resize={spec.resize!r} is not in DALI's graph, which makes images of one size "
             f"({', '.join(map(repr, MODES))}); use decoder='cpu'"
         )
+    if spec.interpolation == "lanczos":
+        raise PlanError("interpolation='lanczos' is done by Pillow alone; use decoder='cpu'")
 
 
 def window(spec: ImageSpec, width: int, height: int, draw: Draw | None = None) -> Window:

@@ -32,11 +32,13 @@ class ImageTransform(ABC):
 
     Attributes:
         padded: whether rows are as large as the largest image of a batch.
+        nested: whether `pixel_values` of a batch have one axis in front, of length 1.
         spec: of the images.
         dtype: of `pixel_values`.
     """
 
     padded: ClassVar[bool] = False
+    nested: ClassVar[bool] = False
 
     def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
         self.spec = spec
@@ -60,12 +62,26 @@ class ImageTransform(ABC):
         """True if models may make one number of tokens of every image."""
         return self.spec.one_size
 
-    def token_grids(self, widths: Int64, heights: Int64) -> Int64:
-        """Return the rows and columns of tokens of each of n images: int64 [n, 2].
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
+        """Return rows and columns of each of n images: int64 [n, 2], of tiles or of tokens.
 
-        Only forms that `ImageSpec.mrope` is for have them.
+        Raises:
+            PlanError: images of this form have neither.
         """
-        raise NotImplementedError
+        raise PlanError(
+            f"image_markup= goes with images in tiles or of their own size, and resize="
+            f"{self.spec.resize!r} makes neither; leave it out"
+        )
+
+    @property
+    def cell_tokens(self) -> int:
+        """Tokens of one of these cells."""
+        return 1
+
+    @property
+    def adds_whole(self) -> bool:
+        """True if an image of several cells has another one that shows the whole."""
+        return False
 
     @abstractmethod
     def sufficient_side(self, aspect: float) -> float:
@@ -94,6 +110,7 @@ class ImageTransform(ABC):
         return {
             "rows of pixel_values": list(self.row_shape(nothing, nothing)),
             "dtype": self.dtype,
+            "axis in front": self.nested,
             "other keys of the batch": sorted(self.facts(nothing, nothing)),
         }
 

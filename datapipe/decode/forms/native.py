@@ -35,10 +35,10 @@ class NativeTransform(ImageTransform):
         return across * down
 
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
-        counts: Int64 = self.token_grids(widths, heights).prod(axis=1)
+        counts: Int64 = self.cells(widths, heights).prod(axis=1)
         return counts
 
-    def token_grids(self, widths: Int64, heights: Int64) -> Int64:
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
         across, down = self._grids(widths, heights)
         return np.stack([down // self._merge, across // self._merge], axis=1)
 
@@ -92,6 +92,7 @@ class NativeTransform(ImageTransform):
             multiple_of=self._patch * self._merge,
             min_pixels=least,
             max_pixels=most,
+            least_side=self.spec.least_side,
         )
         return across // self._patch, down // self._patch
 

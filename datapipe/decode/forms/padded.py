@@ -12,6 +12,7 @@ from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
+from datapipe.geometry.longest import bounded_size
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import native_size, one, shortest
 
@@ -35,6 +36,12 @@ class PaddedTransform(ImageTransform):
             return (across // self._unit) * (down // self._unit)
         return self._patch_tokens(across, down)
 
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
+        if self.spec.resize == "shortest":
+            return super().cells(widths, heights)
+        across, down = self._sizes(widths, heights)
+        return np.stack([down, across], axis=1) // self._unit
+
     @property
     def takes_token_number(self) -> bool:
         return self.spec.resize == "shortest"  # the model sees the padding too
@@ -42,6 +49,8 @@ class PaddedTransform(ImageTransform):
     def sufficient_side(self, aspect: float) -> float:
         if self.spec.resize == "shortest":
             return self.spec.height * aspect
+        if self.spec.longest is not None:
+            return float(self.spec.longest)
         return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
 
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
@@ -80,6 +89,9 @@ class PaddedTransform(ImageTransform):
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
         if self.spec.resize == "shortest":
             return shortest(widths, heights, side=self.spec.height)
+        if self.spec.longest is not None:
+            longest = self.spec.longest
+            return bounded_size(widths, heights, multiple_of=self._unit, longest=longest)
         least, most = self.spec.pixel_limits
         return native_size(
             widths, heights, multiple_of=self._unit, min_pixels=least, max_pixels=most

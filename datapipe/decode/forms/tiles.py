@@ -1,4 +1,4 @@
-"""Images cut into square tiles, by InternVL's rule and by LLaVA-NeXT's."""
+"""Images cut into square tiles, by the rules of InternVL, Idefics 3 and LLaVA-NeXT."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import ImageTransform, check_rows
 from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Normalizer
+from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.anyres import anyres_tiles, anyres_tokens, best_grid, fit_grid
 from datapipe.geometry.crop import Draw
+from datapipe.geometry.longest import scaled_grid, scaled_size
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import one
-from datapipe.geometry.tiles import count_tiles, tile_grid
+from datapipe.geometry.tiles import tile_grid
 
 _USUAL_TILES = 4  # of the largest grid, in models of the LLaVA-NeXT family
 
@@ -56,17 +58,24 @@ class TilesTransform(_Tiles):
     """
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
-        spec = self.spec
-        return count_tiles(
-            widths,
-            heights,
-            tile=self._side,
-            max_tiles=spec.most_tiles,
-            thumbnail=spec.thumbnail,
-        )
+        tiles: Int64 = self.cells(widths, heights).prod(axis=1)
+        return tiles + (tiles > 1) if self.spec.thumbnail else tiles
 
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
-        return self.rows(widths, heights) * self._patch_tokens(self._side, self._side)
+        return self.rows(widths, heights) * self.cell_tokens
+
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
+        most = self.spec.most_tiles
+        across, down = tile_grid(widths, heights, tile=self._side, max_tiles=most)
+        return np.stack([down, across], axis=1)
+
+    @property
+    def cell_tokens(self) -> int:
+        return self._patch_tokens(self._side, self._side)
+
+    @property
+    def adds_whole(self) -> bool:
+        return self.spec.thumbnail
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         side = self._side
@@ -74,16 +83,52 @@ class TilesTransform(_Tiles):
         tiles = (height // side) * (width // side)
         thumbnail = self.spec.thumbnail and tiles > 1
         check_rows(image, out, (tiles + thumbnail, 3, side, side))
-        canvas, placement = self._fit(image, height, width)
+        canvas, placement = self._canvas(image, height, width)
         self._cut(canvas, out[:tiles])
         if thumbnail:
-            self._whole(image, out[tiles])
+            self._thumbnail(image, canvas, out[tiles])
         return placement
 
+    def _canvas(self, image: Decoded, height: int, width: int) -> tuple[Tensor, Placement]:
+        return self._fit(image, height, width)
+
+    def _thumbnail(self, image: Decoded, canvas: Tensor, out: Tensor) -> None:
+        self._whole(image, out)
+
     def _target(self, height: int, width: int) -> tuple[int, int]:
-        max_tiles = self.spec.most_tiles
-        across, down = tile_grid(*one(width, height), tile=self._side, max_tiles=max_tiles)
-        return int(down[0]) * self._side, int(across[0]) * self._side
+        down, across = self.cells(*one(width, height))[0].tolist()
+        return down * self._side, across * self._side
+
+
+class ScaledTilesTransform(TilesTransform):
+    """Tiles by the rule of Idefics 3, likewise.
+
+    An image is scaled to its longer side before it is stretched to whole tiles; the thumbnail is
+    made of the canvas. Models take [1, tiles, 3, size, size].
+    """
+
+    nested = True
+
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
+        assert self.spec.longest is not None
+        longest = self.spec.longest
+        across, down = scaled_grid(widths, heights, longest=longest, tile=self._side)
+        return np.stack([down, across], axis=1)
+
+    def sufficient_side(self, aspect: float) -> float:
+        assert self.spec.longest is not None
+        return float(self.spec.longest)
+
+    def _canvas(self, image: Decoded, height: int, width: int) -> tuple[Tensor, Placement]:
+        assert self.spec.longest is not None
+        across, down = scaled_size(*one(image.width, image.height), longest=self.spec.longest)
+        scaled, _ = self._fit(image, int(down[0]), int(across[0]))
+        placement = Placement(width / image.width, height / image.height)
+        return resize(scaled, height, width, self.spec.interpolation), placement
+
+    def _thumbnail(self, image: Decoded, canvas: Tensor, out: Tensor) -> None:
+        side = self._side
+        self._normalizer.write(resize(canvas, side, side, self.spec.interpolation), out)
 
 
 class AnyresTransform(_Tiles):

@@ -287,7 +287,8 @@ class ImageSlots:
     def result(self) -> dict[str, Any]:
         """Return the arguments of the model."""
         facts = {} if self._fixed else self._forms.facts(*self._sizes)
-        return {"pixel_values": self.pixels, **facts}
+        nested = self._context.transforms[0].nested  # all of a batch are
+        return {"pixel_values": self.pixels[None] if nested else self.pixels, **facts}
 
     @property
     def blank(self) -> Tensor:

@@ -27,7 +27,7 @@ class TextKind:
         encoder: texts of all kinds that share one are encoded together.
         stored: returns the text of a sample as its tokens were written with the dataset; None if
             texts are encoded.
-        image_tokens: returns the tokens of each image of a sample.
+        image_runs: returns the tokens of each image of a sample, int64 [its length] each.
         image_grids: returns rows and columns in tokens of each image of a sample, int64 [images,
             2], for positions with an axis each for frames, rows and columns; None for ordinary
             ones.
@@ -37,7 +37,7 @@ class TextKind:
 
     encoder: TextEncoder
     stored: Callable[[int], EncodedText] | None
-    image_tokens: Callable[[int], Int64]
+    image_runs: Callable[[int], list[Int64]]
     image_grids: Callable[[int], Int64] | None
     limit: int | None
     first: int = 0
@@ -161,12 +161,12 @@ class TokenSlots:
 
         As many image tokens as planned stay, since models compare their number with the images.
         """
-        counts = self._kinds[slot].image_tokens(self._number(slot))
-        counts = counts[: int(self._sizes.images[slot])]
-        starts = edges(counts)
+        images = self._kinds[slot].image_runs(self._number(slot))
+        images = images[: int(self._sizes.images[slot])]
+        starts = edges(np.array([len(image) for image in images], np.int64))
         length = int(self._sizes.tokens[slot])
         input_ids = np.full(length, self._pad_id, np.int64)
-        input_ids[: int(starts[-1])] = self._image_id or 0
+        input_ids[: int(starts[-1])] = np.concatenate([*images, input_ids[:0]])
         self._write(slot, input_ids, np.full(length, IGNORE, np.int64), starts[:-1])
 
     def result(self) -> dict[str, Any]:
@@ -184,8 +184,7 @@ class TokenSlots:
         kind = self._kinds[slot]
         expanded = expand(
             encoded,
-            kind.image_tokens(self._number(slot)),
-            kind.encoder.image_id,
+            kind.image_runs(self._number(slot)),
             kind.limit,
             kind.encoder.image_wrap,
         )

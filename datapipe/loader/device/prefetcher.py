@@ -28,6 +28,8 @@ Complete = Callable[[Tensor, Carry], Tensor]
 
 PIXELS = "pixel_values"
 
+_NESTED = 5  # axes of pixel_values with one in front of those of its rows
+
 
 class Sent(NamedTuple):
     """Batch that is being copied: `DevicePrefetcher.send` returns it and `receive` takes it."""
@@ -113,10 +115,13 @@ class DevicePrefetcher:
                 }
                 pixels = carried.get(PIXELS)
                 if isinstance(pixels, Tensor):
+                    nested = pixels.ndim == _NESTED
+                    pixels = pixels[0] if nested else pixels
                     if complete is not None:
                         pixels = carried[PIXELS] = complete(pixels, carry)
                     empty = carry(blank) if blank is not None and bool(blank.any()) else None
-                    carried[PIXELS] = self._finish(pixels, empty, carried.get("image_sizes"))
+                    pixels = self._finish(pixels, empty, carried.get("image_sizes"))
+                    carried[PIXELS] = pixels[None] if nested else pixels
             finally:
                 mark = self._lane.mark()
                 if kept:

@@ -12,6 +12,8 @@ import numpy as np
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.plan.image_tokens import image_token_counter
+from datapipe.text.encode import TextEncoder
+from datapipe.text.image_markup import ImageRuns
 from datapipe.text.spec import ImageTokens, TextSpec
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
@@ -24,6 +26,28 @@ _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
+class MarkedImages:
+    """Images with markup between their tokens.
+
+    Attributes:
+        cells: rows and columns that the markup counts, a function of widths and heights that gives
+            int64 [n, 2].
+        made: runs of tokens by rows and columns.
+    """
+
+    cells: Counter
+    made: ImageRuns
+
+    def count(self, widths: Int64, heights: Int64) -> Int64:
+        """Return the tokens of n images: int64 [n]."""
+        return self.made.lengths(self.cells(widths, heights))
+
+    def runs(self, widths: Int64, heights: Int64) -> list[Int64]:
+        """Return the tokens of each of n images, int64 [its length] each."""
+        return [self.made.ids(*cells) for cells in self.cells(widths, heights).tolist()]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageSizes:
     """Tokens and rows of images, by their size in pixels.
 
@@ -32,6 +56,7 @@ class ImageSizes:
         rows: of `pixel_values`, a function likewise; None for one each.
         grids: rows and columns of an image in tokens, a function likewise that gives int64 [n, 2];
             None if positions of tokens do not depend on them.
+        markup: of images whose tokens have text between them, else None.
         name: of the rule, in states.
     """
 
@@ -39,6 +64,7 @@ class ImageSizes:
     rows: Counter | None
     name: int | str
     grids: Counter | None = None
+    markup: MarkedImages | None = None
 
     def count_tokens(self, widths: Int64, heights: Int64) -> Int64:
         """Return the tokens of n images: int64 [n]."""
@@ -53,12 +79,13 @@ class ImageSizes:
         return self.rows(widths, heights)
 
 
-def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
+def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:
     """Return the sizes of images that text and image options together give.
 
     Args:
         text: whose `image_tokens` is given.
         image: of the loader; None if images are left out.
+        encoder: of the text.
 
     Raises:
         PlanError: the two contradict each other.
@@ -82,6 +109,8 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
             f"image_tokens={asked} is one number, and resize={image.spec.resize!r} makes images of "
             f"different sizes; give image_tokens={rule!r}, or a function of widths and heights"
         )
+    if text.image_markup is not None:
+        return _marked(text, image, encoder)
     if isinstance(asked, int):
         return ImageSizes(tokens=asked, rows=None, name=asked)
     if isinstance(asked, str) and image is None:
@@ -92,13 +121,50 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
     return ImageSizes(tokens=tokens, rows=rows, name=_probed(tokens, rows), grids=grids)
 
 
+def _marked(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:
+    """Return the sizes of images with markup between their tokens."""
+    asked, markup = text.image_tokens, text.image_markup
+    assert markup is not None
+    if image is None:
+        raise PlanError(
+            "image_markup= counts the tiles of images, and images are left out (image=None); give "
+            "the ImageSpec of the model"
+        )
+    if image.spec.mrope or asked != image.spec.image_tokens:
+        other = "ImageSpec(mrope=True)" if image.spec.mrope else f"image_tokens={asked!r}"
+        raise PlanError(
+            f"image_markup= says where the tokens of an image are, and so does {other}; leave one "
+            "of them out"
+        )
+    if encoder.image_id is None:
+        raise PlanError(
+            "image_markup= stands between the tokens of an image, and the vocabulary has no token "
+            "for them; name it by TextSpec(image_token=...)"
+        )
+    made = ImageRuns(
+        markup=markup,
+        encode=encoder.ids,
+        image_id=encoder.image_id,
+        tokens=image.cell_tokens,
+        whole=image.adds_whole,
+    )
+    marked = MarkedImages(cells=image.cells, made=made)
+    name = hashlib.sha256(repr(markup).encode()).hexdigest()[:16]
+    return ImageSizes(
+        tokens=marked.count,
+        rows=image.rows,
+        name=f"{_probed(marked.count, image.rows)}-{name}",
+        markup=marked,
+    )
+
+
 def _token_grids(asked: ImageTokens, image: ImageTransform) -> Counter:
     if not isinstance(asked, str):
         raise PlanError(
             f"image_tokens={asked!r} says how many tokens an image has, and ImageSpec(mrope=True) "
             "places them by its rows and columns; give image_tokens='native', or mrope=False"
         )
-    return image.token_grids
+    return image.cells
 
 
 def _probed(tokens: Counter, rows: Counter | None) -> str:

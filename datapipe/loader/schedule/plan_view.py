@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from datapipe.declared import Natural, checked
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.loader.schedule.block_cache import PlannedBlocks
+from datapipe.loader.schedule.rank_progress import locate_sample
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.plan.steps import Position, Step, walk
 
@@ -149,12 +148,7 @@ class PlanView:
     def _locate(self, blocks: PlannedBlocks, unit: int) -> Position | None:
         """Return the position of a unit counted from the epoch's start; None if there is none."""
         if self._plan.unit == "sample":
-            edges = blocks.plan.edges
-            if unit >= edges[-1]:
-                return None
-            block = int(np.searchsorted(edges, unit, side="right")) - 1
-            before = int(edges[block])
-            return Position(blocks.epoch, block, unit - before, before)
+            return locate_sample(blocks, unit) if unit < blocks.plan.edges[-1] else None
         before = 0
         for block in range(blocks.count):
             units = blocks.count_units(block, before)

@@ -61,9 +61,14 @@ class TextRule:
             "truncate": self.spec.overlong == "truncate",
         }
 
-    def image_tokens(self, columns: Columns, sample: int) -> Int64:
-        """Return the tokens of each image of one sample: int64 [its images]."""
-        return self.images.count_tokens(*_sides(columns, sample))
+    def image_runs(self, columns: Columns, sample: int) -> list[Int64]:
+        """Return the tokens of each image of one sample, int64 [its length] each."""
+        widths, heights = _sides(columns, sample)
+        if self.images.markup is not None:
+            return self.images.markup.runs(widths, heights)
+        assert self.encoder.image_id is not None or not len(widths)
+        counts = self.images.count_tokens(widths, heights).tolist()
+        return [np.full(count, self.encoder.image_id, np.int64) for count in counts]
 
     def image_grids(self, columns: Columns, sample: int) -> Int64:
         """Return rows and columns in tokens of each image of one sample: int64 [its images, 2]."""
@@ -89,10 +94,11 @@ def text_rule(
     """
     text = with_image_tokens(text, None if image is None else image.spec)
     limits = [limit for limit in (text.max_length, plan.pack, plan.max_tokens, pad_to) if limit]
+    encoder = make_encoder(text)
     return TextRule(
-        images=image_sizes(text, image),
+        images=image_sizes(text, image, encoder),
         spec=text,
-        encoder=make_encoder(text),
+        encoder=encoder,
         limit=min(limits) if limits else None,
     )
 

@@ -95,10 +95,10 @@ class MixturePart:
         assert text is not None
         return text
 
-    def image_tokens(self, sample: int) -> Int64:
-        """Return the tokens of each image of a sample of the dataset: int64 [its images]."""
+    def image_runs(self, sample: int) -> list[Int64]:
+        """Return the tokens of each image of a sample of the dataset, int64 [its length] each."""
         assert self.rule is not None
-        return self.rule.image_tokens(self.data.columns(), sample)
+        return self.rule.image_runs(self.data.columns(), sample)
 
     def image_grids(self, sample: int) -> Int64:
         """Return rows and columns in tokens of each image of a sample: int64 [its images, 2]."""

@@ -1,0 +1,134 @@
+"""Checks of an `ImageSpec`: options that mean nothing together, or contradict each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from datapipe.errors import PlanError
+
+if TYPE_CHECKING:
+    from datapipe.decode.spec import ImageSpec
+
+ONE_SIZE = ("stretch", "pad", "crop")
+"""Values of `resize` that give all images one size."""
+
+# Options of some values of `resize` alone.
+_TAKEN_BY = {
+    "size": (*ONE_SIZE, "shortest", "tiles"),
+    "fill": ("pad", "tiles"),
+    "crop_from": ("crop",),
+    "temporal": ("native",),
+    "mrope": ("native",),
+    "min_pixels": ("dynamic", "native"),
+    "max_pixels": ("dynamic", "native"),
+    "least_side": ("native",),
+    "longest": ("dynamic", "tiles"),
+    "tiles": ("tiles",),
+    "grids": ("tiles",),
+    "thumbnail": ("tiles",),
+    "random_crop": ("stretch", "crop"),
+    "flip": ("stretch", "crop"),
+}
+
+# Remedies for an option that was given with another value of `resize`.
+_REMEDIES = {
+    "size": "leave it out, and bound the result by min_pixels and max_pixels",
+    "max_pixels": (
+        "leave it out; an input with too many pixels is refused by refuse_above, and an output of "
+        "a given size has as many as size says"
+    ),
+    "mrope": "leave it out, and tokens have ordinary positions",
+}
+
+
+def check_together(spec: ImageSpec) -> None:
+    """Refuse options that mean nothing for `resize`, or contradict each other.
+
+    Raises:
+        PlanError: they do.
+    """
+    if spec.dtype == torch.uint8 and spec.normalize is not None:
+        raise PlanError(
+            "normalised values do not fit into torch.uint8; use torch.float32 or "
+            "torch.bfloat16, or normalize=None"
+        )
+    for name, modes in _TAKEN_BY.items():
+        value = getattr(spec, name)
+        if spec.resize not in modes and value != type(spec).__dataclass_fields__[name].default:
+            taken = " and ".join(f"resize={mode!r}" for mode in modes)
+            raise PlanError(
+                f"{name}={value!r} means nothing for resize={spec.resize!r}, only for {taken}; "
+                + _REMEDIES.get(name, "leave it out")
+            )
+    if spec.resize in ("shortest", "tiles") and isinstance(spec.size, tuple):
+        what = "a tile is square" if spec.resize == "tiles" else "it is the shorter side's"
+        raise PlanError(f"size {spec.size!r} for resize={spec.resize!r}: {what}; give one number")
+    if spec.crop_from is not None and spec.crop_from < max(spec.height, spec.width):
+        raise PlanError(
+            f"crop_from={spec.crop_from} is less than the {spec.height} x {spec.width} pixels to "
+            "be cut out; give at least as many, or leave it out"
+        )
+    if spec.longest is not None:
+        for name in ("min_pixels", "max_pixels", "tiles", "grids", "fill"):
+            if (value := getattr(spec, name)) is not None:
+                raise PlanError(
+                    f"longest={spec.longest} and {name}={value!r} are two rules for the size of an "
+                    "image; give one of them, and None for the other"
+                )
+    unit = spec.patch_side * spec.merge
+    if spec.resize in ("dynamic", "native"):
+        least, most = spec.pixel_limits
+        if least > most:
+            raise PlanError(
+                f"min_pixels={least:,} is above max_pixels={most:,}; give a range, both ends of it"
+            )
+        if most < unit * unit:
+            raise PlanError(
+                f"max_pixels={most:,} is less than one token of {unit} x {unit} pixels; give at "
+                f"least {unit * unit:,}"
+            )
+    elif spec.patch is None and spec.merge != 1:
+        raise PlanError(
+            f"merge={spec.merge} says nothing without the side of the patches that are merged; "
+            "give patch too"
+        )
+    elif spec.patch is not None and min(spec.height, spec.width) < unit:
+        raise PlanError(
+            f"size {spec.height} x {spec.width} is smaller than one token of {unit} x {unit} "
+            "pixels; give a larger size or a smaller patch"
+        )
+    if spec.resize == "tiles":
+        _check_tiles(spec)
+
+
+def _check_tiles(spec: ImageSpec) -> None:
+    if spec.grids is None:
+        if spec.fill is not None:
+            raise PlanError(
+                f"fill={spec.fill} means nothing for tiles without grids, where images are "
+                "stretched to the tiles and nothing is padded; leave it out"
+            )
+        return
+    if spec.tiles is not None:
+        raise PlanError(
+            f"tiles={spec.tiles} and grids={spec.grids!r} are two rules, InternVL's and "
+            "LLaVA-NeXT's; give one of them, and None for the other"
+        )
+    if not spec.thumbnail:
+        raise PlanError(
+            "thumbnail=False with grids: models of the LLaVA-NeXT family always take the tile that "
+            "shows the whole image; leave it out"
+        )
+    for grid in spec.grids:
+        if grid[0] % spec.height or grid[1] % spec.width:
+            raise PlanError(
+                f"grid {grid} does not consist of whole tiles of {spec.height} x {spec.width}; "
+                "give multiples of size"
+            )
+    if spec.merge != 1:
+        raise PlanError(
+            f"merge={spec.merge} with grids: models of the LLaVA-NeXT family merge no patches; "
+            "leave it out"
+        )

@@ -1,0 +1,63 @@
+"""Idefics 3 and SmolVLM: tiles of a scaled image, each with its row and column.
+
+`Idefics3Processor` and `SmolVLMProcessor`, with their image processors. Before the tokens of a tile
+stands `<row_1_col_2>`, before those of the whole image `<global-img>`.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+from datapipe.decode.spec import ImageSpec
+from datapipe.models.files import ModelFiles, pixel_options
+from datapipe.text.image_markup import ImageMarkup
+from datapipe.text.spec import TextSpec
+
+_HALF = (0.5, 0.5, 0.5)
+_AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
+
+
+def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family.
+
+    Raises:
+        PlanError: its image processor has an option that cannot be followed.
+    """
+    if files.images.get("do_image_splitting", True) is False:
+        raise files.refuse("its images are not split into tiles (do_image_splitting=false)")
+    tile, longest = (
+        (files.images.get(name) or {"longest_edge": default}).get("longest_edge")
+        for name, default in (("max_image_size", 364), ("size", 4 * 364))
+    )
+    if not isinstance(tile, int) or not isinstance(longest, int):
+        raise files.refuse("size or max_image_size of its image processor has no longest_edge")
+    tokens = files.processor.get("image_seq_len", 169)
+    vision = files.config.get("vision_config") or {}
+    patch = vision.get("patch_size", 14 if tile % 16 else 16)
+    merge = max(1, tile // patch // max(isqrt(tokens), 1))
+    if (tile // patch // merge) ** 2 != tokens:
+        raise files.refuse(
+            f"a tile of {tile} x {tile} pixels in patches of {patch} has not {tokens} tokens"
+        )
+    image = ImageSpec(
+        resize="tiles",
+        size=tile,
+        longest=longest,
+        patch=patch,
+        merge=merge,
+        **pixel_options(files, mean=_HALF, std=_HALF, resample=1),
+    )
+    markup = ImageMarkup(
+        cell=_AROUND + "<row_{row}_col_{column}>",
+        between_rows="\n",
+        whole=f"\n\n{_AROUND}{_WHOLE}",
+        alone=_AROUND + _WHOLE,
+        end=_AROUND,
+    )
+    return image, TextSpec(
+        tokenizer=files.tokenizer,
+        template=files.template,
+        image_token="<image>",
+        image_markup=markup,
+        add_bos=True,
+    )

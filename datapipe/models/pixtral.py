@@ -1,0 +1,47 @@
+"""Pixtral and Mistral Small 3: images of their own size, each row of tokens with an end.
+
+`PixtralProcessor` with `PixtralImageProcessor`. An image is rows of `[IMG]`, one for each square of
+merged patches, with `[IMG_BREAK]` between rows and `[IMG_END]` after the last.
+"""
+
+from __future__ import annotations
+
+from datapipe.decode.presets import NORMALIZATIONS
+from datapipe.decode.spec import ImageSpec
+from datapipe.models.files import ModelFiles, pixel_options
+from datapipe.text.image_markup import ImageMarkup
+from datapipe.text.spec import TextSpec
+
+
+def pixtral(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family.
+
+    Raises:
+        PlanError: its image processor has an option that cannot be followed.
+    """
+    size = files.images.get("size") or {"longest_edge": 1024}
+    longest = size.get("longest_edge")
+    if not isinstance(longest, int):
+        raise files.refuse(f"size of its image processor is {size!r}, without a longest_edge")
+    if files.images.get("do_center_crop"):
+        raise files.refuse("its images are cropped (do_center_crop=true)")
+    mean, std = NORMALIZATIONS["clip"]
+    processor = files.processor
+    image = ImageSpec(
+        resize="dynamic",
+        patch=processor.get("patch_size", 16),
+        merge=processor.get("spatial_merge_size", 1),
+        longest=longest,
+        **pixel_options(files, mean=mean, std=std),
+    )
+    markup = ImageMarkup(
+        between_rows=processor.get("image_break_token", "[IMG_BREAK]"),
+        end=processor.get("image_end_token", "[IMG_END]"),
+    )
+    return image, TextSpec(
+        tokenizer=files.tokenizer,
+        template=files.template,
+        image_token=processor.get("image_token", "[IMG]"),
+        image_markup=markup,
+        add_bos=True,
+    )

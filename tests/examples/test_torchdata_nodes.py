@@ -1,0 +1,111 @@
+"""Nodes of torchdata over datapipe go on with the very next sample, on other ranks too."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe.testing import assert_same_batches
+
+nodes = pytest.importorskip("torchdata.nodes")
+example = pytest.importorskip("examples.torchdata_nodes")
+
+SAMPLES = 30
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+    folder = tmp_path_factory.mktemp("nodes")
+    datapipe.pack_dataset(make_folder(folder / "raw", SAMPLES), folder / "out", shard_size="8")
+    return folder / "out"
+
+
+def keys(batch: Any) -> list[str]:
+    return [key for key, _ in batch]
+
+
+def endless(pipeline: Any) -> Any:
+    while True:
+        yield from map(keys, pipeline)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, 7, 8, 11])
+def test_raw_samples_resume_behind_mapped_batched_and_prefetched_ones(
+    shards: Path, steps: int
+) -> None:
+    source = datapipe.webdataset_source(shards, batch_size=4)
+    expected = []
+    for epoch in range(2):
+        source.set_epoch(epoch)
+        found = [sample["__key__"] for sample in source]
+        expected += [found[at : at + 4] for at in range(0, SAMPLES, 4)]
+    begun, resumed = example.make_pipeline(shards), example.make_pipeline(shards)
+    seen = list(itertools.islice(endless(begun), steps))
+    resumed.load_state_dict(json.loads(json.dumps(begun.state_dict())))
+    assert seen + list(itertools.islice(endless(resumed), 16 - steps)) == expected
+
+
+@pytest.mark.parametrize("steps", [0, 3, 4, 6])
+def test_batches_of_a_loader_resume(shards: Path, steps: int) -> None:
+    def make() -> datapipe.Loader:
+        return datapipe.make_loader(shards, batch_size=8, image=datapipe.ImageSpec(size=8))
+
+    def graph() -> Any:
+        return nodes.Loader(nodes.Prefetcher(example.DatapipeNode(make()), 2))
+
+    def forever(loader: Any) -> Any:
+        while True:
+            yield from loader
+
+    begun, resumed, whole = graph(), graph(), make()
+    seen = list(itertools.islice(forever(begun), steps))
+    resumed.load_state_dict(begun.state_dict())
+    rest = list(itertools.islice(forever(resumed), 8 - steps))
+    assert_same_batches(seen + rest, [*whole, *whole])
+
+
+def test_another_number_of_ranks_takes_over(shards: Path) -> None:
+    def node(rank: int, world_size: int) -> Any:
+        return example.DatapipeNode(
+            datapipe.webdataset_source(shards, batch_size=1, rank=rank, world_size=world_size)
+        )
+
+    seen: list[str] = []
+    states = []
+    for rank in range(2):
+        begun = node(rank, 2)
+        seen += [sample["__key__"] for sample in itertools.islice(begun, 4)]
+        states.append(begun.state_dict())
+    assert states[0] == states[1]
+    for rank in range(3):
+        resumed = node(rank, 3)
+        resumed.reset(states[0])
+        seen += [sample["__key__"] for sample in resumed]
+    assert sorted(seen) == [f"{number:09}" for number in range(SAMPLES)]
+
+
+def test_the_program_goes_on_with_the_next_batch(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lines(*options: Any) -> list[str]:
+        example.main([str(shards), *map(str, options)])
+        return capsys.readouterr().out.splitlines()
+
+    state = ("--state", tmp_path / "state.json")
+    assert lines("--steps", 3, *state) + lines("--steps", 5, *state) == lines("--steps", 8)
+
+
+def test_without_torchdata_the_program_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import runpy
+
+    monkeypatch.setitem(sys.modules, "torchdata", None)
+    with pytest.raises(SystemExit, match="pip install torchdata"):
+        runpy.run_path(str(Path(example.__file__)))

@@ -1,0 +1,207 @@
+"""Raw samples for webdataset: the bytes of its own reader, in the order of the plan, by rank."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import webdataset as wds
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import datapipe
+from datapipe import DecodeError, Loader, PlanError, StoreError, WebDatasetSource
+from datapipe.testing import valid_keys
+
+from ..remote.server import serving
+from .conftest import SAMPLES
+from .raw_pipelines import as_webdataset_reads, keys_of, loaded
+
+MakeSource = Callable[..., WebDatasetSource]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+]
+
+
+def test_samples_are_those_of_tarfile_to_samples(source: MakeSource, packed: Path) -> None:
+    expected = as_webdataset_reads(sorted(packed.glob("*.tar")))
+    assert len(expected) == SAMPLES
+    found = list(source(shuffle=False))
+    assert found == expected
+    assert [list(sample) for sample in found] == [list(sample) for sample in expected]
+    assert all(type(sample["json"]) is bytes for sample in found)
+
+
+def test_samples_of_foreign_tars_have_the_names_in_the_tar(
+    tmp_path: Path, make_tar: Any, jpeg: Any
+) -> None:
+    deep = "x" * 60 + "/" + "y" * 90  # over the 100 bytes of a plain header
+    members = [
+        *(("a.img", jpeg(0)), ("a.json", b'{"n": 1}'), ("a.seg.PNG.bin", b"123")),
+        *(("./b.JPG", jpeg(1)), ("./b.cls", b"7")),
+        *(("folder/c.img.jpg", jpeg(2)), ("folder/c.txt", b"")),
+        *((f"{deep}.input.jpg", jpeg(3)), (f"{deep}.pic", jpeg(4)), (f"{deep}.txt", b"long")),
+        *(("größe.jpg", jpeg(5)), ("größe.txt", b"umlaut")),
+    ]
+    for number, format in enumerate((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)):
+        tar = make_tar(tmp_path / str(number) / "x.tar", members, format)
+        expected = as_webdataset_reads([tar])
+        assert len(expected) == 5
+        assert "img" in expected[0]
+        assert expected[1]["__key__"] == "./b"
+        found = list(datapipe.webdataset_source(tar.parent, batch_size=2, shuffle=False))
+        assert found == expected
+        assert [list(sample) for sample in found] == [list(sample) for sample in expected]
+
+
+def test_extensions_that_differ_in_case_alone_are_refused(
+    tmp_path: Path, make_tar: Any, jpeg: Any
+) -> None:
+    members = [("a.jpg", jpeg(0)), ("a.cls", b"1"), ("a.CLS", b"2"), ("a.txt", b"a")]
+    tar = make_tar(tmp_path / "x.tar", members)
+    with pytest.raises(ValueError, match="duplicate file name"):
+        as_webdataset_reads([tar])
+    with pytest.raises(datapipe.SampleError, match=r"sample a of x\.tar: two .* called 'cls'"):
+        list(datapipe.webdataset_source(tar, batch_size=1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"shuffle": "shards", "shards_mixed": 2}, {"seed": 5, "where": "images > 0"}],
+    ids=str,
+)
+def test_the_order_is_that_of_the_loader(
+    source: MakeSource, make_raw: Callable[..., Loader], options: dict[str, Any]
+) -> None:
+    made, loader = source(**options), make_raw(**options)
+    for _ in range(3):  # epochs
+        assert list(itertools.chain(*loaded(made, 0))) == valid_keys(loader)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_ranks_share_an_epoch(
+    source: MakeSource, make_raw: Callable[..., Loader], world_size: int, drop_last: bool
+) -> None:
+    seen = []
+    for rank in range(world_size):
+        options = {"rank": rank, "world_size": world_size, "drop_last": drop_last}
+        found = keys_of(source(**options))
+        assert found == valid_keys(make_raw(**options))
+        seen += found
+    step = 4 * world_size
+    assert len(seen) == len(set(seen)) == (SAMPLES // step * step if drop_last else SAMPLES)
+
+
+def test_ranks_come_from_the_environment(
+    source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    found = source()
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert keys_of(pickle.loads(pickle.dumps(found))) == keys_of(source(rank=1, world_size=3))
+
+
+def test_a_source_made_before_its_process_group_is_refused(source: MakeSource) -> None:
+    found, given = source(), source(rank=1, world_size=3)
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        with pytest.raises(PlanError, match=r"made as rank 0 of 1, but .* says 1 of 2"):
+            next(iter(found))
+        next(iter(given))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stages_of_webdataset_go_on_behind_it(source: MakeSource, workers: int) -> None:
+    made = source(where="images > 0", batch_size=8)
+    pipeline = wds.DataPipeline(
+        made,
+        wds.decode("pil"),
+        wds.rename(image="jpg;png", record="json"),
+        wds.map_dict(image=lambda image: image.size, record=lambda record: record["id"]),
+        wds.to_tuple("__key__", "image", "record"),
+        wds.batched(8, collation_fn=lambda samples: list(zip(*samples, strict=True))),
+    )
+    loader = wds.WebLoader(pipeline, batch_size=None, num_workers=workers)
+    for number, (keys, sizes, records) in enumerate(made.track(loader), 1):
+        assert list(records) == [f"id-{int(key)}" for key in keys]
+        assert [tuple(size) for size in sizes] == [(160 + int(key), 120) for key in keys]
+        assert made.state_dict()["unit"] == (8 * number if len(keys) == 8 else 0)
+    assert made.state_dict()["epoch"] == 1
+
+
+def test_a_damaged_member_is_named(damaged: Path) -> None:
+    made = datapipe.webdataset_source(damaged, batch_size=4, shuffle=False)
+    seen: list[str] = []
+    with pytest.raises(DecodeError, match="not those that were packed") as caught:
+        seen.extend(sample["__key__"] for sample in made)
+    assert seen == [f"{number:09}" for number in range(6)]
+    assert (caught.value.key, caught.value.shard) == ("000000006", "shard-000000.tar")
+    assert caught.value.member.startswith("000000006.")
+    trusting = datapipe.webdataset_source(damaged, batch_size=4, shuffle=False, verify=False)
+    assert len(keys_of(trusting)) == SAMPLES
+
+
+def test_workers_name_a_damaged_member(damaged: Path) -> None:
+    made = datapipe.webdataset_source(damaged, batch_size=4, shuffle=False)
+    with pytest.raises(DecodeError, match=r"sample 000000006 .*of shard-000000\.tar"):
+        list(loaded(made, 1))
+
+
+def test_a_shard_that_is_cut_while_it_is_read_is_named(packed: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(packed, tmp_path / "copy")
+    made = datapipe.webdataset_source(copy, batch_size=4, shuffle=False)
+    os.truncate(copy / "shard-000001.tar", 5000)
+    with pytest.raises(StoreError, match=r"shard-000001\.tar ends before byte"):
+        list(made)
+
+
+def test_arrays_are_refused(packed: Path, tmp_path: Path) -> None:
+    datapipe.convert_dataset(packed, tmp_path / "arrays", image=None, workers=1)
+    with pytest.raises(PlanError, match=r"arrays holds arrays, .* give the shards"):
+        datapipe.webdataset_source(tmp_path / "arrays", batch_size=4)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_remote_dataset_gives_the_same_samples(packed: Path, workers: int) -> None:
+    pytest.importorskip("aiohttp")
+    expected = {
+        sample["__key__"]: sample for sample in datapipe.webdataset_source(packed, batch_size=4)
+    }
+    with serving(packed) as server:
+        made = datapipe.webdataset_source(server.url, batch_size=4)
+        if workers:
+            assert [key for keys in loaded(made, workers) for key in keys] == list(expected)
+            return
+        for sample in made:
+            name = Path(expected[sample["__key__"]]["__url__"]).name
+            assert sample == expected[sample["__key__"]] | {"__url__": f"{server.url}/{name}"}
+
+
+def test_samples_are_read_without_webdataset(packed: Path) -> None:
+    program = (
+        "import sys; sys.modules['webdataset'] = None; import datapipe; "
+        "samples = datapipe.webdataset_source(sys.argv[1], batch_size=4); "
+        "assert len(list(samples)) == 37"
+    )
+    subprocess.run([sys.executable, "-c", program, packed], timeout=120, check=True)
+
+
+def test_torch_is_told_that_it_is_iterable(source: MakeSource) -> None:
+    assert isinstance(source(), torch.utils.data.IterableDataset)

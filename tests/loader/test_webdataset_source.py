@@ -1,0 +1,302 @@
+"""Pipelines of webdataset with workers and states: the order stays, and resuming is exact."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import webdataset as wds
+from torch.utils.data import DataLoader
+
+import datapipe
+from datapipe import Loader, PlanError, StateMismatch, WebDatasetSource
+from datapipe.loader.schedule.rank_progress import count_left, position_after
+from datapipe.loader.schedule.state import Run
+from datapipe.plan.steps import Position
+from datapipe.testing import valid_keys
+
+from .conftest import SAMPLES
+from .raw_pipelines import key_pipeline, keys_of, loaded
+
+MakeSource = Callable[..., WebDatasetSource]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+]
+
+
+def through_json(state: dict[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(state)))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_keep_the_order(source: MakeSource, workers: int) -> None:
+    expected = list(loaded(source(), 0))
+    assert [len(keys) for keys in expected] == [4] * 9 + [1]
+    assert list(loaded(source(), workers)) == expected
+
+
+def test_a_dataloader_batches_samples_in_the_same_order(source: MakeSource) -> None:
+    made = source(rank=1, world_size=2)
+    loader = DataLoader(made, batch_size=4, num_workers=2, collate_fn=keys_of)
+    assert list(made.track(loader)) == list(loaded(source(rank=1, world_size=2), 0))
+
+
+def test_epochs_follow_each_other_in_persistent_workers(source: MakeSource) -> None:
+    made, expected = source(), source()
+    loader = wds.WebLoader(
+        key_pipeline(made), batch_size=None, num_workers=2, persistent_workers=True
+    )
+    tracked = [[keys for (keys,) in made.track(loader)] for _ in range(2)]
+    assert tracked == [list(loaded(expected, 0)) for _ in range(2)]
+    next(iter(loader))  # left early
+    made.set_epoch(1)
+    assert [keys for (keys,) in made.track(loader)] == tracked[1]
+
+
+def test_processes_that_are_not_forked_share_the_epoch(source: MakeSource) -> None:
+    made, expected = source(batch_size=16), source(batch_size=16)
+    made.set_epoch(3)
+    expected.set_epoch(3)
+    loader = DataLoader(
+        made, batch_size=16, num_workers=1, collate_fn=keys_of, multiprocessing_context="spawn"
+    )
+    assert [key for keys in made.track(loader) for key in keys] == keys_of(expected)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4, 7, 36, 37])
+def test_samples_go_on_behind_the_last_that_was_taken(source: MakeSource, taken: int) -> None:
+    def samples(source: WebDatasetSource) -> list[str]:
+        return keys_of(source.track(source))
+
+    whole = source(batch_size=1)
+    expected = samples(whole) + samples(whole)
+    begun, resumed = source(batch_size=1), source(batch_size=1)
+    iterator = begun.track(begun)
+    seen = keys_of(itertools.islice(iterator, taken))
+    state = through_json(begun.state_dict())
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    seen += samples(resumed)
+    assert seen + (samples(resumed) if taken < SAMPLES else []) == expected
+
+
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("steps", [1, 5, 9, 10])
+def test_batches_resume_exactly_with_other_workers(
+    source: MakeSource, steps: int, workers: int, after: int
+) -> None:
+    reference = source()
+    whole = [*loaded(reference, 0), *loaded(reference, 0)]
+    begun, resumed = source(), source()
+    batches = loaded(begun, workers)
+    seen = list(itertools.islice(batches, steps))
+    resumed.load_state_dict(through_json(begun.state_dict()))
+    batches.close()
+    rest = list(loaded(resumed, after))
+    assert seen + rest == whole[: 20 if steps == 10 else 10]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 1), (3, 2)])
+def test_other_ranks_take_an_epoch_over(source: MakeSource, before: int, after: int) -> None:
+    seen: list[str] = []
+    states = []
+    for rank in range(before):
+        begun = source(rank=rank, world_size=before, batch_size=2)
+        batches = loaded(begun, 2, 2)
+        seen += itertools.chain(*itertools.islice(batches, 4))
+        states.append(begun.state_dict())
+        batches.close()
+    assert all(state == states[0] for state in states)
+    assert len(seen) == before * 8
+    for rank in range(after):
+        resumed = source(rank=rank, world_size=after, batch_size=3)
+        resumed.load_state_dict(states[0])
+        seen += keys_of(resumed)
+    assert sorted(seen) == [f"{number:09}" for number in range(SAMPLES)]
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_a_loader_and_a_source_resume_each_other(
+    source: MakeSource, make_raw: Callable[..., Loader], world_size: int
+) -> None:
+    ranks = {"rank": 0, "world_size": world_size}
+    made, loader = source(**ranks), make_raw(**ranks)
+    ours, theirs = loaded(made, 0), iter(loader)
+    assert next(ours) == next(theirs)["key"]
+    assert made.state_dict() == loader.state_dict()
+    other, other_loader = source(**ranks), make_raw(**ranks)
+    other.load_state_dict(loader.state_dict())
+    other_loader.load_state_dict(made.state_dict())
+    rest = list(itertools.chain(*ours))
+    assert keys_of(other) == valid_keys(other_loader) == rest
+
+
+KILLED = """
+import os, signal, sys, webdataset as wds, datapipe, json
+source = datapipe.webdataset_source(sys.argv[1], batch_size=4)
+pipeline = wds.DataPipeline(source, wds.to_tuple("__key__"), wds.batched(4))
+loader = wds.WebLoader(pipeline, batch_size=None, num_workers=2)
+for step, (keys,) in enumerate(source.track(loader), 1):
+    if step == 3:
+        print(json.dumps(source.state_dict()), flush=True)
+    if step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.campaign
+def test_a_killed_program_resumes_behind_its_last_state(source: MakeSource, packed: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, packed], stdout=subprocess.PIPE, timeout=120, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL
+    resumed = source()
+    resumed.load_state_dict(json.loads(ran.stdout))
+    assert list(loaded(resumed, 2)) == list(loaded(source(), 0))[3:]
+
+
+def test_an_iteration_that_was_left_early_starts_over(source: MakeSource) -> None:
+    made = source()
+    first = next(loaded(made, 0))
+    whole = list(loaded(made, 0))
+    assert whole[0] == first
+    assert next(loaded(made, 0)) != first  # the next epoch
+
+
+def test_set_epoch_keeps_the_position_of_a_state(source: MakeSource) -> None:
+    begun, resumed = source(), source()
+    begun.set_epoch(2)
+    batches = loaded(begun, 0)
+    next(batches)
+    resumed.load_state_dict(begun.state_dict())
+    resumed.set_epoch(2)
+    assert list(loaded(resumed, 0)) == list(batches)
+    for made in (begun, resumed):
+        made.set_epoch(5)
+    assert list(loaded(resumed, 0)) == list(loaded(begun, 0))
+
+
+def test_iterations_that_are_not_tracked_keep_the_epoch(source: MakeSource) -> None:
+    made = source()
+    pipeline = key_pipeline(made)
+    for workers in (0, 1):
+        loader = wds.WebLoader(pipeline, batch_size=None, num_workers=workers)
+        first = [keys for (keys,) in loader]
+        assert [keys for (keys,) in loader] == first == list(loaded(source(), 0))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_without_tracking_is_refused(source: MakeSource, workers: int) -> None:
+    made = source()
+    loader = DataLoader(made, batch_size=4, num_workers=workers, collate_fn=keys_of)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(PlanError, match=r"iterate over source\.track\(loader\)"):
+        made.state_dict()
+    del batches
+    next(made.track(loader))
+    assert made.state_dict()["unit"] == 4
+
+
+def test_a_source_made_in_inference_mode_goes_on_outside(source: MakeSource) -> None:
+    with torch.inference_mode():
+        made = source()
+    made.set_epoch(1)
+    with torch.device("meta"):
+        other = source()
+        other.set_epoch(1)
+    assert list(loaded(made, 0)) == list(loaded(other, 1))
+
+
+def test_batches_of_another_source_are_refused(source: MakeSource) -> None:
+    with pytest.raises(PlanError, match="not made of samples of this source"):
+        next(source().track(key_pipeline(source())))
+
+
+def test_tracking_can_be_a_stage(source: MakeSource) -> None:
+    made, expected = source(), list(itertools.chain(*loaded(source(), 0)))
+    loader = wds.WebLoader(key_pipeline(made), batch_size=None, num_workers=2)
+    stages = loader.compose(made.track).unbatched()
+    assert [key for (key,) in stages] == expected
+    assert made.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("size", "made"), [(2, "more"), (6, "7")])
+def test_batches_of_another_size_are_refused(
+    source: MakeSource, size: int, made: str, workers: int
+) -> None:
+    with pytest.raises(PlanError, match=f"batch_size=4 makes 10 .* the loader made {made};"):
+        list(loaded(source(), workers, size))
+
+
+def test_a_state_of_other_options_is_refused(source: MakeSource) -> None:
+    with pytest.raises(StateMismatch, match=r"seed: 1 in the state, 0 here"):
+        source().load_state_dict(source(seed=1).state_dict())
+
+
+def test_a_mixture_is_drawn_as_the_loader_draws_it(packed: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(packed, tmp_path / "copy")
+    mixture = {str(packed): 0.7, str(copy): 0.3}
+    made = datapipe.webdataset_source(mixture, batch_size=4)
+    loader = datapipe.make_loader(mixture, batch_size=4, image=None, num_workers=0)
+    tracked = made.track(DataLoader(made, batch_size=4, collate_fn=list))
+    urls = [sample["__url__"] for _ in range(2) for sample in next(tracked)]
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    assert made.state_dict() == loader.state_dict()
+    assert {str(Path(url).parent) for url in urls} == {str(packed), str(copy)}
+    changed = {str(packed): 0.2, str(copy): 0.8}
+    resumed = datapipe.webdataset_source(changed, batch_size=4)
+    resumed.load_state_dict(made.state_dict())
+    other = datapipe.make_loader(changed, batch_size=4, image=None, num_workers=0)
+    other.load_state_dict(loader.state_dict())
+    expected = valid_keys(other)
+    assert [key for keys in loaded(resumed, 2) for key in keys] == expected
+    resumed.load_state_dict(made.state_dict())
+    again = pickle.loads(pickle.dumps(resumed))
+    assert keys_of(again) == expected
+
+
+def test_persistent_workers_do_not_go_on_with_another_mixture(packed: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(packed, tmp_path / "copy")
+    before = datapipe.webdataset_source({str(packed): 0.7, str(copy): 0.3}, batch_size=4)
+    next(loaded(before, 0))
+    made = datapipe.webdataset_source({str(packed): 0.5, str(copy): 0.5}, batch_size=4)
+    options = {"num_workers": 1, "persistent_workers": True, "collate_fn": keys_of}
+    loader = DataLoader(made, batch_size=4, **options)
+    list(made.track(loader))
+    made.load_state_dict(before.state_dict())
+    with pytest.raises(PlanError, match="make a new DataLoader"):
+        list(made.track(loader))
+
+
+@pytest.mark.parametrize(("rank", "world_size", "drop_last"), [(0, 1, False), (1, 3, True)])
+def test_positions_are_those_of_a_walk_through_the_blocks(
+    make_raw: Callable[..., Loader], rank: int, world_size: int, drop_last: bool
+) -> None:
+    loader = make_raw(rank=rank, world_size=world_size, drop_last=drop_last, batch_size=3)
+    schedule = loader.components().schedule
+    schedule = replace(schedule, plan=replace(schedule.plan, block=8))  # of 65,536 samples else
+    begin, taken, found = Position(2), 0, []
+    for step, after, over in schedule.steps(Run.at(begin)):
+        taken += int(step.share(units_per_rank=3, rank=rank, world_size=world_size).valid.sum())
+        assert position_after(schedule, begin, taken) == after.position
+        assert over == (taken == count_left(schedule, begin))
+        found.append(after.position.block)
+    assert len({*found}) > 3

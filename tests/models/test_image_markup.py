@@ -1,0 +1,122 @@
+"""Markup between the tokens of an image is counted, cut and learnt with the image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import ImageMarkup, ImageSpec, PlanError
+
+from .checkpoints import CASES
+
+PIXTRAL = CASES["mistral-community/pixtral-12b"]
+IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
+
+
+@pytest.fixture(scope="module")
+def shards(samples_of: Any, packed_samples: Any) -> Path:
+    return packed_samples(samples_of(24))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return PIXTRAL.save(tmp_path_factory.mktemp("pixtral"))
+
+
+def texts(loader: Any) -> list[list[str]]:
+    tokenizer = PIXTRAL.make().tokenizer
+    return [
+        tokenizer.convert_ids_to_tokens(row[kept.bool()].tolist())
+        for batch in loader
+        for row, kept in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
+
+
+def test_truncation_keeps_whole_images_with_their_markup(shards: Path, folder: Path) -> None:
+    image, text = datapipe.specs_for(folder)
+    options: dict[str, Any] = {"image": image, "batch_size": 1, "shuffle": False, "num_workers": 0}
+    whole = texts(datapipe.make_loader(shards, text=text, **options))
+    short = replace(text, max_length=300, overlong="truncate")
+    cut = texts(datapipe.make_loader(shards, text=short, **options))
+    assert len(whole) == len(cut)
+    assert any(len(before) > 300 for before in whole)
+    for before, after in zip(whole, cut, strict=True):
+        assert before[: len(after)] == after
+        assert len(after) <= 300
+        # Each image that begins has its end.
+        last = max((n for n, token in enumerate(after) if token in (IMAGE, BREAK)), default=-1)
+        assert last == -1 or after[last + 1] == END
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_markup_goes_to_workers(shards: Path, folder: Path, workers: str) -> None:
+    options: dict[str, Any] = {"model": folder, "batch_size": 4, "shuffle": False}
+    here = texts(datapipe.make_loader(shards, num_workers=0, **options))
+    there = datapipe.WorkerSpec(kind=workers)
+    with datapipe.make_loader(shards, num_workers=2, workers=there, **options) as loader:
+        assert texts(loader) == here
+
+
+def test_tiles_take_markup_that_a_user_writes(shards: Path, folder: Path) -> None:
+    _, text = datapipe.specs_for(folder)
+    markup = ImageMarkup(start="[INST]", cell="{number}", between_cells=BREAK, alone="", end=END)
+    image = ImageSpec(resize="tiles", size=32, tiles=4, patch=16, thumbnail=False)
+    loader = datapipe.make_loader(
+        shards, image=image, text=replace(text, image_markup=markup), batch_size=1,
+        shuffle=False, num_workers=0,
+    )  # fmt: skip
+    tokenizer = PIXTRAL.make().tokenizer
+    for batch in loader:
+        if "pixel_values" not in batch:
+            continue
+        written = tokenizer.decode(batch["input_ids"][0])
+        assert written.count(IMAGE) == 4 * len(batch["pixel_values"])
+        if len(batch["pixel_values"]) == 4 and written.count(END) == 1:
+            tile = IMAGE * 4
+            rows = f"1{tile}{BREAK}2{tile}3{tile}{BREAK}4{tile}"
+            wide = BREAK.join(f"{number}{tile}" for number in (1, 2, 3, 4))
+            tall = wide.replace(BREAK, "")
+            assert any(f"[INST]{grid}{END}" in written for grid in (rows, wide, tall))
+
+
+def test_markup_belongs_to_the_state_of_a_run(shards: Path, folder: Path) -> None:
+    image, text = datapipe.specs_for(folder)
+    options: dict[str, Any] = {"image": image, "batch_size": 2, "num_workers": 0}
+    state = datapipe.make_loader(shards, text=text, **options).state_dict()
+    assert text.image_markup is not None
+    swapped = replace(text.image_markup, between_rows=END, end=BREAK)
+    other = datapipe.make_loader(shards, text=replace(text, image_markup=swapped), **options)
+    with pytest.raises(datapipe.StateMismatch):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("image", "changes", "message"),
+    [
+        (None, {}, "images are left out"),
+        (ImageSpec(size=64, patch=16), {}, "resize='stretch' makes neither"),
+        (ImageSpec(resize="native", mrope=True), {}, r"and so does ImageSpec\(mrope=True\)"),
+        (
+            ImageSpec(resize="native"),
+            {"image_tokens": lambda widths, heights: widths},
+            "and so does image_tokens=<function",
+        ),
+        (ImageSpec(resize="native"), {"image_tokens": 7}, "image_tokens=7 is one number"),
+    ],
+    ids=["no images", "one size", "mrope", "function", "number"],
+)
+def test_markup_that_says_nothing_is_refused(
+    shards: Path, folder: Path, image: ImageSpec | None, changes: dict[str, Any], message: str
+) -> None:
+    text = replace(datapipe.specs_for(folder)[1], **changes)
+    with pytest.raises(PlanError, match=message):
+        datapipe.make_loader(shards, image=image, text=text, batch_size=2)
+
+
+def test_other_words_in_braces_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"cell='\{tile\}' of an ImageMarkup: only \{row\}, "):
+        ImageMarkup(cell="{tile}")

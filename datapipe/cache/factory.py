@@ -16,8 +16,7 @@ from datapipe.cache.entries import EntrySizes, image_rows
 from datapipe.cache.evicting import evicting_tier
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.memory import SharedMemoryTier, shared_memory_tier
-from datapipe.cache.next_use import NextUse
-from datapipe.cache.next_use_planner import MOST_SAMPLES
+from datapipe.cache.next_use import MOST_SAMPLES, NextUse
 from datapipe.cache.policy import Policy
 from datapipe.cache.sample_cache import SampleCache, expect
 from datapipe.cache.spec import CacheSpec

@@ -18,6 +18,8 @@ import numpy as np
 
 from datapipe.array_types import UInt8
 from datapipe.convert.chunk import ArrayChunk
+from datapipe.decode.spec import ImageSpec
+from datapipe.index.dataset import Dataset
 from datapipe.index.files.block_checksums import SUMS
 from datapipe.index.files.crc32 import prefix_sums
 from datapipe.index.files.journal_files import JournalFiles
@@ -52,6 +54,15 @@ _OF_IMAGES = (IMAGE_CRC32, IMAGE_PLACEMENT, IMAGE_OFFSETS)
 _OF_TOKENS = (TOKENS, LABELS, TOKEN_OFFSETS)
 _OFFSETS = {IMAGE_OFFSETS: IMAGE_CRC32, TOKEN_OFFSETS: TOKENS}  # and the file of their items
 _KINDS: dict[str, tuple[str, tuple[int, ...]]] = {TEXTS: ("|u1", ()), **CHECKED}
+
+
+def array_bytes(dataset: Dataset, spec: ImageSpec | None) -> int:
+    """Return the bytes of the arrays of a dataset; without `spec` they are of texts alone."""
+    columns = dataset.columns
+    if spec is None:
+        return int(columns.member_size[:].sum())
+    images = len(columns.image_width) * 3 * spec.height * spec.width
+    return images + int(columns.text_bytes[:].sum())
 
 
 def take_back(out: Path, work: Path) -> None:

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from datapipe.array_types import UInt8
-from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
+from datapipe.convert.array_files import ArrayFiles, ConvertJournal, array_bytes, take_back
 from datapipe.convert.chunk import ArrayChunk, ChunkMaker, PartRows
 from datapipe.convert.report import ConvertReport
-from datapipe.convert.sizes import array_bytes
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity

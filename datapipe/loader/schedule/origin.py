@@ -20,9 +20,8 @@ from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges
-from datapipe.plan.random_keys import Identities, RandomKeys
 from datapipe.plan.rng import derive
-from datapipe.plan.units import PASS_BIT, Sizes, Units
+from datapipe.plan.units import PASS_BIT, Identities, RandomKeys, Sizes, Units
 
 _MIXTURE, _TIMES = 7, 1  # purposes of derived keys
 

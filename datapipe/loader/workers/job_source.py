@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from datapipe.cache.next_use_planner import NextUses
+from datapipe.cache.next_use import NextUses
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.device_cache import DeviceCache

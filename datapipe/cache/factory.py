@@ -56,7 +56,9 @@ def kept_transform(
     specs = {name: image for name, image in images.items() if image is not None}
     if spec.keep == "encoded" or not specs:
         return None
-    kept = {name: _kept_spec(image) for name, image in specs.items()}
+    kept = {
+        name: replace(unnormalized(image), flip=0.0, mrope=False) for name, image in specs.items()
+    }
     name, first = next(iter(kept.items()))
     differing = next((other for other, made in kept.items() if made != first), None)
     if transform:
@@ -75,10 +77,6 @@ def kept_transform(
     if spec.keep == "decoded":
         raise PlanError(f"cache keep='decoded': {reason}; give keep='encoded' or 'auto'")
     return None
-
-
-def _kept_spec(image: ImageSpec) -> ImageSpec:
-    return replace(unnormalized(image), flip=0.0, mrope=False)
 
 
 def make_cache(
@@ -130,7 +128,11 @@ def make_cache(
         layout = EntryLayout(len(dataset), text_sizes, _NO_LIMIT, stop=device.layout.kept)
         texts = SampleCache([SharedMemoryTier(layout)], samples=len(dataset), sizes=text_sizes)
     cache = SampleCache(tiers, samples=len(dataset), sizes=sizes, texts=texts)
-    parts = ([] if device is None else [_describe(device)]) + cache.describe()
+    parts = cache.describe()
+    if device is not None:
+        unit = torch.Size(device.shape).numel()
+        rows = device.layout.describe("decoded", unit=unit)
+        parts.insert(0, expect(f"{rows} on {device.device}", device.layout.share))
     logger.info("the cache keeps %s", "; ".join(parts))
     return cache
 
@@ -167,8 +169,3 @@ def make_device_rows(
         alignment=1,
     )
     return DeviceRows(layout, shape, device)
-
-
-def _describe(rows: DeviceRows) -> str:
-    kept = rows.layout.describe("decoded", unit=torch.Size(rows.shape).numel())
-    return expect(f"{kept} on {rows.device}", rows.layout.share)

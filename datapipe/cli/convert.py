@@ -31,9 +31,7 @@ _JSON_KEYS = ("samples", "images", "rejected", "bytes", "seconds", "output", "fi
 
 
 @with_flags(
-    own_flag("workers", "Threads that decode; default one per CPU.", int),
-    MAX_REJECTS,
-    *CHECK_FLAGS,
+    own_flag("workers", "Threads that decode; default one per CPU.", int), MAX_REJECTS, *CHECK_FLAGS
 )
 def convert(
     shards: Annotated[str, typer.Argument(help="Folder or URL of packed shards.")],

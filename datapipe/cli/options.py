@@ -22,8 +22,7 @@ Report = Annotated[
     Path | None, typer.Option(help="Write a report with figures to this .html file.")
 ]
 ImageSize = Annotated[
-    str | None,
-    typer.Option(help="Size of the images in arrays: 336, or 480x640 (height x width)."),
+    str | None, typer.Option(help="Size of the images in arrays: 336, or 480x640 (height x width).")
 ]
 ArrayImage = Annotated[
     str | None,

@@ -50,8 +50,7 @@ _FLAGS = (
         "image, user, assistant, system, tool, messages and caption.",
     ),
     own_flag(
-        "captions",
-        "Several captions of an image: all (a sample for each; default), first, join.",
+        "captions", "Several captions of an image: all (a sample for each; default), first, join."
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
     own_flag("shard_size", "Bytes (512MB, 1GiB) or samples (10000) a shard.", str, "512MB"),
@@ -104,8 +103,7 @@ def pack(
         ),
     ] = None,
     to: Annotated[
-        str,
-        typer.Option(help="shards, or memmap: arrays of images that are decoded once."),
+        str, typer.Option(help="shards, or memmap: arrays of images that are decoded once.")
     ] = "shards",
     image_size: ImageSize = None,
     image: ArrayImage = None,

@@ -127,10 +127,7 @@ class _Network:
         bits = (size - 1).bit_length()
         # The halves may differ by a bit; rounds change them in turn.
         self._low_bits = np.uint64(bits // 2)
-        self._masks = (
-            np.uint32((1 << (bits // 2)) - 1),
-            np.uint32((1 << (bits - bits // 2)) - 1),
-        )
+        self._masks = (np.uint32((1 << (bits // 2)) - 1), np.uint32((1 << (bits - bits // 2)) - 1))
         self._keys = [np.uint32(derive(key, number) >> 32) for number in range(_ROUNDS)]
 
     def walk(self, values: Int64, *, forward: bool) -> Int64:

@@ -302,12 +302,7 @@ def _total_images(block: _Block, keys: Int64, number: int) -> int:
 
 
 def pack(
-    lengths: Int64,
-    images: Int64,
-    capacity: int,
-    window: int,
-    max_images: int,
-    max_samples: int,
+    lengths: Int64, images: Int64, capacity: int, window: int, max_images: int, max_samples: int
 ) -> tuple[Int64, Int64]:
     """Put samples into packs; all arguments are valid, see `packing.pack_units`.
 

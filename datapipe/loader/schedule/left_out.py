@@ -74,11 +74,7 @@ def look_at_lengths(dataset: Dataset, samples: SampleSelection, plan: PlanOption
         images += int((whole.images - sizes.images)[chosen].sum())
         labels += int((whole.labels - sizes.labels)[chosen].sum())
     return Lengths(
-        limit=text.limit,
-        overlong=overlong,
-        left_out=left_out,
-        cut_images=images,
-        cut_labels=labels,
+        limit=text.limit, overlong=overlong, left_out=left_out, cut_images=images, cut_labels=labels
     )
 
 

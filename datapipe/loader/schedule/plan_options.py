@@ -45,8 +45,9 @@ def resolve_plan(
     if plan.unit != "batch":
         plan = replace(plan, batch_size=None)
     if plan.needs_lengths and text is None:
+        given = "pack=" if plan.pack else "max_tokens=" if plan.max_tokens else "buckets="
         raise PlanError(
-            f"{_given(plan)} needs the number of tokens of every sample; give "
+            f"{given} needs the number of tokens of every sample; give "
             "text=TextSpec(tokenizer=..., template=...)"
         )
     if pack is not None and pack.static_shapes:
@@ -114,8 +115,3 @@ def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptio
                 "give a larger pack, or max_images= where no sample has an image"
             )
     return replace(plan, max_samples=samples, max_images=images)
-
-
-def _given(plan: PlanOptions) -> str:
-    """Return the option that needs lengths."""
-    return "pack=" if plan.pack else "max_tokens=" if plan.max_tokens else "buckets="

@@ -31,13 +31,14 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
     run, origin, plan = saved.run, schedule.origin, schedule.plan
     if saved.plan["mixture"] == origin.legs.to_dict():
         return run, schedule
-    resumed = resume_origin(origin, Legs.parse(saved.plan["mixture"]), run.position, plan)
-    for change in resumed.changes:
+    legs = Legs.parse(saved.plan["mixture"])
+    origin, position, changes = resume_origin(origin, legs, run.position, plan)
+    for change in changes:
         step = f"{run.steps:,}"
         logger.warning("the mixture is another one from step %s on: %s", step, change)
-    start = resumed.position if run.start == run.position else run.start
-    run = replace(run, position=resumed.position, start=start)
-    return run, replace(schedule, origin=resumed.origin, _counted={})
+    start = position if run.start == run.position else run.start
+    run = replace(run, position=position, start=start)
+    return run, replace(schedule, origin=origin, _counted={})
 
 
 def _refuse_differences(schedule: Schedule, saved: SavedRun) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 from benchmarks.common import machine, write_json
 from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.next_use import NextUse
-from datapipe.cache.next_use_planner import NextUses
+from datapipe.cache.next_use import NextUse, NextUses
 from datapipe.cache.policy import Policy
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
@@ -69,7 +68,7 @@ class _Epoch:
     def __init__(self, epoch: int) -> None:
         options = PlanOptions(shuffle=True, seed=0, batch_size=_BATCH)
         self._plan = EpochPlan(Source.of_dataset(_SAMPLES, options), options, epoch)
-        self.count = self._plan.blocks
+        self.epoch, self.count = epoch, self._plan.blocks
 
     def __call__(self, block: int, before: int) -> Units:
         return self._plan.lay_out(self._plan.form(block), block, before)

@@ -22,11 +22,7 @@ class DeviceRows:
         self._rows: Tensor | None = None
 
     def put(self, indices: Tensor, rows: Tensor) -> None:
-        """Keep uint8 [n, *shape] at int64 [n], both on the device.
-
-        Raises:
-            DatapipeError: the device has no room for all rows of the layout.
-        """
+        """Keep uint8 [n, *shape] at int64 [n], on the device; DatapipeError if it has no room."""
         if self._rows is None:
             count = int(self.layout.offsets[-1])
             try:

@@ -29,6 +29,7 @@ from datapipe.array_types import Bools, UInt8, UInt64
 from datapipe.cache.entries import checksum_mark
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.tier import Tier, TierRequest, Use, Uses
+from datapipe.index.files.lock import try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +43,8 @@ _ENTRIES, _WORDS, _ABOUT = "entries", "words", "about.json"
 class DiskTier(Tier):
     """Entries in a folder. If it cannot be written, nothing more is kept, with one warning.
 
-    Args:
-        folder: for the entries of this layout alone.
-        covered: by faster tiers, as `Tier` has it.
-        broken: keep nothing more, without a warning.
-
-    Attributes:
-        layout: as given; without entries if the folder cannot be used at all.
+    `covered` is of faster tiers, as `Tier` has it. `broken` keeps nothing more, without a warning.
+    `layout` has no entries if the folder cannot be used at all.
     """
 
     name = "disk"
@@ -185,12 +181,9 @@ def open_folder(root: Path, about: dict[str, Any], limit: int | None) -> tuple[P
     """Return the folder of one kind of entries, and how many bytes they may take.
 
     The number is 0 if the folder cannot be made. Folders that no process uses are removed, least
-    recently used first, until the others leave half of the limit.
-
-    Args:
-        root: folder for many kinds of entries; made if it is missing.
-        about: all that the entries depend on, beside their version.
-        limit: most bytes that `root` may hold; None takes the free space, less a tenth.
+    recently used first, until the others leave half of the limit. `about` is all that the entries
+    depend on, beside their version. `limit` is the most bytes that `root` may hold; None takes the
+    free space, less a tenth.
     """
     about = {"version": VERSION, **about}
     folder = root / hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
@@ -236,10 +229,9 @@ def _remove_unused(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not try_lock(descriptor):
+            return False
         shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
-        return False
     finally:
         os.close(descriptor)
     logger.info("removed the cache in %s, which was used longest ago", folder)

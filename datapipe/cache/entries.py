@@ -25,15 +25,9 @@ FACTS = 48
 
 
 class EntrySizes:
-    """Bytes of the entries of samples.
+    """Bytes of the entries of samples; without `kept`, images are kept encoded.
 
-    Args:
-        kept: transform of images that are kept decoded; None keeps them encoded.
-        images: whether images are kept at all.
-
-    Attributes:
-        form: "decoded" or "encoded".
-        identity: all that the bytes of an entry depend on beside the dataset.
+    `identity` is all that the bytes of an entry depend on beside the dataset.
     """
 
     def __init__(self, columns: Columns, kept: ImageTransform | None, *, images: bool) -> None:

@@ -17,9 +17,6 @@ class EvictingTier(Tier):
     """Entries that a policy keeps and evicts, for the threads of one process.
 
     An entry that was returned stays valid while it is referred to, also after its eviction.
-
-    Args:
-        expected: as `Tier` has it.
     """
 
     name = "memory"

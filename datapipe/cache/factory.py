@@ -16,8 +16,7 @@ from datapipe.cache.entries import EntrySizes, image_rows
 from datapipe.cache.evicting import evicting_tier
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.memory import SharedMemoryTier, shared_memory_tier
-from datapipe.cache.next_use import NextUse
-from datapipe.cache.next_use_planner import MOST_SAMPLES
+from datapipe.cache.next_use import MOST_SAMPLES, NextUse
 from datapipe.cache.policy import Policy
 from datapipe.cache.sample_cache import SampleCache, expect
 from datapipe.cache.spec import CacheSpec
@@ -48,10 +47,8 @@ def kept_transform(
 ) -> ImageTransform | None:
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
-    Args:
-        images: different specs of images, by the name of a dataset that has each.
-        decoder: whether DALI decodes.
-        transform: whether there is a user's transform.
+    `images` are different specs by the name of a dataset that has each. `decoder` is true for DALI,
+    `transform` for a user's transform.
 
     Raises:
         PlanError: decoded images were asked for, and the loader has none that could be kept.
@@ -59,7 +56,9 @@ def kept_transform(
     specs = {name: image for name, image in images.items() if image is not None}
     if spec.keep == "encoded" or not specs:
         return None
-    kept = {name: _kept_spec(image) for name, image in specs.items()}
+    kept = {
+        name: replace(unnormalized(image), flip=0.0, mrope=False) for name, image in specs.items()
+    }
     name, first = next(iter(kept.items()))
     differing = next((other for other, made in kept.items() if made != first), None)
     if transform:
@@ -78,10 +77,6 @@ def kept_transform(
     if spec.keep == "decoded":
         raise PlanError(f"cache keep='decoded': {reason}; give keep='encoded' or 'auto'")
     return None
-
-
-def _kept_spec(image: ImageSpec) -> ImageSpec:
-    return replace(unnormalized(image), flip=0.0, mrope=False)
 
 
 def make_cache(
@@ -133,7 +128,11 @@ def make_cache(
         layout = EntryLayout(len(dataset), text_sizes, _NO_LIMIT, stop=device.layout.kept)
         texts = SampleCache([SharedMemoryTier(layout)], samples=len(dataset), sizes=text_sizes)
     cache = SampleCache(tiers, samples=len(dataset), sizes=sizes, texts=texts)
-    parts = ([] if device is None else [_describe(device)]) + cache.describe()
+    parts = cache.describe()
+    if device is not None:
+        unit = torch.Size(device.shape).numel()
+        rows = device.layout.describe("decoded", unit=unit)
+        parts.insert(0, expect(f"{rows} on {device.device}", device.layout.share))
     logger.info("the cache keeps %s", "; ".join(parts))
     return cache
 
@@ -146,14 +145,7 @@ def make_device_rows(
     kept: ImageTransform | None,
     device: torch.device | None,
 ) -> DeviceRows | None:
-    """Make the rows of the device tier of a loader; None if it has none.
-
-    Args:
-        device: that batches go to; None for none.
-
-    Raises:
-        PlanError: the images of this loader cannot be kept on a device.
-    """
+    """Make the rows of a device tier; None without one, PlanError if it cannot keep images."""
     if spec.device is None:
         return None
     if device is None:
@@ -177,8 +169,3 @@ def make_device_rows(
         alignment=1,
     )
     return DeviceRows(layout, shape, device)
-
-
-def _describe(rows: DeviceRows) -> str:
-    kept = rows.layout.describe("decoded", unit=torch.Size(rows.shape).numel())
-    return expect(f"{kept} on {rows.device}", rows.layout.share)

@@ -33,19 +33,9 @@ class EntryLayout:
     choice can serve more than the part that fits. This one serves just that, at an even rate over
     the epoch.
 
-    Args:
-        count: samples of the dataset.
-        sizes: bytes of the entries of some of them: int64 [n] in, int64 [n] out.
-        budget: bytes that all entries may take.
-        first, stop: range of the draw, for tiers that share it. None is no limit.
-        alignment: of entries, in bytes.
-
-    Attributes:
-        count: samples of the dataset.
-        kept: number of samples with an entry.
-        first: position of the first of these in the draw.
-        bytes: size of all entries.
-        offsets: int64 [kept + 1], of the entries.
+    `sizes` maps samples, int64 [n], to bytes. `first` to `stop` is the range of the draw, for tiers
+    that share it. `kept` samples have an entry; the entries take `bytes` together and begin at
+    `offsets`, int64 [kept + 1], with this alignment in bytes.
     """
 
     def __init__(

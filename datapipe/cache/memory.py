@@ -22,10 +22,7 @@ logger = logging.getLogger(__name__)
 class SharedBytes:
     """Zeroed memory that processes share: an unnamed file, gone with the last of them.
 
-    Pages are allocated when they are written to.
-
-    Raises:
-        DatapipeError: the system does not grant it.
+    Pages are allocated when they are written to. DatapipeError if the system does not grant it.
     """
 
     def __init__(self, size: int) -> None:
@@ -64,10 +61,8 @@ class SharedMemoryTier(Tier):
     There is no lock. Workers that write the same entry write the same bytes, and then its mark,
     which is a checksum. A process on another processor may see the mark before the bytes, since
     nothing in Python orders writes to shared memory. So a process compares an entry with its mark
-    before it reads it for the first time; what differs is not there yet.
-
-    Args:
-        shared: memory of the tier in another process; None for new memory.
+    before it reads it for the first time; what differs is not there yet. `shared` is the memory of
+    the tier in another process.
     """
 
     name = "memory"

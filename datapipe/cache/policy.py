@@ -24,15 +24,10 @@ _SEED = 1
 
 
 class Policy(Protocol):
-    """Choice of the entries that a tier keeps within a budget.
+    """Choice of the entries that a tier keeps within a budget."""
 
-    Attributes:
-        keeps: phrase about the samples that it keeps, for the log.
-        plans_ahead: whether it needs the next use of each sample.
-    """
-
-    keeps: str
-    plans_ahead: bool
+    keeps: str  # phrase about the samples that it keeps, for the log
+    plans_ahead: bool  # whether it needs the next use of each sample
 
     def __contains__(self, sample: int) -> bool: ...
 
@@ -51,16 +46,11 @@ class Policy(Protocol):
 
 @lru_cache
 def expected_hits(policy: Callable[[int], Policy], part: float, ranks: int) -> float | None:
-    """Return the share of a rank's reads that a policy serves once the cache is full.
+    """Return the share of a rank's reads that a policy serves once the cache is full, 0 to 1.
 
-    It is measured on a small dataset. The share depends only on the part of the dataset that fits,
-    and on the number of ranks that share an epoch, each with a cache of its own.
-
-    Args:
-        policy: by its budget.
-
-    Returns:
-        From 0 to 1; None for more than `MOST_RANKS` ranks.
+    It is measured on a small dataset; None for more than `MOST_RANKS` ranks. The share depends only
+    on the part of the dataset that fits, and on the number of ranks that share an epoch, each with
+    a cache of its own.
     """
     if ranks > MOST_RANKS:
         return None

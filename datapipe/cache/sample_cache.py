@@ -14,13 +14,9 @@ from datapipe.cache.tier import InPlace, Tier, Use, Uses
 
 
 class SampleCache:
-    """Tiers that are asked for an entry one after the other.
+    """Tiers that are asked for an entry one after the other, the fastest first.
 
-    Args:
-        tiers: fastest first.
-        samples: of the dataset.
-        sizes: bytes and form of the entries.
-        texts: cache of the texts of samples whose images stay on the device; None for none.
+    `texts` caches those of samples whose images stay on the device.
     """
 
     def __init__(

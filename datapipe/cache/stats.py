@@ -19,26 +19,17 @@ Counts = Counter[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class TierStats:
-    """Figures of one tier.
+    """Figures of one tier."""
 
-    Attributes:
-        hits: samples that it served.
-        bytes: size of these.
-        kept: samples that were put there.
-        evicted: samples that made room for others.
-        expected: share of reads that it will serve once it is filled, in a run over the whole
-            dataset; None if that is not known, and for the source.
-        stalls: samples of a remote source for which a worker waited.
-        stalled: seconds that workers waited for these, together.
-    """
-
-    hits: int = 0
-    bytes: int = 0
-    kept: int = 0
-    evicted: int = 0
+    hits: int = 0  # samples that it served
+    bytes: int = 0  # size of these
+    kept: int = 0  # samples that were put there
+    evicted: int = 0  # samples that made room for others
+    # Share of reads that it will serve once it is filled, in a run over the whole dataset; None if
+    # that is not known, and for the source
     expected: float | None = None
-    stalls: int = 0
-    stalled: float = 0.0
+    stalls: int = 0  # samples of a remote source for which a worker waited
+    stalled: float = 0.0  # seconds that workers waited for these, together
 
 
 class TierCounter:
@@ -81,9 +72,6 @@ class HitLog:
     """Log line at the end of each epoch: the share that each tier served, beside the expected one.
 
     Steps that are prepared ahead count with the epoch in which they are prepared.
-
-    Args:
-        stats: returns the figures of the tiers so far.
     """
 
     def __init__(self, stats: Callable[[], Mapping[str, TierStats]]) -> None:

@@ -35,34 +35,23 @@ class Uses:
 
 
 class InPlace(NamedTuple):
-    """Entries that are read where they are.
-
-    Attributes:
-        starts: int64 [n], offset in the buffer of the entry of each sample, -1 for none.
-        bytes: of these entries.
-    """
+    """Entries that are read where they are."""
 
     buffer: UInt8
-    starts: Int64
-    bytes: int
+    starts: Int64  # int64 [n], offset in the buffer of the entry of each sample, -1 for none
+    bytes: int  # of these entries
 
 
 class Tier(Protocol):
-    """Entries of some samples, for all threads of a process. Tiers derive from it.
+    """Entries of some samples, for all threads of a process. Tiers derive from it."""
 
-    Attributes:
-        name: in figures.
-        plans_ahead: whether it needs the next use of each sample.
-        evicted: number of entries that made room for others.
-        expected: share of reads that it will serve once it is filled; None if that is not known.
-        covered: number of samples, from the start of `sample_draw`, that it and faster tiers keep
-            for good; None if entries come and go.
-    """
-
-    name: str
-    plans_ahead: bool = False
-    evicted: int = 0
+    name: str  # in figures
+    plans_ahead: bool = False  # whether it needs the next use of each sample
+    evicted: int = 0  # number of entries that made room for others
+    # Share of reads that it will serve once it is filled; None if that is not known
     expected: float | None = None
+    # Number of samples, from the start of `sample_draw`, that it and faster tiers keep for good;
+    # None if entries come and go
     covered: int | None = None
 
     def describe(self, form: str) -> str:
@@ -95,17 +84,11 @@ class Tier(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TierRequest:
-    """Facts from which the tiers of a loader are made.
-
-    Attributes:
-        policy: of eviction, by its budget; None keeps a fixed part.
-        ranks: that share an epoch.
-        covered: by faster tiers, as `Tier` has it.
-    """
+    """Facts from which the tiers of a loader are made."""
 
     spec: CacheSpec
     dataset: Dataset
     sizes: EntrySizes
-    policy: Callable[[int], Policy] | None
-    ranks: int
-    covered: int | None
+    policy: Callable[[int], Policy] | None  # of eviction, by its budget; None keeps a fixed part
+    ranks: int  # that share an epoch
+    covered: int | None  # by faster tiers, as `Tier` has it

@@ -58,12 +58,8 @@ def own_flag(name: str, help: str, kind: Any = str, default: Any = None) -> Flag
 def flag_of(owner: type[Any], field: str, name: str = "", help: str = "", **changes: Any) -> Flag:
     """Make an option of a field of a dataclass.
 
-    Args:
-        owner: the dataclass.
-        field: its name there.
-        name: of the option; that of the field, if not given.
-        help: a sentence; the first one of the docstring, if not given.
-        changes: attributes of the flag that differ from the declaration.
+    Its name is that of the field, if not given, and its help the first sentence of the docstring.
+    `changes` are attributes of the flag that differ from the declaration.
     """
     kind = _read_as(declared_types(owner)[field])
     default = next(each.default for each in fields(owner) if each.name == field)

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 import datapipe
-from datapipe.cli.options import AsJson, Sidecars, Template, Tokenizer
+from datapipe.cli.loading import Flags, with_flags
+from datapipe.cli.options import SIDECARS, AsJson, Template, Tokenizer
 from datapipe.cli.output import print_table
 from datapipe.cli.text import count, print_failures, text_encoder, token_rows
 from datapipe.errors import DatapipeError
@@ -20,6 +21,7 @@ from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
 
 
+@with_flags(SIDECARS)
 def index(
     shards: Annotated[
         str,
@@ -27,6 +29,7 @@ def index(
             help="Folder of .tar shards, or a list in quotes: 'data/train-{000..099}.tar'."
         ),
     ],
+    flags: Flags,
     force: Annotated[
         bool, typer.Option("--force", help="Index again where there is an index already.")
     ] = False,
@@ -35,7 +38,6 @@ def index(
     ] = "",
     tokenizer: Tokenizer = None,
     template: Template = None,
-    sidecars: Sidecars = "",
     as_json: AsJson = False,
 ) -> None:
     """Index WebDataset tars without repacking them, so that make_loader opens them.
@@ -44,7 +46,7 @@ def index(
     other readers; both also of shards that datapipe packed.
     """
     _refuse_others(shards)
-    kinds = parse_sidecars(sidecars)
+    kinds = parse_sidecars(flags.values["sidecars"] or "")
     encoder = text_encoder(tokenizer, template)
     packed = _packed_here(Path(shards)) if (encoder or kinds) and not force else None
     if packed and packed.arrays is not None and kinds:
@@ -57,22 +59,18 @@ def index(
         tars = tars_at(shards)
         write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
     counted = count(shards, encoder) if encoder else None
+    result: dict[str, Any] = {
+        "samples": manifest.samples,
+        "images": manifest.images,
+        "shards": len(manifest.shards),
+        "bytes": manifest.bytes,
+        "output": shards,
+    }
     if as_json:
-        result: dict[str, Any] = {
-            "samples": manifest.samples,
-            "images": manifest.images,
-            "shards": len(manifest.shards),
-            "bytes": manifest.bytes,
-            "output": shards,
-        }
         print(json.dumps(result | ({"tokens": counted[1].to_dict()} if counted else {})))
         return
-    rows = {
-        "samples": f"{manifest.samples:,}",
-        "images": f"{manifest.images:,}",
-        "shards": f"{len(manifest.shards):,}",
-        "size": readable_size(manifest.bytes),
-    }
+    rows = {name: f"{result[name]:,}" for name in ("samples", "images", "shards")}
+    rows["size"] = readable_size(manifest.bytes)
     title = f"Indexed {shards}"
     if packed and counted:
         title = f"Counted the tokens of {shards}"

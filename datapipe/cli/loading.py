@@ -89,8 +89,7 @@ class Flags:
     def keywords(self, mixture: Mixture | None = None) -> dict[str, Any]:
         """Return keyword arguments of `make_loader`, without options that were not given.
 
-        Args:
-            mixture: that is loaded, whose datasets may have text options of their own.
+        The datasets of `mixture` may have text options of their own.
         """
         given = self.given_to(None) | self.given_to(PlanOptions) | self.given_to(LoaderOptions)
         dtype, mixed = given.pop("dtype", None), given.get("shards_mixed")

@@ -42,8 +42,7 @@ _MOST_SHARES = 8  # of a phase
 def mixture_in(path: str, *, validation: bool = False) -> Mixture | None:
     """Return the mixture of a file, or its validation; None if the path is a dataset.
 
-    Raises:
-        PlanError: the file cannot be read, or there is no validation.
+    PlanError if the file cannot be read, or there is no validation.
     """
     mixture = mixture_of(path)
     if not validation:

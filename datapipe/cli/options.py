@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.fields import help_of
+from datapipe.cli.fields import help_of, own_flag
 from datapipe.text.spec import TextSpec
 
 Shards = Annotated[
@@ -22,8 +22,7 @@ Report = Annotated[
     Path | None, typer.Option(help="Write a report with figures to this .html file.")
 ]
 ImageSize = Annotated[
-    str | None,
-    typer.Option(help="Size of the images in arrays: 336, or 480x640 (height x width)."),
+    str | None, typer.Option(help="Size of the images in arrays: 336, or 480x640 (height x width).")
 ]
 ArrayImage = Annotated[
     str | None,
@@ -38,11 +37,9 @@ Tokenizer = Annotated[
     typer.Option(help="Count tokens with this tokenizer.json, or the folder of a tokenizer."),
 ]
 Template = Annotated[str | None, typer.Option(help=help_of(TextSpec, "template"))]
-MaxRejects = Annotated[str, typer.Option(help="Stop past this: a number, or a share (5% or 0.05).")]
-LockCheck = Annotated[
-    bool, typer.Option(help="Refuse to start where OUT cannot be locked against a second run.")
-]
-SpaceCheck = Annotated[
-    bool, typer.Option(help="Refuse to start where the disk has not enough room.")
-]
-Sidecars = Annotated[str, typer.Option(help="Index files for others too: dali,wids,energon.")]
+MAX_REJECTS = own_flag("max_rejects", "Stop past this: a number or share (5%, 0.05).", str, "5%")
+CHECK_FLAGS = (
+    own_flag("space_check", "Refuse to start where the disk has not enough room.", bool, True),
+    own_flag("lock_check", "Refuse to start where OUT cannot be locked by one run.", bool, True),
+)
+SIDECARS = own_flag("sidecars", "Index files for others too: dali,wids,energon.")

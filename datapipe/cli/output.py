@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from datapipe.errors import DatapipeError
-from datapipe.progress import is_watched
+from datapipe.progress import readable_size
 
 if TYPE_CHECKING:
     from datapipe.convert.report import ConvertReport
@@ -46,22 +46,22 @@ class Commands(TyperGroup):
 
 def print_table(title: str, rows: dict[str, str]) -> None:
     """Print a title, and a row for each name with its value."""
-    if is_watched(sys.stdout):
-        from rich import print as rich_print
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(title=escape(title), show_header=False, title_justify="left")
-        table.add_column(style="dim")
-        table.add_column(justify="right")
-        for name, value in rows.items():
-            table.add_row(name, escape(value))
-        rich_print(table)
-        return
     width = max([_NAMES, *map(len, rows)])
     print(title)
     for name, value in rows.items():
         print(f"  {name:<{width}} {value}")
+
+
+def report_rows(report: PackReport | ConvertReport, done: int, unit: str) -> dict[str, str]:
+    """Return the rows of a report on a run that took so many samples or inputs."""
+    names = [name for name in ("samples", "images", "rejected", "shards") if hasattr(report, name)]
+    rows = {name: f"{getattr(report, name):,}" for name in names}
+    rows["size"] = readable_size(report.bytes)
+    if saved := getattr(report, "saved_bytes", 0):
+        rows["saved"] = f"{readable_size(saved)} ({saved / (report.bytes + saved):.0%})"
+    rows["time"] = f"{report.seconds:.1f} s"
+    rate = f"{done / max(report.seconds, 1e-9):,.0f} {unit}/s"
+    return rows | ({"rate": rate} if done else {})
 
 
 def print_rejects(report: PackReport | ConvertReport, *, written: bool = True) -> None:
@@ -123,13 +123,10 @@ class _Guarded:
 
 @contextmanager
 def ending_where_output_is_lost() -> Iterator[None]:
-    """End the program where its output cannot be written.
+    """End the program where its output cannot be written, with the code of an earlier error.
 
     The reader may have gone, as in `datapipe plan ... | head`: the command ends quietly. The disk
     may be full: the command ends with one line.
-
-    Raises:
-        SystemExit: with the code of an error that came first, if there was one.
     """
     streams = sys.stdout, sys.stderr
     for name, label in (("stdout", "standard output"), ("stderr", "standard error")):

@@ -13,8 +13,17 @@ import datapipe
 from datapipe.cli.convert import print_converted
 from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import Flags, with_flags
-from datapipe.cli.options import ArrayImage, AsJson, ImageSize, Template, Tokenizer
-from datapipe.cli.output import print_rejects, print_table, shown
+from datapipe.cli.options import (
+    CHECK_FLAGS,
+    MAX_REJECTS,
+    SIDECARS,
+    ArrayImage,
+    AsJson,
+    ImageSize,
+    Template,
+    Tokenizer,
+)
+from datapipe.cli.output import print_rejects, print_table, report_rows, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
 from datapipe.cli.values import parse_array_image
 from datapipe.decode.image import MAX_PIXELS
@@ -22,7 +31,6 @@ from datapipe.errors import PlanError
 from datapipe.pack.readers import all_readers
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import local_path
-from datapipe.progress import readable_size
 
 _JSON_KEYS = (
     *("samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"),
@@ -42,8 +50,7 @@ _FLAGS = (
         "image, user, assistant, system, tool, messages and caption.",
     ),
     own_flag(
-        "captions",
-        "Several captions of an image: all (a sample for each; default), first, join.",
+        "captions", "Several captions of an image: all (a sample for each; default), first, join."
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
     own_flag("shard_size", "Bytes (512MB, 1GiB) or samples (10000) a shard.", str, "512MB"),
@@ -63,17 +70,11 @@ _FLAGS = (
     own_flag("max_side", "Make images smaller until their longest side fits.", int),
     own_flag("quality", "Quality of images that are encoded anew, 1 to 100.", int),
     own_flag("image_format", "jpg or webp: encode all others anew. keep: leave it.", str, "keep"),
-    own_flag("max_rejects", "Stop past this: a number, or a share (5% or 0.05).", str, "5%"),
+    MAX_REJECTS,
     own_flag("limit", "Take no more inputs than these.", int),
     own_flag("append", "Add to the finished dataset in OUT as new shards.", bool, False),
-    own_flag("sidecars", "Index files for others too: dali,wids,energon."),
-    own_flag("space_check", "Refuse to start where the disk has not enough room.", bool, True),
-    own_flag(
-        "lock_check",
-        "Refuse to start where OUT cannot be locked against a second pack.",
-        bool,
-        True,
-    ),
+    SIDECARS,
+    *CHECK_FLAGS,
     own_flag("dry_run", "Read and check everything, write nothing.", bool, False),
     own_flag(
         "staging",
@@ -102,8 +103,7 @@ def pack(
         ),
     ] = None,
     to: Annotated[
-        str,
-        typer.Option(help="shards, or memmap: arrays of images that are decoded once."),
+        str, typer.Option(help="shards, or memmap: arrays of images that are decoded once.")
     ] = "shards",
     image_size: ImageSize = None,
     image: ArrayImage = None,
@@ -160,19 +160,7 @@ def _print_report(report: PackReport, tokens: dict[str, str]) -> None:
         title = f"Would pack into {report.output}" if report.output else "Would pack"
     else:
         title = f"Packed {report.output}"
-    rows = {
-        "samples": f"{report.samples:,}",
-        "images": f"{report.images:,}",
-        "rejected": f"{report.rejected:,}",
-        "shards": f"{report.shards:,}",
-        "size": readable_size(report.bytes),
-    }
-    if report.saved_bytes:
-        share = report.saved_bytes / (report.bytes + report.saved_bytes)
-        rows["saved"] = f"{readable_size(report.saved_bytes)} ({share:.0%})"
-    rows["time"] = f"{report.seconds:.1f} s"
-    if report.inputs:
-        rows["rate"] = f"{report.inputs / max(report.seconds, 1e-9):,.0f} inputs/s"
+    rows = report_rows(report, report.inputs, "inputs")
     if report.teaching.samples:
         rows |= report.teaching.rows()
         if report.captions_unused:

@@ -35,8 +35,7 @@ def plan(
     flags: Flags,
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
     group: Annotated[
-        int | None,
-        typer.Option(help="Units of equal cost; 64, or one step if that has more."),
+        int | None, typer.Option(help="Units of equal cost; 64, or one step if that has more.")
     ] = None,
     epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
     epochs: Annotated[

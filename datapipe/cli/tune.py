@@ -53,16 +53,14 @@ def tune_workers(
     ] = None,
     budget: Annotated[str, typer.Option(help="Time for everything, such as 60s.")] = "60s",
     num_workers: Annotated[
-        str | None,
-        typer.Option(help="To try, such as 0,1,2,4.  [default: up to twice the CPUs]"),
+        str | None, typer.Option(help="To try, such as 0,1,2,4.  [default: up to twice the CPUs]")
     ] = None,
     prefetch_factor: Annotated[str, typer.Option(help="To try, such as 2,4.")] = "2,4",
     workers: Annotated[
         str, typer.Option(help="Kinds to try: threads, processes, or threads,processes.")
     ] = "threads",
     decoder: Annotated[
-        str,
-        typer.Option(help="Decoders to try: auto, cpu, dali, or cpu,dali."),
+        str, typer.Option(help="Decoders to try: auto, cpu, dali, or cpu,dali.")
     ] = "auto",
     step_time: Annotated[
         str | None,

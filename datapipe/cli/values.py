@@ -97,10 +97,8 @@ def _import(name: str, asked: str) -> Any:
 def parse_image(text: str | None, dtype: str | None = None) -> ImageSpec | None:
     """Make the `ImageSpec` of `--image` and `--dtype`; None if images are left out.
 
-    Args:
-        text: "none"; "336"; "size=336,resize=pad,normalize=clip"; "qwen2-vl,max_pixels=401408".
-            None is the default of `make_loader`.
-        dtype: "uint8", "float32" or "bfloat16"; None as the other options say.
+    `text` is "none"; "336"; "size=336,resize=pad,normalize=clip"; "qwen2-vl,max_pixels=401408";
+    None for the default of `make_loader`. `dtype` is "uint8", "float32" or "bfloat16".
     """
     from datapipe.decode.spec import ImageSpec
 

@@ -18,6 +18,8 @@ import numpy as np
 
 from datapipe.array_types import UInt8
 from datapipe.convert.chunk import ArrayChunk
+from datapipe.decode.spec import ImageSpec
+from datapipe.index.dataset import Dataset
 from datapipe.index.files.block_checksums import SUMS
 from datapipe.index.files.crc32 import prefix_sums
 from datapipe.index.files.journal_files import JournalFiles
@@ -54,6 +56,15 @@ _OFFSETS = {IMAGE_OFFSETS: IMAGE_CRC32, TOKEN_OFFSETS: TOKENS}  # and the file o
 _KINDS: dict[str, tuple[str, tuple[int, ...]]] = {TEXTS: ("|u1", ()), **CHECKED}
 
 
+def array_bytes(dataset: Dataset, spec: ImageSpec | None) -> int:
+    """Return the bytes of the arrays of a dataset; without `spec` they are of texts alone."""
+    columns = dataset.columns
+    if spec is None:
+        return int(columns.member_size[:].sum())
+    images = len(columns.image_width) * 3 * spec.height * spec.width
+    return images + int(columns.text_bytes[:].sum())
+
+
 def take_back(out: Path, work: Path) -> None:
     """Move back what a conversion had put in place when it was killed, before its manifest was."""
     for name in (*_KINDS, IMAGES, SUMS):
@@ -64,14 +75,10 @@ def take_back(out: Path, work: Path) -> None:
 
 
 class ArrayFiles:
-    """The files of a dataset of arrays while they are written.
+    """The files of a dataset of arrays while they are written, with room for so many images.
 
-    Args:
-        folder: where.
-        size: (height, width) of images; None where there are none.
-        images: most images that may come.
-        tokens: whether there are tokens.
-        noted: what `sync` returned, to continue there; empty for new files.
+    `size` is (height, width) of images, None where there are none. `noted` is what `sync` returned,
+    to continue there, and empty for new files.
     """
 
     def __init__(
@@ -123,14 +130,14 @@ class ArrayFiles:
         while done < len(data):  # one write takes at most 2 GiB
             done += os.pwrite(self._images, data[done:], start + done)
 
-    def append(self, made: ArrayChunk, counts: Sequence[int]) -> None:
-        """Add the samples of a chunk, apart from pixels; `counts` are their images."""
+    def append(self, made: ArrayChunk) -> None:
+        """Add the samples of a chunk, apart from pixels."""
         files = self._files
         files[TEXTS].append(np.frombuffer(made.text, np.uint8))
         if self._row is not None:
             files[IMAGE_CRC32].append(np.array(made.sums, np.uint32))
             files[IMAGE_PLACEMENT].append(np.array(made.placements, np.float64).reshape(-1, 4))
-            files[IMAGE_OFFSETS].append_ends(np.array(counts, np.int64))
+            files[IMAGE_OFFSETS].append_ends(np.array(made.counts, np.int64))
         if TOKENS in files:
             for name, values in ((TOKENS, made.tokens), (LABELS, made.labels)):
                 files[name].append(np.concatenate([np.zeros(0, np.int32), *values]))
@@ -187,24 +194,15 @@ class ArrayFiles:
 class ConvertJournal:
     """A file in the working folder with a line for each finished shard.
 
-    Args:
-        work: the working folder.
-        options: of this conversion.
-        out: its output, for messages.
-
-    Attributes:
-        parts: entries of the shards that are done.
-        noted: how far each array goes then.
-        inputs, rejected: samples looked at so far, and those of them that were refused.
-
     Raises:
         PackError: it was begun with other options.
     """
 
     def __init__(self, work: Path, options: dict[str, Any], out: Path) -> None:
         self._work = work
-        self.parts: list[Shard] = []
-        self.noted: ArrayEnds = {}
+        self.parts: list[Shard] = []  # that are done
+        self.noted: ArrayEnds = {}  # how far each array goes then
+        # Samples looked at so far, and those of them that were refused.
         self.inputs = self.rejected = rejects_crc32 = rejects_bytes = 0
         path = work / _JOURNAL
         content = path.read_bytes() if path.exists() else b""

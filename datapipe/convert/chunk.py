@@ -25,42 +25,22 @@ from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.truncate import IGNORE
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConvertContext:
-    """The dataset and the transforms that all chunks share.
-
-    Attributes:
-        columns, store: of the dataset that is converted.
-        transform: what makes its images, uint8; None where it has none.
-        encoder: what makes its tokens; None for none.
-    """
-
-    columns: Columns
-    store: Store
-    transform: ImageTransform | None
-    encoder: TextEncoder | None
-
-
 @dataclass(slots=True)
 class ArrayChunk:
-    """The samples of a chunk, as arrays will hold them.
+    """The samples of a chunk that can be used, as arrays will hold them."""
 
-    Attributes:
-        samples: numbers of those that can be used, in order.
-        images: uint8 [I, height, width, 3], of these; None without images.
-        sums, placements: checksum of each image, and where its points went.
-        texts: members with texts of each sample, and their bytes.
-        tokens, labels: of each sample; none without an encoder, or where its text is refused.
-        refused: samples that cannot be used, and why.
-    """
-
-    samples: list[int] = field(default_factory=list)
-    images: UInt8 | None = None
+    samples: list[int] = field(default_factory=list)  # their numbers, in order
+    counts: list[int] = field(default_factory=list)  # images of each
+    images: UInt8 | None = None  # uint8 [I, height, width, 3], of these; None without images
+    # `sums`, `placements`: checksum of each image, and where its points went
     sums: list[int] = field(default_factory=list)
     placements: list[tuple[float, ...]] = field(default_factory=list)
+    # Members with texts of each sample, and their bytes
     texts: list[list[tuple[Member, bytes]]] = field(default_factory=list)
+    # `tokens`, `labels`: of each sample; none without an encoder, or where its text is refused
     tokens: list[Int32] = field(default_factory=list)
     labels: list[Int32] = field(default_factory=list)
+    # Samples that cannot be used, and why
     refused: list[tuple[int, SampleError]] = field(default_factory=list)
 
     @property
@@ -69,102 +49,103 @@ class ArrayChunk:
         return b"".join(data for texts in self.texts for _, data in texts)
 
 
-def make_chunk(recipe: ConvertContext, shard: int, samples: Sequence[int]) -> ArrayChunk:
-    """Read, decode and encode some samples of one shard."""
-    columns, made = recipe.columns, ArrayChunk()
-    first, last = columns.sample_image[samples[0]], columns.sample_image[samples[-1] + 1]
-    if recipe.transform is not None:
-        spec = recipe.transform.spec
-        made.images = np.empty((int(last - first), spec.height, spec.width, 3), np.uint8)
-    texts: list[SampleText] = []
-    wanted = []
-    for sample in samples:
-        members = columns.members(sample)
-        wanted.append(wanted_members(members, 0 if recipe.transform is None else len(members)))
-    # A remote store reads all of them at once, on many connections.
-    fetch = recipe.store.begin([(shard, members) for members in wanted])
-    for number, (sample, wants) in enumerate(zip(samples, wanted, strict=True)):
-        before = len(made.sums)
-        try:
-            contents = recipe.store.read(shard, wants) if fetch is None else fetch.contents(number)
-            text, held = _make_sample(recipe, sample, wants, contents, made)
-        except SampleError as error:
-            del made.sums[before:], made.placements[before:]
-            made.refused.append((sample, error))
-            continue
-        made.samples.append(sample)
-        made.texts.append(held)
-        texts.append(text)
-    if made.images is not None:
-        made.images = made.images[: len(made.sums)]
-    if recipe.encoder is not None and texts:
-        _encode(recipe.encoder, texts, made)
-    return made
+@dataclass(frozen=True, kw_only=True)
+class ChunkMaker:
+    """Reads, decodes and encodes samples of a dataset; from any thread."""
 
+    columns: Columns
+    store: Store
+    transform: ImageTransform | None  # makes images, uint8; None leaves them out
+    encoder: TextEncoder | None  # makes tokens; None for none
 
-def _make_sample(
-    recipe: ConvertContext,
-    sample: int,
-    wanted: Sequence[Member],
-    contents: Sequence[memoryview],
-    made: ArrayChunk,
-) -> tuple[SampleText, list[tuple[Member, bytes]]]:
-    columns = recipe.columns
-    images = int(columns.sample_image[sample + 1] - columns.sample_image[sample])
-    texts: list[tuple[Member, bytes]] = []
-    parts = SampleParts()
-    done = 0
-    for member, data in zip(wanted, contents, strict=True):
-        try:
-            if not recipe.store.verify(member, data):
-                raise DecodeError(NOT_AS_INDEXED)
-            if is_stored_image(member.ext):
-                _place(recipe, sample, done, data, made)
-                done += 1
+    def make(self, shard: int, samples: Sequence[int]) -> ArrayChunk:
+        """Return some samples of one shard."""
+        columns, made = self.columns, ArrayChunk()
+        first, last = columns.sample_image[samples[0]], columns.sample_image[samples[-1] + 1]
+        if self.transform is not None:
+            spec = self.transform.spec
+            made.images = np.empty((int(last - first), spec.height, spec.width, 3), np.uint8)
+        texts: list[SampleText] = []
+        wanted = []
+        for sample in samples:
+            members = columns.members(sample)
+            wanted.append(wanted_members(members, 0 if self.transform is None else len(members)))
+        # A remote store reads all of them at once, on many connections.
+        fetch = self.store.begin([(shard, members) for members in wanted])
+        for number, (sample, wants) in enumerate(zip(samples, wanted, strict=True)):
+            before = len(made.sums)
+            try:
+                contents = (
+                    self.store.read(shard, wants) if fetch is None else fetch.contents(number)
+                )
+                text, held = self._sample(sample, wants, contents, made)
+            except SampleError as error:
+                del made.sums[before:], made.placements[before:]
+                made.refused.append((sample, error))
                 continue
-            parts.add(member, data)
-            content = bytes(data)
-            texts.append((member._replace(crc32=crc32(content)), content))
-        except SampleError as error:
-            raise type(error)(
-                error.reason, key=columns.key(sample), member=f"{columns.key(sample)}.{member.ext}"
-            ) from error
-    if recipe.transform is not None and done != images:
-        raise MissingMember(
-            f"{done} images found, the index says {images}", key=columns.key(sample)
+            made.samples.append(sample)
+            made.counts.append(text.images)
+            made.texts.append(held)
+            texts.append(text)
+        if made.images is not None:
+            made.images = made.images[: len(made.sums)]
+        if self.encoder is not None and texts:
+            for result in self.encoder.encode(texts):
+                tokens = labels = np.zeros(0, np.int32)  # if it is refused, as its counts say later
+                if not isinstance(result, SampleError):
+                    tokens, trained = result.tokens, result.trained
+                    labels = np.where(trained, tokens, IGNORE).astype(np.int32)
+                made.tokens.append(tokens)
+                made.labels.append(labels)
+        return made
+
+    def _sample(
+        self,
+        sample: int,
+        wanted: Sequence[Member],
+        contents: Sequence[memoryview],
+        made: ArrayChunk,
+    ) -> tuple[SampleText, list[tuple[Member, bytes]]]:
+        """Return the texts of a sample, and put its images behind those that `made` holds."""
+        columns = self.columns
+        key, images = (
+            columns.key(sample),
+            range(*columns.sample_image[sample : sample + 2].tolist()),
         )
-    return SampleText(parts.caption, parts.record, images), texts
+        texts: list[tuple[Member, bytes]] = []
+        parts = SampleParts()
+        done = 0
+        for member, data in zip(wanted, contents, strict=True):
+            try:
+                if not self.store.verify(member, data):
+                    raise DecodeError(NOT_AS_INDEXED)
+                if is_stored_image(member.ext):
+                    if done == len(images):
+                        raise MissingMember("there are more images than the index says")
+                    self._place(images[done], data, made)
+                    done += 1
+                    continue
+                parts.add(member, data)
+                content = bytes(data)
+                texts.append((member._replace(crc32=crc32(content)), content))
+            except SampleError as error:
+                name = f"{key}.{member.ext}"
+                raise type(error)(error.reason, key=key, member=name) from error
+        if self.transform is not None and done != len(images):
+            raise MissingMember(f"{done} images found, the index says {len(images)}", key=key)
+        return SampleText(parts.caption, parts.record, len(images)), texts
 
-
-def _place(
-    recipe: ConvertContext, sample: int, number: int, data: memoryview, made: ArrayChunk
-) -> None:
-    """Decode an image behind those that `made` holds."""
-    assert recipe.transform is not None
-    assert made.images is not None
-    columns = recipe.columns
-    at = int(columns.sample_image[sample]) + number
-    if at >= columns.sample_image[sample + 1]:
-        raise MissingMember("there are more images than the index says")
-    sides = int(columns.image_width[at]), int(columns.image_height[at])
-    image = recipe.transform.decode(data)
-    check_indexed((image.width, image.height), sides)
-    out = made.images[len(made.sums)]
-    placed = recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])
-    made.sums.append(crc32(out))
-    made.placements.append((placed.scale_x, placed.scale_y, placed.left, placed.top))
-
-
-def _encode(encoder: TextEncoder, texts: list[SampleText], made: ArrayChunk) -> None:
-    """Add tokens and labels of texts; a text that is refused has none, as its counts say later."""
-    nothing = np.zeros(0, np.int32)
-    for result in encoder.encode(texts):
-        if isinstance(result, SampleError):
-            made.tokens.append(nothing)
-            made.labels.append(nothing)
-        else:
-            made.tokens.append(result.tokens)
-            made.labels.append(np.where(result.trained, result.tokens, IGNORE).astype(np.int32))
+    def _place(self, number: int, data: memoryview, made: ArrayChunk) -> None:
+        assert self.transform is not None
+        assert made.images is not None
+        columns = self.columns
+        sides = int(columns.image_width[number]), int(columns.image_height[number])
+        image = self.transform.decode(data)
+        check_indexed((image.width, image.height), sides)
+        out = made.images[len(made.sums)]
+        placed = self.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])
+        made.sums.append(crc32(out))
+        made.placements.append((placed.scale_x, placed.scale_y, placed.left, placed.top))
 
 
 class PartRows:

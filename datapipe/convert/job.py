@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from datapipe.array_types import UInt8
-from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
-from datapipe.convert.chunk import ArrayChunk, ConvertContext, PartRows, make_chunk
+from datapipe.convert.array_files import ArrayFiles, ConvertJournal, array_bytes, take_back
+from datapipe.convert.chunk import ArrayChunk, ChunkMaker, PartRows
 from datapipe.convert.report import ConvertReport
-from datapipe.convert.sizes import array_bytes
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
@@ -59,6 +58,7 @@ from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.arrays import CHECKED, TEXTS
 from datapipe.store.open import open_store
+from datapipe.store.protocol import Store
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
 from datapipe.torch_threads import default_kept, work_alone
@@ -166,16 +166,11 @@ def report_of(
     )
 
 
-def conversion_options(image: ImageSpec | None, text: TextSpec | None) -> dict[str, Any]:
+def conversion_options(image: ImageSpec | None, encoder: TextEncoder | None) -> dict[str, Any]:
     """Return the options that the bytes of arrays depend on, beside the shards.
 
-    Raises:
-        PlanError: images would have many sizes, or the tokenizer cannot be used.
+    PlanError if images would have many sizes.
     """
-    return _options(image, None if text is None else TextEncoder(text))
-
-
-def _options(image: ImageSpec | None, encoder: TextEncoder | None) -> dict[str, Any]:
     return {
         "image": {} if image is None else image_identity(image),
         "tokenizer_and_template": "" if encoder is None else encoder.digest,
@@ -196,13 +191,12 @@ class _Conversion:
 
     @property
     def options(self) -> dict[str, Any]:
-        return _options(self.spec, self.encoder)
+        return conversion_options(self.spec, self.encoder)
 
     def finished(self) -> Manifest | None:
         """Return the manifest of the output, if it is what would be made.
 
-        Raises:
-            PackError: the folder holds something else.
+        PackError if the folder holds something else.
         """
         if (there := arrays_at(self.out)) is None:
             return None
@@ -226,7 +220,8 @@ class _Conversion:
             journal = ConvertJournal(work, {"source": source.fingerprint, **self.options}, self.out)
             self.rejects.number = journal.rejected
             if self.space_check and not journal.parts:
-                self._check_space()
+                size, content = array_bytes(self.dataset, self.spec), f"{source.images:,} images"
+                check_room(self.out, size, content, "or a smaller --image-size")
             files = ArrayFiles(
                 work,
                 size=None if self.spec is None else (self.spec.height, self.spec.width),
@@ -236,34 +231,20 @@ class _Conversion:
             )
             try:
                 with closing(open_store(self.dataset)) as store:
-                    recipe = ConvertContext(
-                        columns=self.dataset.columns,
-                        store=store,
-                        transform=None if self.spec is None else make_transform(self.spec),
-                        encoder=self.encoder,
-                    )
-                    self._write(recipe, files, journal, work)
+                    self._write(store, files, journal, work)
                 return self._publish(journal, files.finish(), work)
             finally:
                 files.abandon()
                 journal.close()
 
-    def _check_space(self) -> None:
-        """Raise PackError if the disk has no room for the arrays."""
-        content = f"{self.dataset.manifest.images:,} images"
-        size = array_bytes(self.dataset, self.spec)
-        check_room(self.out, size, content, "or a smaller --image-size")
-
-    def _write(
-        self, recipe: ConvertContext, files: ArrayFiles, journal: ConvertJournal, work: Path
-    ) -> None:
-        source = self.dataset.manifest
-        edges = self.dataset.columns.shard_sample.tolist()
-        begun = edges[len(journal.parts)]
+    def _write(self, store: Store, files: ArrayFiles, journal: ConvertJournal, work: Path) -> None:
+        columns, shards = self.dataset.columns, self.dataset.manifest.shards
+        transform = None if self.spec is None else make_transform(self.spec)
+        maker = ChunkMaker(columns=columns, store=store, transform=transform, encoder=self.encoder)
+        edges = columns.shard_sample.tolist()
 
         def make(chunk: tuple[int, range]) -> tuple[int, ArrayChunk]:
-            shard, samples = chunk
-            return len(samples), make_chunk(recipe, shard, samples)
+            return len(chunk[1]), maker.make(*chunk)
 
         def write(images: tuple[UInt8, int]) -> None:
             files.put(*images)
@@ -273,10 +254,10 @@ class _Conversion:
                 ThreadPool(make, self.workers, name="datapipe-convert", initializer=work_alone)
             ) as makers,
             closing(ThreadPool(write, self.workers, name="datapipe-write")) as writers,
-            Progress("converting", unit="sample", total=source.samples) as progress,
+            Progress("converting", unit="sample", total=edges[-1]) as progress,
         ):
-            progress.advance(begun)
-            for shard in range(len(journal.parts), len(source.shards)):
+            progress.advance(edges[len(journal.parts)])
+            for shard in range(len(journal.parts), len(shards)):
                 rows = PartRows(self.dataset, shard, edges[shard])
                 first, stop = edges[shard : shard + 2]
                 chunks = (
@@ -285,30 +266,23 @@ class _Conversion:
                 )
                 with default_kept():
                     made = makers.run(chunks)
-                for _ in writers.run(self._images_of(made, rows, files, journal, progress)):
+                for _ in writers.run(self._sequenced(made, rows, files, journal, progress)):
                     pass
-                at_end = shard + 1 == len(source.shards)
+                at_end = shard + 1 == len(shards)
                 self.rejects.check(self.max_rejects, journal.inputs, at_end=at_end)
                 table = rows.table()
                 name = f"part-{shard:06d}.parquet"
-                digest = write_index(work / name, table)
-                journal.commit(
-                    Shard(
-                        name=TEXTS,
-                        index=name,
-                        samples=len(table),
-                        images=int(np.sum(table["images"].to_numpy())),
-                        bytes=rows.text_bytes,
-                        index_sha256=digest,
-                    ),
-                    files.sync(),
+                part = Shard(
+                    name=TEXTS,
+                    index=name,
+                    samples=len(table),
+                    images=int(np.sum(table["images"].to_numpy())),
+                    bytes=rows.text_bytes,
+                    index_sha256=write_index(work / name, table),
                 )
+                journal.commit(part, files.sync())
 
-    def _images(self, sample: int) -> int:
-        images = self.dataset.columns.sample_image
-        return int(images[sample + 1] - images[sample])
-
-    def _images_of(
+    def _sequenced(
         self,
         results: Iterable[tuple[int, ArrayChunk]],
         rows: PartRows,
@@ -317,26 +291,23 @@ class _Conversion:
         progress: Progress,
     ) -> Iterator[tuple[UInt8, int]]:
         """Take what came of each chunk, in order; yield its images with the number of the first."""
+        columns = self.dataset.columns
         for samples, made in results:
             has_images = made.images is not None and len(made.images) > 0
             first = files.images if has_images else 0  # arrays of texts alone count none
             rows.add(made, files.texts)
-            files.append(made, [self._images(sample) for sample in made.samples])
-            self._refuse(made, journal, samples)
+            files.append(made)
+            journal.inputs += samples
+            for sample, error in made.refused:
+                (source,) = columns.sources(np.array([sample]))
+                file = error.member or columns.key(sample)
+                reject = Reject(source, error.reason, type(error).__name__, file)
+                journal.reject(reject)
+                self.rejects.add(reject)
+            self.rejects.check(self.max_rejects, journal.inputs)
             progress.advance(samples)
             if made.images is not None and has_images:
                 yield made.images, first
-
-    def _refuse(self, made: ArrayChunk, journal: ConvertJournal, samples: int) -> None:
-        columns = self.dataset.columns
-        journal.inputs += samples
-        for sample, error in made.refused:
-            (source,) = columns.sources(np.array([sample]))
-            file = error.member or columns.key(sample)
-            reject = Reject(source, error.reason, type(error).__name__, file)
-            journal.reject(reject)
-            self.rejects.add(reject)
-        self.rejects.check(self.max_rejects, journal.inputs)
 
     def _publish(self, journal: ConvertJournal, names: list[str], work: Path) -> Manifest:
         """Put everything in place, the manifest last."""

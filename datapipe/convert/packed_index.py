@@ -17,6 +17,7 @@ from datapipe.index.manifest import UNFINISHED
 from datapipe.pack.journal import same_options
 from datapipe.pack.pack_dataset import pack_dataset
 from datapipe.pack.url_upload import local_path
+from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
 
 _SHARDS = "shards"  # in the working folder
@@ -64,7 +65,7 @@ def pack_arrays(
         "space_check": space_check,
         "lock_check": lock_check,
     }
-    expected = conversion_options(image, text)
+    expected = conversion_options(image, None if text is None else TextEncoder(text))
     if (there := arrays_at(out)) is not None:
         pack_dataset(raw, out, **common, **options)  # refuses what is not of the same raw data
         if not there.images:

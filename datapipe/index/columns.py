@@ -60,35 +60,28 @@ class Columns:
 
     Ragged columns have offsets: the members of sample `i` are `sample_member[i]` to
     `sample_member[i + 1]`, likewise its images and the bytes of its key and its source.
-
-    Attributes:
-        shard_sample: int64 [shards + 1], number of the first sample of each shard.
-        sample_member, sample_image, sample_key, sample_source: int64 [N + 1].
-        text_bytes: int64 [N].
-        key_bytes, source_bytes: uint8, UTF-8, concatenated.
-        member_offset, member_size: int64 [M], bytes.
-        member_crc32: uint32 [M].
-        member_ext: uint16 [M], into `extensions`.
-        image_width, image_height: int32 [I], pixels of the upright image.
-        index_bytes: size of each shard's index file.
     """
 
     extensions: tuple[str, ...]
-    shard_sample: Int64
+    shard_sample: Int64  # int64 [shards + 1], number of the first sample of each shard
+    # `sample_member`, `sample_image`, `sample_key`, `sample_source`: int64 [N + 1]
     sample_member: Int64
     sample_image: Int64
     sample_key: Int64
     sample_source: Int64
-    text_bytes: Int64
+    text_bytes: Int64  # int64 [N]
+    # `key_bytes`, `source_bytes`: uint8, UTF-8, concatenated
     key_bytes: UInt8
     source_bytes: UInt8
+    # `member_offset`, `member_size`: int64 [M], bytes
     member_offset: Int64
     member_size: Int64
-    member_crc32: UInt32
-    member_ext: UInt16
+    member_crc32: UInt32  # uint32 [M]
+    member_ext: UInt16  # uint16 [M], into `extensions`
+    # `image_width`, `image_height`: int32 [I], pixels of the upright image
     image_width: Int32
     image_height: Int32
-    index_bytes: tuple[int, ...]
+    index_bytes: tuple[int, ...]  # size of each shard's index file
 
     def key(self, sample: int) -> str:
         """Return the key of one sample."""

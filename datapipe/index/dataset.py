@@ -48,19 +48,12 @@ _AT_ONCE = 16  # index files that are fetched together
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """An indexed dataset.
+    """An indexed dataset."""
 
-    Attributes:
-        folder: where the shards are, here or elsewhere.
-        home: where their index is, and what is derived from it.
-        manifest: its content.
-        columns: what plan and fetch read of each sample.
-    """
-
-    folder: Path | RemoteFolder
-    home: Path
-    manifest: Manifest
-    columns: Columns
+    folder: Path | RemoteFolder  # where the shards are, here or elsewhere
+    home: Path  # where their index is, and what is derived from it
+    manifest: Manifest  # its content
+    columns: Columns  # what plan and fetch read of each sample
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -198,11 +191,7 @@ def check_shards(root: Path, manifest: Manifest) -> None:
 def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: str) -> None:
     """Raise `IndexMismatch` for an index file that is missing or has another size.
 
-    Args:
-        home: folder of the index.
-        manifest: of the dataset.
-        sizes: of each shard's index file.
-        name: of the dataset, in a shell.
+    `name` is that of the dataset, in a shell.
     """
     named = zip((shard.index for shard in manifest.shards), sizes, strict=True)
     said = "it had {}; it was cut or replaced"

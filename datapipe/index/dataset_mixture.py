@@ -15,13 +15,9 @@ from datapipe.index.mixture_columns import MixtureColumns
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetMixture(Dataset):
-    """Datasets of a mixture as one. Its manifest is empty.
+    """Datasets of a mixture as one. Its manifest is empty."""
 
-    Attributes:
-        parts: the datasets.
-    """
-
-    parts: tuple[DatasetPart, ...] = field(repr=False)
+    parts: tuple[DatasetPart, ...] = field(repr=False)  # the datasets
 
     @staticmethod
     def of(parts: Sequence[DatasetPart]) -> DatasetMixture:

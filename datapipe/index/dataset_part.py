@@ -23,25 +23,17 @@ class DatasetPart:
     """One dataset of a mixture. It is opened when it is first needed, in any thread or process.
 
     A dataset alone is the only part of a mixture of one, see `part_of`.
-
-    Attributes:
-        name: in the mixture.
-        open_it: opens it, as one of so many.
-        counts, fingerprint: that it had when the mixture was opened.
-        of: datasets of the mixture, which share the limits of memory of one.
-        is_remote: True if its shards are behind a URL.
-        arrays: None where there are shards.
-        is_named: True if messages name it; false for a dataset alone.
     """
 
-    name: str
-    open_it: Callable[[int], Dataset]
+    name: str  # in the mixture
+    open_it: Callable[[int], Dataset]  # opens it, as one of so many
+    # `counts`, `fingerprint`: that it had when the mixture was opened
     counts: ColumnCounts
     fingerprint: str
-    of: int
-    is_remote: bool
-    arrays: Arrays | None = None
-    is_named: bool = True
+    of: int  # datasets of the mixture, which share the limits of memory of one
+    is_remote: bool  # True if its shards are behind a URL
+    arrays: Arrays | None = None  # None where there are shards
+    is_named: bool = True  # True if messages name it; false for a dataset alone
 
     def __post_init__(self) -> None:
         self._dataset: Dataset | None = None
@@ -57,11 +49,7 @@ class DatasetPart:
         return f"dataset {self.name!r} of the mixture: " if self.is_named else ""
 
     def dataset(self) -> Dataset:
-        """Return the dataset.
-
-        Raises:
-            IndexMismatch: it has changed since the mixture was opened.
-        """
+        """Return the dataset; IndexMismatch if it has changed since the mixture was opened."""
         if self._dataset is None:
             with self._lock:
                 if self._dataset is None:
@@ -71,8 +59,7 @@ class DatasetPart:
     def unchanged(self) -> Dataset:
         """Return the dataset, before files are opened that nothing else compares with its index.
 
-        Raises:
-            IndexMismatch: it has changed since the mixture was opened.
+        IndexMismatch if it has changed since the mixture was opened.
         """
         dataset = self.dataset()
         dataset.check_unchanged()

@@ -36,11 +36,9 @@ def why_ignored(pattern: str) -> str:
 
 
 def unmatched(patterns: Sequence[str], reasons: Container[str]) -> list[str]:
-    """Return a line for each pattern that names nothing, perhaps for a misspelling.
+    """Return a line for each pattern of `--ignore` that names nothing, perhaps for a misspelling.
 
-    Args:
-        patterns: those of `--ignore`.
-        reasons: why files and members were left out.
+    `reasons` say why files and members were left out.
     """
     unused = (pattern for pattern in patterns if why_ignored(pattern) not in reasons)
     return [f"--ignore {shorten(pattern)} names no file and no member" for pattern in unused]

@@ -31,77 +31,51 @@ UNFINISHED = ".pack"
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One tar file of a dataset.
+    """One tar file of a dataset."""
 
-    Attributes:
-        name: file name, relative to the dataset's folder, with forward slashes.
-        index: name of its Parquet index, likewise.
-        samples, images: counts.
-        bytes: size of the tar file.
-        index_sha256: of the index file, which carries every member's checksum.
-    """
-
-    name: str
-    index: str
+    name: str  # file name, relative to the dataset's folder, with forward slashes
+    index: str  # name of its Parquet index, likewise
+    # `samples`, `images`: counts
     samples: int
     images: int
-    bytes: int
-    index_sha256: str
+    bytes: int  # size of the tar file
+    index_sha256: str  # of the index file, which carries every member's checksum
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """The share of one run of `datapipe pack`: the first, or one that appended.
+    """The share of one run of `datapipe pack`: the first, or one that appended."""
 
-    Attributes:
-        shards: number of shards it wrote.
-        inputs, inputs_sha256: of the raw data: how many, and a digest of what they are.
-        rejected: inputs that could not be packed.
-        rejects_bytes: what they take in the file of rejects.
-        saved_bytes: by which shrinking made the images smaller.
-        options: those that the content depends on.
-    """
-
-    shards: int
+    shards: int  # number of shards it wrote
+    # `inputs`, `inputs_sha256`: of the raw data: how many, and a digest of what they are
     inputs: int
     inputs_sha256: str
-    rejected: int
-    rejects_bytes: int = 0
-    saved_bytes: int = 0
-    options: dict[str, Any] = field(default_factory=dict)
+    rejected: int  # inputs that could not be packed
+    rejects_bytes: int = 0  # what they take in the file of rejects
+    saved_bytes: int = 0  # by which shrinking made the images smaller
+    options: dict[str, Any] = field(default_factory=dict)  # those that the content depends on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays:
-    """The files of a dataset of arrays; its index is that of the shards it came from.
+    """The files of a dataset of arrays; its index is that of the shards it came from."""
 
-    Attributes:
-        files: bytes of every file.
-        image: the options of `ImageSpec` that its pixels depend on; empty where it has no images.
-        encoder: digest of the tokenizer and template that made its tokens; empty for none.
-        checksums_crc32: checksum of the checksums of the files that have none of their own.
-    """
-
-    files: dict[str, int]
-    checksums_crc32: int
+    files: dict[str, int]  # bytes of every file
+    checksums_crc32: int  # checksum of the checksums of the files that have none of their own
+    # The options of `ImageSpec` that its pixels depend on; empty where it has no images
     image: dict[str, Any] = field(default_factory=dict)
-    encoder: str = ""
+    encoder: str = ""  # digest of the tokenizer and template that made its tokens; empty for none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The content of `dataset.json`.
+    """The content of `dataset.json`."""
 
-    Attributes:
-        shards: in order of their samples.
-        parts: the packs that made it, each with its share of the shards; none where someone else
-            wrote the shards.
-        arrays: None where there are shards.
-    """
-
-    shards: tuple[Shard, ...]
+    shards: tuple[Shard, ...]  # in order of their samples
+    # The packs that made it, each with its share of the shards; none where someone else wrote the
+    # shards
     parts: tuple[Contribution, ...] = ()
-    arrays: Arrays | None = None
+    arrays: Arrays | None = None  # None where there are shards
 
     @property
     def foreign(self) -> bool:

@@ -39,16 +39,11 @@ def wanted_members(members: Iterable[Member], images: int) -> list[Member]:
 
 @dataclass(slots=True)
 class SampleParts:
-    """Text and encoded images of one sample, assembled from its members.
+    """Text and encoded images of one sample, assembled from its members."""
 
-    Attributes:
-        caption: of the first text member; None without one.
-        record: of the first JSON member; None without one.
-        images: members of images with their bytes, in order.
-    """
-
-    caption: str | None = None
-    record: Any = None
+    caption: str | None = None  # of the first text member; None without one
+    record: Any = None  # of the first JSON member; None without one
+    # Members of images with their bytes, in order
     images: list[tuple[Member, memoryview]] = field(default_factory=list)
 
     def add(self, member: Member, data: memoryview) -> None:

@@ -23,18 +23,13 @@ _TEXTS = ("sample_key", "sample_source", "key_bytes", "source_bytes")
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnCounts:
-    """Counts of one dataset's columns, known without opening them.
+    """Counts of one dataset's columns, known without opening them."""
 
-    Attributes:
-        shard_samples: int64 [shards], samples of each shard.
-        members, images: numbers of them.
-        extensions: of members.
-    """
-
-    shard_samples: Int64
+    shard_samples: Int64  # int64 [shards], samples of each shard
+    # `members`, `images`: numbers of them
     members: int
     images: int
-    extensions: tuple[str, ...]
+    extensions: tuple[str, ...]  # of members
 
     @property
     def samples(self) -> int:
@@ -54,15 +49,10 @@ class ColumnCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureColumns(Columns):
-    """Columns of a mixture, each part opened when it is first needed.
+    """Columns of a mixture, each part opened when it is first needed."""
 
-    Attributes:
-        parts: return the columns of each dataset.
-        counts: of each.
-    """
-
-    parts: Sequence[Callable[[], Columns]]
-    counts: Sequence[ColumnCounts]
+    parts: Sequence[Callable[[], Columns]]  # return the columns of each dataset
+    counts: Sequence[ColumnCounts]  # of each
 
     @staticmethod
     def of(

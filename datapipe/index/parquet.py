@@ -111,11 +111,7 @@ def write_index(path: Path, table: pa.Table) -> str:
 
 
 def read_index(path: Path, *, sha256: str | None = None) -> pa.Table:
-    """Read the index of one shard.
-
-    Args:
-        path: of the file.
-        sha256: of the file, in hex; compared before anything of it is parsed.
+    """Read the index of one shard; its sha256, in hex, is compared before anything is parsed.
 
     Raises:
         IndexMismatch: the file is missing, damaged, or not an index.

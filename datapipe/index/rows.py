@@ -10,19 +10,12 @@ from typing import NamedTuple
 
 
 class Member(NamedTuple):
-    """One file inside a shard.
+    """One file inside a shard."""
 
-    Attributes:
-        ext: everything behind the first dot of its name: `jpg`, `1.jpg`, `txt`, `json`.
-        offset: byte position of its data in the shard.
-        size: bytes.
-        crc32: checksum of its data.
-    """
-
-    ext: str
-    offset: int
-    size: int
-    crc32: int
+    ext: str  # everything behind the first dot of its name: `jpg`, `1.jpg`, `txt`, `json`
+    offset: int  # byte position of its data in the shard
+    size: int  # bytes
+    crc32: int  # checksum of its data
 
 
 class ImageSize(NamedTuple):
@@ -34,47 +27,36 @@ class ImageSize(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The row of one sample.
+    """The row of one sample."""
 
-    Attributes:
-        key: name of the sample; its members are called `key.ext`.
-        members: in the order of the shard.
-        images: in the order of the image members.
-        text_bytes: UTF-8 length of the sample's text.
-        source: where the sample came from.
-    """
-
-    key: str
-    members: Sequence[Member]
-    images: Sequence[ImageSize]
-    text_bytes: int
-    source: str
+    key: str  # name of the sample; its members are called `key.ext`
+    members: Sequence[Member]  # in the order of the shard
+    images: Sequence[ImageSize]  # in the order of the image members
+    text_bytes: int  # UTF-8 length of the sample's text
+    source: str  # where the sample came from
 
 
 class Rows:
-    """Rows of an index as columns: quick to gather, to send to another process, to write.
-
-    Attributes:
-        key, source, text_bytes: an item a row.
-        members, images: how many of each a row has.
-        ext, offset, size, crc32: an item a member.
-        width, height, orientation: an item an image.
-    """
+    """Rows of an index as columns: quick to gather, to send to another process, to write."""
 
     _ROW = ("key", "source", "text_bytes", "members", "images")
     _MEMBER = ("ext", "size", "crc32")
     _IMAGE = ("width", "height", "orientation")
     __slots__ = (*_ROW, *_MEMBER, "offset", *_IMAGE)
 
+    # `key`, `source`, `text_bytes`: an item a row
     key: list[str]
     source: list[str]
     text_bytes: list[int]
+    # `members`, `images`: how many of each a row has
     members: list[int]
     images: list[int]
+    # `ext`, `offset`, `size`, `crc32`: an item a member
     ext: list[str]
     offset: list[int]
     size: list[int]
     crc32: list[int]
+    # `width`, `height`, `orientation`: an item an image
     width: list[int]
     height: list[int]
     orientation: list[int]

@@ -1,13 +1,12 @@
 """Mixtures of datasets: a mapping or a file in; a checked tree, rates and an epoch's draws out.
 
-`spec.py` has the tree, whose fields say what is read and checked; `parse.py` makes it from a
-mapping or file, and `as_dict.py` writes it down. `yaml_file.py` and `located.py` keep the lines and
-keys that errors name, `spec_fields.py` makes the `TextSpec` and `ImageSpec` of each dataset.
-`resolve.py` turns a mixture and the sizes of its datasets into rates, without I/O; `rate_line.py`
-has the integrals. A new option of a dataset is a field in `spec.py`, taken in `parse.py`.
+`spec.py` has the tree, whose fields say what is read and checked. `parse.py` makes it from a
+mapping or file and writes it down; `located.py` keeps the lines and keys that errors name.
+`resolve.py` turns a mixture and the sizes of its datasets into rates, without I/O. A new option of
+a dataset is a field in `spec.py` and a key in `located.py`, with its type in `parse.py`.
 """
 
-from datapipe.mixture.resolve import Resolved, StepSize, resolve
+from datapipe.mixture.resolve import Resolved, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset, MixtureGroup, WeightChange
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "MixtureDataset",
     "MixtureGroup",
     "Resolved",
-    "StepSize",
     "WeightChange",
     "resolve",
 ]

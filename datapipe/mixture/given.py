@@ -70,12 +70,7 @@ def _at_path(path: str) -> Mixture:
 
 
 def image_of(mixture: Mixture, image: ImageSpec | None, *, given: bool) -> ImageSpec | None:
-    """Return the `ImageSpec` of datasets without their own, or one of theirs if all have one.
-
-    Args:
-        image: of the loader.
-        given: whether a person gave it.
-    """
+    """Return the `ImageSpec` of datasets without their own, or one of theirs if all have one."""
     if given or any(dataset.image is None for dataset in mixture.datasets):
         return image
     return mixture.datasets[0].image
@@ -84,14 +79,9 @@ def image_of(mixture: Mixture, image: ImageSpec | None, *, given: bool) -> Image
 def text_of(
     mixture: Mixture, text: TextSpec | None, image: ImageSpec | None = None
 ) -> TextSpec | None:
-    """Return the text options of the dataset with the fewest tokens for an image.
+    """Return the text options of the dataset with the fewest tokens for an image, if any has some.
 
-    Args:
-        text: of datasets without any; None if they have none.
-        image: of datasets without any; None if images are left out, of all datasets.
-
-    Returns:
-        None if no dataset has text options.
+    `text` and `image` are of datasets without any; without `image`, images are left out of all.
 
     Raises:
         PlanError: some datasets have text options, and others none; or the tokens of an image are

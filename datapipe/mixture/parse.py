@@ -3,45 +3,61 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from functools import reduce
-from operator import or_
-from typing import Any, get_args
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
 
-from datapipe.declared import declared_types, shorten
+from datapipe.declared import shorten
 from datapipe.errors import PlanError
 from datapipe.index.where import parse_where
-from datapipe.mixture.located import Located, located
+from datapipe.mixture.located import (
+    DATASET_KEYS,
+    GROUP_KEYS,
+    MIXTURE_KEYS,
+    Located,
+    located,
+    read_file,
+)
 from datapipe.mixture.spec import (
-    ALIASES,
     Child,
+    DatasetName,
     DatasetPath,
+    Epoch,
+    Limit,
     Mixture,
     MixtureDataset,
     MixtureGroup,
+    Repeat,
+    RunAmount,
     Weight,
     WeightChange,
+    WeightsBy,
     check_changed,
 )
-from datapipe.mixture.spec_fields import SpecFields, from_folder
-from datapipe.mixture.yaml_file import read_file
+from datapipe.paths import expand_home
+from datapipe.quantities import Amount
+from datapipe.text.spec import TextSpec
+from datapipe.text.templates import BUILT_IN, is_jinja
 
-_SPECS = (SpecFields("text"), SpecFields("image"))
-
-
-def _keys(kind: type[Any]) -> tuple[str, ...]:
-    """Return the options that a part of a mixture may have, in files and dicts."""
-    names = [ALIASES.get(item.name, item.name) for item in fields(kind) if item.compare]
-    return tuple(dict.fromkeys([*names, "text", "image"]))
-
-
-DATASET_KEYS, GROUP_KEYS, MIXTURE_KEYS = map(_keys, (MixtureDataset, MixtureGroup, Mixture))
-VALIDATION_KEYS = tuple(key for key in MIXTURE_KEYS if key not in ("schedule", "validation"))
-CHANGE_KEYS = ("from", "weights", "over")
-
-Specs = tuple[SpecFields, ...]
-"""Fields of `TextSpec` and `ImageSpec`."""
+_VALIDATION_KEYS = tuple(key for key in MIXTURE_KEYS if key not in ("schedule", "validation"))
+_CHANGE_KEYS = ("from", "weights", "over")
+_FIELDS = {"datasets": "children", "from": "start"}  # where they differ from the keys
+_KEYS = {name: key for key, name in _FIELDS.items()}
+_DECLARED: dict[str, Any] = {
+    "name": DatasetName,
+    "path": DatasetPath,
+    "weight": Weight,
+    "repeat": Repeat,
+    "limit": Limit,
+    "where": str,
+    "weights": WeightsBy,
+    "epoch": Epoch,
+    "from": RunAmount,
+    "over": RunAmount,
+}
+_SUCH_AS = "such as `captions/: 0.7`"
+_DTYPES = ("uint8", "float32", "bfloat16")
 
 
 def parse_mapping(mixture: Any) -> Mixture:
@@ -55,7 +71,7 @@ def parse_mapping(mixture: Any) -> Mixture:
             f"mixture {shorten(mixture)}: give a Mixture or a dict, such as "
             '{"captions/": 0.7, "chats/": 0.3}'
         )
-    return _Parser(folder=None).mixture(located(mixture), MIXTURE_KEYS, _SPECS)
+    return _mixture(located(mixture), MIXTURE_KEYS, _Inherited())
 
 
 def parse_file(path: str | os.PathLike[str]) -> Mixture:
@@ -65,100 +81,170 @@ def parse_file(path: str | os.PathLike[str]) -> Mixture:
         PlanError: the file cannot be read, holds raw data, or a value is wrong, with its line.
     """
     name = os.fspath(path)
-    return _Parser(os.path.dirname(name)).mixture(read_file(name), MIXTURE_KEYS, _SPECS)
+    return _mixture(read_file(name), MIXTURE_KEYS, _Inherited(os.path.dirname(name)))
 
 
-class _Parser:
-    """Parser of one mixture; relative paths are relative to `folder`, or stay if it is None."""
+def as_dict(spec: Any) -> dict[str, Any]:
+    """Return the fields of a mixture, or of a part of one, that differ from their defaults.
 
-    def __init__(self, folder: str | None) -> None:
-        self._folder = folder
-
-    def mixture(self, root: Located, known: tuple[str, ...], specs: Specs) -> Mixture:
-        """Return a mixture or its validation.
-
-        Args:
-            root: all of it.
-            known: options that it may have.
-            specs: text and image of its datasets, unless they give their own.
-        """
-        if not isinstance(root.value, dict):
-            root.refuse("a mixture is a mapping; write datasets, such as `captions/: 0.7`")
-        entries = _full_form(root, known)
-        specs = _within(specs, entries)
-        children = self._children(entries["datasets"], specs)
-        options = _take(Mixture, entries, "weights", "epoch")
-        if "validation" in entries:
-            options["validation"] = self.mixture(entries["validation"], VALIDATION_KEYS, specs)
-        made = Mixture(children=children, **options)
-        if "schedule" in entries:
-            made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
-        return made
-
-    def _children(self, at: Located, specs: Specs) -> tuple[Child, ...]:
-        """Return the datasets and groups of `datasets`."""
-        if not isinstance(at.value, dict | list):
-            raise PlanError(
-                f"{at.name} {shorten(at.plain())}: give a mapping or list of datasets, such as "
-                "`captions/: 0.7`"
-            )
-        if not at.value:
-            at.refuse("there is no dataset in it; give one, such as `captions/: 0.7`")
-        return tuple(self._child(key, item, specs) for key, item in at.items())
-
-    def _child(self, key: str | None, item: Located, specs: Specs) -> Child:
-        """Return a dataset or group of a mapping, or of a list, where it has no key."""
-        entries = _entries(key, item)
-        kind = MixtureGroup if "datasets" in entries else MixtureDataset
-        if key is None:
-            needed, what = ("name", "a group") if kind is MixtureGroup else ("path", "a dataset")
-            if needed not in entries:
-                item.refuse(f"{what} in a list has no {needed}; add {needed}:")
-            key = entries[needed].take(DatasetPath)
-        options = _take(kind, entries, "name", "path", "weight", "repeat", "limit", "where")
-        options = {"name": key.rstrip("/") or key, "place": item.place} | options
-        if "weight" not in options:
-            options.setdefault("repeat", 1.0)
-        specs = _within(specs, entries)
-        if kind is MixtureGroup:
-            return MixtureGroup(children=self._children(entries["datasets"], specs), **options)
-        if "where" in options:
-            try:
-                parse_where(options["where"])
-            except PlanError as error:
-                entries["where"].refuse(str(error))
-        options["path"] = from_folder(options.get("path", key), self._folder)
-        options |= {spec.name: spec.make(self._folder) for spec in specs}
-        return MixtureDataset(**options)
+    Datasets are a list, because their order matters and JSON may be written with sorted keys.
+    """
+    made = {}
+    for item in fields(spec):
+        value = getattr(spec, item.name)
+        if item.compare and value != item.default and _fits_json(value):
+            made[_KEYS.get(item.name, item.name)] = _json_value(value)
+    return made
 
 
-def _within(specs: Specs, entries: Mapping[str, Located]) -> Specs:
-    """Return the text and image of a group or dataset."""
-    return tuple(spec.extended(entries.get(spec.name)) for spec in specs)
+def _fits_json(value: Any) -> bool:
+    values = as_dict(value).values() if isinstance(value, TextSpec) else ()
+    return all(isinstance(part, str | int | dict) for part in values)
 
 
-def _take(kind: type[Any], entries: Mapping[str, Located], *names: str) -> dict[str, Any]:
-    """Return the values of some fields of a class, of those that were given."""
-    taken = {}
-    for name, hint in declared_types(kind).items():
-        at = entries.get(ALIASES.get(name, name))
-        if name in names and at is not None:
-            given = [each for each in get_args(hint) if each is not type(None)]
-            taken[name] = at.take(reduce(or_, given) if type(None) in get_args(hint) else hint)
-    return taken
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Amount | os.PathLike):
+        return str(value)
+    if is_dataclass(value):
+        return as_dict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return [_json_value(item) for item in value]
+    if type(value).__name__ == "dtype":
+        return str(value).removeprefix("torch.")
+    return value
 
 
-def _full_form(root: Located, known: tuple[str, ...]) -> dict[str, Located]:
-    """Return the entries of a mixture. One without `datasets` is a mapping of datasets."""
+@dataclass(frozen=True)
+class _Inherited:
+    """Folder, text and image that a group or dataset has from those around it."""
+
+    folder: str | None = None  # relative paths are relative to it, or stay if it is None
+    # Fields of `text` and `image` that were given so far, and the innermost place of each.
+    specs: Mapping[str, tuple[Mapping[str, Located], Located]] = field(default_factory=dict)
+
+    def within(self, entries: Mapping[str, Located]) -> _Inherited:
+        """Add the `text` and `image` of a group or dataset, field by field."""
+        specs = dict(self.specs)
+        for name in ("text", "image"):
+            if name in entries:
+                before = self.specs[name][0] if name in self.specs else {}
+                specs[name] = _spec_fields(name, before, entries[name]), entries[name]
+        return replace(self, specs=specs)
+
+    def path(self, path: str) -> str:
+        """Return a path as seen from the folder; URLs and absolute paths stay."""
+        if "://" in path or "::" in path:
+            return path
+        path = expand_home(path)
+        return os.path.join(self.folder, path) if self.folder else path
+
+    def spec(self, name: str) -> Any:
+        """Return the `TextSpec` or `ImageSpec` of a dataset; None if none was given."""
+        if name not in self.specs:
+            return None
+        given, at = self.specs[name]
+        values = {key: item.plain() for key, item in given.items()}
+        if name == "text":
+            if "tokenizer" not in values:
+                at.refuse(
+                    "text without a tokenizer; add tokenizer: tokenizer.json here, or to the text: "
+                    "of the whole mixture"
+                )
+            for key in ("tokenizer", "template"):
+                value = values.get(key)
+                is_named = key == "template" and (value in BUILT_IN or is_jinja(value or ""))
+                if isinstance(value, str) and value and not is_named:
+                    values[key] = self.path(value)
+        elif values.get("dtype") in _DTYPES:
+            import torch
+
+            values["dtype"] = getattr(torch, values["dtype"])
+        kind = _spec_class(name)
+        try:
+            preset = values.pop("preset", None) if name == "image" else None
+            return kind(**values) if preset is None else kind.preset(preset, **values)
+        except PlanError as error:
+            word = re.match(r"\w*", str(error))  # messages begin with the field
+            place = given.get(word[0], at).place if word else at.place
+            raise PlanError(f"{place}{error}") from None
+
+
+def _spec_fields(name: str, before: Mapping[str, Located], at: Located) -> Mapping[str, Located]:
+    """Return the fields of a spec with those of an inner one; a preset or object replaces all."""
+    kind = _spec_class(name)
+    known = [item.name for item in fields(kind)]
+    if isinstance(at.value, kind):
+        return {key: replace(at, value=getattr(at.value, key)) for key in known}
+    own = at.mapping(known if name == "text" else ["preset", *known], name)
+    return own if "preset" in own else {**before, **own}
+
+
+def _spec_class(name: str) -> Any:
+    if name == "text":
+        return TextSpec
+    from datapipe.decode.spec import ImageSpec  # imports torch
+
+    return ImageSpec
+
+
+def _mixture(root: Located, known: tuple[str, ...], inherited: _Inherited) -> Mixture:
+    """Return a mixture or its validation, which may have the options `known`."""
+    if not isinstance(root.value, dict):
+        root.refuse(f"a mixture is a mapping; write datasets, {_SUCH_AS}")
+    entries = {"datasets": root}  # the short form
     if "datasets" in root.value:
-        return root.mapping(known, "a mixture")
-    for key, item in root.value.items():
-        if key in MIXTURE_KEYS:
-            item.refuse(
-                f"{key!r} is an option, and there is no datasets: beside it; put the datasets "
-                f"under datasets:, or write {key + '/'!r} if it is a folder"
-            )
-    return {"datasets": root}
+        entries = root.mapping(known, "a mixture")
+    elif (key := next((key for key in root.value if key in MIXTURE_KEYS), None)) is not None:
+        root.value[key].refuse(
+            f"{key!r} is an option, and there is no datasets: beside it; put the datasets under "
+            f"datasets:, or write {key + '/'!r} if it is a folder"
+        )
+    inherited = inherited.within(entries)
+    children = _children(entries["datasets"], inherited)
+    options = _take({key: entries[key] for key in ("weights", "epoch") if key in entries})
+    if "validation" in entries:
+        options["validation"] = _mixture(entries["validation"], _VALIDATION_KEYS, inherited)
+    made = Mixture(children=children, **options)
+    if "schedule" in entries:
+        made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
+    return made
+
+
+def _children(at: Located, inherited: _Inherited) -> tuple[Child, ...]:
+    """Return the datasets and groups of `datasets`, a mapping or list."""
+    if not isinstance(at.value, dict | list):
+        at.refuse_value(f"give a mapping or list of datasets, {_SUCH_AS}")
+    if not at.value:
+        at.refuse(f"there is no dataset in it; give one, {_SUCH_AS}")
+    if isinstance(at.value, list):
+        return tuple(_child(None, item, inherited) for item in at.value)
+    return tuple(_child(key, item, inherited) for key, item in at.value.items())
+
+
+def _child(key: str | None, item: Located, inherited: _Inherited) -> Child:
+    """Return a dataset or group of a mapping, or of a list, where it has no key."""
+    entries = _entries(key, item)
+    is_group = "datasets" in entries
+    if key is None:
+        needed, what = ("name", "a group") if is_group else ("path", "a dataset")
+        if needed not in entries:
+            item.refuse(f"{what} in a list has no {needed}; add {needed}:")
+        key = str(entries[needed].take(DatasetPath))
+    options = {"name": key.rstrip("/") or key, "place": item.place, **_take(entries)}
+    if "weight" not in options:
+        options.setdefault("repeat", 1.0)
+    inherited = inherited.within(entries)
+    if is_group:
+        return MixtureGroup(children=_children(entries["datasets"], inherited), **options)
+    if "where" in options:
+        try:
+            parse_where(options["where"])
+        except PlanError as error:
+            entries["where"].refuse(str(error))
+    options["path"] = inherited.path(options.get("path", key))
+    return MixtureDataset(**options, text=inherited.spec("text"), image=inherited.spec("image"))
 
 
 def _entries(key: str | None, item: Located) -> dict[str, Located]:
@@ -175,17 +261,24 @@ def _entries(key: str | None, item: Located) -> dict[str, Located]:
     return {"repeat" if isinstance(value, str) and value.strip().endswith("x") else "weight": item}
 
 
+def _take(entries: Mapping[str, Located]) -> dict[str, Any]:
+    """Return the plain values that were given, by the names of their fields."""
+    return {
+        _FIELDS.get(key, key): entries[key].take(declared)
+        for key, declared in _DECLARED.items()
+        if key in entries
+    }
+
+
 def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
     if not isinstance(at.value, list) or not at.value:
-        raise PlanError(
-            f"{at.name} {shorten(at.plain())}: give a list of changes with {', '.join(CHANGE_KEYS)}"
-        )
+        at.refuse_value(f"give a list of changes with {', '.join(_CHANGE_KEYS)}")
     changes: list[WeightChange] = []
     for number, item in enumerate(at.value):
-        entries = item.mapping(CHANGE_KEYS, "a change of a schedule")
+        entries = item.mapping(_CHANGE_KEYS, "a change of a schedule")
         if number and "from" not in entries:
             item.refuse("only the first change may be without from:; add the amount it begins at")
-        amounts = {"start": 0} | _take(WeightChange, entries, "start", "over")
+        amounts = {"start": 0, **_take({key: entries[key] for key in entries if key != "weights"})}
         weights = entries.get("weights")
         if weights is None or not isinstance(weights.value, dict) or not weights.value:
             (weights or item).refuse(

@@ -1,8 +1,13 @@
-"""Rates and draws per epoch of a mixture, from the sizes of its datasets. No I/O."""
+"""Rates and draws per epoch of a mixture, from the sizes of its datasets. No I/O.
+
+Rates over the draws of a run are a line of segments. Only + - * / of float64, comparisons and exact
+sums (`math.fsum`) are used, so that every machine gets the same bits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite
 from operator import itemgetter
@@ -12,59 +17,29 @@ import numpy as np
 from datapipe.array_types import Float64, Int64
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
-from datapipe.mixture.rate_line import (
-    MOST_DRAWS,
-    RateLine,
-    RatePiece,
-    at_least,
-    mean_tokens,
-    more_than,
-)
 from datapipe.mixture.spec import Child, Mixture, MixtureGroup, WeightChange
 from datapipe.plan.mixture import Rates
 from datapipe.quantities import Amount
 
-
-@dataclass(frozen=True, kw_only=True)
-class StepSize:
-    """Size of a step over all ranks, to convert amounts in steps.
-
-    Attributes:
-        samples: samples of a step; exact.
-        tokens: tokens of a step, for packs: packs of a step times their capacity. An estimate,
-            because packs are not quite full.
-    """
-
-    samples: int | None = None
-    tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        assert (self.samples is None) != (self.tokens is None)
+_MOST_DRAWS = 2**62
+_TOLERANCE = 2.0**-40  # of totals: sums of rates such as 0.1 miss a whole number by less
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """Rates of a mixture, and the draws of an epoch.
+    """Rates of a mixture, and the draws of an epoch."""
 
-    Attributes:
-        rates: for the whole run, all epochs.
-        epoch: draws of each epoch.
-    """
-
-    rates: Rates
-    epoch: int
+    rates: Rates  # for the whole run, all epochs
+    epoch: int  # draws of each epoch
 
 
 def resolve(
-    mixture: Mixture, sizes: Int64, tokens: Float64 | None = None, step: StepSize | None = None
+    mixture: Mixture, sizes: Int64, tokens: Float64 | None = None, step: Amount | None = None
 ) -> Resolved:
     """Return the rates of a mixture and the draws of an epoch.
 
-    Args:
-        mixture: the mixture.
-        sizes: int64 [D], samples of each of `mixture.datasets` that take part.
-        tokens: float64 [D], mean tokens of a sample; None if they are not known.
-        step: size of a step; None if it is not known.
+    `sizes` is int64 [D], samples of each dataset that take part; `tokens` float64 [D], mean tokens
+    of a sample.
 
     Raises:
         PlanError: a dataset is empty, an amount needs tokens or steps that are not known, changes
@@ -79,9 +54,9 @@ def resolve(
     resolver = _Resolver(mixture, sizes, tokens, step)
     line = resolver.line()
     epoch = resolver.epoch(line)
-    if epoch > MOST_DRAWS:
+    if epoch > _MOST_DRAWS:
         raise PlanError(
-            f"epoch {str(mixture.epoch)!r} has more than {MOST_DRAWS:,} draws; give epoch "
+            f"epoch {str(mixture.epoch)!r} has more than {_MOST_DRAWS:,} draws; give epoch "
             "'shortest' or an amount, or weights nearer to each other"
         )
     rates = Rates(
@@ -92,11 +67,71 @@ def resolve(
     return Resolved(rates, epoch)
 
 
+@dataclass(frozen=True)
+class _RatePiece:
+    """A segment: its first draw, draws (None without end) and rates at its ends."""
+
+    start: int
+    draws: int | None
+    first: tuple[float, ...]
+    last: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _RateLine:
+    """Segments of a run so far; the last has no end."""
+
+    pieces: tuple[_RatePiece, ...]
+
+    def change(self, start: int, over: int, rates: tuple[float, ...]) -> _RateLine:
+        """Return the line with other rates from a draw of the last segment on."""
+        *before, open_end = self.pieces
+        if start > open_end.start:
+            rest = start - open_end.start
+            before.append(_RatePiece(open_end.start, rest, open_end.first, open_end.last))
+        if over:
+            before.append(_RatePiece(start, over, open_end.last, rates))
+        return _RateLine((*before, _RatePiece(start + over, None, rates, rates)))
+
+    def first_draw(
+        self, density: Callable[[Sequence[float]], float], total: int, *, beyond: bool = False
+    ) -> int | None:
+        """Return the fewest draws whose integral of `density` is `total`, or `beyond` it.
+
+        None if it never is. A result above `_MOST_DRAWS` is not exact. `density` is linear in the
+        rates and not negative. Rounding does not count.
+        """
+
+        def enough(reached: float) -> bool:
+            if beyond:
+                return reached > total * (1 + _TOLERANCE)
+            return reached >= total * (1 - _TOLERANCE)
+
+        passed = 0.0
+        for piece in self.pieces:
+            begin, end = density(piece.first), density(piece.last)
+            length = piece.draws or 1
+            if piece.draws is None:
+                if not begin and not enough(passed):
+                    return None
+                while not enough(passed + length * begin):
+                    length *= 2
+                    if length > _MOST_DRAWS:
+                        return piece.start + length
+            slope = (end - begin) / (2 * length)
+            if enough(passed + length * (begin + slope * length)):
+                return piece.start + bisect_left(
+                    range(length), True, key=lambda n: enough(passed + n * (begin + slope * n))
+                )
+            passed += length * (begin + slope * length)
+        return None
+
+
 class _Resolver:
     """A mixture with the sizes of its datasets, as Python's numbers."""
 
     def __init__(
-        self, mixture: Mixture, sizes: Int64, tokens: Float64 | None, step: StepSize | None
+        self, mixture: Mixture, sizes: Int64, tokens: Float64 | None, step: Amount | None
     ) -> None:
         self._mixture = mixture
         self._step = step
@@ -123,7 +158,7 @@ class _Resolver:
                     "leave samples without tokens out with where='tokens > 0'"
                 )
 
-    def line(self) -> RateLine:
+    def line(self) -> _RateLine:
         """Return the segments of a run."""
         changes = list(self._mixture.schedule)
         weights: dict[str, float] = {}
@@ -132,7 +167,7 @@ class _Resolver:
             weights |= changes.pop(0).weights
             before = 0
         rates = self._rates(weights, "at the beginning")
-        line = RateLine((RatePiece(0, None, rates, rates),))
+        line = _RateLine((_RatePiece(0, None, rates, rates),))
         for change in changes:
             said = f"schedule from {change.start}"
             start = self._start(change.start, line, said)
@@ -147,14 +182,14 @@ class _Resolver:
             over = self._stretch(_over(change), line.pieces[-1].last, rates, said)
             line = line.change(start, over, rates)
             before = start
-        if line.pieces[-1].start > MOST_DRAWS:
+        if line.pieces[-1].start > _MOST_DRAWS:
             raise PlanError(
                 f"schedule: its last change ends at draw {line.pieces[-1].start:,}; give an end "
-                f"within {MOST_DRAWS:,} samples"
+                f"within {_MOST_DRAWS:,} samples"
             )
         return line
 
-    def epoch(self, line: RateLine) -> int:
+    def epoch(self, line: _RateLine) -> int:
         """Return the draws of an epoch."""
         mixture = self._mixture
         if isinstance(mixture.epoch, Amount):
@@ -164,12 +199,12 @@ class _Resolver:
         ends = []
         for number, (dataset, count) in enumerate(zip(mixture.datasets, self._counts, strict=True)):
             if mixture.epoch == "shortest":
-                beyond = line.first_draw(itemgetter(number), more_than(count))
+                beyond = line.first_draw(itemgetter(number), count, beyond=True)
                 ends += [beyond - 1] if beyond is not None else []
                 continue
             if not any(piece.first[number] or piece.last[number] for piece in line.pieces):
                 continue  # a weight of 0 leaves a dataset out
-            end = line.first_draw(itemgetter(number), at_least(count))
+            end = line.first_draw(itemgetter(number), count)
             if end is None:
                 raise PlanError(
                     f"epoch 'longest' never ends: dataset {shorten(dataset.name)} is not drawn as "
@@ -224,12 +259,12 @@ class _Resolver:
         assert self._means is not None
         return times * (self._counts[number] * self._means[number])
 
-    def _start(self, amount: Amount, line: RateLine, said: str) -> int:
+    def _start(self, amount: Amount, line: _RateLine, said: str) -> int:
         """Return the fewest draws that are at least an amount."""
         number, means = self._samples_or_tokens(amount, said)
         if means is None:
             return number
-        draws = line.first_draw(mean_tokens(means), at_least(number))
+        draws = line.first_draw(_mean_tokens(means), number)
         assert draws is not None
         return draws
 
@@ -242,26 +277,21 @@ class _Resolver:
         number, means = self._samples_or_tokens(amount, said)
         if means is None:
             return number
-        density = mean_tokens(means)
+        density = _mean_tokens(means)
         mean = (density(first) + density(last)) / 2
         return max(1, int(number / mean + 0.5))
 
     def _samples_or_tokens(self, amount: Amount, said: str) -> tuple[int, list[float] | None]:
-        """Return an amount in samples; or in tokens, with the mean tokens of the datasets.
-
-        Raises:
-            PlanError: the size of a step or the tokens of samples are not known.
-        """
+        """Return an amount in samples; or in tokens, with the mean tokens of the datasets."""
         number, step = amount.number, self._step
         if amount.unit == "samples":
             return number, None
         if amount.unit == "steps":
             if step is None:
                 raise PlanError(f"{said}: the size of a step is not known; give samples or tokens")
-            if step.samples is not None:
-                return number * step.samples, None
-            assert step.tokens is not None
-            number *= step.tokens
+            number *= step.number
+            if step.unit == "samples":
+                return number, None
         if self._means is None:
             raise PlanError(
                 f"{said}: {amount} need the tokens of each dataset; give text=TextSpec(...), or an "
@@ -272,3 +302,8 @@ class _Resolver:
 
 def _over(change: WeightChange) -> Amount | None:
     return change.over if change.over and change.over.number else None
+
+
+def _mean_tokens(means: Sequence[float]) -> Callable[[Sequence[float]], float]:
+    """Return a function of rates: the mean tokens of a draw."""
+    return lambda rates: fsum(rate * mean for rate, mean in zip(rates, means, strict=True))

@@ -109,30 +109,24 @@ AnyImage = Annotated["ImageSpec", _image, Say("an ImageSpec")]
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureDataset:
-    """A dataset of a mixture. It has either a weight or a repeat.
+    """A dataset of a mixture. It has either a weight or a repeat."""
 
-    Attributes:
-        name: unique in the mixture. It names the dataset's own order, so a dataset that is renamed
-            is shuffled in another way. Empty for one dataset that is given without a mixture.
-        path: a folder, a list of shards or a URL.
-        weight: its share among the datasets beside it, which need not sum to 1. 0 is for a dataset
-            that a schedule lets in later.
-        repeat: times that each of its samples is drawn, as compared to the datasets beside it.
-        limit: samples that take part at most, after `where`; or a share of them, such as "10%".
-        where: an expression over the columns of the index; the samples for which it is true.
-        text: None takes the one that `make_loader` was given.
-        image: None takes the one that `make_loader` was given.
-        place: begins messages about it, such as `mixture.yaml:12: `.
-    """
-
+    # Unique in the mixture. It names the dataset's own order, so a dataset that is renamed is
+    # shuffled in another way. Empty for one dataset that is given without a mixture.
     name: DatasetName
-    path: DatasetPath
+    path: DatasetPath  # a folder, a list of shards or a URL
+    # Its share among the datasets beside it, which need not sum to 1. 0 is for a dataset that a
+    # schedule lets in later.
     weight: Weight | None = None
+    # Times that each of its samples is drawn, as compared to the datasets beside it
     repeat: Repeat | None = None
+    # Samples that take part at most, after `where`; or a share of them, such as "10%"
     limit: Limit | None = None
+    # An expression over the columns of the index; the samples for which it is true
     where: str | None = None
-    text: TextSpec | None = None
-    image: AnyImage | None = None
+    text: TextSpec | None = None  # None takes the one that `make_loader` was given
+    image: AnyImage | None = None  # None takes the one that `make_loader` was given
+    # Begins messages about it, such as `mixture.yaml:12: `
     place: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -161,20 +155,15 @@ class MixtureDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureGroup:
-    """Datasets and groups that share a weight or a repeat.
+    """Datasets and groups that share a weight or a repeat."""
 
-    Attributes:
-        name: unique in the mixture.
-        weight: its share among those beside it. `children` divide it by their own weights.
-        repeat: times that each sample of it is drawn, as compared to those beside it.
-        children: datasets and groups, which all have weights or all have repeats.
-        place: begins messages about it, as that of a dataset.
-    """
-
-    name: Name
+    name: Name  # unique in the mixture
+    # Its share among those beside it. `children` divide it by their own weights.
     weight: Weight | None = None
+    # Times that each sample of it is drawn, as compared to those beside it
     repeat: Repeat | None = None
-    children: tuple[Child, ...]
+    children: tuple[Child, ...]  # datasets and groups, which all have weights or all have repeats
+    # Begins messages about it, as that of a dataset
     place: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -188,25 +177,15 @@ Child = MixtureDataset | MixtureGroup
 
 @dataclass(frozen=True, kw_only=True)
 class WeightChange:
-    """An entry of a schedule: other weights from some point of the run on.
+    """An entry of a schedule: other weights from some point of the run on."""
 
-    Attributes:
-        start: the point of the run, as an amount from its beginning.
-        weights: new weights by name of a dataset or group. The others keep theirs.
-        over: the shares change linearly over this amount; None is at once.
-    """
-
-    start: RunAmount
+    start: RunAmount  # the point of the run, as an amount from its beginning
+    # New weights by name of a dataset or group. The others keep theirs.
     weights: Mapping[str, float]
-    over: RunAmount | None = None
+    over: RunAmount | None = None  # the shares change linearly over this amount; None is at once
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
-        weights = {
-            name: check_value(f"weight of {shorten(name)}", weight, Weight, PlanError)
-            for name, weight in self.weights.items()
-        }
-        object.__setattr__(self, "weights", weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,7 +330,7 @@ class Mixture:
             >>> mixture.to_dict()["datasets"]
             [{'name': 'captions', 'path': 'captions/', 'repeat': 2.0}]
         """
-        from datapipe.mixture.as_dict import as_dict
+        from datapipe.mixture.parse import as_dict
 
         return as_dict(self)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +14,7 @@ from datapipe.errors import PackError
 from datapipe.index.columns import COLUMNS
 from datapipe.index.files.crc32 import prefix_sums
 from datapipe.index.files.journal_files import JournalFiles
+from datapipe.index.files.lock import is_at, try_lock
 from datapipe.index.files.sealed_json import unseal_lines
 from datapipe.index.manifest import (
     MANIFEST,
@@ -37,37 +36,21 @@ _LOCK = "lock"
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """State of a pack when a shard was finished.
+    """State of a pack when a shard was finished."""
 
-    Attributes:
-        inputs: how many inputs the shards so far account for.
-        rejected: how many of them were rejected.
-        rejects_bytes: length of the rejects file then.
-        rejects_crc32: checksum of the rejects file then, from its beginning.
-        saved_bytes: by which shrinking made their images smaller.
-        digest: of these inputs, to notice when the raw data has changed.
-    """
-
-    inputs: int = 0
-    rejected: int = 0
-    rejects_bytes: int = 0
-    rejects_crc32: int = 0
-    saved_bytes: int = 0
-    digest: str = ""
+    inputs: int = 0  # how many inputs the shards so far account for
+    rejected: int = 0  # how many of them were rejected
+    rejects_bytes: int = 0  # length of the rejects file then
+    rejects_crc32: int = 0  # checksum of the rejects file then, from its beginning
+    saved_bytes: int = 0  # by which shrinking made their images smaller
+    digest: str = ""  # of these inputs, to notice when the raw data has changed
 
 
 class Journal:
     """File under `OUT/.pack` with a line per finished shard, of this run and interrupted ones.
 
-    Args:
-        out: folder of the dataset.
-        options: of this pack.
-        base: the finished dataset that is appended to, if it is.
-
-    Attributes:
-        shards: finished by this pack.
-        last: the checkpoint of the last of them.
-        rejected: inputs rejected by this pack, those after the last checkpoint included.
+    `base` is the finished dataset that is appended to. `last` is the checkpoint of the last of
+    `shards`, and `rejected` counts inputs after it too.
     """
 
     def __init__(self, out: Path, options: dict[str, Any], base: Manifest | None) -> None:
@@ -234,12 +217,9 @@ def working_folder(out: Path, *, lock_check: bool = True) -> Iterator[Path]:
         raise PackError(f"{out}: cannot be written: {error.strerror}") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The pack that ended in between has removed the file that is locked here.
-            if not os.path.samestat(os.fstat(file.fileno()), os.stat(work / _LOCK)):
-                raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError):
-            raise PackError(f"{out}: another pack is writing here; wait for it to end") from None
+            # A pack that ended in between has removed the file that is locked here.
+            if not (try_lock(file) and is_at(file, work / _LOCK)):
+                raise PackError(f"{out}: another pack is writing here; wait for it to end")
         except OSError as error:
             problem = f"{out}: files here cannot be locked ({error.strerror})"
             if lock_check:
@@ -299,24 +279,16 @@ def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """State of an interrupted pack, as its journal has it.
+    """State of an interrupted pack, as its journal has it."""
 
-    Attributes:
-        options: it was started with.
-        base: fingerprint of the dataset that it appends to, empty where it does not.
-        rejects: size and checksum of the rejects of the dataset that it appends to.
-        shards, checkpoints: finished, and where the pack stood after each.
-        ends: offsets where the journal's lines end: of the first, and of each shard.
-        size: bytes of the journal, damaged ones included.
-    """
-
-    options: dict[str, Any]
-    base: str
-    rejects: tuple[int, int]
+    options: dict[str, Any]  # it was started with
+    base: str  # fingerprint of the dataset that it appends to, empty where it does not
+    rejects: tuple[int, int]  # size and checksum of the rejects of the dataset that it appends to
+    # `shards`, `checkpoints`: finished, and where the pack stood after each
     shards: list[Shard]
     checkpoints: list[Checkpoint]
-    ends: list[int]
-    size: int
+    ends: list[int]  # offsets where the journal's lines end: of the first, and of each shard
+    size: int  # bytes of the journal, damaged ones included
 
 
 def read_journal(out: Path) -> Begun | None:

@@ -80,10 +80,7 @@ class Notes:
     def pass_over(self, field: str, source: str, remedy: str = "") -> None:
         """Count a record whose field has images that its sample does not have.
 
-        Args:
-            field: its name.
-            source: name of the record.
-            remedy: the map that takes these images too; "" if there is none.
+        `remedy` is the map that takes these images too; "" if there is none.
         """
         quote = '"' if "'" in remedy else "'"
         taken = f" (--map {quote}{remedy}{quote} takes them too)" if remedy else ""

@@ -24,28 +24,22 @@ _ALLOWS_SOME = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """Options that the bytes of the output depend on. They stand in the manifest.
+    """Options that the bytes of the output depend on. They stand in the manifest."""
 
-    Attributes:
-        format: name of the reader.
-        shard_size: bytes ("512MB") or samples ("10000") a shard.
-        check: "decode" refuses what training could not decode, "header" reads headers.
-        limit: most inputs taken, None for all.
-        max_pixels: images with more are rejected.
-        pages: "first" takes the first page or frame of an image file, "all" makes each an image.
-        max_side, quality, image_format: of images that are made smaller; see `ShrinkOptions`.
-        image_column, text_column, include, ignore, key_from, map, captions: see `ReadOptions`.
-    """
-
-    format: str
-    shard_size: str = "512MB"
+    format: str  # name of the reader
+    shard_size: str = "512MB"  # bytes ("512MB") or samples ("10000") a shard
+    # "decode" refuses what training could not decode, "header" reads headers
     check: Check = "decode"
-    limit: Count | None = None
-    max_pixels: Count = MAX_PIXELS
+    limit: Count | None = None  # most inputs taken, None for all
+    max_pixels: Count = MAX_PIXELS  # images with more are rejected
+    # "first" takes the first page or frame of an image file, "all" makes each an image
     pages: Pages = "first"
+    # `max_side`, `quality`, `image_format`: of images that are made smaller; see `ShrinkOptions`
     max_side: Count | None = None
     quality: Quality | None = None
     image_format: ImageFormat = "keep"
+    # `image_column`, `text_column`, `include`, `ignore`, `key_from`, `map`, `captions`: see
+    # `ReadOptions`
     image_column: str | None = None
     text_column: str | None = None
     include: str | None = None

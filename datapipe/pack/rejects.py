@@ -15,17 +15,12 @@ _NAMED = 5  # in an error
 
 @dataclass(kw_only=True)
 class RejectCounts:
-    """Rejects of a pack or conversion.
+    """Rejects of a pack or conversion."""
 
-    Attributes:
-        number: rejects so far, those of interrupted runs included.
-        reasons: how often each reason was met in this run.
-        examples: the first rejects of this run.
-    """
-
-    number: int = 0
+    number: int = 0  # rejects so far, those of interrupted runs included
+    # How often each reason was met in this run
     reasons: Counter[str] = field(default_factory=Counter)
-    examples: list[Reject] = field(default_factory=list)
+    examples: list[Reject] = field(default_factory=list)  # the first rejects of this run
 
     def add(self, reject: Reject) -> None:
         """Count a reject."""

@@ -30,10 +30,7 @@ def refuse_changed_texts(
 ) -> Iterator[Input]:
     """Yield the inputs of finished shards, while their texts are compared with the shards'.
 
-    Args:
-        out: folder of the shards.
-        shards: that are finished.
-        inputs: that they were made from, rejected ones included.
+    Inputs that were rejected are among them.
 
     Raises:
         PackError: a text is not what was packed; it names the file.

@@ -143,11 +143,7 @@ class Sequencer:
     saved_bytes: int = 0
 
     def run(self, parts: Iterator[tuple[list[Input], PreparedPart]], progress: Progress) -> None:
-        """Take all parts.
-
-        Raises:
-            PackError: too many inputs are rejected, or writing fails.
-        """
+        """Take all parts; PackError if too many inputs are rejected, or writing fails."""
         rejects = self.tally.rejects
         for inputs, part in parts:
             self._take(inputs, part)

@@ -28,13 +28,7 @@ def check_space(
 ) -> Iterator[Input]:
     """Estimate the output's size from its first inputs and compare it with the free space.
 
-    Args:
-        inputs: those still to be packed.
-        expected: about how many; None if unknown.
-        out: folder of the output.
-
-    Returns:
-        The inputs, complete.
+    `inputs` are those still to be packed, about `expected` of them. Return them, complete.
 
     Raises:
         PackError: the disk is too small.
@@ -59,8 +53,7 @@ def check_space(
 def check_room(out: Path, size: int, content: str, remedy: str) -> None:
     """Compare the size of the output with the free space; print both for a person.
 
-    Raises:
-        PackError: the disk is too small.
+    PackError if the disk is too small.
     """
     free = shutil.disk_usage(out).free
     if size > free:

@@ -23,22 +23,15 @@ _WIDTH = 200  # characters of a turn that are shown
 
 
 class Seen(NamedTuple):
-    """Lesson of a sample, in numbers.
+    """Lesson of a sample, in numbers."""
 
-    Attributes:
-        images: how many it has.
-        text: whether it has any.
-        labels: how many of its turns are learnt.
-        roles: the first letter of each turn's role, such as "sua"; "" of a caption.
-        unread: fields with text in them, of a sample that has images and no text.
-        beside: name of a text that is not learnt because the sample has another; "" without any.
-    """
-
-    images: int
-    text: bool
-    labels: int
-    roles: str = ""
+    images: int  # how many it has
+    text: bool  # whether it has any
+    labels: int  # how many of its turns are learnt
+    roles: str = ""  # the first letter of each turn's role, such as "sua"; "" of a caption
+    # Fields with text in them, of a sample that has images and no text
     unread: tuple[str, ...] = ()
+    # Name of a text that is not learnt because the sample has another; "" without any
     beside: str = ""
 
 
@@ -76,28 +69,19 @@ def _text_beside(record: Any) -> str:
 
 @dataclass(kw_only=True)
 class Teaching:
-    """Lessons of the samples of a pack, added up.
+    """Lessons of the samples of a pack, added up."""
 
-    Attributes:
-        samples: how many there are.
-        with_text: samples with text.
-        with_labels: samples of which something is learnt.
-        text_only: samples with text and without images.
-        without_text: samples with images and without text, of which nothing is learnt.
-        turns: how many turns each role has.
-        images: how many samples have so many images; 8 stands for all from 8 on.
-        unread: fields that hold text, by how many samples without text have them.
-        beside: number of samples by the name of a text that is not learnt because of another.
-    """
-
-    samples: int = 0
-    with_text: int = 0
-    with_labels: int = 0
-    text_only: int = 0
-    without_text: int = 0
-    turns: Counter[str] = field(default_factory=Counter)
+    samples: int = 0  # how many there are
+    with_text: int = 0  # samples with text
+    with_labels: int = 0  # samples of which something is learnt
+    text_only: int = 0  # samples with text and without images
+    without_text: int = 0  # samples with images and without text, of which nothing is learnt
+    turns: Counter[str] = field(default_factory=Counter)  # how many turns each role has
+    # How many samples have so many images; 8 stands for all from 8 on
     images: Counter[int] = field(default_factory=Counter)
+    # Fields that hold text, by how many samples without text have them
     unread: Counter[str] = field(default_factory=Counter)
+    # Number of samples by the name of a text that is not learnt because of another
     beside: Counter[str] = field(default_factory=Counter)
 
     def add(self, seen: Seen, times: int = 1) -> None:
@@ -167,17 +151,12 @@ _ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """Sample as training will see it.
+    """Sample as training will see it."""
 
-    Attributes:
-        source: where it came from.
-        images: how many it has.
-        turns: (role, text, learnt) in order, as a chat template gets them: `<image>` at the place
-            of each image, and a newline after each that is put before a text that marks none.
-    """
-
-    source: str
-    images: int
+    source: str  # where it came from
+    images: int  # how many it has
+    # (role, text, learnt) in order, as a chat template gets them: `<image>` at the place of each
+    # image, and a newline after each that is put before a text that marks none
     turns: tuple[tuple[str, str, bool], ...]
 
     def lines(self) -> list[str]:
@@ -199,10 +178,8 @@ class Shown:
 def show(sample: RawSample, map: str | None = None, *, images: int | None = None) -> Shown:
     """Return a sample as training will see it.
 
-    Args:
-        sample: the sample.
-        map: what `--map` makes of the JSON beside its images; None where the reader has done that.
-        images: how many it has in the end, with all pages; None for as many as there are files.
+    `map` is what `--map` makes of the JSON beside its images; None where the reader has done that.
+    `images` is how many it has in the end, with all pages; None for as many as there are files.
 
     Raises:
         SampleError: a file of it cannot be read, or its text makes no sense.

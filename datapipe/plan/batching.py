@@ -22,15 +22,10 @@ def cut_batches(
     """Cut the samples of one block into batches.
 
     Samples are put into buckets by length. Batches are cut through one bucket after the other, the
-    shortest samples first, so that only the last batch of all is short.
-
-    Args:
-        lengths: integers [n], tokens of each sample.
-        batch_size: samples of a batch; at most as many with `max_tokens`. One of the two is given.
-        max_tokens: of a batch, padding included: its samples times the longest of them.
-        buckets: number of buckets with equally many samples; or their boundaries in tokens,
-            ascending: a sample of a boundary's length belongs to the bucket above.
-        key: shuffles the samples inside the buckets; None keeps their order.
+    shortest samples first, so that only the last batch of all is short. `buckets` is the number of
+    buckets with equally many samples, or their boundaries in tokens, ascending: a sample of a
+    boundary's length belongs to the bucket above. One of `batch_size` and `max_tokens`, padding
+    included, is given. `key` shuffles the samples inside the buckets.
 
     Returns:
         Order int64 [n] and offsets int64 [batches + 1]: batch b has the samples

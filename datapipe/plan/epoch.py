@@ -61,12 +61,8 @@ class Source:
     ) -> Source:
         """Return one dataset; each epoch is a pass over it. Samples do not count passes here.
 
-        Args:
-            count: number of samples that take part.
-            options: of the plan.
-            select: maps indices among those that take part to sample numbers; None if all do.
-            measure: as in `Source`.
-            shards: int64, samples of each shard that take part; for `shuffle="shards"`.
+        `select` maps indices among the `count` samples that take part to sample numbers. `shards`
+        is int64, samples of each shard that take part, for `shuffle="shards"`.
         """
         order = DatasetOrder(count, options, shards=shards)
 

@@ -42,18 +42,9 @@ def lay_out(text_cost: Int64, vision_cost: Int64, *, group: int, phase: int, key
 
     Groups follow each other in random order. Halves, quarters, ... of a group are more equal than
     the whole, so steps of fewer units are balanced too. If a block does not consist of whole
-    groups, units of typical cost complete the last group of the block before, and begin one for the
-    next block.
-
-    Args:
-        text_cost, vision_cost: int64 [units], at least 0; each in a measure of its own.
-        group: units of a group.
-        phase: units that the block before has put into a group it could not complete; below
-            `group`.
-        key: of the shuffle.
-
-    Returns:
-        int64 [units], the unit at each position.
+    groups, units of typical cost complete the last group of the block before, which has `phase`
+    units already, and begin one for the next block. The result is int64 [units], the unit at each
+    position.
     """
     assert 0 <= phase < group, (phase, group)
     units = len(text_cost)

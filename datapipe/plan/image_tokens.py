@@ -22,20 +22,15 @@ _RULES: dict[str, Counter] = {"per-tile": per_tile, "native": native}
 
 
 def image_token_counter(image_tokens: ImageTokens) -> Counter:
-    """Return a function that counts the tokens of each of n images.
+    """Return a function of widths and heights that counts the tokens of each of n images.
 
-    Args:
-        image_tokens: a number for all; "per-tile" (`geometry.tiles.per_tile`) or "native"
-            (`geometry.sizes.native`) with their defaults; or a function of widths and heights,
-            int64 [n] each, that returns [n] whole numbers.
-
-    Returns:
-        A function of widths and heights, int64 [n] each, in pixels as displayed (after EXIF
-        orientation), that returns int64 [n]. It raises `PlanError` if a size is not above 0 or the
-        given function returns something else.
+    All are int64 [n]; sizes are in pixels as displayed (after EXIF orientation). `image_tokens` is
+    a number for all; "per-tile" (`geometry.tiles.per_tile`) or "native" (`geometry.sizes.native`)
+    with their defaults; or a function like the result.
 
     Raises:
-        PlanError: `image_tokens` is none of these.
+        PlanError: `image_tokens` is none of these. The result raises it if a size is not above 0 or
+            the given function returns something else.
     """
     if isinstance(image_tokens, int):
         number = image_tokens

@@ -15,19 +15,12 @@ from datapipe.plan.ragged import edges
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Lengths of n samples; all int64 [n].
+    """Lengths of n samples; all int64 [n]."""
 
-    Attributes:
-        tokens: of text and images together.
-        labels: tokens that are predicted: trained, and not the first of their sample.
-        images: that the sample keeps, from the first one on.
-        image_tokens: of these images.
-    """
-
-    tokens: Int64
-    labels: Int64
-    images: Int64
-    image_tokens: Int64
+    tokens: Int64  # of text and images together
+    labels: Int64  # tokens that are predicted: trained, and not the first of their sample
+    images: Int64  # that the sample keeps, from the first one on
+    image_tokens: Int64  # of these images
 
 
 def planned(

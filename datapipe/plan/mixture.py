@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Float64, Int64, UInt64
-from datapipe.errors import PlanError
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.ragged import ranges
@@ -38,14 +37,6 @@ Order = Permutation | ShardOrder | Callable[[Int64], Int64]
 class Rates:
     """Rates of D datasets over the draws of a run, in S segments; linear within each.
 
-    Attributes:
-        starts: int64 [S], draw at which each segment begins; the first is 0.
-        first, last: float64 [S, D], rates at the begin and at the end of each segment; those of all
-            datasets sum to 1. The last segment has no end, so both are equal there.
-
-    Raises:
-        PlanError: the arrays do not fit each other.
-
     Examples:
         >>> even = np.array([[0.5, 0.5]])
         >>> rates = Rates(starts=np.array([0]), first=even, last=even)
@@ -53,25 +44,20 @@ class Rates:
         [500, 500]
     """
 
-    starts: Int64
+    starts: Int64  # int64 [S], draw at which each segment begins; the first is 0
+    # `first`, `last`: float64 [S, D], rates at the begin and at the end of each segment; those of
+    # all datasets sum to 1. The last segment has no end, so both are equal there.
     first: Float64
     last: Float64
 
     def __post_init__(self) -> None:
         starts, first, last = self.starts, self.first, self.last
-        if first.shape != last.shape or len(first) != len(starts) or not first.size:
-            raise PlanError(
-                f"rates of shapes {starts.shape}, {first.shape} and {last.shape} do not fit each "
-                "other; give [S], [S, D] and [S, D]"
-            )
-        if starts[0] != 0 or (np.diff(starts) <= 0).any():
-            raise PlanError(f"segments of rates begin at {starts.tolist()}; begin at 0 and ascend")
-        if min(first.min(), last.min()) < 0 or not (
-            np.allclose(first.sum(1), 1) and np.allclose(last.sum(1), 1)
-        ):
-            raise PlanError("rates of all datasets together are 1 at any time, and none is below 0")
-        if (first[-1] != last[-1]).any():
-            raise PlanError("the last segment of rates has no end, so its rates are constant")
+        assert (len(starts), first.shape) == (len(first), last.shape), "they are of one form"
+        assert starts[0] == 0, "they begin at 0"
+        assert (np.diff(starts) > 0).all(), "segments ascend"
+        assert min(first.min(), last.min()) >= 0, "no rate is negative"
+        assert np.allclose([first.sum(1), last.sum(1)], 1), "all rates together are 1"
+        assert (first[-1] == last[-1]).all(), "the last segment, which has no end, is constant"
 
     def after(self, draw: int) -> Rates:
         """Return the rates from a draw on, which is draw 0 of them."""
@@ -100,20 +86,9 @@ class Rates:
             ends.append((stops, *(part.tolist() for part in parts)))
         return ends[0] == ends[1]
 
-    @staticmethod
-    def constant(rates: Sequence[float]) -> Rates:
-        """Return rates that never change."""
-        row = np.array([rates], np.float64)
-        return Rates(starts=np.zeros(1, np.int64), first=row, last=row)
-
 
 class Interleaving:
-    """Order in which several datasets are drawn from.
-
-    Args:
-        rates: of the datasets.
-        keys: 64-bit key of each dataset, from which its part of the order follows.
-    """
+    """Order in which datasets with these rates are drawn from; each has a 64-bit key."""
 
     def __init__(self, rates: Rates, keys: Sequence[int]) -> None:
         self.rates = rates
@@ -126,11 +101,7 @@ class Interleaving:
         self._before = np.concatenate([np.zeros((1, len(keys))), np.cumsum(areas, axis=0)])
 
     def draws(self, start: int, stop: int) -> tuple[Int64, Int64]:
-        """Return the dataset of each of some draws, and the turn: the how-many-th of its dataset.
-
-        Returns:
-            (int64 [stop - start], int64 [stop - start]).
-        """
+        """Return the datasets of some draws, and their turns there: int64 [stop - start] each."""
         if len(self._keys) == 1:  # nothing to interleave
             return np.zeros(stop - start, np.int64), np.arange(start, stop, dtype=np.int64)
         datasets, turns, first = self._sorted(start, stop)
@@ -151,11 +122,10 @@ class Interleaving:
         return self._ideal(stop) - self._ideal(start)
 
     def _sorted(self, start: int, stop: int) -> tuple[Int64, Int64, Int64]:
-        """Return elements in their order, among which are all of some draws.
+        """Return datasets and turns of elements in order, among which are all of some draws.
 
-        Returns:
-            Datasets and turns of the elements, and the first turn of each dataset; elements before
-            these turns are drawn before `start`.
+        The third value is the first turn of each dataset; elements before it are drawn before
+        `start`.
         """
         first, last = self._around(start, stop)
         counts = last - first
@@ -205,28 +175,18 @@ class Interleaving:
 
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
-    """Place of a dataset in its own order, from which turns are counted.
+    """Place of a dataset in its own order, from which turns are counted."""
 
-    Attributes:
-        number: of the pass.
-        place: in the pass.
-        samples: that took part in that pass; the next one may have others.
-    """
-
-    number: int = 0
-    place: int = 0
-    samples: int = 0
+    number: int = 0  # of the pass
+    place: int = 0  # in the pass
+    samples: int = 0  # that took part in that pass; the next one may have others
 
 
 class DatasetOrder:
     """Order of one dataset of a mixture, pass after pass. It depends on no other dataset.
 
-    Args:
-        samples: that take part.
-        options: of the plan.
-        key: 64-bit key of the dataset's name; 0 for a dataset that is given alone.
-        shards: int64, samples of each shard that take part; for `shuffle="shards"`.
-        start: place of turn 0.
+    `key` is that of the dataset's name, 0 for a dataset that is given alone. `start` is the place
+    of turn 0.
 
     Examples:
         >>> order = DatasetOrder(3, PlanOptions(shuffle=True, seed=0), key=7)

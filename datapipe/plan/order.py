@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Int64, UInt16, UInt32, UInt64
-from datapipe.errors import PlanError
 from datapipe.plan.ragged import edges, indices_below
 from datapipe.plan.rng import derive, mix_array
 
@@ -64,22 +63,13 @@ class ShardOrder:
     The shards are permuted, then cut into windows of `shards_mixed`; the samples of a window are
     permuted among themselves. Memory is O(shards). Time is that of `Permutation`, for each window
     touched: fast for neighbouring positions, slow for single ones from all over a large dataset.
-
-    Args:
-        counts: int64 [shards], samples of each shard, in the order of the dataset; may be zero.
-        key: fixes the order.
-        shards_mixed: shards that samples are mixed over.
-
-    Raises:
-        PlanError: `shards_mixed` is below 1, or a count below 0.
+    `counts` is int64 [shards], samples of each shard in the order of the dataset; may be zero.
     """
 
     def __init__(self, counts: npt.ArrayLike, key: int, *, shards_mixed: int = 16) -> None:
-        if shards_mixed < 1:
-            raise PlanError(f"shards_mixed={shards_mixed}: mix at least one shard")
+        assert shards_mixed >= 1, shards_mixed
         samples = np.asarray(counts, np.int64).reshape(-1)
-        if len(samples) and samples.min() < 0:
-            raise PlanError(f"a shard cannot have {samples.min()} samples; counts start at zero")
+        assert (samples >= 0).all(), "counts of samples"
         self.shards_mixed = shards_mixed
         self._key = key
         # Turns are shards in the order in which they are read.
@@ -137,10 +127,7 @@ class _Network:
         bits = (size - 1).bit_length()
         # The halves may differ by a bit; rounds change them in turn.
         self._low_bits = np.uint64(bits // 2)
-        self._masks = (
-            np.uint32((1 << (bits // 2)) - 1),
-            np.uint32((1 << (bits - bits // 2)) - 1),
-        )
+        self._masks = (np.uint32((1 << (bits // 2)) - 1), np.uint32((1 << (bits - bits // 2)) - 1))
         self._keys = [np.uint32(derive(key, number) >> 32) for number in range(_ROUNDS)]
 
     def walk(self, values: Int64, *, forward: bool) -> Int64:

@@ -302,24 +302,12 @@ def _total_images(block: _Block, keys: Int64, number: int) -> int:
 
 
 def pack(
-    lengths: Int64,
-    images: Int64,
-    capacity: int,
-    window: int,
-    max_images: int,
-    max_samples: int,
+    lengths: Int64, images: Int64, capacity: int, window: int, max_images: int, max_samples: int
 ) -> tuple[Int64, Int64]:
     """Put samples into packs; all arguments are valid, see `packing.pack_units`.
 
-    Args:
-        lengths: int64 [n], 1 to `capacity` tokens.
-        images: int64 [n], 0 to `max_images`; zeros to ignore them.
-        capacity: of a pack, in tokens.
-        window: most samples that wait.
-        max_images, max_samples: of a pack; `UNLIMITED` for no limit.
-
-    Returns:
-        Order int64 [n] and offsets int64 [packs + 1].
+    `lengths` and `images` are int64 [n]; zeros ignore images, `UNLIMITED` ignores a limit. The
+    result is the order, int64 [n], and offsets, int64 [packs + 1].
     """
     kinds = image_kinds(lengths, images)
     mean = mean_of_images(lengths, images, capacity)

@@ -22,9 +22,7 @@ def edges(counts: Integers) -> Int64:
 def spans(offsets: Any, rows: Int64) -> tuple[Int64, Int64]:
     """Return where some rows begin, and how many items each has: int64 [n] each.
 
-    Args:
-        offsets: int64 [N + 1], or values that find spans themselves.
-        rows: int64 [n].
+    `offsets` are int64 [N + 1], or values that find spans themselves.
     """
     find = getattr(offsets, "spans", None)
     if find is not None:
@@ -37,12 +35,7 @@ def spans(offsets: Any, rows: Int64) -> tuple[Int64, Int64]:
 def places(offsets: Any, rows: Int64) -> tuple[Int64, Int64]:
     """Return the indices of the items of some rows, row after row, and the rows' new offsets.
 
-    Args:
-        offsets: as in `spans`; row i has items `offsets[i]` to `offsets[i + 1]`.
-        rows: int64 [n]; a row may come twice.
-
-    Returns:
-        (int64 [items], int64 [n + 1]).
+    Both are int64, [items] and [n + 1]. A row may come twice.
     """
     starts, counts = spans(offsets, rows)
     return ranges(starts, counts), edges(counts)
@@ -70,11 +63,7 @@ def grouped(values: Int64) -> Iterator[tuple[int, Int64]]:
 
 
 def indices_below(size: int, values: npt.ArrayLike) -> Int64:
-    """Return indices as int64, of the shape of `values`.
-
-    Raises:
-        IndexError: one is not in `0 ... size - 1`.
-    """
+    """Return indices as int64, of the shape of `values`; IndexError outside `0 ... size - 1`."""
     indices = np.asarray(values, np.int64)
     if indices.size and (indices.min() < 0 or indices.max() >= size):
         wrong = indices.min() if indices.min() < 0 else indices.max()

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Int64, UInt8, UInt64
-from datapipe.errors import PlanError
 from datapipe.plan.ragged import indices_below
 
 BLOCK = 512
@@ -42,28 +41,15 @@ def build_directory(bits: UInt8) -> Int64:
 
 
 class Selection:
-    """Subset of the samples `0 ... size - 1`, in their order.
+    """Subset of the samples `0 ... size - 1`, in their order; `count` are selected.
 
-    Args:
-        bits: uint8 [ceil(size / 8)], as for `build_directory`; bits past the end are zero.
-        size: number of all samples.
-
-    Attributes:
-        size: number of all samples.
-        count: number of selected ones.
-
-    Raises:
-        PlanError: `bits` are not those of `size` samples.
+    `bits` are uint8 [ceil(size / 8)], as for `build_directory`; bits past the end are zero.
     """
 
     def __init__(self, bits: UInt8, size: int) -> None:
-        if bits.dtype != np.uint8 or bits.shape != (-(-size // 8),):
-            raise PlanError(
-                f"a bitmap of {size:,} samples is uint8 [{-(-size // 8):,}], and this one is "
-                f"{bits.dtype} {list(bits.shape)}; select the samples again"
-            )
-        if size % 8 and bits[-1] >> (size % 8):
-            raise PlanError(f"the bitmap selects samples past its {size:,}; select them again")
+        assert bits.dtype == np.uint8, "it is of these samples"
+        assert bits.shape == (-(-size // 8),), "it is of these samples"
+        assert not size % 8 or not bits[-1] >> (size % 8), "it selects no sample past the end"
         # A plain array over a map: indexing numpy's memmap subclass costs several times more.
         self._bits = np.asarray(bits)
         self._ranks = build_directory(self._bits)
@@ -73,18 +59,14 @@ class Selection:
     def select(self, positions: npt.ArrayLike) -> Int64:
         """Return the samples at these positions among the selected: int64, of the same shape.
 
-        Raises:
-            IndexError: a position is not in `0 ... count - 1`.
+        IndexError if a position is not in `0 ... count - 1`.
         """
         return _in_pieces(self._select, indices_below(self.count, positions))
 
     def rank(self, samples: npt.ArrayLike) -> Int64:
         """Count the selected samples before each of these: int64, of the same shape.
 
-        `size` is valid too; `count` samples are before it.
-
-        Raises:
-            IndexError: a sample is not in `0 ... size`.
+        `size` is valid too; `count` samples are before it. IndexError outside `0 ... size`.
         """
         return _in_pieces(self._rank, indices_below(self.size + 1, samples))
 

@@ -51,14 +51,11 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Samples and units that are left out of an order that stays as it is.
+    """Samples and units that are left out of an order that stays as it is."""
 
-    Attributes:
-        samples: int64, ascending; numbers of samples.
-        units: by epoch, ranges (start, stop) of units, counted from the epoch's start.
-    """
-
+    # int64, ascending; numbers of samples
     samples: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    # By epoch, ranges (start, stop) of units, counted from the epoch's start
     units: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def of_units(self, epoch: int, start: int, stop: int) -> Bools:
@@ -89,15 +86,8 @@ class Share:
 
     Examples:
         >>> units = datapipe.plan.Units(np.arange(3), np.arange(4), None)
-        >>> step = Step(
-        ...     units=units,
-        ...     start=Position(epoch=0),
-        ...     stop=Position(epoch=0, unit=3),
-        ...     excluded=np.zeros(3, bool),
-        ...     labels=None,
-        ...     tokens=None,
-        ...     last=True,
-        ... )
+        >>> start, stop = Position(epoch=0), Position(epoch=0, unit=3)
+        >>> step = Step(units=units, start=start, stop=stop, excluded=np.zeros(3, bool))
         >>> step.share(units_per_rank=2, rank=1, world_size=2).valid
         array([ True, False])
     """
@@ -121,15 +111,8 @@ class Step:
 
     Examples:
         >>> units = datapipe.plan.Units(np.arange(6), np.arange(7), None)
-        >>> step = Step(
-        ...     units=units,
-        ...     start=Position(epoch=0),
-        ...     stop=Position(epoch=0, unit=6),
-        ...     excluded=np.zeros(6, bool),
-        ...     labels=None,
-        ...     tokens=None,
-        ...     last=True,
-        ... )
+        >>> start, stop = Position(epoch=0), Position(epoch=0, unit=6)
+        >>> step = Step(units=units, start=start, stop=stop, excluded=np.zeros(6, bool))
         >>> [step.share(units_per_rank=3, rank=rank, world_size=2).units.samples for rank in (0, 1)]
         [array([0, 2, 4]), array([1, 3, 5])]
     """
@@ -138,9 +121,9 @@ class Step:
     start: Position
     stop: Position
     excluded: Bools
-    labels: int | None
-    tokens: int | None
-    last: bool
+    labels: int | None = None
+    tokens: int | None = None
+    last: bool = False
 
     def share(self, *, units_per_rank: int, rank: int, world_size: int) -> Share:
         """Return the units of `rank`: they are dealt in turn, and repeated once they run out."""
@@ -196,7 +179,6 @@ def walk(
                 excluded=excluded,
                 labels=int(sizes.labels[~excluded].sum()) if sizes else None,
                 tokens=int(sizes.tokens[~excluded].sum()) if sizes else None,
-                last=False,
             )
         position = stop
     if held is not None:
@@ -254,11 +236,7 @@ def _cut(blocks: Blocks, position: Position, share: int) -> tuple[Units, Positio
 
 
 def check_ranks(rank: int, world_size: int) -> None:
-    """Refuse impossible ranks.
-
-    Raises:
-        PlanError: `world_size` is below 1, or `rank` is not in `0 ... world_size - 1`.
-    """
+    """Raise PlanError if `world_size` is below 1, or `rank` is not in `0 ... world_size - 1`."""
     if world_size < 1:
         raise PlanError(f"world_size {world_size}: at least one rank is needed")
     if not 0 <= rank < world_size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,33 +26,25 @@ _EDGES = np.union1d(_POWERS, _POWERS[1:] * 3 // 2)
 
 @dataclass(frozen=True, kw_only=True)
 class LengthBin:
-    """Number of samples of similar length.
+    """Number of samples of similar length."""
 
-    Attributes:
-        start, stop: tokens, from `start` to below `stop`.
-        samples: their number.
-    """
-
+    # `start`, `stop`: tokens, from `start` to below `stop`
     start: int
     stop: int
-    samples: int
+    samples: int  # their number
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSums:
-    """Sums over the samples of one dataset of a mixture.
+    """Sums over the samples of one dataset of a mixture."""
 
-    Attributes:
-        samples: their number.
-        tokens, labels, images: over all of them; None if no tokens were counted.
-        slots: of padded batches, for tokens, padding included; None for packs, whose rest belongs
-            to no dataset.
-    """
-
-    samples: int
+    samples: int  # their number
+    # `tokens`, `labels`, `images`: over all of them; None if no tokens were counted
     tokens: int | None = None
     labels: int | None = None
     images: int | None = None
+    # Of padded batches, for tokens, padding included; None for packs, whose rest belongs to no
+    # dataset
     slots: int | None = None
 
 
@@ -63,40 +55,32 @@ class PlanSummary:
     Samples that are left out of the order count neither as samples nor as tokens, but their slots
     stay. Repeats at the end of an epoch are work for their rank, so they count for the imbalance
     alone.
-
-    Attributes:
-        unit: "sample", "batch" or "pack".
-        steps, units, samples: numbers of them.
-        repeats: units that the last step repeats, so that all ranks have equal steps.
-        samples_per_unit: mean.
-        most_samples: in one unit.
-        tokens, labels, images: over all samples.
-        most_tokens: in one unit, padding of a padded batch included.
-        fill: tokens by slots for tokens. A pack has `pack` slots, a padded batch of one rank its
-            samples times the longest, or times the length that all are padded to.
-        padding: 1 - `fill`.
-        text_imbalance, image_imbalance: mean over the steps of (max - mean) / max of the ranks'
-            cost. That of text is `datapipe.plan.groups.text_cost`, that of images their tokens.
-        histogram: of the lengths of samples, without empty bins at both ends.
-        datasets: sums of each dataset of a mixture; empty if they were not asked for.
     """
 
-    unit: Unit
+    unit: Unit  # "sample", "batch" or "pack"
+    # `steps`, `units`, `samples`: numbers of them
     steps: int
     units: int
     samples: int
-    repeats: int
-    samples_per_unit: float
-    most_samples: int
+    repeats: int  # units that the last step repeats, so that all ranks have equal steps
+    samples_per_unit: float  # mean
+    most_samples: int  # in one unit
+    # `tokens`, `labels`, `images`: over all samples
     tokens: int | None = None
     labels: int | None = None
     images: int | None = None
-    most_tokens: int | None = None
+    most_tokens: int | None = None  # in one unit, padding of a padded batch included
+    # Tokens by slots for tokens. A pack has `pack` slots, a padded batch of one rank its samples
+    # times the longest, or times the length that all are padded to.
     fill: float | None = None
-    padding: float | None = None
+    padding: float | None = None  # 1 - `fill`
+    # `text_imbalance`, `image_imbalance`: mean over the steps of (max - mean) / max of the ranks'
+    # cost. That of text is `datapipe.plan.groups.text_cost`, that of images their tokens.
     text_imbalance: float | None = None
     image_imbalance: float | None = None
+    # Of the lengths of samples, without empty bins at both ends
     histogram: tuple[LengthBin, ...] = ()
+    # Sums of each dataset of a mixture; empty if they were not asked for
     datasets: tuple[DatasetSums, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,37 +99,24 @@ def summarise(
     multiple_of: int = 1,
     dataset_edges: Int64 | None = None,
 ) -> PlanSummary:
-    """Add up the steps of a plan. Memory is that of some 65,536 samples, or of the largest step.
+    """Add up steps of one epoch. Memory is that of some 65,536 samples, or of the largest step.
 
-    Args:
-        steps: of one epoch, or of a part of it.
-        options: that the steps were planned with.
-        units_per_rank: units that a rank takes in a step.
-        world_size: number of ranks.
-        pad_to: tokens that all samples of padded batches are padded to; None for the longest of a
-            batch, rounded up to `multiple_of`.
-        dataset_edges: int64 [datasets + 1], number of the first sample of each dataset of a
-            mixture; None for one dataset.
+    A rank takes `units_per_rank` units in a step. Padded batches have `pad_to` tokens a sample,
+    None for the longest of a batch rounded up to `multiple_of`. `dataset_edges` is int64 [datasets
+    + 1], number of the first sample of each dataset of a mixture; None for one dataset.
     """
-    by_dataset = None if dataset_edges is None else _DatasetTotals(dataset_edges)
-    totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of), by_dataset)
-    for chunk in _chunks(steps):
-        totals.add(chunk)
-    return totals.summary()
-
-
-def _chunks(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """Yield steps by the tens of thousands of samples."""
+    totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of), dataset_edges)
     chunk: list[Step] = []
     samples = 0
     for step in steps:
         chunk.append(step)
         samples += len(step.units.samples)
         if samples >= _TOGETHER:
-            yield chunk
+            totals.add(chunk)
             chunk, samples = [], 0
     if chunk:
-        yield chunk
+        totals.add(chunk)
+    return totals.summary()
 
 
 class _Totals:
@@ -157,73 +128,62 @@ class _Totals:
         units_per_rank: int,
         world_size: int,
         padding: tuple[int | None, int],
-        by_dataset: _DatasetTotals | None,
+        dataset_edges: Int64 | None,
     ) -> None:
-        self._by_dataset = by_dataset
         self._options = options
         self._pad_to, self._multiple_of = padding
         self._units_per_rank = units_per_rank
         self._world_size = world_size
+        self._edges = dataset_edges
         self._sums: Counter[str] = Counter()
+        self._by_dataset: dict[str, Int64] = {}  # names as those of `DatasetSums`
         self._most: Counter[str] = Counter()
-        self._text_imbalance = self._image_imbalance = 0.0
+        self._imbalance = np.zeros(2)  # of text and images
         self._histogram = np.zeros(len(_EDGES), np.int64)
-        self._sized = False
 
     def add(self, steps: list[Step]) -> None:
         units = Units.join([step.units for step in steps])
         kept = ~np.concatenate([step.excluded for step in steps])
         slots, fresh = self._deal(edges(np.array([len(step.units) for step in steps])))
-        self._sums.update(
-            steps=len(steps),
-            units=len(units),
-            samples=int(kept.sum()),
-            repeats=int((~fresh).sum()),
-        )
+        self._sums.update(steps=len(steps), units=len(units), repeats=int((~fresh).sum()))
         self._most |= Counter(most_samples=int(np.diff(units.offsets).max()))
+        columns: dict[str, Int64] = {"samples": np.ones(len(kept), np.int64)}
         sizes = units.sizes
-        if sizes is None:
-            if self._by_dataset is not None:
-                self._by_dataset.add(units, kept, None)
-            return
-        self._sized = True
-        tokens = sizes.tokens[kept]
-        self._sums.update(
-            tokens=int(tokens.sum()),
-            labels=int(sizes.labels[kept].sum()),
-            images=int(sizes.images[kept].sum()),
-        )
-        bins = np.searchsorted(_EDGES, tokens, side="right") - 1
-        self._histogram += np.bincount(np.maximum(bins, 0), minlength=len(_EDGES))
-        room = self._add_slots(units, sizes, slots, fresh)
-        if self._by_dataset is not None:
-            self._by_dataset.add(units, kept, room)
-        self._text_imbalance += _imbalance(units.total(text_cost(sizes.tokens))[slots])
-        self._image_imbalance += _imbalance(units.total(sizes.vision)[slots])
+        if sizes is not None:
+            columns |= {"tokens": sizes.tokens, "labels": sizes.labels, "images": sizes.images}
+            bins = np.searchsorted(_EDGES, sizes.tokens[kept], side="right") - 1
+            self._histogram += np.bincount(np.maximum(bins, 0), minlength=len(_EDGES))
+            text, vision = units.total(text_cost(sizes.tokens)), units.total(sizes.vision)
+            self._imbalance += _imbalance(text[slots]), _imbalance(vision[slots])
+        self._sums.update({name: int(values[kept].sum()) for name, values in columns.items()})
+        room = None if sizes is None else self._add_slots(units, sizes, slots, fresh)
+        if self._edges is not None:
+            columns |= {} if room is None else {"slots": room}
+            kinds = np.searchsorted(self._edges, units.numbers[kept], side="right") - 1
+            for name, values in columns.items():
+                total = self._by_dataset.setdefault(name, np.zeros(len(self._edges) - 1, np.int64))
+                np.add.at(total, kinds, values[kept])
 
     def summary(self) -> PlanSummary:
         sums = self._sums
-        names = "steps", "units", "samples", "repeats"
-        counts: dict[str, Any] = {name: sums[name] for name in names}
-        counts["unit"] = self._options.unit
-        counts["samples_per_unit"] = sums["samples"] / max(sums["units"], 1)
-        counts["most_samples"] = self._most["most_samples"]
-        if self._by_dataset is not None:
-            counts["datasets"] = self._by_dataset.sums()
-        if not self._sized:
-            return PlanSummary(**counts)
-        fill = sums["tokens"] / max(sums["slots"], 1)
+        figures: dict[str, Any] = {"most_samples": 0, **self._most}
+        for name in ("steps", "units", "samples", "repeats"):
+            figures[name] = sums[name]
+        if "tokens" in sums:
+            fill = sums["tokens"] / max(sums["slots"], 1)
+            text, vision = (self._imbalance / sums["steps"]).tolist()
+            figures |= {name: sums[name] for name in ("tokens", "labels", "images")}
+            figures |= {"fill": fill, "padding": 1 - fill, "histogram": _bins(self._histogram)}
+            figures |= {"text_imbalance": text, "image_imbalance": vision}
+        by_dataset = [values.tolist() for values in self._by_dataset.values()]
         return PlanSummary(
-            **counts,
-            tokens=sums["tokens"],
-            labels=sums["labels"],
-            images=sums["images"],
-            most_tokens=self._most["most_tokens"],
-            fill=fill,
-            padding=1 - fill,
-            text_imbalance=self._text_imbalance / sums["steps"],
-            image_imbalance=self._image_imbalance / sums["steps"],
-            histogram=_bins(self._histogram),
+            unit=self._options.unit,
+            samples_per_unit=sums["samples"] / max(sums["units"], 1),
+            datasets=tuple(
+                DatasetSums(**dict(zip(self._by_dataset, row, strict=True)))
+                for row in zip(*by_dataset, strict=True)
+            ),
+            **figures,
         )
 
     def _deal(self, starts: Int64) -> tuple[Int64, Bools]:
@@ -239,8 +199,7 @@ class _Totals:
     def _add_slots(self, units: Units, sizes: Sizes, slots: Int64, fresh: Bools) -> Int64 | None:
         """Add the slots for tokens of all units, and find the largest unit.
 
-        Returns:
-            Slots of each sample of padded batches, int64 [n]; None for packs.
+        Return the slots of each sample of padded batches, int64 [n]; None for packs.
         """
         if self._options.pack is not None:
             self._sums["slots"] += len(units) * self._options.pack
@@ -265,43 +224,6 @@ class _Totals:
         if self._pad_to is not None:
             return np.full_like(longest, self._pad_to)
         return round_up(longest, self._multiple_of)
-
-
-class _DatasetTotals:
-    """Sums over the samples of each dataset of a mixture.
-
-    Args:
-        edges: int64 [datasets + 1], number of the first sample of each.
-    """
-
-    def __init__(self, edges: Int64) -> None:
-        self._edges = edges
-        self._samples = np.zeros(len(edges) - 1, np.int64)
-        self._sized: dict[str, Int64] = {}
-
-    def add(self, units: Units, kept: Bools, room: Int64 | None) -> None:
-        """Add the samples that are kept; `room` is int64 [n], their slots in padded batches."""
-        kinds = np.searchsorted(self._edges, units.numbers[kept], side="right") - 1
-        self._samples += np.bincount(kinds, minlength=len(self._samples))
-        sizes = units.sizes
-        if sizes is None:
-            return
-        columns = {"tokens": sizes.tokens, "labels": sizes.labels, "images": sizes.images}
-        if room is not None:
-            columns["slots"] = room
-        for name, values in columns.items():
-            total = self._sized.setdefault(name, np.zeros_like(self._samples))
-            np.add.at(total, kinds, values[kept])
-
-    def sums(self) -> tuple[DatasetSums, ...]:
-        """Return the sums of each dataset."""
-        return tuple(
-            DatasetSums(
-                samples=samples,
-                **{name: int(total[number]) for name, total in self._sized.items()},
-            )
-            for number, samples in enumerate(self._samples.tolist())
-        )
 
 
 def _imbalance(costs: Int64) -> float:

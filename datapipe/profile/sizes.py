@@ -8,7 +8,7 @@ import psutil
 
 from datapipe.cache.entries import EntrySizes
 from datapipe.cache.layout import EntryLayout
-from datapipe.convert.sizes import array_bytes
+from datapipe.convert.array_files import array_bytes
 from datapipe.decode.transform import ImageTransform
 from datapipe.index.dataset import Dataset
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.cache.next_use_planner import NextUses
+from datapipe.cache.next_use import NextUses
 from datapipe.cache.policy import AHEAD, NEVER
 from datapipe.plan.units import Units
 

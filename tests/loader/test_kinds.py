@@ -19,8 +19,7 @@ from datapipe.decode import normalize
 from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.normalize import ImageMoves
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, TokenSlots, check_texts
-from datapipe.plan.random_keys import RandomKeys
-from datapipe.plan.units import PASS_BIT, Units
+from datapipe.plan.units import PASS_BIT, RandomKeys, Units
 from datapipe.text.encode import SampleText
 
 from .kinds import (

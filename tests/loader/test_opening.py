@@ -89,12 +89,6 @@ def test_large_json_is_not_parsed_as_a_mixture(tmp_path: Path) -> None:
         make_loader(tmp_path / "captions.json", batch_size=1)
 
 
-def test_records_in_yaml_are_told_from_a_mixture(tmp_path: Path) -> None:
-    (tmp_path / "captions.yaml").write_text("- image: 0.jpg\n  caption: a cat\n")
-    with pytest.raises(PlanError, match="these are records of raw data; save them as JSON"):
-        make_loader(tmp_path / "captions.yaml", batch_size=1)
-
-
 @pytest.fixture
 def raw_files(tmp_path: Path, jpeg: Any, make_tar: Any) -> Path:
     """Files that are no dataset."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from datapipe import Mixture, PlanError
-from datapipe.mixture import StepSize, resolve
+from datapipe.mixture import resolve
+from datapipe.quantities import Amount
 
 PAGE = (Path(__file__).parents[2] / "docs/mixtures.md").read_text("utf-8")
 FILES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -26,7 +27,7 @@ def test_files_of_the_page_are_read_and_resolved(content: str, tmp_path: Path) -
     mixture = Mixture.load(tmp_path / "mixture.yaml")
     count = len(mixture.datasets)
     sizes, tokens = np.full(count, 10**6), np.full(count, 512.0)
-    resolved = resolve(mixture, sizes, tokens, StepSize(samples=16))
+    resolved = resolve(mixture, sizes, tokens, Amount(16, "samples"))
     assert resolved.epoch > 10**6
 
 

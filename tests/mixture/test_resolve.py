@@ -15,7 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from datapipe import Mixture, PlanError
-from datapipe.mixture import Resolved, StepSize, resolve
+from datapipe.mixture import Resolved, resolve
+from datapipe.quantities import Amount
 
 WEIGHT = st.integers(1, 20)
 Segment = tuple[int, int, list[Fraction], list[Fraction]]
@@ -249,9 +250,9 @@ def test_amounts_in_steps_become_draws() -> None:
         "schedule": [{"from": "10 steps", "over": "5 steps", "weights": {"a": 3}}],
     }
     mixture = Mixture.of(content)
-    by_samples = resolve(mixture, sizes_of(9, 9), None, StepSize(samples=32))
+    by_samples = resolve(mixture, sizes_of(9, 9), None, Amount(32, "samples"))
     assert by_samples.rates.starts.tolist() == [0, 320, 480]
-    by_tokens = resolve(mixture, sizes_of(9, 9), means_of(64, 64), StepSize(tokens=4096))
+    by_tokens = resolve(mixture, sizes_of(9, 9), means_of(64, 64), Amount(4096, "tokens"))
     assert by_tokens.rates.starts.tolist() == [0, 640, 960]
 
 

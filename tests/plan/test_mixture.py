@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -13,13 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.array_types import Float64
-from datapipe.errors import PlanError
 from datapipe.plan.mixture import DatasetOrder, Interleaving, Rates
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.rng import derive
 
 FAR = 10**12
 SHUFFLED = PlanOptions(shuffle=True, seed=0)
+
+
+def constant(rates: Any) -> Rates:
+    """Return rates that never change."""
+    row = np.array([rates], np.float64)
+    return Rates(starts=np.zeros(1, np.int64), first=row, last=row)
 
 
 def keys_of(datasets: int, seed: int = 0) -> list[int]:
@@ -118,7 +122,7 @@ def test_a_dataset_at_rate_zero_is_not_drawn(rates: Rates) -> None:
 @pytest.mark.parametrize("start", [0, 123_457, FAR, FAR + 987_654_321])
 def test_shares_are_exact_over_any_ten_thousand_draws(datasets: int, start: int) -> None:
     weights = np.random.default_rng(datasets).dirichlet(np.ones(datasets))
-    mixed = Interleaving(Rates.constant(weights.tolist()), keys_of(datasets))
+    mixed = Interleaving(constant(weights.tolist()), keys_of(datasets))
     drawn, turns = mixed.draws(start, start + 10_000)
     counts = np.bincount(drawn, minlength=datasets)
     assert np.abs(counts / 10_000 - weights).max() <= 0.001
@@ -175,7 +179,7 @@ def test_a_dataset_leaves_where_its_rate_becomes_zero() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
     """A rank that takes every n-th draw sees all datasets, for any n."""
-    mixed = Interleaving(Rates.constant([0.5, 0.5]), keys_of(2, seed))
+    mixed = Interleaving(constant([0.5, 0.5]), keys_of(2, seed))
     drawn, _ = mixed.draws(0, 6000)
     for ranks in (2, 3, 4, 8):
         for rank in range(ranks):
@@ -186,14 +190,14 @@ def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
 
 
 def test_which_dataset_comes_first_is_even() -> None:
-    first = [walk(Rates.constant([0.5, 0.5]), 1, seed)[0][0] for seed in range(400)]
+    first = [walk(constant([0.5, 0.5]), 1, seed)[0][0] for seed in range(400)]
     assert 150 < sum(first) < 250
 
 
 def test_another_dataset_moves_no_turn_of_the_others_past_each_other() -> None:
     """The others come in the same order, as long as their shares to each other are the same."""
-    two = Interleaving(Rates.constant([0.6, 0.4]), keys_of(2))
-    three = Interleaving(Rates.constant([0.3, 0.2, 0.5]), keys_of(3))
+    two = Interleaving(constant([0.6, 0.4]), keys_of(2))
+    three = Interleaving(constant([0.3, 0.2, 0.5]), keys_of(3))
     drawn, turns = three.draws(0, 4000)
     old = drawn < 2
     expected = two.draws(0, int(old.sum()))
@@ -277,19 +281,19 @@ def test_a_dataset_of_one_sample_is_drawn_in_every_turn() -> None:
 @pytest.mark.parametrize(
     ("starts", "first", "last", "told"),
     [
-        ([0], [[0.5, 0.5], [0.5, 0.5]], None, "do not fit each other"),
+        ([0], [[0.5, 0.5], [0.5, 0.5]], None, "of one form"),
         ([1], [[1.0]], None, "begin at 0"),
-        ([0, 5, 5], [[1.0], [1.0], [1.0]], None, "begin at 0 and ascend"),
+        ([0, 5, 5], [[1.0], [1.0], [1.0]], None, "ascend"),
         ([0], [[0.7, 0.7]], None, "together are 1"),
-        ([0], [[1.5, -0.5]], None, "none is below 0"),
-        ([0], [[np.nan, 1.0]], None, "together are 1"),
-        ([0], [[0.5, 0.5]], [[0.4, 0.6]], "its rates are constant"),
+        ([0], [[1.5, -0.5]], None, "negative"),
+        ([0], [[np.nan, 1.0]], None, "negative"),
+        ([0], [[0.5, 0.5]], [[0.4, 0.6]], "no end"),
     ],
 )
 def test_impossible_rates_are_refused(starts: Any, first: Any, last: Any, told: str) -> None:
     begin = np.array(first)
     end = begin if last is None else np.array(last)
-    with pytest.raises(PlanError, match=re.escape(told)):
+    with pytest.raises(AssertionError, match=told):
         Rates(starts=np.array(starts), first=begin, last=end)
 
 
@@ -313,7 +317,7 @@ def test_random_mixtures_keep_their_shares(
     datasets: int, seed: int, start: int, data: st.DataObject
 ) -> None:
     weights = np.random.default_rng(seed).dirichlet(np.full(datasets, 0.3))
-    mixed = Interleaving(Rates.constant(weights.tolist()), keys_of(datasets, seed))
+    mixed = Interleaving(constant(weights.tolist()), keys_of(datasets, seed))
     drawn, turns = mixed.draws(start, start + 10_000)
     counts = Counter(drawn.tolist())
     assert all(abs(counts[n] / 10_000 - share) <= 0.001 for n, share in enumerate(weights.tolist()))

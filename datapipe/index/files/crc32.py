@@ -19,15 +19,10 @@ NOT_AS_INDEXED = (
 
 
 def prefix_sums(path: Path, ends: Iterable[int], *, start: int = 0) -> list[int | None]:
-    """Return checksums of the beginnings of a file.
+    """Return checksums of the beginnings of a file; one that is missing is empty.
 
-    Args:
-        path: of the file; one that is missing is empty.
-        ends: bytes of each beginning, ascending.
-        start: offset that they are counted from.
-
-    Returns:
-        A checksum for each of `ends`, None where the file is shorter.
+    `ends` are bytes of each, ascending, counted from `start`. A checksum is None where the file is
+    shorter.
     """
     sums: list[int | None] = []
     total = at = 0

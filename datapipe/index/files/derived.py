@@ -26,10 +26,8 @@ _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)  # of a dataset's own fol
 def cache_folder() -> Path:
     """Return the folder for derived files of datasets whose own folder cannot be written.
 
-    The user's cache folder, or one in the system's temporary folder where that cannot be written.
-
-    Raises:
-        DatapipeError: there is neither.
+    The user's cache folder, or one in the system's temporary folder where that cannot be written;
+    DatapipeError if there is neither.
     """
     own = None
     try:
@@ -65,13 +63,9 @@ def open_or_build(
 ) -> T:
     """Open derived files, or build them: in `home`, or in the cache if that cannot be written.
 
-    Args:
-        home: folder of the dataset's index.
-        name: of the folder of the files, relative to `home`.
-        fingerprint: of the dataset.
-        content: of the folder, for a warning.
-        open_at: returns None where there is nothing that can be used.
-        build: makes the files in a folder and returns them opened.
+    `name` is the folder's, relative to `home`; a warning calls its content `content`. `open_at`
+    returns None where there is nothing that can be used, and `build` makes the files and returns
+    them opened.
 
     Raises:
         DatapipeError: neither folder can be written.
@@ -111,12 +105,9 @@ def new_folder(
 ) -> Iterator[Path]:
     """Make a folder that appears under its name, whole, when the block ends without an error.
 
-    Several processes may do this at once. An older or damaged folder of that name is removed.
-
-    Args:
-        folder: its name.
-        is_current: whether `folder` is what was to be made: another process was quicker.
-        within: where it is made, on the same disk; beside `folder` by default.
+    Several processes may do this at once. An older or damaged folder of that name is removed,
+    unless `is_current`: then another process was quicker. It is made `within` a folder of the same
+    disk.
     """
     within = within or folder.parent
     within.mkdir(parents=True, exist_ok=True)
@@ -139,13 +130,9 @@ def new_folder(
 
 
 def write_about(path: Path, about: dict[str, Any], *, compared: Iterable[str] = ()) -> None:
-    """Write the description of a folder into it.
+    """Write the description of a folder into it; `about` has a `version`.
 
-    Args:
-        path: of the description.
-        about: what it says, with a `version`.
-        compared: names of files whose checksums are compared whenever the description is read. Of
-            all others the size is.
+    Checksums of the files `compared` are compared whenever it is read; of all others the size is.
     """
     sizes = {file.name: file.stat().st_size for file in sorted(path.parent.iterdir())}
     sums = {name: prefix_sums(path.with_name(name), [sizes[name]])[0] for name in compared}

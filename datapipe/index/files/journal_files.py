@@ -16,18 +16,8 @@ class JournalFiles:
     """A journal of sealed lines and a file of rejects, both open to append to.
 
     What is behind the sizes given was written after the last line of the journal that counts, and
-    is cut off.
-
-    Args:
-        rejects, journal: their paths.
-        journal_size: bytes of the journal that count.
-        head: first line of a new journal; None for one that is continued.
-
-    Attributes:
-        rejects_size, rejects_crc32: bytes of the rejects, and their checksum.
-
-    Raises:
-        OSError: they cannot be written; none is left open.
+    is cut off. `head` is the first line of a new journal. The sizes and checksums of the rejects
+    grow with them. OSError if a file cannot be written; none is left open then.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from datapipe.errors import IndexMismatch
 
@@ -16,9 +16,8 @@ logger = logging.getLogger(__name__)
 def lock_file(path: Path, work: str) -> IO[bytes]:
     """Lock a file, waiting for the process that holds it; closing the file releases it.
 
-    Args:
-        path: of the file. It is created, with its folder; its holder may remove both.
-        work: of the holder, for messages, such as "counts tokens".
+    The file is created, with its folder; its holder may remove both. Messages name the `work` of
+    the holder, such as "counts tokens".
 
     Raises:
         IndexMismatch: files cannot be locked there.
@@ -31,30 +30,37 @@ def lock_file(path: Path, work: str) -> IO[bytes]:
         except FileNotFoundError:  # its holder has just removed the folder
             continue
         try:
-            _wait_for(file, path, work)
-            if _is_at(file, path):
+            if not try_lock(file):
+                logger.warning("another process %s in %s; waiting for it", work, path.parent)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if is_at(file, path):
                 return file
+        except OSError as error:
+            file.close()
+            raise IndexMismatch(
+                f"{path}: files here cannot be locked ({error.strerror}), so two processes could "
+                "write the same files; mount the file system with locks, or copy the dataset to "
+                "another one"
+            ) from error
         except BaseException:
             file.close()
             raise
         file.close()
 
 
-def _wait_for(file: IO[bytes], path: Path, work: str) -> None:
+def try_lock(file: IO[Any] | int) -> bool:
+    """Lock an open file or folder; return False if another process holds it.
+
+    OSError if files cannot be locked there.
+    """
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.warning("another process %s in %s; waiting for it", work, path.parent)
-            fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError as error:
-        raise IndexMismatch(
-            f"{path}: files here cannot be locked ({error.strerror}), so two processes could write "
-            "the same files; mount the file system with locks, or copy the dataset to another one"
-        ) from error
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
-def _is_at(file: IO[bytes], path: Path) -> bool:
+def is_at(file: IO[Any], path: Path) -> bool:
     """Return True if an open file is the one at `path`, which its holder may have removed."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())

@@ -18,15 +18,11 @@ class MixtureColumn:
     Indexing it with an integer, a slice or an array of integers returns plain values. A part is
     asked for when values of it are needed.
 
-    Args:
-        parts: return the column of each dataset.
-        edges: int64 [parts + 1], index of the first value of each part, and the length.
-        dtype: of the values.
-        shifts: int64 [parts], added to the values of each part; None for nothing. Offsets become
-            offsets into another column of the mixture by it. A part of offsets has one value more
-            than `edges` say: the first of the next part stands for it.
-        codes: of parts whose values are numbers of names, the new number of each old one; None for
-            plain values.
+    `edges` are int64 [parts + 1], index of the first value of each part, and the length. `shifts`,
+    int64 [parts], are added to the values of each part: offsets become offsets into another column
+    of the mixture. A part of offsets has one value more than `edges` say: the first of the next
+    part stands for it. `codes` are, for parts whose values are numbers of names, the new number of
+    each.
 
     Examples:
         >>> parts = [np.array([1, 2]), np.array([3])]
@@ -69,8 +65,7 @@ class MixtureColumn:
     def read(self, numbers: Int64, width: int = 1) -> Values:
         """Return `width` values from each number on, as `gather` reads them: [n, width].
 
-        Raises:
-            IndexError: a number is out of range.
+        IndexError if a number is out of range.
         """
         return self._each(numbers, width, read_values)
 
@@ -93,18 +88,10 @@ class MixtureColumn:
 def split_by_part(
     edges: Int64, numbers: Int64, *, offsets: bool = False
 ) -> list[tuple[int, Any, Int64]]:
-    """Split numbers by the part that holds each.
+    """Split numbers, int64 [n], by the part of `edges` that holds each; IndexError if none does.
 
-    Args:
-        edges: int64 [parts + 1].
-        numbers: int64 [n], below `edges[-1]`; with `offsets` up to it.
-
-    Returns:
-        For each part with some of them, in order: its number, the places of its numbers (an index),
-        and the numbers less the part's first.
-
-    Raises:
-        IndexError: a number is out of range.
+    Return for each part with some of them, in order: its number, the places of its numbers (an
+    index), and the numbers less the part's first. With `offsets`, numbers go up to `edges[-1]`.
     """
     if not len(numbers):
         return []

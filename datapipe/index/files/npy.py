@@ -36,13 +36,9 @@ def header(dtype: str, length: int, row: tuple[int, ...] = ()) -> bytes:
 class NpyFile:
     """A file that grows at its end; its length is filled in when it is closed.
 
-    Args:
-        path: of the file.
-        dtype: of its values, in NumPy's notation.
-        row: shape of an item.
-        length: items to keep of what the file holds; 0 for a new file.
-        end: the last of these items in a file of offsets.
-        crc32: checksum of these items; it is kept up to date. None for no checksum.
+    `dtype` is in NumPy's notation, `row` the shape of an item. `length` items of what the file
+    holds are kept, 0 for a new file; `end` is the last of them in a file of offsets, and `crc32`
+    their checksum, which is kept up to date unless it is None.
     """
 
     def __init__(
@@ -120,15 +116,10 @@ def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
 
 
 class MappedValues(np.ndarray):
-    """Values of a file, with what it takes to map them again.
+    """Values of a file, with what it takes to map them again."""
 
-    Attributes:
-        path: of the file.
-        start: offset of the first value in it.
-    """
-
-    path: str | os.PathLike[str]
-    start: int
+    path: str | os.PathLike[str]  # of the file
+    start: int  # offset of the first value in it
 
 
 def map_values(
@@ -178,11 +169,7 @@ def map_file(path: str | os.PathLike[str]) -> UInt8:
 
 
 def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
-    """Map a file that `NpyFile` wrote, for reading.
-
-    Raises:
-        IndexMismatch: it holds something else.
-    """
+    """Map a file that `NpyFile` wrote, for reading; IndexMismatch if it holds something else."""
     try:
         length = _length(path, dtype, row)
     except ValueError:

@@ -12,18 +12,10 @@ _SLOW = 20e-6  # seconds a read, above which the disk is read and not the page c
 
 
 def read_at(path: str | os.PathLike[str], offsets: Sequence[int], size: int) -> Iterator[bytes]:
-    """Yield `size` bytes from each offset of a file, fewer at its end.
+    """Yield `size` bytes from each offset of a file, fewer at its end; rising offsets are faster.
 
     Where reads are slow, 1,024 of them are announced to the kernel before the first is made, so
-    that a disk serves them together.
-
-    Args:
-        path: of the file.
-        offsets: in bytes. In rising order a disk is faster.
-        size: bytes of a read.
-
-    Raises:
-        OSError: the file cannot be read.
+    that a disk serves them together. OSError if the file cannot be read.
     """
     slow = False
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -13,21 +13,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class RawFormat:
-    """A format of raw images.
+    """A format of raw images."""
 
-    Attributes:
-        name: as messages call it.
-        extensions: in lower case.
-        becomes: "kept" as it is; re-encoded as "png", without loss, or as "jpg"; "" if rejected.
-        plugin: what Pillow calls it; "HEIF" is read by pillow-heif.
-        marks: what its files begin with; none if only the extension tells it.
-    """
-
-    name: str
-    extensions: tuple[str, ...]
+    name: str  # as messages call it
+    extensions: tuple[str, ...]  # in lower case
+    # "kept" as it is; re-encoded as "png", without loss, or as "jpg"; "" if rejected
     becomes: Literal["kept", "png", "jpg", ""]
-    plugin: str = ""
-    marks: tuple[bytes, ...] = ()
+    plugin: str = ""  # what Pillow calls it; "HEIF" is read by pillow-heif
+    marks: tuple[bytes, ...] = ()  # what its files begin with; none if only the extension tells it
 
 
 _RARE = "rare"  # called by their extensions in messages

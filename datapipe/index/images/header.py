@@ -78,23 +78,18 @@ class NeedMoreData(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """Header facts of one image.
+    """Header facts of one image."""
 
-    Attributes:
-        format: extension by content: "jpg", "png", "webp", ...
-        width, height: pixels as stored, before orientation.
-        orientation: 1 to 8, as EXIF numbers them, from EXIF or XMP; 1 where none is given. A TIFF
-            always has 1, and the sides of the upright image, since Pillow turns it while loading.
-        components: colour components of a JPEG (1, 3 or 4), 0 for other formats.
-        scalable: whether libjpeg can scale it down while decoding: a Huffman-coded DCT JPEG of 8
-            bits. Asked to scale a lossless JPEG, libjpeg-turbo 3.1 writes past its output.
-    """
-
-    format: str
+    format: str  # extension by content: "jpg", "png", "webp", ...
+    # `width`, `height`: pixels as stored, before orientation
     width: int
     height: int
+    # 1 to 8, as EXIF numbers them, from EXIF or XMP; 1 where none is given. A TIFF always has 1,
+    # and the sides of the upright image, since Pillow turns it while loading.
     orientation: int = 1
-    components: int = 0
+    components: int = 0  # colour components of a JPEG (1, 3 or 4), 0 for other formats
+    # Whether libjpeg can scale it down while decoding: a Huffman-coded DCT JPEG of 8 bits. Asked to
+    # scale a lossless JPEG, libjpeg-turbo 3.1 writes past its output.
     scalable: bool = False
 
     @property
@@ -131,10 +126,7 @@ def is_stored_image(ext: str) -> bool:
 
 
 def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
-    """Read the header of an encoded image.
-
-    Args:
-        data: the encoded image or, with `complete=False`, its first bytes.
+    """Read the header of an encoded image or, with `complete=False`, of its first bytes.
 
     Raises:
         DecodeError: `data` is no image of a known format.

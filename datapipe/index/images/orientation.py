@@ -39,9 +39,7 @@ _ORDERS = {
 def orientation(exif: Data | None, xmp: Data | None = None) -> int:
     """Return the orientation, 1 to 8, that an EXIF block and an XMP packet amount to.
 
-    Args:
-        exif: the TIFF structure, with or without the prefix that JPEG has; None if there is none.
-        xmp: the packet; None if there is none.
+    The block is the TIFF structure, with or without the prefix that JPEG has.
     """
     info: dict[str, bytes] = {}
     if exif is not None:
@@ -66,10 +64,8 @@ def orientation_of_info(info: Mapping[Any, Any]) -> int:
 def orientation_of_png(data: Data, chunks: Iterable[tuple[bytes, int, int]]) -> int:
     """Return the orientation, 1 to 8, that chunks of a PNG amount to.
 
-    Args:
-        data: the PNG.
-        chunks: (type, first byte of the content, length) of each eXIf chunk, and of each text chunk
-            whose keyword is one of `PNG_KEYWORDS`.
+    `chunks` are (type, first byte of the content, length) of each eXIf chunk, and of each text
+    chunk whose keyword is one of `PNG_KEYWORDS`.
     """
     try:
         file = io.BytesIO(data)

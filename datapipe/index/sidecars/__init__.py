@@ -42,12 +42,7 @@ def write_sidecars(
 
     Memory stays at one shard's index. A file appears whole or not at all, those of the whole
     dataset last. What a person may have set (Energon's `dataset.yaml` and `split.yaml`) is kept.
-
-    Args:
-        folder: where the shards are and the sidecars go.
-        manifest: of these shards.
-        kinds: some of `KINDS`.
-        home: where the Parquet indexes are; by default `folder`.
+    `home` has the Parquet indexes; by default it is `folder`.
 
     Raises:
         IndexMismatch: an index is missing or not that of the manifest, a shard holds what a reader

@@ -19,15 +19,8 @@ from datapipe.index.tar.headers import TarScanner
 def as_in_tar(path: Path, table: pa.Table) -> tuple[pa.Table, str]:
     """Return an index with the extensions that its tar has, and a member that it lacks.
 
-    Args:
-        path: of the tar, of which only headers are read.
-        table: its index.
-
-    Returns:
-        The index, and the name of the first member of a sample that is not in it; "" without any.
-
-    Raises:
-        StoreError: the tar is missing, damaged or cut off.
+    The latter is the first member of a sample that is not in the index; "" without any. Only
+    headers of the tar are read; StoreError if it is missing, damaged or cut off.
     """
     listed = set(pc.list_flatten(table["offset"]).to_pylist())
     exts: dict[int, set[str]] = defaultdict(set)  # a hard link has the offset of another

@@ -29,21 +29,15 @@ _LONGEST = 100  # characters of a path that a message shows
 
 
 class Content(NamedTuple):
-    """Content of one member.
+    """Content of one member."""
 
-    Attributes:
-        ext: everything behind the first dot of its name.
-        kind: "image", "text" or "json"; "" if no loader reads it.
-        form: extension that an image of another name would have, such as "jpg".
-        medium: "a video", "an image (TGA)" and the like, if no loader reads it; "" of a text with
-            another use, such as a class number.
-        converted: True for an image that packing re-encodes, and that is not read in place.
-    """
-
-    ext: str
-    kind: Kind
-    form: str = ""
+    ext: str  # everything behind the first dot of its name
+    kind: Kind  # "image", "text" or "json"; "" if no loader reads it
+    form: str = ""  # extension that an image of another name would have, such as "jpg"
+    # "a video", "an image (TGA)" and the like, if no loader reads it; "" of a text with another
+    # use, such as a class number
     medium: str = ""
+    # True for an image that packing re-encodes, and that is not read in place
     converted: bool = False
 
     @property
@@ -160,11 +154,7 @@ def named_image(record: Any) -> str:
 
 
 def refuse_missing_image(record: Any) -> None:
-    """Refuse the JSON of a sample without images if it names or holds one.
-
-    Raises:
-        MissingMember: it does.
-    """
+    """Raise MissingMember for the JSON of a sample without images if it names or holds one."""
     if field := named_image(record):
         value = record[field]
         raise MissingMember(

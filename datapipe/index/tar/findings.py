@@ -25,10 +25,7 @@ class MemberCounts:
     def keep(self, ext: str, what: str, name: str) -> None:
         """Count a member that stays in its sample and that no loader reads.
 
-        Args:
-            ext: extension of the member.
-            what: content of the member, such as "sound"; "" of a text with another use.
-            name: name of the member.
+        `what` it is, such as "sound", is "" for a text with another use.
         """
         self._kept.add(f"`{ext}`, {what}" if what else f"`{ext}`", name)
 

@@ -27,17 +27,11 @@ _REMEDY = "give every sample a name of its own"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The members of one sample.
+    """The members of one sample."""
 
-    Attributes:
-        key: what their names begin with.
-        number: 1, or which one of the samples of this key it is.
-        members: in the order of the tar.
-    """
-
-    key: str
-    number: int
-    members: list[TarMember]
+    key: str  # what their names begin with
+    number: int  # 1, or which one of the samples of this key it is
+    members: list[TarMember]  # in the order of the tar
 
     @property
     def name(self) -> str:
@@ -47,14 +41,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The samples of a tar, and the members that are in none of them.
+    """The samples of a tar, and the members that are in none of them."""
 
-    Attributes:
-        samples: in order of their first members.
-        left_out: (name, reason) of every member that no sample has, but for what is no data.
-    """
-
-    samples: list[Group] = field(default_factory=list)
+    samples: list[Group] = field(default_factory=list)  # in order of their first members
+    # (name, reason) of every member that no sample has, but for what is no data
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
 

@@ -34,29 +34,20 @@ _COMPRESSED = {
 
 @dataclass(frozen=True, slots=True)
 class TarMember:
-    """A regular file inside a tar.
+    """A regular file inside a tar."""
 
-    Attributes:
-        name: its path in the tar.
-        offset, size: position and number of its bytes.
-        start: its first bytes, where `contents.with_starts` read them.
-    """
-
-    name: str
+    name: str  # its path in the tar
+    # `offset`, `size`: position and number of its bytes
     offset: int
     size: int
-    start: bytes = b""
+    start: bytes = b""  # its first bytes, where `contents.with_starts` read them
 
 
 class TarScanner:
     """An iterator over the regular files of one tar, which can be read on the way.
 
     Use as a context manager. Hard links are members like the files they link to. `unread` lists
-    other members, apart from folders, as (name, reason).
-
-    Args:
-        path: of the tar.
-        window: bytes that are read at once.
+    other members, apart from folders, as (name, reason). `window` bytes are read at once.
 
     Raises:
         StoreError: the file is compressed, damaged, empty or cut off.
@@ -90,11 +81,7 @@ class TarScanner:
         return self._window[:size]
 
     def checksum(self, member: TarMember) -> int:
-        """Return the crc32 of a member's data; reads all of it.
-
-        Raises:
-            StoreError: the file was cut off since it was opened.
-        """
+        """Return the crc32 of a member's data, all of it; StoreError if the file was cut off."""
         at, end, value = member.offset, member.offset + member.size, 0
         while at < end:
             if not self._window_start <= at < self._window_start + len(self._window):

@@ -123,11 +123,7 @@ def index_shards(
 
 
 def _refuse_packed(tars: Tars) -> None:
-    """Refuse a folder of several packed datasets, such as `train/` and `val/`.
-
-    Raises:
-        IndexMismatch: it is one, and its tars were not listed one by one.
-    """
+    """Raise IndexMismatch for a folder of several packed datasets, such as `train/` and `val/`."""
     below = sorted({path.parent for path in tars.shards if not tars.listed} - {tars.folder})
     with_manifest = [folder for folder in below if (folder / MANIFEST).exists()]
     packed = [folder for folder in with_manifest if not read_manifest(folder).foreign]
@@ -225,12 +221,7 @@ def scan_shard(
 ) -> tuple[list[Row], Findings]:
     """Return the rows of one foreign shard called `name`, and what a person should know of it.
 
-    Args:
-        path: of the shard.
-        name: of the shard.
-        ignore: patterns of members that are left out.
-        progress: counts samples and bytes.
-        stop: once it is set, ends the scan early with the samples found so far.
+    Once `stop` is set, the scan ends early with the samples found so far.
 
     Raises:
         IndexMismatch: most of its samples hold what a loader does not read.

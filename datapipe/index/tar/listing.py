@@ -34,19 +34,12 @@ _FILE = re.compile(r"file:(//(localhost)?)?(?=/)")
 
 @dataclass(frozen=True, kw_only=True)
 class Tars:
-    """Tars that someone else wrote.
+    """Tars that someone else wrote."""
 
-    Attributes:
-        name: what a user calls them.
-        folder: what the names of shards are relative to.
-        shards: in order.
-        listed: whether they were named one by one, and not by their folder.
-    """
-
-    name: str
-    folder: Path
-    shards: tuple[Path, ...]
-    listed: bool
+    name: str  # what a user calls them
+    folder: Path  # what the names of shards are relative to
+    shards: tuple[Path, ...]  # in order
+    listed: bool  # whether they were named one by one, and not by their folder
 
     def names(self) -> list[str]:
         """Return the names of the shards, relative to the folder, with forward slashes."""

@@ -52,28 +52,19 @@ class TokenColumns:
     Tokens of images are left out: how many an image has depends on its size and on the model. The
     places of sample `i` are `sample_image_at[i]` to `sample_image_at[i + 1]`, its spans of labels
     `sample_label[i]` to `sample_label[i + 1]`.
-
-    Attributes:
-        folder: where they are.
-        digest: of tokenizer and template, hex.
-        image_wrap: text tokens before and after an image that belong to it.
-        failed: samples whose text cannot be used; `failures.jsonl` in `folder` says why.
-        text_tokens: int32 [N]; -1 where the text cannot be used.
-        label_tokens: int32 [N], trained tokens that something stands before, images included.
-        sample_image_at, sample_label: int64 [N + 1].
-        image_at: int32 [P], number of the sample's text tokens before each of its images.
-        label_start, label_stop: int32 [S], runs of trained tokens, counted in text tokens.
     """
 
-    folder: Path
-    digest: str
-    image_wrap: tuple[int, int]
-    failed: int
-    text_tokens: Int32
-    label_tokens: Int32
+    folder: Path  # where they are
+    digest: str  # of tokenizer and template, hex
+    image_wrap: tuple[int, int]  # text tokens before and after an image that belong to it
+    failed: int  # samples whose text cannot be used; `failures.jsonl` in `folder` says why
+    text_tokens: Int32  # int32 [N]; -1 where the text cannot be used
+    label_tokens: Int32  # int32 [N], trained tokens that something stands before, images included
+    # `sample_image_at`, `sample_label`: int64 [N + 1]
     sample_image_at: Int64
-    image_at: Int32
+    image_at: Int32  # int32 [P], number of the sample's text tokens before each of its images
     sample_label: Int64
+    # `label_start`, `label_stop`: int32 [S], runs of trained tokens, counted in text tokens
     label_start: Int32
     label_stop: Int32
 
@@ -86,8 +77,7 @@ class TokenColumns:
 def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | None:
     """Map the token columns of the dataset whose index is in `home`, or in the cache folder.
 
-    Returns:
-        None where they were not counted yet, or were for another content, or are damaged.
+    None where they were not counted yet, or were for another content, or are damaged.
     """
     name = token_folder(digest)
     for folder in (home / name, cached_home(manifest.fingerprint) / name):

@@ -54,18 +54,11 @@ def open_or_count(
 
     One process counts, others that share the folder wait for it. If it dies, however it does, one
     of them continues with the shards that are missing. Shards that a dataset had before it grew are
-    not counted again.
-
-    Args:
-        home: where the index is; where it cannot be written, the user's cache folder is used.
-        manifest: of the dataset.
-        digest: of tokenizer and template, hex.
-        image_wrap: text tokens before and after an image that belong to it.
-        count: writes the parts of the shards whose numbers it is given.
+    not counted again. If `home` cannot be written, the user's cache folder is used. `count` writes
+    the parts of the shards whose numbers it is given; those that it wrote before an error stay.
 
     Raises:
         IndexMismatch: the files hold something else than their names say.
-        Exception: whatever `count` lets through; the parts it wrote stay.
     """
     for _ in range(_ATTEMPTS):
         found = open_tokens(home, manifest, digest)

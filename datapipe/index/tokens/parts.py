@@ -40,41 +40,27 @@ _SUFFIX = ".npz"
 
 
 class TextFailure(NamedTuple):
-    """A sample whose text cannot be used.
+    """A sample whose text cannot be used."""
 
-    Attributes:
-        key: of the sample.
-        reason: why, for a person.
-        member: the file at fault, where it is one.
-    """
-
-    key: str
-    reason: str
-    member: str = ""
+    key: str  # of the sample
+    reason: str  # why, for a person
+    member: str = ""  # the file at fault, where it is one
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPart:
-    """Token counts of n successive samples.
+    """Token counts of n successive samples."""
 
-    Attributes:
-        text_tokens: int32 [n], tokens without those of images; -1 where the text cannot be used.
-        label_tokens: int32 [n], tokens that are predicted.
-        places: int64 [n], how many items of `image_at` each sample has.
-        image_at: int32, number of text tokens before each image.
-        spans: int64 [n], how many items of `label_start` and `label_stop` each sample has.
-        label_start, label_stop: int32, runs of trained text tokens.
-        failures: in the order of the samples.
-    """
-
+    # int32 [n], tokens without those of images; -1 where the text cannot be used
     text_tokens: Int32
-    label_tokens: Int32
-    places: Int64
-    image_at: Int32
-    spans: Int64
+    label_tokens: Int32  # int32 [n], tokens that are predicted
+    places: Int64  # int64 [n], how many items of `image_at` each sample has
+    image_at: Int32  # int32, number of text tokens before each image
+    spans: Int64  # int64 [n], how many items of `label_start` and `label_stop` each sample has
+    # `label_start`, `label_stop`: int32, runs of trained text tokens
     label_start: Int32
     label_stop: Int32
-    failures: tuple[TextFailure, ...] = ()
+    failures: tuple[TextFailure, ...] = ()  # in the order of the samples
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -99,11 +85,9 @@ def join_parts(parts: Sequence[TokenPart]) -> TokenPart:
 
 
 class PartFiles:
-    """Parts of a count, a file a shard.
+    """Parts of a count, a file a shard, in a folder that may hold other things.
 
-    Args:
-        folder: where they are; it may hold other things.
-        digest: of the tokenizer and the template that they are counted with.
+    `digest` is of the tokenizer and the template.
     """
 
     def __init__(self, folder: Path, digest: str) -> None:

@@ -15,32 +15,24 @@ _CHUNK = 1 << 22  # samples looked at together, so that columns of any length st
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Spread of the numbers of tokens over samples.
+    """Spread of the numbers of tokens over samples."""
 
-    Attributes:
-        total, mean: over all of them.
-        p50, p90, p99: percentiles, each the least number that so many percent do not exceed.
-        most: the largest.
-    """
-
+    # `total`, `mean`: over all of them
     total: int
     mean: float
+    # `p50`, `p90`, `p99`: percentiles, each the least number that so many percent do not exceed
     p50: int
     p90: int
     p99: int
-    most: int
+    most: int  # the largest
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenStats:
-    """Token counts of a dataset; images are not among them.
+    """Token counts of a dataset; images are not among them."""
 
-    Attributes:
-        failed: samples whose text cannot be used; the rest leaves them out.
-        text, labels: tokens of a sample, and those of them that are predicted.
-    """
-
-    failed: int
+    failed: int  # samples whose text cannot be used; the rest leaves them out
+    # `text`, `labels`: tokens of a sample, and those of them that are predicted
     text: Spread
     labels: Spread
 

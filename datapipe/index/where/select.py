@@ -18,8 +18,7 @@ from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
 from datapipe.index.files.npy import NpyFile, map_plain
-from datapipe.index.where.evaluate import evaluate, holds
-from datapipe.index.where.syntax import Where, clip
+from datapipe.index.where.evaluate import Where, clip, evaluate, holds
 from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
 
@@ -31,16 +30,11 @@ _MOST_TERMS = 8  # shown in a message
 
 
 class Selected(NamedTuple):
-    """The samples that take part.
+    """The samples that take part."""
 
-    Attributes:
-        bits: uint8 [ceil(N / 8)], memory-mapped; sample `i` is bit `i % 8` from the lowest of byte
-            `i // 8`.
-        digest: sha256 of `bits`, hex.
-    """
-
+    # uint8 [ceil(N / 8)], memory-mapped; sample `i` is bit `i % 8` from the lowest of byte `i // 8`
     bits: UInt8
-    digest: str
+    digest: str  # sha256 of `bits`, hex
 
 
 def select_where(
@@ -59,13 +53,9 @@ def select_where(
     compares checksums; a damaged one is found again. Several processes may do this at once.
 
     Args:
-        where: None for all samples.
-        columns: of the dataset.
         extra: see `Span`.
         keep: one more condition: bool [stop - start] of a slice of samples, given for which of them
             `where` holds.
-        folder: where answers are kept; made where it is missing.
-        fingerprint: of the dataset's manifest.
         identity: what `extra` and `keep` depend on beside the dataset.
 
     Raises:
@@ -139,7 +129,12 @@ class _Scan:
 
 def _build(folder: Path, scan: _Scan) -> Selected:
     with new_folder(folder, lambda: _open(folder) is not None) as temporary:
-        count = _write(temporary / _BITS, scan)
+        count = 0
+        with closing(NpyFile(temporary / _BITS, "|u1")) as file:
+            for span in scan.spans():
+                kept = scan.kept(span)
+                file.append(np.packbits(kept, bitorder="little"))
+                count += int(kept.sum())
         if not count:
             raise scan.nothing()
         bits: UInt8 = map_plain(temporary / _BITS, "|u1")
@@ -154,17 +149,6 @@ def _build(folder: Path, scan: _Scan) -> Selected:
     found = _open(folder)
     assert found, f"{folder} was written and cannot be read"
     return found
-
-
-def _write(path: Path, scan: _Scan) -> int:
-    """Write the bitmap; return the number of selected samples."""
-    count = 0
-    with closing(NpyFile(path, "|u1")) as file:
-        for span in scan.spans():
-            kept = scan.kept(span)
-            file.append(np.packbits(kept, bitorder="little"))
-            count += int(kept.sum())
-    return count
 
 
 def _open(folder: Path) -> Selected | None:

@@ -16,8 +16,8 @@ from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.schedule.run_options import OnError
 from datapipe.loader.schedule.state import Run
-from datapipe.plan.random_keys import RandomKeys
 from datapipe.plan.steps import Share
+from datapipe.plan.units import RandomKeys
 from datapipe.store.mixture_arrays import MixtureArrays
 from datapipe.store.protocol import Fetch, Store
 

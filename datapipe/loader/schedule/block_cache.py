@@ -26,11 +26,8 @@ class BlockFolder:
     """Folder of planned blocks that ranks share, so that one of them does the work.
 
     The ranks of a run come to a block at the same moment. The first one claims it by a file beside
-    the block's, and the others wait until the claim is removed, or its rank seems to be dead.
-
-    Args:
-        folder: may be shared by any number of processes and machines, and by other plans.
-        identity: of dataset, selection and options; it names the files.
+    the block's, and the others wait until the claim is removed, or its rank seems to be dead. Any
+    number of processes, machines and plans may share the folder; `identity` names the plan's files.
     """
 
     def __init__(self, folder: Path, identity: str) -> None:
@@ -38,12 +35,19 @@ class BlockFolder:
 
     def get(self, epoch: int, block: int, before: int, plan: Callable[[], Units]) -> Units:
         """Return a block that a rank has planned, or plan it for all of them."""
-        path = self._path(epoch, block, before)
+        path = self._folder / f"epoch-{epoch}" / f"{block:08d}-{before}.npz"
         claim = path.with_suffix(".claim")
         end = time.monotonic() + _PATIENCE
         while (units := _load(path)) is None:
             if _claimed(claim) or time.monotonic() > end:
-                return _planned_for_all(path, claim, plan)
+                try:
+                    units = _load(path)  # the rank that had claimed it may have finished since
+                    if units is None:
+                        units = plan()
+                        _save(path, units)
+                    return units
+                finally:
+                    _remove(claim)
             while claim.exists() and time.monotonic() <= end:
                 time.sleep(_POLL)
         return units
@@ -59,19 +63,9 @@ class BlockFolder:
             except OSError:
                 logger.debug("%s is still in use", folder)
 
-    def _path(self, epoch: int, block: int, before: int) -> Path:
-        return self._folder / f"epoch-{epoch}" / f"{block:08d}-{before}.npz"
-
 
 class PlannedBlocks:
-    """Blocks of one epoch; the next one is planned in a thread while one is used.
-
-    For one thread.
-
-    Args:
-        folder: of shared blocks; None for none.
-        ahead: whether the next block is planned ahead.
-    """
+    """Blocks of one epoch, for one thread; with `ahead`, another plans the next one meanwhile."""
 
     def __init__(self, plan: EpochPlan, folder: BlockFolder | None, *, ahead: bool) -> None:
         self.plan = plan
@@ -118,17 +112,6 @@ class PlannedBlocks:
             return self.plan.lay_out(self.plan.form(block), block, before)
 
         return plan() if self._folder is None else self._folder.get(self.epoch, block, before, plan)
-
-
-def _planned_for_all(path: Path, claim: Path, plan: Callable[[], Units]) -> Units:
-    try:
-        units = _load(path)  # the rank that had claimed it may have finished since
-        if units is None:
-            units = plan()
-            _save(path, units)
-        return units
-    finally:
-        _remove(claim)
 
 
 def _load(path: Path) -> Units | None:

@@ -19,12 +19,9 @@ from datapipe.plan.steps import Exclusion
 def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]]:
     """Return the samples and ranges of units that `exclude=` names, and the plans of its steps.
 
-    A step is valid only in the plan that it was seen in.
-
-    Args:
-        exclude: keys of samples (str), in a mixture also "dataset:key", numbers of samples (int),
-            steps as `loader.plan.step` returns them, or such steps as dicts with `epoch`, `start`
-            and `stop`; one or several.
+    A step is valid only in the plan that it was seen in. `exclude` is one or several of: keys of
+    samples (str), in a mixture also "dataset:key", numbers of samples (int), steps as
+    `loader.plan.step` returns them, or such steps as dicts with `epoch`, `start` and `stop`.
 
     Raises:
         PlanError: it is none of these, or no sample has this key or number.

@@ -26,20 +26,16 @@ REASONS = ("where", "unusable", "overlong", "images", "empty", "limit")
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Samples that are too long or left out.
+    """Samples that are too long or left out."""
 
-    Attributes:
-        limit: tokens that a sample may have; None for no limit, or if those of the datasets of a
-            mixture differ.
-        overlong: samples with more tokens, images included, for which `where=` holds. They are cut,
-            or counted in `left_out`. None if no tokens were counted.
-        left_out: samples that take no part.
-        cut_images, cut_labels: images and label tokens that truncation removes.
-    """
-
+    # Tokens that a sample may have; None for no limit, or if those of the datasets of a mixture
+    # differ
     limit: int | None
+    # Samples with more tokens, images included, for which `where=` holds. They are cut, or counted
+    # in `left_out`. None if no tokens were counted.
     overlong: int | None
-    left_out: LeftOut
+    left_out: LeftOut  # samples that take no part
+    # `cut_images`, `cut_labels`: images and label tokens that truncation removes
     cut_images: int = 0
     cut_labels: int = 0
 
@@ -78,11 +74,7 @@ def look_at_lengths(dataset: Dataset, samples: SampleSelection, plan: PlanOption
         images += int((whole.images - sizes.images)[chosen].sum())
         labels += int((whole.labels - sizes.labels)[chosen].sum())
     return Lengths(
-        limit=text.limit,
-        overlong=overlong,
-        left_out=left_out,
-        cut_images=images,
-        cut_labels=labels,
+        limit=text.limit, overlong=overlong, left_out=left_out, cut_images=images, cut_labels=labels
     )
 
 

@@ -6,12 +6,13 @@ changed has a leg for each mixture since the epoch in which it was changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from datapipe.array_types import Int64
+from datapipe.array_types import Float64, Int64
 from datapipe.index.files.mixture_column import split_by_part
 from datapipe.loader.schedule.mixture.legs import Leg, Legs
 from datapipe.loader.schedule.mixture.part import MixturePart, key_of
@@ -19,28 +20,14 @@ from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges
-from datapipe.plan.random_keys import Identities, RandomKeys
 from datapipe.plan.rng import derive
-from datapipe.plan.units import PASS_BIT, Sizes, Units
-
-N = TypeVar("N", int, float)
+from datapipe.plan.units import PASS_BIT, Identities, RandomKeys, Sizes, Units
 
 _MIXTURE, _TIMES = 7, 1  # purposes of derived keys
 
 
 class Origin:
-    """Samples of a run over all of its epochs.
-
-    Args:
-        parts: the datasets that are there.
-        edges: int64 [parts + 1], number of the first sample of each.
-        legs: of the run.
-        plan: options of the order.
-
-    Attributes:
-        source: of the plan.
-        identities: of samples, for random numbers.
-    """
+    """Samples of a run over all epochs; `edges` int64 [parts + 1], first sample of each part."""
 
     def __init__(
         self, parts: Sequence[MixturePart], edges: Int64, legs: Legs, plan: PlanOptions
@@ -100,29 +87,29 @@ class Origin:
 
     def counts(self, epoch: int) -> dict[str, int]:
         """Return how often each part is drawn from in an epoch."""
-        return self._total(epoch, _DrawnLeg.counts, 0)
+
+        def drawn(order: Interleaving, start: int, stop: int) -> Int64:
+            return order.counts(stop) - order.counts(start)
+
+        return self._total(epoch, drawn)
 
     def asked(self, epoch: int) -> dict[str, float]:
         """Return how often the rates ask for each part in an epoch."""
-        return self._total(epoch, _DrawnLeg.asked, 0.0)
+        return self._total(epoch, Interleaving.ideal)
 
     def _total(
-        self, epoch: int, of_leg: Callable[[_DrawnLeg, int, int], dict[str, N]], zero: N
-    ) -> dict[str, N]:
-        total = {part.name: zero for part in self.parts}
-        for leg, start, stop in self._stretches(epoch):
-            for name, number in of_leg(leg, start, stop).items():
-                total[name] = total.get(name, zero) + number
-        return total
-
-    def _stretches(self, epoch: int) -> Iterator[tuple[_DrawnLeg, int, int]]:
-        """Yield each leg in an epoch, and its first draw there and that behind its last."""
+        self, epoch: int, measure: Callable[[Interleaving, int, int], Int64 | Float64]
+    ) -> dict[str, Any]:
+        """Add up what `measure` returns of each part in the draws of an epoch, leg by leg."""
         start, stop = self.legs.span(epoch)
         ends = [leg.start for leg in self.legs.legs[1:]] + [stop]
+        total: Counter[str] = Counter({part.name: 0 for part in self.parts})
         for leg, drawn, end in zip(self.legs.legs, self._drawn, ends, strict=True):
-            first, end = max(start, leg.start), min(end, stop)
+            first, end = max(start, leg.start) - leg.start, min(end, stop) - leg.start
             if first < end:
-                yield drawn, first, end
+                measured = measure(drawn.interleaving, first, end).tolist()
+                total.update(dict(zip(leg.parts, measured, strict=True)))
+        return dict(total)
 
 
 class _DrawnLeg:
@@ -139,13 +126,13 @@ class _DrawnLeg:
         self._parts = [part for _, part in found]
         self._firsts: Int64 = starts[[number for number, _ in found]]
         keys = [derive(plan.seed, _MIXTURE, _TIMES, key_of(name)) for name in leg.parts]
-        self._interleaving = Interleaving(leg.rates, keys)
+        self.interleaving = Interleaving(leg.rates, keys)
         self._states = list(leg.parts.values())
         self._orders: dict[int, DatasetOrder] = {}
 
     def draw(self, start: int, stop: int) -> Int64:
         first = self._leg.start
-        numbers, turns = self._interleaving.draws(start - first, stop - first)
+        numbers, turns = self.interleaving.draws(start - first, stop - first)
         if len(self._parts) == 1:
             return self._take(0, turns)
         # Small numbers are sorted four times as fast.
@@ -159,21 +146,11 @@ class _DrawnLeg:
         return samples
 
     def places(self, draw: int) -> dict[str, Cursor]:
-        turns = self._interleaving.counts(draw - self._leg.start).tolist()
+        turns = self.interleaving.counts(draw - self._leg.start).tolist()
         return {
             name: DatasetOrder(state.samples, self._plan, start=state.start).cursor(turn)
             for (name, state), turn in zip(self._leg.parts.items(), turns, strict=True)
         }
-
-    def counts(self, start: int, stop: int) -> dict[str, int]:
-        first = self._leg.start
-        drawn = self._interleaving.counts(stop - first) - self._interleaving.counts(start - first)
-        return dict(zip(self._leg.parts, drawn.tolist(), strict=True))
-
-    def asked(self, start: int, stop: int) -> dict[str, float]:
-        first = self._leg.start
-        asked = self._interleaving.ideal(start - first, stop - first)
-        return dict(zip(self._leg.parts, asked.tolist(), strict=True))
 
     def _take(self, number: int, turns: Int64) -> Int64:
         """Return the samples of a part at its turns, with their passes: int64 [n]."""

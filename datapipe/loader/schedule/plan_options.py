@@ -29,10 +29,8 @@ def resolve_plan(
 ) -> tuple[PlanOptions, int]:
     """Return the options of the plan, and the units that a rank takes in a step.
 
-    The arguments are those of `make_loader`.
-
-    Raises:
-        PlanError: they are impossible or contradict each other.
+    The arguments are those of `make_loader`; PlanError if they are impossible or contradict each
+    other.
     """
     check_ranks(0, world_size)
     _check_shapes(text, pack, batch, buckets=buckets, max_tokens=options["max_tokens"])
@@ -47,8 +45,9 @@ def resolve_plan(
     if plan.unit != "batch":
         plan = replace(plan, batch_size=None)
     if plan.needs_lengths and text is None:
+        given = "pack=" if plan.pack else "max_tokens=" if plan.max_tokens else "buckets="
         raise PlanError(
-            f"{_given(plan)} needs the number of tokens of every sample; give "
+            f"{given} needs the number of tokens of every sample; give "
             "text=TextSpec(tokenizer=..., template=...)"
         )
     if pack is not None and pack.static_shapes:
@@ -75,11 +74,7 @@ def resolve_plan(
 def _check_shapes(
     text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec, **others: Any
 ) -> None:
-    """Refuse constant shapes of padded batches where they would do nothing.
-
-    Raises:
-        PlanError: there are no padded batches, or they follow another length.
-    """
+    """Raise PlanError if constant shapes of padded batches would do nothing."""
     if not (given := batch.given()):
         return
     said = ", ".join(f"{name}={value}" for name, value in given.items())
@@ -120,8 +115,3 @@ def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptio
                 "give a larger pack, or max_images= where no sample has an image"
             )
     return replace(plan, max_samples=samples, max_images=images)
-
-
-def _given(plan: PlanOptions) -> str:
-    """Return the option that needs lengths."""
-    return "pack=" if plan.pack else "max_tokens=" if plan.max_tokens else "buckets="

@@ -17,22 +17,17 @@ from datapipe.plan.steps import Position, Step, walk
 
 @dataclass(frozen=True, kw_only=True)
 class RankView:
-    """Samples of one rank at a step.
-
-    Attributes:
-        keys, sources, datasets, samples: of each sample, in the order of the batch.
-        valid: false for repeats at the end of an epoch, and for excluded samples.
-        units: number of samples in each unit, such as each pack.
-        tokens, labels, images: of each sample; None if no tokens were counted.
-    """
+    """Samples of one rank at a step."""
 
     rank: int
+    # `keys`, `sources`, `datasets`, `samples`: of each sample, in the order of the batch
     keys: list[str]
     sources: list[str]
     datasets: list[str]
     samples: list[int]
-    valid: list[bool]
-    units: list[int]
+    valid: list[bool]  # false for repeats at the end of an epoch, and for excluded samples
+    units: list[int]  # number of samples in each unit, such as each pack
+    # `tokens`, `labels`, `images`: of each sample; None if no tokens were counted
     tokens: list[int] | None
     labels: list[int] | None
     images: list[int] | None
@@ -48,22 +43,16 @@ class RankView:
 
 @dataclass(frozen=True, kw_only=True)
 class StepView:
-    """Samples of all ranks at a step; `exclude=` takes it.
+    """Samples of all ranks at a step; `exclude=` takes it."""
 
-    Attributes:
-        step: its number in the epoch.
-        start, stop: its units, counted from the epoch's start.
-        labels: tokens predicted in it, over all ranks; None if no tokens were counted.
-        plan: all that the order depends on, for `exclude=` to compare.
-    """
-
-    step: int
+    step: int  # its number in the epoch
     epoch: int
+    # `start`, `stop`: its units, counted from the epoch's start
     start: int
     stop: int
-    labels: int | None
+    labels: int | None  # tokens predicted in it, over all ranks; None if no tokens were counted
     ranks: list[RankView]
-    plan: dict[str, Any]
+    plan: dict[str, Any]  # all that the order depends on, for `exclude=` to compare
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields for JSON."""
@@ -102,11 +91,8 @@ class PlanView:
     def step(self, step: int, *, epoch: Natural | None = None) -> StepView:
         """Return the samples of all ranks at a step, counted from the epoch's start.
 
-        If units are packs or batches, the blocks before it are planned first.
-
-        Args:
-            step: from 0.
-            epoch: by default the loader's current one.
+        If units are packs or batches, the blocks before it are planned first. None takes the
+        loader's current epoch.
 
         Raises:
             PlanError: the epoch has no such step.
@@ -129,13 +115,8 @@ class PlanView:
     def shares(self, epoch: Natural | None = None) -> dict[str, float]:
         """Return the share of each dataset of a mixture in the samples of an epoch.
 
-        Weights say what is asked for; this is what is planned, to the sample.
-
-        Args:
-            epoch: by default the loader's current one.
-
-        Returns:
-            Shares that sum to 1, by name; empty if the loader's data are no mixture.
+        Weights say what is asked for; this is what is planned, to the sample. The shares sum to 1;
+        there are none if the loader's data are no mixture. None takes the loader's current epoch.
 
         Raises:
             PlanError: the epoch was drawn from a mixture that was changed since.

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from datapipe.array_types import Int64
-from datapipe.errors import PlanError, StateMismatch
+from datapipe.errors import StateMismatch
 from datapipe.loader.schedule.mixture.changes import resume_origin
 from datapipe.loader.schedule.mixture.legs import Legs
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.state import Run, SavedRun, differences, is_possible, parse_state
-from datapipe.plan.epoch import EpochPlan
+from datapipe.loader.schedule.state import Run, SavedRun, differences, parse_state
 from datapipe.plan.options import PlanOptions
 
 logger = logging.getLogger(__name__)
@@ -31,42 +29,20 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
         schedule = replace(schedule, plan=replace(schedule.plan, group=saved.group))
     _refuse_differences(schedule, saved)
     run, origin, plan = saved.run, schedule.origin, schedule.plan
-    try:
-        legs = Legs.parse(saved.plan["mixture"])
-        source = origin.with_legs(legs).source
-
-        def edges(epoch: int) -> Int64 | None:
-            return None if epoch < legs.epoch else EpochPlan(source, plan, epoch).edges
-
-        possible = is_possible(run, edges) and run.position.epoch >= legs.epoch
-    except (KeyError, TypeError, ValueError, AttributeError, PlanError) as error:
-        raise StateMismatch(
-            "the mixture or the position in this state cannot be read; give what "
-            "`loader.state_dict()` returned"
-        ) from error
-    if not possible:
-        at = run.position
-        raise StateMismatch(
-            f"state names epoch {at.epoch}, block {at.block}, unit {at.unit}, which is not "
-            "possible; it was changed after it was saved"
-        )
     if saved.plan["mixture"] == origin.legs.to_dict():
         return run, schedule
-    resumed = resume_origin(origin, legs, run.position, plan)
-    for change in resumed.changes:
+    legs = Legs.parse(saved.plan["mixture"])
+    origin, position, changes = resume_origin(origin, legs, run.position, plan)
+    for change in changes:
         step = f"{run.steps:,}"
         logger.warning("the mixture is another one from step %s on: %s", step, change)
-    start = resumed.position if run.start == run.position else run.start
-    run = replace(run, position=resumed.position, start=start)
-    return run, replace(schedule, origin=resumed.origin, _counted={})
+    start = position if run.start == run.position else run.start
+    run = replace(run, position=position, start=start)
+    return run, replace(schedule, origin=origin, _counted={})
 
 
 def _refuse_differences(schedule: Schedule, saved: SavedRun) -> None:
-    """Refuse a state of other options, or of another dataset where one was given alone.
-
-    Raises:
-        StateMismatch: the state belongs to another run.
-    """
+    """Raise StateMismatch for other options, or another dataset where one was given alone."""
     here = schedule.identity()
     is_alone = schedule.origin.is_alone or saved.is_alone
     if not is_alone:

@@ -22,38 +22,24 @@ from datapipe.progress import Progress
 
 @dataclass(frozen=True)
 class SeenIn:
-    """Plan that excluded units were seen in.
+    """Plan that excluded units were seen in."""
 
-    Attributes:
-        units: their description.
-        plan: from `Schedule.order`.
-    """
-
-    units: str
-    plan: Mapping[str, Any]
+    units: str  # their description
+    plan: Mapping[str, Any]  # from `Schedule.order`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Steps of all ranks, epoch by epoch and run by run.
+    """Steps of all ranks, epoch by epoch and run by run."""
 
-    Attributes:
-        fingerprint: of the dataset.
-        origin: samples that take part, and their sizes.
-        options: of the loader, with the units of a step and the length of a run.
-        seen_in: plans that excluded units were seen in.
-        group_given: whether `plan.group` was asked for, else a state may bring another.
-        plan_cache: folder in which ranks share blocks; None for none.
-    """
-
-    fingerprint: str
-    origin: Origin
+    fingerprint: str  # of the dataset
+    origin: Origin  # samples that take part, and their sizes
     plan: PlanOptions
-    options: LoaderOptions
+    options: LoaderOptions  # of the loader, with the units of a step and the length of a run
     exclusion: Exclusion
-    seen_in: Sequence[SeenIn]
-    group_given: bool
-    plan_cache: Path | None
+    seen_in: Sequence[SeenIn]  # plans that excluded units were seen in
+    group_given: bool  # whether `plan.group` was asked for, else a state may bring another
+    plan_cache: Path | None  # folder in which ranks share blocks; None for none
     _counted: dict[int, tuple[int, int]] = field(default_factory=dict)  # blocks, units by epoch
 
     def identity(self, plan: PlanOptions | None = None) -> dict[str, Any]:
@@ -80,11 +66,7 @@ class Schedule:
         self.check_exclusion(but=None if self.group_given else "group")
 
     def check_exclusion(self, *, but: str | None = None) -> None:
-        """Refuse excluded units of another plan; the option named `but` may differ.
-
-        Raises:
-            PlanError: units were seen in another plan.
-        """
+        """Raise PlanError for excluded units of another plan; the option named `but` may differ."""
         here = {name: value for name, value in self.order().items() if name != but}
         for seen in self.seen_in:
             there = {name: value for name, value in seen.plan.items() if name != but}
@@ -180,11 +162,7 @@ class Schedule:
         return all_epochs or self._has_reached_limit(run)
 
     def count(self, run: Run) -> int:
-        """Return the number of steps of a run, those that it has had included.
-
-        Raises:
-            EndlessError: it is not known.
-        """
+        """Return the steps of a run, those it has had included; EndlessError if not known."""
         options = self.options
         if options.train_tokens is not None:
             raise EndlessError(

@@ -13,22 +13,14 @@ _LOGGED = 10
 
 
 class Skips:
-    """Counter of skipped samples, which logs the first few.
-
-    Args:
-        limit: most skipped samples; None for any number.
-    """
+    """Counter of skipped samples, which logs the first few; more than `limit` are refused."""
 
     def __init__(self, limit: int | None) -> None:
         self.count = 0
         self._limit = limit
 
     def note(self, errors: Iterable[SampleError]) -> None:
-        """Count the errors of a batch.
-
-        Raises:
-            DatapipeError: more samples were skipped than allowed.
-        """
+        """Count the errors of a batch; raise DatapipeError if more were skipped than allowed."""
         for error in errors:
             self.count += 1
             if self.count <= _LOGGED:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
-from datapipe.array_types import Int64
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.plan.options import PLAN_VERSION
@@ -23,16 +22,11 @@ _POSITION = ("epoch", "block", "unit", "before")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Progress of a run: one iteration over a loader, which may be interrupted and resumed.
+    """Progress of a run: one iteration over a loader, which may be interrupted and resumed."""
 
-    Attributes:
-        position: the next unit.
-        start: the first unit of the run.
-        steps, tokens: of the run so far, the tokens over all ranks.
-    """
-
-    position: Position
-    start: Position
+    position: Position  # the next unit
+    start: Position  # the first unit of the run
+    # `steps`, `tokens`: of the run so far, the tokens over all ranks
     steps: int = 0
     tokens: int = 0
 
@@ -49,11 +43,7 @@ class Run:
 
 
 class History:
-    """Runs after each of the latest batches of an iterator.
-
-    Attributes:
-        yielded: number of batches.
-    """
+    """Runs after each of the latest batches of an iterator, which has `yielded` so many."""
 
     def __init__(self, run: Run) -> None:
         self._recent: deque[Run] = deque(maxlen=_REMEMBERED)
@@ -71,11 +61,7 @@ class History:
         self.yielded += 1
 
     def after(self, step: int) -> Run:
-        """Return the run after `step` batches.
-
-        Raises:
-            PlanError: fewer were yielded, or over a thousand more.
-        """
+        """Return the run after `step` batches; PlanError if too few, or over 1,000 more."""
         if not 0 <= step <= self.yielded:
             raise PlanError(f"step {step}: the iterator has yielded {self.yielded} batches")
         back = self.yielded - step
@@ -105,16 +91,11 @@ def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """Content of a state.
-
-    Attributes:
-        fingerprint: of the dataset or mixture.
-        plan: `Schedule.identity`.
-    """
+    """Content of a state."""
 
     run: Run
-    fingerprint: str
-    plan: dict[str, Any]
+    fingerprint: str  # of the dataset or mixture
+    plan: dict[str, Any]  # `Schedule.identity`
 
     @property
     def group(self) -> int | None:
@@ -168,28 +149,6 @@ def _dump_position(position: Position) -> dict[str, int]:
 
 def _parse_position(fields: Mapping[str, Any]) -> Position:
     return Position(*(index(fields[name]) for name in _POSITION))
-
-
-def is_possible(run: Run, edges: Callable[[int], Int64 | None]) -> bool:
-    """Return whether the plan may have the positions of a run.
-
-    Args:
-        edges: returns the positions of the blocks of an epoch, as `EpochPlan.edges`, or None if
-            they are not known.
-    """
-    if min(run.steps, run.tokens) < 0:
-        return False
-    for position in (run.position, run.start):
-        if min(position.epoch, position.block, position.unit, position.before) < 0:
-            return False
-        known = edges(position.epoch)
-        if known is None:
-            continue
-        bounds = known[position.block : position.block + 2].tolist()
-        # No block has more units than samples.
-        if len(bounds) < 2 or position.unit >= bounds[1] - bounds[0] or position.before > bounds[0]:
-            return False
-    return True
 
 
 def dataset_alone(plan: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from datapipe.array_types import Bools
 from datapipe.cpus import available_cpus
 from datapipe.errors import DecodeError, PlanError, SampleError
-from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
-from datapipe.index.manifest import Shard
 from datapipe.index.members import SampleParts, member_kind
-from datapipe.index.rows import Member
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.tokens.counting import open_or_count
 from datapipe.index.tokens.parts import PartFiles, TextFailure, TokenPart, join_parts
@@ -45,11 +40,7 @@ def count_tokens(
     A sample whose text cannot be used (damaged, no UTF-8 or JSON, refused by the encoder) has -1
     tokens and a line in `failures.jsonl`. An interrupted count continues at the shard where it
     stopped. Of several processes that share the folder one counts, the others wait for it.
-
-    Args:
-        encoder: tokenizer and template; its digest names the result.
-        workers: threads that read and encode, beside the tokenizer's own threads. None takes as
-            many as pay.
+    `workers` threads read and encode, beside the tokenizer's own; None takes as many as pay.
 
     Raises:
         PlanError: `workers` is less than 1, or the encoder cannot encode this dataset at all.
@@ -58,22 +49,14 @@ def count_tokens(
     """
     if workers is not None and workers < 1:
         raise PlanError(f"workers {workers}: at least 1 thread is needed to count tokens")
-    manifest, shards = dataset.manifest, dataset.manifest.shards
-    extensions = dataset.columns.extensions
 
     def count(parts: PartFiles, missing: list[int]) -> None:
         threads = min(available_cpus(), _MOST_WORKERS) if workers is None else workers
         with closing(open_store(dataset)) as store:
-            texts = _TextSource(
-                columns=dataset.columns,
-                store=store,
-                holds_text=np.array([member_kind(e) in ("text", "json") for e in extensions], bool),
-                encoder=encoder,
-            )
-            _count_shards(texts, shards, parts, missing, threads)
+            _TextCounter(dataset, store, encoder).count(parts, missing, threads)
 
     return open_or_count(
-        dataset.home, manifest, encoder.digest, image_wrap=encoder.image_wrap, count=count
+        dataset.home, dataset.manifest, encoder.digest, image_wrap=encoder.image_wrap, count=count
     )
 
 
@@ -86,109 +69,91 @@ class _Chunk(NamedTuple):
     last: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TextSource:
-    """Texts of a dataset, with their reader and encoder.
+class _TextCounter:
+    """Reader and encoder of the texts of a dataset."""
 
-    `holds_text` says by the number of an extension whether its members are texts or records.
-    """
+    def __init__(self, dataset: Dataset, store: Store, encoder: TextEncoder) -> None:
+        self._shards = dataset.manifest.shards
+        self._columns = dataset.columns
+        self._store = store
+        self._encoder = encoder
+        kinds = [member_kind(extension) for extension in dataset.columns.extensions]
+        self._is_text = np.array([kind in ("text", "json") for kind in kinds], bool)
 
-    columns: Columns
-    store: Store
-    holds_text: Bools
-    encoder: TextEncoder
+    def count(self, parts: PartFiles, missing: list[int], workers: int) -> None:
+        """Write the missing parts of shards."""
+        done: list[TokenPart] = []
+        total = sum(self._shards[number].samples for number in missing)
+        chunks = (chunk for number in missing for chunk in self._chunks(number))
+        with (
+            Progress("counting tokens", unit="sample", total=total) as progress,
+            # A chunk takes a moment; its thread must not outlive the files that it reads.
+            closing(ThreadPool(self._count_chunk, workers, name="datapipe-tokens")) as pool,
+        ):
+            for chunk, part in pool.run(chunks):
+                done.append(part)
+                if chunk.last:
+                    parts.write(self._shards[chunk.shard], join_parts(done))
+                    done = []
+                progress.advance(len(part))
 
+    def _chunks(self, shard: int) -> Iterator[_Chunk]:
+        """Cut a shard into chunks, bounded in samples and in bytes of text. One at least."""
+        columns = self._columns
+        first, last = columns.shard_sample[shard : shard + 2].tolist()
+        members = columns.sample_member[first : last + 1]
+        span = slice(members[0], members[-1])
+        is_text = self._is_text[columns.member_ext[span]]
+        before = edges(np.where(is_text, columns.member_size[span], 0))[members - members[0]]
+        start = first
+        while True:
+            end = np.searchsorted(before, before[start - first] + _CHUNK_BYTES, side="right") - 1
+            stop = min(max(first + int(end), start + 1), start + _CHUNK, last)
+            yield _Chunk(shard, start, stop, stop == last)
+            if stop == last:
+                return
+            start = stop
 
-def _count_shards(
-    texts: _TextSource, shards: Sequence[Shard], parts: PartFiles, missing: list[int], workers: int
-) -> None:
-    """Write the missing parts of shards."""
-    done: list[TokenPart] = []
-    total = sum(shards[number].samples for number in missing)
-    chunks = (chunk for number in missing for chunk in _chunks(texts, number))
+    def _count_chunk(self, chunk: _Chunk) -> tuple[_Chunk, TokenPart]:
+        """Read and encode the texts of a chunk."""
+        read = self._read(chunk)
+        usable = [text for text in read if isinstance(text, SampleText)]
+        encoded = iter(self._encoder.encode(usable) if usable else ())
+        results: list[EncodedText | None] = []
+        failures = []
+        for slot, text in enumerate(read):
+            result = text if isinstance(text, SampleError) else next(encoded)
+            if isinstance(result, SampleError):
+                key = self._columns.key(chunk.start + slot)
+                failures.append(TextFailure(key, result.reason, result.member))
+            results.append(None if isinstance(result, SampleError) else result)
+        return chunk, _as_part(results, tuple(failures))
 
-    def count(chunk: _Chunk) -> tuple[_Chunk, TokenPart]:
-        return chunk, _count_chunk(texts, chunk)
-
-    with (
-        Progress("counting tokens", unit="sample", total=total) as progress,
-        # A chunk takes a moment; its thread must not outlive the files that it reads.
-        closing(ThreadPool(count, workers, name="datapipe-tokens")) as pool,
-    ):
-        for chunk, part in pool.run(chunks):
-            done.append(part)
-            if chunk.last:
-                parts.write(shards[chunk.shard], join_parts(done))
-                done = []
-            progress.advance(len(part))
-
-
-def _chunks(texts: _TextSource, shard: int) -> Iterator[_Chunk]:
-    """Cut a shard into chunks, bounded in samples and in bytes of text. One at least."""
-    columns = texts.columns
-    first, last = columns.shard_sample[shard : shard + 2].tolist()
-    members = columns.sample_member[first : last + 1]
-    span = slice(members[0], members[-1])
-    is_text = texts.holds_text[columns.member_ext[span]]
-    before = edges(np.where(is_text, columns.member_size[span], 0))[members - members[0]]
-    start = first
-    while True:
-        end = np.searchsorted(before, before[start - first] + _CHUNK_BYTES, side="right") - 1
-        stop = min(max(first + int(end), start + 1), start + _CHUNK, last)
-        yield _Chunk(shard, start, stop, stop == last)
-        if stop == last:
-            return
-        start = stop
-
-
-def _count_chunk(texts: _TextSource, chunk: _Chunk) -> TokenPart:
-    """Read and encode the texts of a chunk."""
-    columns = texts.columns
-    read = _read_chunk(texts, chunk)
-    usable = [text for text in read if isinstance(text, SampleText)]
-    encoded = iter(texts.encoder.encode(usable) if usable else ())
-    results: list[EncodedText | None] = []
-    failures = []
-    for slot, text in enumerate(read):
-        result = text if isinstance(text, SampleError) else next(encoded)
-        if isinstance(result, SampleError):
-            key = columns.key(chunk.start + slot)
-            failures.append(TextFailure(key, result.reason, result.member))
-        results.append(None if isinstance(result, SampleError) else result)
-    return _as_part(results, tuple(failures))
-
-
-def _read_chunk(texts: _TextSource, chunk: _Chunk) -> list[SampleText | SampleError]:
-    """Return the text of each sample of a chunk, or its error."""
-    columns = texts.columns
-    owners, members = _text_members(texts, chunk)
-    parts = [SampleParts() for _ in range(chunk.start, chunk.stop)]
-    failures: dict[int, SampleError] = {}
-    contents = texts.store.read(chunk.shard, members)
-    for slot, member, data in zip(owners, members, contents, strict=True):
-        if slot in failures:
-            continue
-        try:
-            if not texts.store.verify(member, data):
-                raise DecodeError(NOT_AS_INDEXED)
-            parts[slot].add(member, data)
-        except SampleError as error:
-            key = columns.key(chunk.start + slot)
-            failures[slot] = type(error)(error.reason, member=f"{key}.{member.ext}")
-    images = np.diff(columns.sample_image[chunk.start : chunk.stop + 1]).tolist()
-    return [
-        failures[slot] if slot in failures else SampleText(part.caption, part.record, count)
-        for slot, (part, count) in enumerate(zip(parts, images, strict=True))
-    ]
-
-
-def _text_members(texts: _TextSource, chunk: _Chunk) -> tuple[list[int], list[Member]]:
-    """Return the index of the sample in the chunk of each member with text, and the members."""
-    columns = texts.columns
-    bounds = columns.sample_member[chunk.start : chunk.stop + 1]
-    wanted = np.flatnonzero(texts.holds_text[columns.member_ext[bounds[0] : bounds[-1]]])
-    owners = np.searchsorted(bounds - bounds[0], wanted, side="right") - 1
-    return owners.tolist(), columns.members_at(wanted + bounds[0])
+    def _read(self, chunk: _Chunk) -> list[SampleText | SampleError]:
+        """Return the text of each sample of a chunk, or its error."""
+        columns = self._columns
+        bounds = columns.sample_member[chunk.start : chunk.stop + 1]
+        wanted = np.flatnonzero(self._is_text[columns.member_ext[bounds[0] : bounds[-1]]])
+        slots = np.searchsorted(bounds - bounds[0], wanted, side="right") - 1
+        members = columns.members_at(wanted + bounds[0])
+        parts = [SampleParts() for _ in range(chunk.start, chunk.stop)]
+        failures: dict[int, SampleError] = {}
+        contents = self._store.read(chunk.shard, members)
+        for slot, member, data in zip(slots.tolist(), members, contents, strict=True):
+            if slot in failures:
+                continue
+            try:
+                if not self._store.verify(member, data):
+                    raise DecodeError(NOT_AS_INDEXED)
+                parts[slot].add(member, data)
+            except SampleError as error:
+                key = columns.key(chunk.start + slot)
+                failures[slot] = type(error)(error.reason, member=f"{key}.{member.ext}")
+        images = np.diff(columns.sample_image[chunk.start : chunk.stop + 1]).tolist()
+        return [
+            failures[slot] if slot in failures else SampleText(part.caption, part.record, count)
+            for slot, (part, count) in enumerate(zip(parts, images, strict=True))
+        ]
 
 
 def _as_part(results: Sequence[EncodedText | None], failures: tuple[TextFailure, ...]) -> TokenPart:

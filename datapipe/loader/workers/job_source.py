@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from datapipe.cache.next_use_planner import EpochBlocks, NextUses
+from datapipe.cache.next_use import NextUses
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.device_cache import DeviceCache
@@ -19,6 +19,7 @@ from datapipe.loader.workers.executor import StepExecutor
 from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_steps import BatchProcesses, ProcessSteps, RemoteJob
 from datapipe.loader.workers.thread_steps import InlineSteps, ThreadSteps
+from datapipe.plan.steps import Blocks
 
 J = TypeVar("J")
 
@@ -43,7 +44,7 @@ class JobSource:
         options: LoaderOptions,
         *,
         device_cache: DeviceCache | None,
-        blocks: Callable[[int], EpochBlocks],
+        blocks: Callable[[int], Blocks],
     ) -> None:
         self._context = context
         self._options = options

@@ -19,18 +19,12 @@ _CACHE_KIB = 64 * 1024
 
 
 class Entry(NamedTuple):
-    """An entry of an array, or what is wrong with it.
+    """An entry of an array, or what is wrong with it."""
 
-    Attributes:
-        number: index in its array, or line in its file.
-        id: what it is joined by; None for an entry that is rejected.
-        body: what `Entries.of` gives back, as JSON can spell it.
-        reason, error: of an entry that is rejected; see `Reject`.
-    """
-
-    number: int
-    id: str | None
-    body: Any = None
+    number: int  # index in its array, or line in its file
+    id: str | None  # what it is joined by; None for an entry that is rejected
+    body: Any = None  # what `Entries.of` gives back, as JSON can spell it
+    # `reason`, `error`: of an entry that is rejected; see `Reject`
     reason: str = ""
     error: str = ""
 
@@ -50,9 +44,7 @@ def identity(value: Any) -> str | None:
 class Entries:
     """Entries of one array by id, in the array's order, and the ids that were claimed.
 
-    Args:
-        base: the database, which other arrays may share.
-        name: a plain word, of no other array in it.
+    Other arrays may share the database `base`; `name` is a plain word, of none of them.
     """
 
     def __init__(self, base: sqlite3.Connection, name: str) -> None:
@@ -101,9 +93,8 @@ class Entries:
     def rejects(self, source: Callable[[int], str], owners: str = "") -> Iterator[Reject]:
         """Yield rejects of the entries that are broken, in order.
 
-        Args:
-            source: gives the source of an entry by its number.
-            owners: what claims ids; if given, entries whose id was not claimed are rejected too.
+        `source` gives the source of an entry by its number. With `owners`, which claim ids, entries
+        whose id was not claimed are rejected too.
         """
         unclaimed = f"NOT EXISTS (SELECT 1 FROM {self._claim} AS c WHERE c.id = e.id)"
         rows = self._base.execute(
@@ -122,12 +113,7 @@ class Entries:
 def disk_join(scratch: Path | None, *names: str) -> Iterator[tuple[Entries, ...]]:
     """Yield empty `Entries` of these names, in a temporary folder that is removed at the end.
 
-    Args:
-        scratch: where to make the folder; the system's folder for temporary files where None.
-        names: of the arrays, as plain words.
-
-    Raises:
-        PackError: it cannot be written.
+    Names are plain words. PackError if the folder cannot be written.
     """
     parent = scratch or Path(tempfile.gettempdir())
     try:

@@ -35,19 +35,12 @@ def split_extension(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Listing:
-    """Content of a folder, without hidden files and what datapipe wrote.
+    """Content of a folder, without hidden files and what datapipe wrote."""
 
-    Attributes:
-        folder: its path.
-        files: names of files.
-        folders: names of folders, sorted.
-        identity: device and inode of the folder.
-    """
-
-    folder: str
-    files: SortedNames = field(default_factory=SortedNames)
-    folders: list[str] = field(default_factory=list)
-    identity: tuple[int, int] = UNKNOWN
+    folder: str  # its path
+    files: SortedNames = field(default_factory=SortedNames)  # names of files
+    folders: list[str] = field(default_factory=list)  # names of folders, sorted
+    identity: tuple[int, int] = UNKNOWN  # device and inode of the folder
 
     @cached_property
     def images(self) -> SortedNames:
@@ -82,12 +75,9 @@ def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
 def list_folder(
     folder: str | os.PathLike[str], most: int | None = None, *, strict: bool = False
 ) -> Listing:
-    """Return the content of a folder.
+    """Return the content of a folder, or `most` entries of it.
 
-    Args:
-        folder: one that cannot be read is empty, unless `strict`.
-        most: entries that are looked at, all if None.
-        strict: raise the `OSError` of a folder that cannot be read.
+    One that cannot be read is empty; with `strict`, its OSError is raised.
     """
     path = os.fspath(folder)
     files, folders, identity = SortedNames(), [], UNKNOWN

@@ -22,16 +22,11 @@ _BOX = re.compile(rb"\s*[-+]?[\d.]+(e[-+]?\d+)?([\s,]+[-+]?[\d.]+(e[-+]?\d+)?){3
 
 @dataclass(frozen=True, kw_only=True)
 class LooseImages:
-    """Images below a folder that are files of their own.
+    """Images below a folder that are files of their own."""
 
-    Attributes:
-        paths: each image's path as `RealPaths` spells it, with whether a text of the same stem is
-            beside it.
-        complete: False where there were more files than were looked at.
-    """
-
+    # Each image's path as `RealPaths` spells it, with whether a text of the same stem is beside it
     paths: dict[str, bool] = field(default_factory=dict)
-    complete: bool = True
+    complete: bool = True  # False where there were more files than were looked at
 
     @property
     def pairs(self) -> int:

@@ -116,12 +116,8 @@ def settle(
 ) -> tuple[Blob | InlineBlob | None, Any, tuple[tuple[str, Blob | InlineBlob], ...]]:
     """Return the caption and the record of a sample with such texts, and texts that are neither.
 
-    A question and its answer become the turns of the record, which keeps its other fields.
-
-    Args:
-        texts: of the sample.
-        record: its parsed JSON, None without any.
-        map: what `--map` makes of the JSON, which then is the text.
+    A question and its answer become the turns of the record, which keeps its other fields. `map` is
+    what `--map` makes of the JSON, which then is the text.
 
     Raises:
         SampleError: the texts cannot be read, or what they are cannot be told.

@@ -40,36 +40,25 @@ def is_text(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class TextFolder:
-    """Folder of texts, parallel to one of images.
+    """Folder of texts, parallel to one of images."""
 
-    Attributes:
-        folder: its path.
-        names: its files.
-        pattern: what `--include` would take for it.
-        kind: "taken", "labels" (numbers), "second" (the images have texts beside them), or "other"
-            (they belong to images of the same names in another folder).
-        reports: whether texts without an image are to be rejected along with these images.
-    """
-
-    folder: str
-    names: SortedNames
-    pattern: str
+    folder: str  # its path
+    names: SortedNames  # its files
+    pattern: str  # what `--include` would take for it
+    # "taken", "labels" (numbers), "second" (the images have texts beside them), or "other" (they
+    # belong to images of the same names in another folder)
     kind: str
+    # Whether texts without an image are to be rejected along with these images
     reports: bool = True
 
 
 @dataclass(kw_only=True)
 class ParallelFolders:
-    """Folders of texts and the folders of images they belong to, in a tree that is being walked.
+    """Folders of texts and the folders of images they belong to, in a tree that is being walked."""
 
-    Attributes:
-        survey: of the folder that was given.
-        files: gives the names of the files in a folder.
-        include: whether a text is to be taken, by its path below `raw`.
-    """
-
-    survey: Survey
-    files: Callable[[str], SortedNames]
+    survey: Survey  # of the folder that was given
+    files: Callable[[str], SortedNames]  # gives the names of the files in a folder
+    # Whether a text is to be taken, by its path below `raw`
     include: Callable[[str], bool] = lambda name: True
     _folders: dict[str, list[str]] = field(default_factory=dict)
     _kinds: dict[str, str] = field(default_factory=dict)

@@ -49,19 +49,12 @@ def printable(name: str) -> str:
 
 # Named tuples, not dataclasses: millions are made, and sent to the processes that read them.
 class Blob(NamedTuple):
-    """Bytes of one file, or of a stretch of it, read when they are needed.
-
-    Attributes:
-        path: the file.
-        offset: first byte.
-        size: bytes, None up to the end of the file.
-        name: what a person would call it in a message.
-    """
+    """Bytes of one file, or of a stretch of it, read when they are needed."""
 
     path: str | Path
-    offset: int = 0
-    size: int | None = None
-    name: str = ""
+    offset: int = 0  # first byte
+    size: int | None = None  # bytes, None up to the end of the file
+    name: str = ""  # what a person would call it in a message
 
     def open(self) -> tuple[int, int]:
         """Return a descriptor, for the caller to close, and how many bytes to read from `offset`.
@@ -130,15 +123,10 @@ def _open(path: str | Path) -> int:
 
 
 class InlineBlob(NamedTuple):
-    """Bytes that a reader already holds: a cell of a table, an image inside a JSON record.
-
-    Attributes:
-        data: the bytes.
-        name: what a person would call them in a message.
-    """
+    """Bytes that a reader already holds: a cell of a table, an image inside a JSON record."""
 
     data: bytes
-    name: str
+    name: str  # what a person would call them in a message
 
     def read(self) -> bytes:
         return self.data
@@ -149,15 +137,11 @@ class InlineBlob(NamedTuple):
 
 
 class NamedTexts(NamedTuple):
-    """Texts with names of their own, which count unless the JSON beside them is the text.
+    """Texts with names of their own, which count unless the JSON beside them is the text."""
 
-    Attributes:
-        members: as (extension, bytes): a caption, or a question and its answer.
-        unclear: why they are neither; empty where they are.
-    """
-
+    # As (extension, bytes): a caption, or a question and its answer
     members: tuple[tuple[str, Blob | InlineBlob], ...]
-    unclear: str = ""
+    unclear: str = ""  # why they are neither; empty where they are
 
 
 class RawImage(NamedTuple):
@@ -171,23 +155,17 @@ class RawImage(NamedTuple):
 
 
 class RawSample(NamedTuple):
-    """One input as a reader found it.
+    """One input as a reader found it."""
 
-    Attributes:
-        source: where it came from; stands in the index.
-        images: in order.
-        caption: plain text, or where to read it; or texts that the record decides on.
-        record: metadata and conversations as a JSON object, or where to read them.
-        others: further members as (extension, bytes), kept as they are.
-        key: value that `--key-from` asks for.
-    """
-
-    source: str
-    images: tuple[RawImage, ...] = ()
+    source: str  # where it came from; stands in the index
+    images: tuple[RawImage, ...] = ()  # in order
+    # Plain text, or where to read it; or texts that the record decides on
     caption: Blob | InlineBlob | NamedTexts | str | None = None
+    # Metadata and conversations as a JSON object, or where to read them
     record: Blob | InlineBlob | Mapping[str, Any] | None = None
+    # Further members as (extension, bytes), kept as they are
     others: tuple[tuple[str, Blob | InlineBlob], ...] = ()
-    key: str = ""
+    key: str = ""  # value that `--key-from` asks for
 
     @property
     def parts(self) -> tuple[object, ...]:
@@ -199,19 +177,12 @@ class RawSample(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """An input that does not make it into the dataset, as a line of `rejects.jsonl`.
+    """An input that does not make it into the dataset, as a line of `rejects.jsonl`."""
 
-    Attributes:
-        source: origin of the input.
-        reason: cause, in words.
-        error: class of the exception.
-        file: file at fault, if it is not the source.
-    """
-
-    source: str
-    reason: str
-    error: str
-    file: str = ""
+    source: str  # origin of the input
+    reason: str  # cause, in words
+    error: str  # class of the exception
+    file: str = ""  # file at fault, if it is not the source
 
     def line(self) -> bytes:
         """Return the line of `rejects.jsonl`; empty fields are left out."""
@@ -277,29 +248,25 @@ def _digest(part: Blob | InlineBlob | NamedTexts | str | Mapping[str, Any]) -> s
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options of readers. A reader names those that mean something to it in `takes`.
+    """Options of readers. A reader names those that mean something to it in `takes`."""
 
-    Attributes:
-        image_root: folder that relative image paths start from; the reader's own choice if None.
-        image_column, text_column: names of the columns of a table; the reader's own choice if None.
-        include: pattern (`fnmatch`) that paths below the raw folder must match, of the files that
-            hold records; all where None.
-        ignore: patterns (`fnmatch`), separated by commas, of loose files and members of tars to
-            leave out.
-        key_from: field of a record whose value becomes part of the key; None gives ordinals.
-        map: which fields are images and turns, as `--map` has it; the reader's own choice if None.
-        captions: "all", "first" or "join", of an image with several captions; "all" if None.
-        notes: where a reader writes what it decided and left out.
-        scratch: folder for temporary files of joins; the system's own where None.
-    """
-
+    # Folder that relative image paths start from; the reader's own choice if None
     image_root: Path | None = None
+    # `image_column`, `text_column`: names of the columns of a table; the reader's own choice if
+    # None
     image_column: str | None = None
     text_column: str | None = None
+    # Pattern (`fnmatch`) that paths below the raw folder must match, of the files that hold
+    # records; all where None
     include: str | None = None
+    # Patterns (`fnmatch`), separated by commas, of loose files and members of tars to leave out
     ignore: str | None = None
+    # Field of a record whose value becomes part of the key; None gives ordinals
     key_from: str | None = None
+    # Which fields are images and turns, as `--map` has it; the reader's own choice if None
     map: str | None = None
+    # "all", "first" or "join", of an image with several captions; "all" if None
     captions: str | None = None
+    # Where a reader writes what it decided and left out
     notes: Notes = field(default_factory=Notes, compare=False)
-    scratch: Path | None = None
+    scratch: Path | None = None  # folder for temporary files of joins; the system's own where None

@@ -46,11 +46,7 @@ class Survey:
         self._looks = lru_cache(_KEPT_LOOKS)(lambda look, path: look(path))
 
     def listing(self, folder: str) -> Listing:
-        """Return the content of a folder.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Return the content of a folder; OSError if it cannot be read."""
         listing = self._listings.get(folder)
         if listing is None:
             listing = list_folder(folder, strict=True)
@@ -81,10 +77,8 @@ class Survey:
         """Yield every folder below the path, depth first; none of a file.
 
         Links to folders are followed, but neither back to a folder that was seen nor to one that
-        contains the path. Folders that cannot be read are left out.
-
-        Args:
-            back: list that gets the paths of links to the path or to a folder that contains it.
+        contains the path; `back` gets the paths of such links. Folders that cannot be read are left
+        out.
         """
         if not self.is_folder:
             return

@@ -22,18 +22,12 @@ Source = TypeVar("Source")
 
 
 class Reader(Protocol[Source]):
-    """Reader of raw data of one format.
+    """Reader of raw data of one format."""
 
-    Attributes:
-        name: what `--format` calls it.
-        summary: one line on what it reads.
-        takes: names of the `ReadOptions` that mean something to it; others are refused.
-        fallback: it is chosen only if no other format is recognised.
-    """
-
-    name: str
-    summary: str
-    fallback: bool
+    name: str  # what `--format` calls it
+    summary: str  # one line on what it reads
+    fallback: bool  # it is chosen only if no other format is recognised
+    # Names of the `ReadOptions` that mean something to it; others are refused
     takes: frozenset[str]
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
@@ -63,17 +57,11 @@ class Reader(Protocol[Source]):
 
 @dataclass(frozen=True, kw_only=True)
 class RawReading:
-    """A survey as one format reads it, opened when it is first asked for.
+    """A survey as one format reads it, opened when it is first asked for."""
 
-    Attributes:
-        survey: of the raw data.
-        reader: of the format.
-        options: of the reader; their notes hold what was decided when it was opened.
-    """
-
-    survey: Survey
-    reader: Reader[Any]
-    options: ReadOptions
+    survey: Survey  # of the raw data
+    reader: Reader[Any]  # of the format
+    options: ReadOptions  # of the reader; their notes hold what was decided when it was opened
 
     @cached_property
     def source(self) -> Any:

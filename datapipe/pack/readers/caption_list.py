@@ -61,18 +61,12 @@ def names_image(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of the lines of a list.
+    """Layout of the lines of a list."""
 
-    Attributes:
-        delimiter: between fields; "" for `name.jpg#0 caption`.
-        header: whether the first line names the columns.
-        columns: number of fields.
-        image, caption: indices of these fields.
-    """
-
-    delimiter: str = ""
-    header: bool = False
-    columns: int = 2
+    delimiter: str = ""  # between fields; "" for `name.jpg#0 caption`
+    header: bool = False  # whether the first line names the columns
+    columns: int = 2  # number of fields
+    # `image`, `caption`: indices of these fields
     image: int = 0
     caption: int = 1
 
@@ -181,11 +175,7 @@ def layout_of(path: Path) -> Layout | None:
 
 
 def read_lines(path: Path, layout: Layout) -> Iterator[Line]:
-    """Yield the lines of a list.
-
-    Raises:
-        PackError: the file cannot be read, or is UTF-16.
-    """
+    """Yield the lines of a list; PackError if the file cannot be read, or is UTF-16."""
     try:
         with path.open("rb") as file:
             if file.read(2) in _OTHER_BOMS:

@@ -89,21 +89,13 @@ class FolderReader:
 
 
 class TreeFolder(NamedTuple):
-    """Folder of a tree.
+    """Folder of a tree."""
 
-    Attributes:
-        path: where it is.
-        below: its path below the root, with a slash at its end; "" for the root.
-        files: names of its files, without those that are ignored.
-        ignored: names of the others, each with the pattern it fits.
-        circular: names of links to folders above it or above the root.
-    """
-
-    path: str
-    below: str
-    files: SortedNames
-    ignored: list[tuple[str, str]]
-    circular: list[str]
+    path: str  # where it is
+    below: str  # its path below the root, with a slash at its end; "" for the root
+    files: SortedNames  # names of its files, without those that are ignored
+    ignored: list[tuple[str, str]]  # names of the others, each with the pattern it fits
+    circular: list[str]  # names of links to folders above it or above the root
 
 
 class ImageTree:
@@ -149,11 +141,7 @@ class ImageTree:
         return below and f"{below}/"
 
     def walk(self) -> Iterator[TreeFolder]:
-        """Yield every folder, without hidden ones.
-
-        Raises:
-            PackError: a folder cannot be read.
-        """
+        """Yield every folder, without hidden ones; PackError if a folder cannot be read."""
         root = os.fspath(self.survey.raw)
         waiting = [(root, frozenset(folders_above(root)))]
         while waiting:
@@ -240,13 +228,9 @@ class _Samples:
         others: Sequence[tuple[str, TextFolder]],
         labels: bool,
     ) -> Iterator[RawSample | Reject]:
-        """Yield what becomes of files that are equal up to their first dot.
+        """Yield what becomes of files of a folder of images that are equal up to their first dot.
 
-        Args:
-            folder: of the images.
-            names: the files in it.
-            others: files of parallel folders.
-            labels: whether its texts are boxes.
+        `others` are files of parallel folders; `labels` is true if its texts are boxes.
         """
         tree, below = self._tree, folder.below
         chosen = tree.include is not None

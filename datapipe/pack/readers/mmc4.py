@@ -92,9 +92,8 @@ def fits(record: Any) -> bool:
 def document(record: Record, there: set[str]) -> Record:
     """Return the record with `texts` and `images` in turn, as OBELICS has them.
 
-    Args:
-        record: `text_list` and `image_info`; all but the first stays in it.
-        there: names of the images that are there.
+    `record` has `text_list` and `image_info`; all but the first stays in it. `there` are names of
+    the images that are there.
 
     Raises:
         SampleError: it is no such document, or none of its images is there.

@@ -53,11 +53,7 @@ def refuse_textless(
     """Refuse a folder of images none of which has a text, though texts are there.
 
     Nothing is refused where one of the first samples has a text: then sidecars are what is meant.
-
-    Args:
-        survey: of the folder.
-        samples: what the reader of folders makes of it; only the first are read.
-        ignore: patterns of files that are left out on purpose.
+    `samples` are what the reader of folders makes of it; only the first are read.
     """
     raw = survey.raw
     unread: dict[str, Any] = {}

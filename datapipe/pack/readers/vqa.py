@@ -175,15 +175,10 @@ class _Answered(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Join:
-    """Questions by image, and answers by question.
+    """Questions by image, and answers by question."""
 
-    Attributes:
-        file: the file of the questions.
-        annotations: the file of the answers, if it is another.
-    """
-
-    file: QuestionFile
-    annotations: Path | None
+    file: QuestionFile  # the file of the questions
+    annotations: Path | None  # the file of the answers, if it is another
     questions: Entries
     answers: Entries
 

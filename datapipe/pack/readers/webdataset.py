@@ -41,12 +41,8 @@ _IMAGE = re.compile(
 def refuse_folder_in_tar(tar: TarScanner, groups: Sequence[Group], tars: Sequence[Path]) -> None:
     """Refuse tars in which most images lack a text that is elsewhere in the same tar.
 
-    It may be a file that names the images, or a folder of texts beside one of images.
-
-    Args:
-        tar: the first one.
-        groups: its samples.
-        tars: all of them.
+    It may be a file that names the images, or a folder of texts beside one of images. `groups` are
+    the samples of the first tar.
     """
     with_images = 0
     alone, texts = [], []

@@ -139,9 +139,7 @@ def _below(survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
 def _meant(readings: Sequence[RawReading], folder: RawReading | None) -> RawReading:
     """Return the reading that is plainly meant.
 
-    Args:
-        readings: those that fit, without `folder`.
-        folder: that of loose images, if there are any.
+    `readings` are those that fit, without that of loose images, `folder`.
 
     Raises:
         PackError: several could be meant; it lists them with counts.

@@ -32,25 +32,16 @@ _MEMBERS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Samples and images that a reading would give, as far as a bounded look tells.
+    """Samples and images that a reading would give, as far as a bounded look tells."""
 
-    Attributes:
-        holds: what it would take, with counts.
-        images: how many images that are here it would pack; 0 if none.
-        paths: files that it takes, where they are few; relative to the folder.
-        named: images that the records looked at name and that are here, as `RealPaths` spells them.
-        missing: number of images that these records name and that are not here.
-        exact: whether all records were looked at.
-        is_broken: whether it cannot be read as it stands.
-    """
-
-    holds: str
-    images: int = 0
-    paths: tuple[str, ...] = ()
+    holds: str  # what it would take, with counts
+    images: int = 0  # how many images that are here it would pack; 0 if none
+    paths: tuple[str, ...] = ()  # files that it takes, where they are few; relative to the folder
+    # Images that the records looked at name and that are here, as `RealPaths` spells them
     named: frozenset[str] = frozenset()
-    exact: bool = False
-    is_broken: bool = False
-    missing: int = 0
+    exact: bool = False  # whether all records were looked at
+    is_broken: bool = False  # whether it cannot be read as it stands
+    missing: int = 0  # number of images that these records name and that are not here
 
 
 def count(reading: RawReading, loose: LooseImages) -> Counts:

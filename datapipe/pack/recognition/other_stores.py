@@ -30,17 +30,12 @@ _PICTURES = ("jpeg", "png", "pil", "jpegarray", "jpeg_array")  # encodings of MD
 
 
 class _LibraryFiles(NamedTuple):
-    """Files of one library.
+    """Files of one library."""
 
-    Attributes:
-        what: their name in messages.
-        lines: Python that writes an image and a text for each sample, or a Parquet file.
-        hint: what has to be changed in them; "" for nothing.
-    """
-
-    what: str
+    what: str  # their name in messages
+    # Python that writes an image and a text for each sample, or a Parquet file
     lines: tuple[str, ...]
-    hint: str = ""
+    hint: str = ""  # what has to be changed in them; "" for nothing
 
 
 def why_unread(survey: Survey) -> str:

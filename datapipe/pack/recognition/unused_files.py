@@ -29,12 +29,6 @@ def with_leftovers(
     """Yield the inputs, and note at their end which files of a folder none of them named.
 
     Memory and time are bounded: of larger folders the first `MOST_FILES` files are compared.
-
-    Args:
-        survey: of the file or folder that was given.
-        format: name of the reader.
-        inputs: those of the reader.
-        notes: told what is left over.
     """
     spell = RealPaths()
     files, complete = _files(survey, spell, notes)

@@ -64,21 +64,13 @@ def with_captions(
 
 
 class Captioned(NamedTuple):
-    """An image with its captions.
+    """An image with its captions."""
 
-    Attributes:
-        source: where it came from.
-        image: what the annotation says of the image, as the spellings of `Images` take it.
-        captions: in order; blank ones do not count, and an image without any is rejected.
-        fields: those that `--key-from` may name.
-        record: what is kept beside the captions; None for nothing.
-    """
-
-    source: str
-    image: Any
-    captions: list[str]
-    fields: Mapping[str, Any]
-    record: Mapping[str, Any] | None = None
+    source: str  # where it came from
+    image: Any  # what the annotation says of the image, as the spellings of `Images` take it
+    captions: list[str]  # in order; blank ones do not count, and an image without any is rejected
+    fields: Mapping[str, Any]  # those that `--key-from` may name
+    record: Mapping[str, Any] | None = None  # what is kept beside the captions; None for nothing
 
 
 class CaptionFile(NamedTuple):
@@ -124,11 +116,7 @@ class CaptionReader:
         return find_objects(survey, options, self.fits)
 
     def choose(self, survey: Survey, options: ReadOptions) -> Path:
-        """Return the one file that fits.
-
-        Raises:
-            PackError: none fits, or several do.
-        """
+        """Return the one file that fits; PackError if none fits, or several do."""
         # Of files that fit without being meant, an error will say why.
         found = self.find(survey, options) or find_objects(survey, options, self.fits)
         return self.only_one(survey.raw, found)
@@ -201,11 +189,9 @@ def checked_object(value: Any) -> dict[str, Any]:
 def parsed_entries(
     entries: Iterable[tuple[Any, ...]], parse: Callable[..., tuple[str, Any]]
 ) -> Iterator[Entry]:
-    """Yield entries for a join.
+    """Yield entries for a join, each of a number, a value, and what else `parse` is to be told.
 
-    Args:
-        entries: number, value, and what else `parse` is to be told.
-        parse: gives the id and the body of an object, or raises a `SampleError`.
+    `parse` gives the id and the body of an object, or raises a `SampleError`.
     """
     for number, value, *more in entries:
         try:

@@ -35,17 +35,11 @@ _NUMBERED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class RecordGroup:
-    """Files that belong together.
+    """Files that belong together."""
 
-    Attributes:
-        pattern: what `--include` would take for them.
-        files: in order.
-        total: how many files there should be, None where their names do not say.
-    """
-
-    pattern: str
-    files: tuple[Path, ...]
-    total: int | None = None
+    pattern: str  # what `--include` would take for them
+    files: tuple[Path, ...]  # in order
+    total: int | None = None  # how many files there should be, None where their names do not say
 
     @property
     def is_parquet(self) -> bool:
@@ -104,13 +98,9 @@ def name_below(raw: Path, path: Path) -> str:
 def require_one(
     raw: Path, options: ReadOptions, groups: list[RecordGroup], others: list[str]
 ) -> None:
-    """Refuse files that are not plainly one dataset.
+    """Refuse files that are not plainly one dataset; of `options`, `include` is used.
 
-    Args:
-        raw: the folder they are in.
-        options: `include` is used.
-        groups: files whose records fit.
-        others: descriptions of those that do not.
+    `groups` are files whose records fit, `others` descriptions of those that do not.
     """
     if options.include is not None:
         if others:
@@ -189,10 +179,7 @@ def list_files(survey: Survey, include: str | None) -> Iterator[list[Path]]:
     """Yield the files that may list images, by depth below the path, each level in order.
 
     There are none where images have texts of the same stem beside them, as these are meant then.
-
-    Args:
-        survey: of a file or a folder.
-        include: pattern that paths below a folder must match; all where None.
+    Paths below a folder must match `include`.
     """
     raw = survey.raw
     if survey.is_file:
@@ -220,8 +207,7 @@ LOOK = 1 << 20
 def find_objects(survey: Survey, options: ReadOptions, fits: Callable[[Path], bool]) -> list[Path]:
     """Return the files nearest to the path that fit, in order; does not look everywhere, nor raise.
 
-    Args:
-        fits: whether a file is of a format; must look at its start alone, and not raise.
+    `fits` must look at the start of a file alone, and not raise.
     """
     try:
         for level in levels(survey, options.include, _QUICK):

@@ -46,19 +46,14 @@ _MOST = 100  # questions of which one has to be answered
 
 @dataclass(frozen=True)
 class QuestionFile:
-    """File of questions.
+    """File of questions."""
 
-    Attributes:
-        path: the file.
-        array: member that holds the questions; "" where each is a member of its own; "qas" where
-            the file is an array of images with theirs.
-        answered: whether the questions hold their answers.
-        data_type, subtype: what VQA says of its images, such as "mscoco" and "val2014"; may be "".
-    """
-
-    path: Path
+    path: Path  # the file
+    # Member that holds the questions; "" where each is a member of its own; "qas" where the file is
+    # an array of images with theirs
     array: str
-    answered: bool
+    answered: bool  # whether the questions hold their answers
+    # `data_type`, `subtype`: what VQA says of its images, such as "mscoco" and "val2014"; may be ""
     data_type: str
     subtype: str
 

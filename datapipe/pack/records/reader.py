@@ -30,20 +30,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class RecordReader:
-    """A `Reader` of files of records, whatever the files are.
+    """A `Reader` of files of records, whatever the files are."""
 
-    Attributes:
-        name, summary: see `Reader`.
-        what: the records it reads, for messages.
-        fits: whether a record is one of them; must not raise.
-        unpack: a record's images, in order, and the record without their bytes. Raises
-            `SampleError` where it makes no sense.
-    """
-
+    # `name`, `summary`: see `Reader`
     name: str
     summary: str
-    what: str
-    fits: Callable[[Any], bool]
+    what: str  # the records it reads, for messages
+    fits: Callable[[Any], bool]  # whether a record is one of them; must not raise
+    # A record's images, in order, and the record without their bytes. Raises `SampleError` where it
+    # makes no sense.
     unpack: Callable[[Record], tuple[list[Any], Record]]
     fallback: bool = False
     takes: frozenset[str] = frozenset({"image_root", "include", "key_from"})

@@ -32,15 +32,10 @@ _TIFF = (b"II", b"MM")
 
 @dataclass
 class LibraryMessages:
-    """Messages about one image.
+    """Messages about one image."""
 
-    Attributes:
-        pixels: of its pixels, by libtiff.
-        warned: by Pillow.
-    """
-
-    pixels: list[str] = field(default_factory=list)
-    warned: list[str] = field(default_factory=list)
+    pixels: list[str] = field(default_factory=list)  # of its pixels, by libtiff
+    warned: list[str] = field(default_factory=list)  # by Pillow
 
     def notes(self) -> list[str]:
         """Return what a person should know of an image that was packed, one line a kind."""

@@ -27,12 +27,7 @@ _AHEAD = 3  # chunks that a worker has or will find
 
 
 class PackWorkers:
-    """Worker processes, which start with the first inputs.
-
-    Args:
-        options: what becomes of a sample.
-        workers: number of processes.
-    """
+    """Worker processes, which start with the first inputs."""
 
     def __init__(self, options: PrepareOptions, workers: int) -> None:
         self._pool: ProcessPool[InputChunk, SentPart] = ProcessPool(
@@ -48,14 +43,9 @@ class PackWorkers:
     def prepared(
         self, inputs: Iterable[Input], first: int
     ) -> Iterator[tuple[list[Input], PreparedPart]]:
-        """Prepare all inputs.
+        """Prepare inputs in order, of which the first has the ordinal `first`.
 
-        Args:
-            inputs: in order.
-            first: ordinal of the first input.
-
-        Yields:
-            The inputs of a part with the part, whose data is valid until the next is asked for.
+        Yield the inputs of a part with the part, whose data is valid until the next is asked for.
 
         Raises:
             PackError: a worker ended, or cannot be started.

@@ -49,42 +49,28 @@ _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareOptions:
-    """Options of the preparation of samples.
+    """Options of the preparation of samples."""
 
-    Attributes:
-        check: "decode" refuses what training could not decode, "header" reads headers.
-        max_pixels: images with more are rejected.
-        shrink: how images are made smaller.
-        pages: "first" takes the first page or frame of an image file, "all" makes each an image.
-        key_salt: text hashed into named keys beside the source.
-        named_keys: whether keys are made of `RawSample.key` instead of ordinals.
-        map: what `--map` makes of the JSON that samples have; None where the reader did that.
-    """
-
+    # "decode" refuses what training could not decode, "header" reads headers
     check: Check = "decode"
-    max_pixels: int = MAX_PIXELS
-    shrink: ShrinkOptions = field(default_factory=ShrinkOptions)
+    max_pixels: int = MAX_PIXELS  # images with more are rejected
+    shrink: ShrinkOptions = field(default_factory=ShrinkOptions)  # how images are made smaller
+    # "first" takes the first page or frame of an image file, "all" makes each an image
     pages: Pages = "first"
-    key_salt: str = ""
-    named_keys: bool = False
+    key_salt: str = ""  # text hashed into named keys beside the source
+    named_keys: bool = False  # whether keys are made of `RawSample.key` instead of ordinals
+    # What `--map` makes of the JSON that samples have; None where the reader did that
     map: str | None = None
 
 
 class Outcome(NamedTuple):
-    """Result of an input that was accepted.
+    """Result of an input that was accepted."""
 
-    Attributes:
-        bytes: size in the shard.
-        saved: bytes by which shrinking made its images smaller.
-        seen: what it teaches.
-        notes: pairs of a text and a file's name, on its images.
-        pages: pairs of a file's name and its number of pages, of images that have several.
-    """
-
-    bytes: int
-    saved: int
-    seen: Seen
-    notes: tuple[tuple[str, str], ...] = ()
+    bytes: int  # size in the shard
+    saved: int  # bytes by which shrinking made its images smaller
+    seen: Seen  # what it teaches
+    notes: tuple[tuple[str, str], ...] = ()  # pairs of a text and a file's name, on its images
+    # Pairs of a file's name and its number of pages, of images that have several
     pages: tuple[tuple[str, int], ...] = ()
 
 
@@ -93,9 +79,8 @@ def prepare(
 ) -> Reject | tuple[Row, int, Outcome]:
     """Read a sample's members, check its images, and lay it out in `buffer`.
 
-    Returns:
-        The row of the index, with offsets counted from the sample's first byte, the sample's offset
-        in its segment, and the outcome.
+    Return the row of the index, with offsets counted from the sample's first byte, the sample's
+    offset in its segment, and the outcome.
     """
     buffer.begin()
     try:
@@ -262,9 +247,8 @@ class _Sample:
 def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:
     """Return what the files of a sample's texts hold now, as it would be packed without `--map`.
 
-    Returns:
-        The file's label and the checksum of the member by the member's extension; None for a file
-        that cannot be read.
+    It is the file's label and the checksum of the member, by the member's extension; None for a
+    file that cannot be read.
     """
     found: dict[str, tuple[str, int | None]] = {}
     if isinstance(sample.caption, NamedTexts):  # which the record may take up

@@ -23,47 +23,28 @@ class InputChunk(NamedTuple):
 
 
 class PreparedPart(NamedTuple):
-    """Consecutive inputs, prepared.
+    """Consecutive inputs, prepared."""
 
-    Attributes:
-        data: the accepted samples, concatenated; valid until the next part is asked for.
-        outcomes: of every input, in order.
-        rows: of the accepted ones, with offsets counted from the start of `data`.
-        own: whether the data is outside of the segments.
-    """
-
-    data: memoryview
-    outcomes: list[Outcome | Reject]
-    rows: Rows
-    own: bool
+    data: memoryview  # the accepted samples, concatenated; valid until the next part is asked for
+    outcomes: list[Outcome | Reject]  # of every input, in order
+    rows: Rows  # of the accepted ones, with offsets counted from the start of `data`
+    own: bool  # whether the data is outside of the segments
 
 
 class SentPart(NamedTuple):
-    """Part as a worker sends it.
+    """Part as a worker sends it."""
 
-    Attributes:
-        worker: process ID.
-        segments: of the worker, in its first part.
-        size: bytes in its next segment; 0 if there are none.
-        data: of a sample that is larger than a segment.
-        outcomes, rows: of a `PreparedPart`.
-    """
-
-    worker: int
-    segments: SharedSegments | None
-    size: int
-    data: bytes | PickleBuffer
+    worker: int  # process ID
+    segments: SharedSegments | None  # of the worker, in its first part
+    size: int  # bytes in its next segment; 0 if there are none
+    data: bytes | PickleBuffer  # of a sample that is larger than a segment
+    # `outcomes`, `rows`: of a `PreparedPart`
     outcomes: list[Outcome | Reject]
     rows: Rows
 
 
 class Preparer:
-    """Preparation of chunks; a part is ready whenever a segment is full.
-
-    Args:
-        options: what becomes of a sample.
-        take: returns a segment to fill.
-    """
+    """Preparation of chunks; a part is ready whenever a segment from `take` is full."""
 
     def __init__(self, options: PrepareOptions, take: Callable[[], memoryview]) -> None:
         self._options = options

@@ -18,9 +18,8 @@ from datapipe.pack.writers.ustar import BLOCK, member_header, padding
 class WriteBuffer:
     """Buffer of tar members; `begin`, `commit` and `discard` bracket a sample.
 
-    Args:
-        take: returns a segment to fill; may wait for one that was sent away.
-        send: receives the data of whole samples, and whether it is outside of the segments.
+    `take` returns a segment to fill, and may wait for one that was sent away. `send` receives the
+    data of whole samples, and whether it is outside of the segments.
     """
 
     def __init__(

@@ -50,16 +50,11 @@ class ShardSize:
 
 
 class ShardWriter:
-    """Writer of laid-out samples, in the order given.
+    """Writer of laid-out samples, in the order given; the first shard has the number `number`.
 
     A shard is written under a temporary name in `work` and renamed into `out` once it and its index
     are on disk. One thread writes, and a second writes the index and renames, so that the disk does
     not wait for it.
-
-    Args:
-        out: folder of the shards.
-        work: folder of the unfinished one.
-        number: of the first shard.
     """
 
     def __init__(self, out: Path, work: Path, number: int = 0) -> None:
@@ -77,13 +72,7 @@ class ShardWriter:
         self.bytes = 0
 
     def write(self, data: memoryview, rows: Rows, start: int, stop: int, origin: int) -> None:
-        """Append samples.
-
-        Args:
-            data: their bytes.
-            rows: a table of which rows `start` to `stop` are theirs.
-            origin: offset of `data`, as the offsets of `rows` are counted.
-        """
+        """Append samples, whose rows are `start` to `stop`; offsets are counted from `origin`."""
         with writing(self._out):
             if not self._open:
                 self._file.open(self._work / f"{self._name}.tar")

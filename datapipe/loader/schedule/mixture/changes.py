@@ -7,7 +7,7 @@ block is left out, with a warning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,30 +21,13 @@ from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Position
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResumedOrigin:
-    """Samples of the rest of a run.
-
-    Attributes:
-        origin: of the rest of the run.
-        changes: what is different from here on, a line each; none if nothing is.
-        position: from which the run continues: the same unit, by its place in the new plan.
-    """
-
-    origin: Origin
-    changes: tuple[str, ...]
-    position: Position
-
-
 def resume_origin(
     given: Origin, legs: Legs, position: Position, plan: PlanOptions
-) -> ResumedOrigin:
-    """Return the samples of the rest of a run, and what has changed.
+) -> tuple[Origin, Position, list[str]]:
+    """Return the samples of the rest of a run, its position there, and a line for each change.
 
-    Args:
-        given: of the mixture that was given now, as if a run began with it.
-        legs: in the state.
-        position: in the state, possible in its plan.
+    `given` is of the mixture that was given now, as if a run began with it; `legs` and `position`
+    are in the state, possible in its plan.
     """
     saved = given.with_legs(legs)
     before, here = legs.legs[-1], given.legs.legs[-1]
@@ -54,16 +37,16 @@ def resume_origin(
     )
     if unchanged and legs.digest == given.legs.digest:
         # Amounts in steps were converted when the run began, perhaps with other ranks.
-        return ResumedOrigin(origin=saved, changes=(), position=position)
+        return saved, position, []
     edges = EpochPlan(saved.source, plan, position.epoch).edges
     start, stop = edges[position.block : position.block + 2].tolist()
     change, problem = _change(legs, given, plan, position, (start, stop))
     if unchanged and legs.begins_run:
         shared = _shared(given, before, plan, position, edges, change)
         if shared is not None:
-            later = ("weights change at other times, all of them later than this step",)
+            later = ["weights change at other times, all of them later than this step"]
             same = before.rates.to_dict() == here.rates.to_dict()
-            return ResumedOrigin(origin=given, changes=() if same else later, position=shared)
+            return given, shared, [] if same else later
     places = saved.places(position.epoch, change)
     known = {**legs.absent, **before.parts}
     states, changes = {}, [] if problem is None else [problem]
@@ -79,10 +62,7 @@ def resume_origin(
     changes += [f"{name} is left out" for name in before.parts if name in absent]
     base, _ = legs.span(position.epoch)
     leg = Leg(
-        start=base + change,
-        rates=here.rates.after(base + change),
-        epoch=here.epoch,
-        parts=states,
+        start=base + change, rates=here.rates.after(base + change), epoch=here.epoch, parts=states
     )
     changes += _rates_changed(before, leg)
     epoch, passed = position.epoch, legs.before if legs.epoch == position.epoch else 0
@@ -105,22 +85,15 @@ def resume_origin(
         legs=steps,
         absent=absent,
     )
-    return ResumedOrigin(origin=given.with_legs(resumed), changes=tuple(changes), position=position)
+    return given.with_legs(resumed), position, changes
 
 
 def _shared(
-    given: Origin,
-    before: Leg,
-    plan: PlanOptions,
-    position: Position,
-    edges: Int64,
-    change: int,
+    given: Origin, before: Leg, plan: PlanOptions, position: Position, edges: Int64, change: int
 ) -> Position | None:
     """Return the position in a mixture whose plan is the same until there; None if it is not.
 
-    Args:
-        edges: of the blocks of the epoch in the state.
-        change: place in the epoch until which the state's plan is fixed.
+    `edges` are of the blocks of the epoch in the state, whose plan is fixed until `change`.
     """
     here = given.legs.legs[-1]
     draw = position.epoch * before.epoch + change

@@ -15,19 +15,12 @@ from datapipe.plan.mixture import Cursor, Rates
 
 @dataclass(frozen=True, kw_only=True)
 class PartState:
-    """MixturePart of a mixture in a leg.
+    """MixturePart of a mixture in a leg."""
 
-    Attributes:
-        fingerprint: of the dataset.
-        identity: of the selection and sizes of its samples.
-        samples: that take part.
-        start: place of the dataset in its own order where the leg begins.
-    """
-
-    fingerprint: str
-    identity: dict[str, Any]
-    samples: int
-    start: Cursor
+    fingerprint: str  # of the dataset
+    identity: dict[str, Any]  # of the selection and sizes of its samples
+    samples: int  # that take part
+    start: Cursor  # place of the dataset in its own order where the leg begins
 
     @staticmethod
     def of(part: MixturePart) -> PartState:
@@ -47,11 +40,7 @@ class PartState:
 
     @staticmethod
     def parse(fields: dict[str, Any]) -> PartState:
-        """Return the part of `to_dict`, whose fields are taken out of the dict.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none.
-        """
+        """Return the part of `to_dict`, whose fields are taken out of the dict."""
         number, place, samples = fields.pop("start")
         return PartState(
             fingerprint=fields.pop("fingerprint"),
@@ -63,19 +52,12 @@ class PartState:
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:
-    """Stretch of a run in which the mixture stays the same.
+    """Stretch of a run in which the mixture stays the same."""
 
-    Attributes:
-        start: draw of the run at which it begins.
-        rates: of the parts from there on.
-        epoch: draws of an epoch.
-        parts: by name, in the order of the rates.
-    """
-
-    start: int
-    rates: Rates
-    epoch: int
-    parts: Mapping[str, PartState]
+    start: int  # draw of the run at which it begins
+    rates: Rates  # of the parts from there on
+    epoch: int  # draws of an epoch
+    parts: Mapping[str, PartState]  # by name, in the order of the rates
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON has them."""
@@ -95,11 +77,7 @@ class Leg:
 
     @staticmethod
     def parse(fields: Mapping[str, Any]) -> Leg:
-        """Return the leg of `to_dict`.
-
-        Raises:
-            KeyError, TypeError, ValueError, PlanError: it is none.
-        """
+        """Return the leg of `to_dict`."""
         given = {name: dict(part) for name, part in fields["datasets"].items()}
         rates = [part.pop("rates") for part in given.values()]
         return Leg(
@@ -116,23 +94,16 @@ class Leg:
 
 @dataclass(frozen=True, kw_only=True)
 class Legs:
-    """Legs of a run from some draw on.
+    """Legs of a run from some draw on."""
 
-    Attributes:
-        digest: of the mixture as it was given, for the last leg.
-        epoch, base: number of the first epoch, and the draw at which it begins here.
-        first: draws of this epoch from there on.
-        before: draws of this epoch before.
-        absent: parts that were left out, by name, with their places.
-        legs: in order; all but the last are of the first epoch alone.
-    """
-
-    digest: str
+    digest: str  # of the mixture as it was given, for the last leg
+    # `epoch`, `base`: number of the first epoch, and the draw at which it begins here
     epoch: int
     base: int
-    first: int
-    legs: tuple[Leg, ...]
-    before: int = 0
+    first: int  # draws of this epoch from there on
+    legs: tuple[Leg, ...]  # in order; all but the last are of the first epoch alone
+    before: int = 0  # draws of this epoch before
+    # Parts that were left out, by name, with their places
     absent: Mapping[str, PartState] = field(default_factory=dict)
 
     @property
@@ -199,14 +170,8 @@ class Legs:
 
     @staticmethod
     def parse(fields: Mapping[str, Any]) -> Legs:
-        """Return the legs of `to_dict`.
-
-        Raises:
-            KeyError, TypeError, ValueError, PlanError: it is none.
-        """
+        """Return the legs of `to_dict`."""
         legs = tuple(Leg.parse(leg) for leg in fields["legs"])
-        if not legs:
-            raise ValueError("no leg")
         numbers = {name: int(fields[name]) for name in ("epoch", "base", "first", "before")}
         absent = {name: PartState.parse(dict(one)) for name, one in fields["absent"].items()}
         return Legs(digest=fields["digest"], legs=legs, absent=absent, **numbers)

@@ -30,7 +30,7 @@ from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.sample_source import select_samples, text_rule
-from datapipe.mixture.resolve import StepSize, resolve
+from datapipe.mixture.resolve import resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
 from datapipe.progress import Progress
@@ -55,12 +55,7 @@ _AT_ONCE = 16  # datasets that are opened together
 class OpenedMixture:
     """Mixture whose datasets exist. Of several, those opened before are opened when needed.
 
-    Args:
-        mixture: that was asked for.
-        remote: options of datasets behind a URL.
-
-    Attributes:
-        dataset: all datasets as one.
+    `remote` are options of datasets behind a URL.
 
     Raises:
         IndexMismatch: one is no finished dataset.
@@ -95,9 +90,8 @@ class OpenedMixture:
     ) -> Origin:
         """Return the samples of a run; warn of those that teach nothing.
 
-        Args:
-            text, where: of all datasets; `text` of those that have none of their own.
-            image: returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
+        `where` and `text` are of all datasets, `text` of those that have none of their own. `image`
+        returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
 
         Raises:
             PlanError: naming the dataset, as `select_samples`; or the mixture cannot be resolved.
@@ -107,30 +101,21 @@ class OpenedMixture:
 
         def opened(entry: MixtureDataset, data: DatasetPart) -> MixturePart:
             own, transform = text if entry.text is None else entry.text, image(entry.image)
-            conditions = [each for each in (where, entry.where) if each is not None]
-            if len(conditions) > 1:
-                conditions = [" and ".join(f"({each})" for each in conditions)]
-            condition = next(iter(conditions), None)
-            rule = None
+            condition = where if entry.where is None else entry.where
+            if where is not None and entry.where is not None:
+                condition = f"({where}) and ({entry.where})"
+            on_error, rule = options.on_error, None
+            described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
             if own is not None:
                 rule = text_rule(
                     own, plan, pad_to=options.pad_to, image=transform, make_encoder=make_encoder
                 )
-            described: list[object] = [
-                condition,
-                options.on_error,
-                plan.max_images,
-                plan.max_patches,
-            ]
-            if rule is not None and own is not None:
                 described += [rule.identity, own.overlong]
             return MixturePart(
                 entry,
                 data,
                 rule,
-                partial(
-                    select_samples, text=rule, plan=plan, where=condition, on_error=options.on_error
-                ),
+                partial(select_samples, text=rule, plan=plan, where=condition, on_error=on_error),
                 groups=groups[entry.name],
                 image=transform,
                 described=described,
@@ -151,7 +136,7 @@ class OpenedMixture:
         share = options.global_batch_size or options.share
         return self._resolved(parts, plan, _step_size(plan, share))
 
-    def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: StepSize) -> Origin:
+    def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: Amount) -> Origin:
         mixture, tokens = self._mixture, None
         if _needs_tokens(mixture) and any(part.rule is not None for part in parts):
             tokens = np.array([part.mean_tokens() for part in parts])
@@ -260,16 +245,11 @@ def _needs_tokens(mixture: Mixture) -> bool:
     )
 
 
-def _step_size(plan: PlanOptions, share: int) -> StepSize:
-    """Return the size of a step of `share` units."""
-    if plan.unit == "pack":
-        assert plan.pack is not None
-        return StepSize(tokens=share * plan.pack)
-    if plan.batch_size is not None and plan.max_tokens is None:
-        return StepSize(samples=share * plan.batch_size)
-    if plan.max_tokens is not None:
-        return StepSize(tokens=share * plan.max_tokens)
-    return StepSize(samples=share)
+def _step_size(plan: PlanOptions, share: int) -> Amount:
+    """Return the size of a step of `share` units; tokens are an estimate, as units are not full."""
+    if (tokens := plan.pack or plan.max_tokens) is not None:
+        return Amount(share * tokens, "tokens")
+    return Amount(share * (plan.batch_size or 1), "samples")
 
 
 def _without_paths(given: Any) -> Any:

@@ -29,23 +29,8 @@ _CHUNK = 1 << 16  # samples that are added up at a time
 class MixturePart:
     """Samples of one dataset of a mixture that take part; opened when they are first needed.
 
-    Args:
-        entry: of the mixture.
-        data: the dataset, opened or not.
-        rule: of its texts; None without a tokenizer.
-        select: `select_samples` of the dataset.
-        groups: names of the groups that the dataset is in, outermost first.
-        image: transform of its images; None if images are left out.
-        described: all that `select` depends on beside the dataset.
-        notes: of what was found before.
-
-    Attributes:
-        name: in the mixture; empty for a dataset that is given alone.
-        key: 64-bit key of the name; 0 without one.
-        samples: number that takes part, after `limit`.
-        whole: number that takes part but for `limit`.
-        warnings: about its samples.
-        identity: of the selection and sizes; JSON-compatible.
+    `select` is `select_samples` of the dataset, and `described` all that it depends on beside the
+    dataset. `groups` are names, outermost first.
     """
 
     def __init__(
@@ -60,11 +45,11 @@ class MixturePart:
         described: object,
         notes: MixtureNotes,
     ) -> None:
-        self.name = entry.name
+        self.name = entry.name  # empty for a dataset that is given alone
         self.groups = groups
         self.data = data
         self.key = key_of(entry.name)
-        self.rule = rule
+        self.rule = rule  # of its texts; None without a tokenizer
         self.image = image
         self._select = select
         self._notes = notes
@@ -81,7 +66,7 @@ class MixturePart:
             notes.put(note, "samples", *self._asked)
         self.warnings = [f"{entry.prefix}{warning}" for warning in note["warnings"]]
         self._known = note["identity"]
-        self.whole = int(note["samples"])
+        self.whole = int(note["samples"])  # that take part but for `limit`
         self.samples = entry.limited(self.whole)
         self.identity: dict[str, Any] = {**note["identity"], "limit": entry.limit}
         self._limit: Permutation | None = None

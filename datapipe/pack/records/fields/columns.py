@@ -88,13 +88,9 @@ def infer(
 ) -> FieldMap:
     """Return the map of a table whose columns are known, and note what was decided.
 
-    Args:
-        columns: of the first records.
-        raw: what the table is called in messages.
-        notes: where decisions go.
-        image: the source of the images that a user named; "" for none.
-        text: the source of the caption that a user named; "" for none.
-        files: where the images are that columns name.
+    `columns` are of the first records. `raw` is what the table is called in messages. `image` and
+    `text` are the sources that a user named; "" for none. `files` says where the images are that
+    columns name.
 
     Raises:
         PackError: no column or several could be meant. The message names them and the remedy.

@@ -30,22 +30,14 @@ _WORDS = ("value", "content", "text", "raw", "answer", "caption")  # of an objec
 
 @dataclass(frozen=True, kw_only=True)
 class FieldMap:
-    """Sources of the images and of the text of a record.
+    """Sources of the images and of the text of a record."""
 
-    Attributes:
-        images: sources of images, in order.
-        turns: (role, source), in order.
-        messages: source of turns that stand before `turns`.
-        caption: source of a caption, or of a list of captions.
-        imageless: the user wants no images, even if fields are known to hold some.
-        recognised: `images` were found by name, so images in the turns themselves go before them.
-    """
-
-    images: tuple[FieldSource, ...] = ()
-    turns: tuple[tuple[str, FieldSource], ...] = ()
-    messages: FieldSource | None = None
-    caption: FieldSource | None = None
-    imageless: bool = False
+    images: tuple[FieldSource, ...] = ()  # sources of images, in order
+    turns: tuple[tuple[str, FieldSource], ...] = ()  # (role, source), in order
+    messages: FieldSource | None = None  # source of turns that stand before `turns`
+    caption: FieldSource | None = None  # source of a caption, or of a list of captions
+    imageless: bool = False  # the user wants no images, even if fields are known to hold some
+    # `images` were found by name, so images in the turns themselves go before them
     recognised: bool = False
 
     @property
@@ -132,21 +124,13 @@ class FieldMap:
 
 @dataclass(frozen=True, kw_only=True)
 class Mapped:
-    """Images and text of a record, as a map gives them.
+    """Images and text of a record, as a map gives them."""
 
-    Attributes:
-        images: as the record holds them, in order.
-        captions: of the images, where the text is a caption.
-        record: with names in the places of images, and the turns as `messages`.
-        turns: whether there are turns.
-        in_turns: whether these hold the images, and not the fields of the map.
-    """
-
-    images: list[Any]
-    record: Mapping[str, Any]
-    captions: list[str] = field(default_factory=list)
-    turns: bool = False
-    in_turns: bool = False
+    images: list[Any]  # as the record holds them, in order
+    record: Mapping[str, Any]  # with names in the places of images, and the turns as `messages`
+    captions: list[str] = field(default_factory=list)  # of the images, where the text is a caption
+    turns: bool = False  # whether there are turns
+    in_turns: bool = False  # whether these hold the images, and not the fields of the map
 
 
 def parse_map(text: str) -> FieldMap:

@@ -15,19 +15,13 @@ _SLOT = re.compile(r"\{(?P<path>[^{}:]+)(?::(?P<spec>[^{}]*))?\}")
 
 @dataclass(frozen=True)
 class FieldSource:
-    """Value of a record: a field, a part of one, or a text made of several.
+    """Value of a record: a field, a part of one, or a text made of several."""
 
-    Attributes:
-        label: its spelling in `--map` and in notes.
-        fields: names of the record's own fields that it reads.
-        get: returns the value of a record; None where the record does not have it.
-        kind: "text" is a template or a constant.
-    """
-
-    label: str
-    fields: tuple[str, ...]
+    label: str  # its spelling in `--map` and in notes
+    fields: tuple[str, ...]  # names of the record's own fields that it reads
+    # Returns the value of a record; None where the record does not have it
     get: Callable[[Mapping[str, Any]], Any] = field(compare=False)
-    kind: Literal["field", "text", "computed"] = "computed"
+    kind: Literal["field", "text", "computed"] = "computed"  # "text" is a template or a constant
 
     @property
     def is_several(self) -> bool:

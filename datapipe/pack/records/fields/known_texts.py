@@ -254,9 +254,7 @@ def choice_sources(
 ) -> tuple[tuple[str, FieldSource], ...]:
     """Return the turns of a table of questions with choices; none where it is no such table.
 
-    Args:
-        columns: values by column.
-        names: columns by their names in small letters.
+    `names` are columns by their names in small letters.
     """
     question = next((names[name] for name in _QUESTION if name in names), None)
     if question is None:

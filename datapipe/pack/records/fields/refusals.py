@@ -31,20 +31,13 @@ _LONGEST_NAME = 8  # characters of a word in a script without blanks, such as a 
 
 @dataclass(kw_only=True)
 class TableColumns:
-    """Columns of a table whose meaning is looked for.
+    """Columns of a table whose meaning is looked for."""
 
-    Attributes:
-        raw: the table, for messages.
-        columns: the first values by column.
-        images: sources of the images, as a map has them.
-        held: columns that are read for images.
-        names: the other columns that have values, by their names in small letters.
-    """
-
-    raw: Path
-    columns: Columns
-    images: Sequence[str] = ()
-    held: Collection[str] = ()
+    raw: Path  # the table, for messages
+    columns: Columns  # the first values by column
+    images: Sequence[str] = ()  # sources of the images, as a map has them
+    held: Collection[str] = ()  # columns that are read for images
+    # The other columns that have values, by their names in small letters
     names: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,10 +59,8 @@ class TableColumns:
     def ambiguous(self, what: str, found: Sequence[str], example: str) -> PackError:
         """Return the error for columns that could all be meant, with a map that settles it.
 
-        Args:
-            what: is looked for, such as "the text".
-            found: the columns that could hold it; of one, the message asks whether it is meant.
-            example: the part of a map that takes the text.
+        `what` is looked for, such as "the text", in the columns `found`; of one, the message asks
+        whether it is meant. `example` is the part of a map that takes the text.
         """
         alone = f", or take the images alone with --map '{self.map()}'" if self.images else ""
         if len(found) == 1:
@@ -96,8 +87,8 @@ class TableColumns:
     def refuse_preferences(self, question: str) -> None:
         """Refuse a table that says which of two answers is better.
 
-        Args:
-            question: part of a map that is asked, such as "user=prompt"; "" if the answers hold it.
+        `question` is the part of a map that is asked, such as "user=prompt"; "" if the answers hold
+        it.
         """
         if all(name in self.names for name in PREFERRED):
             chosen, rejected = (self.names[name] for name in PREFERRED)
@@ -111,8 +102,7 @@ class TableColumns:
     def refuse_named_images(self, *, has_turns: bool) -> None:
         """Refuse a table of text whose images are named by an address or an id, or that has media.
 
-        Args:
-            has_turns: the text is turns, which are rejects beside a video or sound.
+        With `has_turns`, the text is turns, which are rejects beside a video or sound.
         """
         raw, columns = self.raw, self.columns
         alone = "pack the text alone with --image-column ''"

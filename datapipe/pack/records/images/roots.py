@@ -46,17 +46,11 @@ _USUAL = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """Folders that hold images, and the spellings of their names, both most used first.
+    """Folders that hold images, and the spellings of their names, both most used first."""
 
-    Attributes:
-        folders: one or more.
-        spellings: one or more.
-        respelled: whether the disk has some names in another case or Unicode form.
-    """
-
-    folders: tuple[Path, ...]
-    spellings: tuple[Spelling, ...] = (with_slashes,)
-    respelled: bool = False
+    folders: tuple[Path, ...]  # one or more
+    spellings: tuple[Spelling, ...] = (with_slashes,)  # one or more
+    respelled: bool = False  # whether the disk has some names in another case or Unicode form
 
     def has(self, image: Any) -> bool:
         """Return whether an image's file is there."""

@@ -38,13 +38,9 @@ def note_unused(
 ) -> None:
     """Count the fields of a record that hold or name images which its sample does not have.
 
-    Args:
-        record: as its file has it.
-        images: those that the sample has, as they are in the record.
-        source: name of the record in messages.
-        notes: collector of the counts.
-        remedy: returns the map that takes the images of a field too; "" if there is none.
-        read: fields that are read for images.
+    `images` are those that the sample has, as they are in the record. `source` is the name of the
+    record in messages. `remedy` returns the map that takes the images of a field too; "" if there
+    is none. `read` are fields that are read for images.
     """
     for name in unused_images(record, images):
         if name not in read:
@@ -135,13 +131,7 @@ def _paths(value: Any) -> Iterator[str]:
 def _held(value: Any, path: str, depth: int = _MAX_DEPTH) -> list[tuple[str, Any]]:
     """Return the images that a value holds as bytes, as structs of them or in base64.
 
-    Args:
-        value: of a field, or a part of one.
-        path: of the value in the record.
-        depth: levels that are looked at.
-
-    Returns:
-        Each image with its path, in order.
+    Each comes with its path in the record, in order; `depth` levels are looked at.
     """
     if isinstance(value, str):
         return [(path, value)] if may_be_encoded(value) and is_image(value) else []

@@ -25,14 +25,9 @@ _NAMED = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 def read_csv(file: BinaryIO, path: Path, name: str, delimiter: str) -> Iterator[Any]:
     """Yield every row as {column: text}; a row that cannot be told apart comes as a `Reject`.
 
-    Quoting is that of RFC 4180, so fields may hold delimiters and ends of lines.
-
-    Args:
-        file: the content, at its start.
-        path: what errors call it.
-        name: what the sources of rejects call it.
-        delimiter: what stands between fields, unless the header has one other mark instead, or a
-            line before it says so, as Excel's `sep=;`.
+    Quoting is that of RFC 4180, so fields may hold delimiters and ends of lines. Errors call the
+    file `path`, the sources of rejects call it `name`. `delimiter` stands between fields, unless
+    the header has one other mark instead, or a line before it says so, as Excel's `sep=;`.
 
     Raises:
         PackError: the header has a column twice, or one without a name that is not the first (as

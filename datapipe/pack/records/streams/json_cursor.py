@@ -26,12 +26,9 @@ _MANY = 4300  # digits; Python refuses to read integers of more
 class JsonCursor:
     """Position in a JSON text; text before the position is dropped.
 
-    Args:
-        path: the file, for errors.
-        file: the content, at its start.
-        most: bytes to look through, all if None.
-        of_records: the text is an array of records, of which one that is not UTF-8 costs only
-            itself: see `is_utf8`. Else such text is an error.
+    `most` bytes are looked through, all if None. With `of_records`, the text is an array of
+    records, of which one that is not UTF-8 costs only itself: see `is_utf8`. Else such text is an
+    error.
     """
 
     def __init__(

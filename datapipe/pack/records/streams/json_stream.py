@@ -27,11 +27,8 @@ def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
     """Yield every record of a file that holds an array, or one record a line.
 
     A line that is not UTF-8 or not JSON, and a record of an array that is not UTF-8, is a `Reject`.
-
-    Args:
-        file: the content, at its start.
-        path: its name in errors; ends in `.json` if it may hold one object only.
-        name: its name in the sources of rejects.
+    Errors call the file `path`, which ends in `.json` if it may hold one object only; the sources
+    of rejects call it `name`.
 
     Raises:
         NotRecordsError: the file holds one object.
@@ -53,15 +50,11 @@ def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
 def read_member_arrays(
     path: Path, names: Collection[str], *, most: int | None = None
 ) -> Generator[tuple[str, int, Any], None, None]:
-    """Yield (name, index, entry) of the top-level arrays `names` of a file's JSON object.
+    """Yield (name, index, entry) of the top-level arrays `names` of a UTF-8 file's JSON object.
 
     Time is linear in the file's size; memory holds a chunk, or one entry of any array or another
-    member if that is larger.
-
-    Args:
-        path: the file, in UTF-8.
-        names: members to read; those that the object lacks are no error.
-        most: bytes to look through, all if None.
+    member if that is larger. Names that the object lacks are no error. `most` bytes are looked
+    through, all if None.
 
     Raises:
         PackError: the file cannot be read, is no JSON object or broken, has one of these members

@@ -39,18 +39,12 @@ _SCALARS = frozenset({str, int, float, bool})
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFiles:
-    """Files whose records are one dataset.
+    """Files whose records are one dataset."""
 
-    Attributes:
-        raw: the file or folder that the user named; sources are relative to it.
-        files: in order.
-        images: where their images are; of files in several folders, see `parts`.
-        folders: the files of each folder by themselves, if their images are looked for there.
-    """
-
-    raw: Path
-    files: tuple[Path, ...]
-    images: Images
+    raw: Path  # the file or folder that the user named; sources are relative to it
+    files: tuple[Path, ...]  # in order
+    images: Images  # where their images are; of files in several folders, see `parts`
+    # The files of each folder by themselves, if their images are looked for there
     folders: tuple[RecordFiles, ...] = ()
 
     def parts(self) -> tuple[RecordFiles, ...]:
@@ -103,13 +97,8 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
     """Return the files whose records fit, for reading.
 
     Of a folder, the files nearest to it count: those below are looked at only where none fits
-    beside them. With `options.include`, all that match are taken.
-
-    Args:
-        survey: of a file or a folder.
-        options: `include` and `image_root` are used.
-        fits: whether a record is of the format.
-        what: what a record must have, for messages.
+    beside them. With `options.include`, all that match are taken. `what` a record must have is said
+    in messages.
 
     Raises:
         PackError: no file fits, several do that are not one dataset, or one is damaged.
@@ -173,16 +162,9 @@ def plain(
 ) -> tuple[dict[str, Any], tuple[tuple[str, InlineBlob], ...]]:
     """Return a copy of a record as JSON has it, and the bytes that JSON does not have.
 
-    Structs of `bytes` and `path` become their path, other bytes null. Dates, times and decimals
-    become text, tuples and arrays lists.
-
-    Args:
-        record: as a container gave it.
-        images: the fields whose images the sample has as such, so that their bytes are left out.
-            None stands for all structs of `bytes` and `path`.
-
-    Returns:
-        The record, and a member `FIELD.bin` for each value of bytes that is left.
+    Structs of `bytes` and `path` become their path, other bytes null, and a member `FIELD.bin` if
+    they are not of `images`: the fields whose images the sample has as such; None stands for all
+    structs of `bytes` and `path`. Dates, times and decimals become text, tuples and arrays lists.
     """
     others: list[tuple[str, InlineBlob]] = []
     out: dict[str, Any] = {}

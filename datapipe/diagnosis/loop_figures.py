@@ -25,17 +25,6 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocked:
-    """A line of the loop that waited for the device, in the turns probed."""
-
-    where: str  # file and line of the caller, outside of torch
-    call: str  # such as `Tensor.item`
-    count: int  # calls
-    seconds: float  # of all of them
-    turns: int  # number of probed turns that made the call
-
-
-@dataclass(frozen=True, kw_only=True)
 class DatasetShare:
     """Samples that a loop was given of a dataset of a mixture, and those that the plan gives it."""
 
@@ -46,15 +35,6 @@ class DatasetShare:
     planned: float  # share of all samples in the plan
     chance: float = 0.0  # standard deviation of `share` if all is as planned
     is_compared: bool = True  # false if a schedule changes the shares in the course of the run
-
-
-@dataclass(frozen=True, kw_only=True)
-class WaitShares:
-    """Share of a turn in calls that wait for the device, 0 to 1; medians over the probed turns."""
-
-    turns: int = 0  # that were probed
-    synchronisation: float = 0.0
-    outside: float = 0.0  # the part of it outside of the step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +81,6 @@ class LoopFigures:
     device_transfer: float | None = None  # transfers on the device, likewise
     utilization: float | None = None  # share of time that the GPU was busy, by NVML
     recorded: SampledSteps = SampledSteps()
-    probed: WaitShares = WaitShares()
-    lines: tuple[Blocked, ...] = ()  # that waited in the probed turns, longest first
     marked: bool = True  # whether the loop marks its steps
     limit: Limit | None = None  # of a datapipe loader
     hints: tuple[str, ...] = ()  # on another loader
@@ -113,11 +91,6 @@ class LoopFigures:
         """Share of time that the GPU was busy; None if it is not known."""
         # NVML sees all steps at their own speed.
         return self.recorded.busy if self.utilization is None else self.utilization
-
-    @property
-    def blocked(self) -> float:
-        """Loss by calls that wait for the device. A CPU computes at once, so nothing waits."""
-        return (self.probed if self.probed.turns else self.recorded).synchronisation
 
     @property
     def waiting(self) -> float:

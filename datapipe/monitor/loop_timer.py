@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from datapipe.monitor.durations import Durations, Timeline
 
-Reason = Literal["first", "warm-up", "recorded", "probed", "traced", "disturbed"]
+Reason = Literal["first", "warm-up", "recorded", "traced", "disturbed"]
 """Reason why a turn is left out of the figures, see `LoopReport.left_out`."""
 
 BEGIN, GOT, ENTER, LEAVE, END, CUT, DROP = range(7)
@@ -115,6 +115,16 @@ class LoopClock:
         longest = sum(self.longest_rests)
         others = max(self.turns - _SELDOM, 1)
         return max(0, longest - _SELDOM * (self.rest - longest) // others)
+
+    def shares(self, seldom: int = 0) -> tuple[float, float, float, float]:
+        """Return the shares of waits, transfers, steps and the rest.
+
+        So many ns of rare work, outside of the steps, are left out.
+        """
+        total = max(self.total - seldom, 1)
+        parts = (self.waits.total, self.transfers.total, self.steps.total, self.rest - seldom)
+        wait, transfer, step, rest = (part / total for part in parts)
+        return wait, transfer, step, rest
 
     def replay(self, events: Iterable[Event]) -> None:
         """Add up events, in their order."""

@@ -51,28 +51,28 @@ class GpuSampler:
     """Sampler of a GPU, in a thread that ends with this object."""
 
     def __init__(self, gpu: Gpu, every: float = _EVERY) -> None:
-        self._found = _Found(gpu.name)
+        self._state = _GpuState(gpu.name)
         self._thread = threading.Thread(
-            target=_sample, args=(gpu, self._found, every), name="datapipe-gpu", daemon=True
+            target=_sample, args=(gpu, self._state, every), name="datapipe-gpu", daemon=True
         )
         self._thread.start()
-        weakref.finalize(self, self._found.stop.set)
+        weakref.finalize(self, self._state.stop.set)
 
     def count(self, counts: bool) -> None:
         """Include or exclude the time from now on."""
-        self._found.counts = counts
+        self._state.counts = counts
 
     def usage(self) -> GpuUsage | None:
         """Return the usage so far; None before the first sample."""
-        return self._found.usage if self._found.usage.samples else None
+        return self._state.usage if self._state.usage.samples else None
 
     def close(self) -> None:
         """End the thread."""
-        self._found.stop.set()
+        self._state.stop.set()
         self._thread.join()
 
 
-class _Found:
+class _GpuState:
     """State that the thread shares with its sampler, without a reference to it."""
 
     def __init__(self, name: str) -> None:
@@ -81,17 +81,17 @@ class _Found:
         self.stop = threading.Event()
 
 
-def _sample(gpu: Gpu, found: _Found, every: float) -> None:
-    while not found.stop.wait(every):
-        if not found.counts:
+def _sample(gpu: Gpu, state: _GpuState, every: float) -> None:
+    while not state.stop.wait(every):
+        if not state.counts:
             continue
         try:
             busy, memory, total = gpu.sample()
         except Exception as error:
             logger.warning("the GPU's utilization is no longer known: %s", error)
             return
-        usage, samples = found.usage, found.usage.samples + 1
-        found.usage = replace(
+        usage, samples = state.usage, state.usage.samples + 1
+        state.usage = replace(
             usage,
             samples=samples,
             utilization=usage.utilization + (busy - usage.utilization) / samples,
@@ -100,7 +100,7 @@ def _sample(gpu: Gpu, found: _Found, every: float) -> None:
         )
 
 
-class _Cuda:
+class _CurrentGpu:
     """The current GPU of torch."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ def find_gpu() -> Gpu | None:
         _log_once(logging.INFO, "this process uses no GPU, so the monitor says nothing of one")
         return None
     try:
-        gpu = _Cuda()
+        gpu = _CurrentGpu()
         gpu.sample()
     except ImportError:
         _log_once(

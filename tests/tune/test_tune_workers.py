@@ -262,7 +262,7 @@ def test_what_holds_the_loader_back_is_said(sweep: Any) -> None:
     result = sweep(CORES, meter=lambda: FakeMeter(10))
     assert result.limit is not None
     assert result.limit.resource == "cpu"
-    assert "More than 2 workers would not help: both cores are busy" in result.reason
+    assert "More than 2 workers would not help: all 2 cores are busy" in result.reason
     assert sweep(CORES).limit is None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
@@ -18,6 +18,7 @@ from datapipe.monitor.gpu import GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import Event, LoopClock
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.progress import readable_size
+from datapipe.report.plain import plain
 from datapipe.report.table import Table, aligned, time_text
 from datapipe.report.trace import TraceEvent
 
@@ -86,7 +87,8 @@ class LoopReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold."""
-        return asdict(self)
+        found: dict[str, Any] = plain(self)
+        return found
 
     def __str__(self) -> str:
         lines = [str(self.verdict), ""]

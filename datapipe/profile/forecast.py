@@ -17,7 +17,6 @@ from datapipe.report.table import ratio
 WORTH = 1.03
 """Gain below which a remedy is not worth its effort: the difference of two equal runs."""
 
-_ROOM = 1.3  # times the rate of training, that a loader should have
 _NOTICED = 2e-5  # seconds; a shorter wait of a stage is the clock's own noise
 _BOUNDED = 0.05  # share of reads from storage, from which on it may be the limit
 # Share of its time that a thread waits for the interpreter's lock where Python code always runs:
@@ -43,16 +42,7 @@ class Remedy:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "how": self.how,
-            "samples_per_second": self.rate,
-            "gain": self.gain,
-            "source": self.source,
-            "bound": self.bound or None,
-            "note": self.note or None,
-        }
+        return {name: value for name, value in vars(self).items() if name != "changes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,14 +145,6 @@ class Forecast:
     def with_workers(self, workers: int) -> float:
         """Predict the rate with another number of workers."""
         return self.factor * predict(self.cost, replace(self.setup, workers=workers)).rate
-
-    def enough(self, needed: float) -> int | None:
-        """Return the fewest workers that make `needed` samples per second with room to spare.
-
-        None if not even all workers of the loader do.
-        """
-        numbers = range(1, self.setup.workers + 1)
-        return next((n for n in numbers if self.with_workers(n) >= _ROOM * needed), None)
 
     def remedy(
         self,

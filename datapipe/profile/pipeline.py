@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from datapipe.decode.normalize import KERNEL
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
@@ -18,7 +16,8 @@ from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.loader.metrics.stage_clock import Event
 from datapipe.profile.measure.alone import stage_times, tensor_bytes
 from datapipe.profile.measure.usage import UsageMeter
-from datapipe.report.table import Percentiles, percentiles, percentiles_ms, ratio
+from datapipe.report.plain import plain
+from datapipe.report.table import Percentiles, percentiles, ratio
 
 _WARM_UP = 0.1  # of the time, before anything counts
 
@@ -66,46 +65,26 @@ class PipelineRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold; times in seconds."""
-        reading, usage = self.reading, self.usage
-        return {
-            "samples_per_second": self.rate,
-            "batches_per_second": ratio(reading.batches, reading.seconds),
-            "seconds": reading.seconds,
-            "samples": reading.samples,
-            "batches": reading.batches,
-            "workers": reading.workers,
+        reading: dict[str, Any] = plain(self.reading)
+        del reading["waits"], reading["ready"]
+        return reading | {
+            "rate": self.rate,
+            "wait_times": self.wait_times,
+            "stage_times": self.stage_times,
             "step_time": self.step_time,
-            "waited": self.waited,
-            "workers_idle": self.idle if reading.workers else None,
-            "wait_ms": percentiles_ms(self.wait_times),
-            "ready_batches_mean": float(np.mean(reading.ready)) if reading.ready else None,
-            "stages": _to_dict(reading.stages),
-            "caller": _to_dict(reading.caller),
-            "bytes_per_batch": self.bytes_out,
+            "bytes_out": self.bytes_out,
             "skipped": self.skipped,
-            "machine": {
-                "cores": usage.cores,
-                "cpu_seconds": usage.cpu,
-                "others_cpu_seconds": usage.others,
-                "lock_wait_share": usage.gil,
-                "peak_memory_bytes": usage.memory,
-                "read_from_storage_bytes": usage.read,
-            },
+            "usage": plain(self.usage),
         }
 
 
 def run_pipeline(
     loader: Loader, *, seconds: float, step_time: float | None = None, events: bool = False
 ) -> PipelineRun:
-    """Take batches for some time, as fast as they come or one after each step.
+    """Take batches for some time, as fast as they come or with a sleep of `step_time` after each.
 
-    Batches that were prepared ahead do not count.
-
-    Args:
-        loader: best one without end.
-        seconds: that count, after the warm-up.
-        step_time: seconds of sleep after each batch, in place of a training step.
-        events: keep the begin and end of each stage.
+    Batches that were prepared ahead do not count. With `events`, the begin and end of each stage
+    are kept.
 
     Raises:
         PlanError: the loader ended before a batch counted.
@@ -159,22 +138,8 @@ def _warm_up(
             return
 
 
-def _to_dict(stages: Mapping[str, Stage]) -> dict[str, dict[str, float]]:
-    return {
-        name: {"seconds": part.seconds, "cpu_seconds": part.cpu}
-        | {"count": part.count, "bytes": part.bytes}
-        for name, part in stages.items()
-    }
-
-
 def find_bottleneck(run: PipelineRun, paced: PipelineRun | None = None, **more: Any) -> Limit:
-    """Find the limit of a loader.
-
-    Args:
-        run: batches taken as fast as they came.
-        paced: batches taken at the pace of training; None if it is unknown.
-        more: `processes`, `threaded` and `scaling` of `LoaderFigures`.
-    """
+    """Find the limit of a loader; `more` are further fields of `LoaderFigures`."""
     seen = LoaderFigures.of(run.reading, usage=run.usage, **more)
     if paced is not None:
         seen = replace(seen, waited=paced.waited, room=ratio(run.rate, paced.rate))

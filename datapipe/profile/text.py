@@ -56,12 +56,6 @@ def headline(profile: Profile) -> list[str]:
             f"Training takes {rate_text(needed)} samples/s at {1e3 * paced.step_time:,.0f} ms a "
             f"step; it waited {paced.waited:.1%} of the time"
         )
-        enough = profile.enough
-        if enough is not None and enough < run.reading.workers:
-            lines.append(
-                f"{counted(enough, 'worker')} should be enough for that: datapipe tune-workers "
-                "tries them out"
-            )
     others = run.usage.others_share
     if others > 0.1:
         lines.append(

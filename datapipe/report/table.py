@@ -48,11 +48,6 @@ def percentiles(values: Sequence[float]) -> Percentiles:
     return p50, p90, p99
 
 
-def percentiles_ms(seconds: Percentiles) -> dict[str, float]:
-    """Name percentiles in milliseconds, for JSON."""
-    return dict(zip(("p50", "p90", "p99"), (1e3 * value for value in seconds), strict=True))
-
-
 def ratio(part: float, whole: float) -> float:
     """Divide, for a whole that may be 0."""
     return part / max(whole, 1e-9)

@@ -148,6 +148,4 @@ def test_the_samples_are_those_of_the_plan_and_the_loader_stays_where_it_is(endl
 def test_a_cost_is_told_by_the_sample() -> None:
     cost = StageCost(samples=4, seconds=4.0, cpu=2.0, bytes=8, times=(0.75, 1.5, 2.0))
     assert (cost.rate, cost.wait) == (1.0, 0.5)
-    assert cost.to_dict()["p50_ms"] == 750
-    assert cost.to_dict()["bytes_per_sample"] == 2
     assert StageCost(samples=4, seconds=1.0, cpu=2.0, bytes=8, times=(0, 0, 0)).rate == 2.0

@@ -87,21 +87,20 @@ def test_the_names_of_remedies_in_the_figure_are_words(profiled: Profile) -> Non
 def test_json_has_figures_for_all_of_it(profiled: Profile) -> None:
     document = json.loads(json.dumps(profiled.to_dict()))
     assert document["verdict"] == str(profiled.bottleneck)
-    assert document["alone"]["stages"]["decode"]["p99_ms"] > 0
+    assert document["alone"]["decode"]["times"][2] > 0
     assert document["pipeline"]["stages"]["decode"]["seconds"] > 0
-    assert document["pipeline"]["machine"]["cores"] >= 1
+    assert document["pipeline"]["usage"]["cores"] >= 1
     assert document["paced"]["step_time"] == 0.05
-    assert document["roofline"]["decode kernels"]["reached"] > 0
+    assert document["roofline"]["ceilings"]["decode kernels"]["rate"] > 0
     assert all("gain" in remedy for remedy in document["remedies"])
-    assert document["pipeline_stage_ms"]["decode"]["p50"] > 0
+    assert document["pipeline"]["stage_times"]["decode"][0] > 0
 
 
 def test_the_page_has_its_figures_and_needs_nothing_else(profiled: Profile, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_report(profiled, tmp_path / "out.html")
     page = (tmp_path / "out.html").read_text("utf-8")
-    assert page.count("<svg") == 3
-    assert "Who did what when" in page
+    assert page.count("<svg") == 2
     assert escape(str(profiled.bottleneck))[1:] in page
     assert 'src="' not in page
     assert "<link" not in page

@@ -22,7 +22,7 @@ from datapipe.loader.metrics.stage_clock import ClockOptions, Event
 from datapipe.loader.metrics.watch import Watch
 from datapipe.profile.measure.samples import COLD, FirstReads, read_first, stored_samples
 from datapipe.profile.measure.usage import queued_seconds
-from datapipe.report.table import Percentiles, percentiles, percentiles_ms, ratio
+from datapipe.report.table import Percentiles, percentiles, ratio
 from datapipe.torch_threads import alone
 
 STAGES = (
@@ -53,18 +53,6 @@ class StageCost:
     def wait(self) -> float:
         """Seconds that a sample waits for something that is no processor."""
         return max(0.0, self.seconds - self.cpu) / max(self.samples, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can hold; times in milliseconds."""
-        samples = max(self.samples, 1)
-        return {
-            "samples": self.samples,
-            "samples_per_second_per_core": self.rate,
-            "ms_per_sample": 1e3 * self.seconds / samples,
-            "cpu_ms_per_sample": 1e3 * self.cpu / samples,
-            "bytes_per_sample": self.bytes / samples,
-            **{f"{name}_ms": ms for name, ms in percentiles_ms(self.times).items()},
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -102,17 +101,6 @@ class Ceiling:
     def bandwidth(self) -> float | None:
         """Bytes per second."""
         return None if self.bytes_per_sample is None else self.rate * self.bytes_per_sample
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can hold."""
-        return {
-            "name": self.name,
-            "threads": self.threads,
-            "samples_per_second": self.rate,
-            "bytes_per_sample": self.bytes_per_sample,
-            "bytes_per_second": self.bandwidth,
-            "what": self.note,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,53 +51,51 @@ class GpuSampler:
     """Sampler of a GPU, in a thread that ends with this object."""
 
     def __init__(self, gpu: Gpu, every: float = _EVERY) -> None:
-        self._state = _GpuState(gpu.name)
-        self._thread = threading.Thread(
-            target=_sample, args=(gpu, self._state, every), name="datapipe-gpu", daemon=True
-        )
+        self._thread = _SamplingThread(gpu, every)
         self._thread.start()
-        weakref.finalize(self, self._state.stop.set)
+        weakref.finalize(self, self._thread.ended.set)
 
     def count(self, counts: bool) -> None:
         """Include or exclude the time from now on."""
-        self._state.counts = counts
+        self._thread.counts = counts
 
     def usage(self) -> GpuUsage | None:
         """Return the usage so far; None before the first sample."""
-        return self._state.usage if self._state.usage.samples else None
+        return self._thread.usage if self._thread.usage.samples else None
 
     def close(self) -> None:
         """End the thread."""
-        self._state.stop.set()
+        self._thread.ended.set()
         self._thread.join()
 
 
-class _GpuState:
-    """State that the thread shares with its sampler, without a reference to it."""
+class _SamplingThread(threading.Thread):
+    """Thread that queries a GPU; it has no reference to its sampler."""
 
-    def __init__(self, name: str) -> None:
-        self.usage = GpuUsage(name=name)
+    def __init__(self, gpu: Gpu, every: float) -> None:
+        super().__init__(name="datapipe-gpu", daemon=True)
+        self.usage = GpuUsage(name=gpu.name)
         self.counts = False  # whether the current turn counts
-        self.stop = threading.Event()
+        self.ended = threading.Event()
+        self._gpu, self._every = gpu, every
 
-
-def _sample(gpu: Gpu, state: _GpuState, every: float) -> None:
-    while not state.stop.wait(every):
-        if not state.counts:
-            continue
-        try:
-            busy, memory, total = gpu.sample()
-        except Exception as error:
-            logger.warning("the GPU's utilization is no longer known: %s", error)
-            return
-        usage, samples = state.usage, state.usage.samples + 1
-        state.usage = replace(
-            usage,
-            samples=samples,
-            utilization=usage.utilization + (busy - usage.utilization) / samples,
-            memory=max(usage.memory, memory),
-            total=total,
-        )
+    def run(self) -> None:
+        while not self.ended.wait(self._every):
+            if not self.counts:
+                continue
+            try:
+                busy, memory, total = self._gpu.sample()
+            except Exception as error:
+                logger.warning("the GPU's utilization is no longer known: %s", error)
+                return
+            usage, samples = self.usage, self.usage.samples + 1
+            self.usage = replace(
+                usage,
+                samples=samples,
+                utilization=usage.utilization + (busy - usage.utilization) / samples,
+                memory=max(usage.memory, memory),
+                total=total,
+            )
 
 
 class _CurrentGpu:
@@ -125,16 +123,13 @@ def find_gpu() -> Gpu | None:
     try:
         gpu = _CurrentGpu()
         gpu.sample()
-    except ImportError:
-        _log_once(
-            logging.WARNING,
-            "how busy the GPU is stays unknown, as pynvml is missing: pip install 'datapipe[gpu]'",
-        )
     except Exception as error:  # of the driver, of any kind
-        _log_once(logging.WARNING, f"how busy the GPU is stays unknown: {error}")
-    else:
-        return gpu
-    return None
+        why = str(error)
+        if isinstance(error, ImportError):
+            why = "pynvml is missing: pip install 'datapipe[gpu]'"
+        _log_once(logging.WARNING, f"how busy the GPU is stays unknown: {why}")
+        return None
+    return gpu
 
 
 @cache

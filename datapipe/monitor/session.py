@@ -52,23 +52,19 @@ class LoopMeter:
         self._counters = Counters()
         # They end in 3 or 8, so that work of every 10th or 25th turn is in none of them.
         self._due = [warmup + -warmup % 5 + turn for turn in FIRST_RECORDED]
-        self._equipped = False
         self._look_at = 1  # turn in which `_look` is called
         self._ranges = Ranges()
         self._shows = False  # whether this turn has ranges
         self._trace: LoopTrace | None = None
         self._trace_at = inf  # turns after which the trace begins, or ends
         self._noted: list[Event] = []
-        self._begun = 0  # turns
-        self._marks_steps = False
+        self._begun = self._passes = self._asked = 0  # turns, passes, time of this turn
         self._steps_open = 0  # steps of this turn, one inside of another
         self._reason: Reason | None = None  # for which this turn does not count
         self._number: int | None = None  # of the pass whose turn it is; None between passes
-        self._passes = 0
-        self._asked = 0
         self._thread = 0  # that runs the loop
         self._check = _FIRST_CHECK
-        self._warned = self._warned_of_thread = False
+        self._equipped = self._marks_steps = self._warned = self._warned_of_thread = False
 
     def counters(self) -> Counters:
         """Return the counters; in another thread, those of some dozens of turns ago."""
@@ -102,11 +98,9 @@ class LoopMeter:
     def begin_pass(self, loader: Any) -> int:
         """Begin a pass over a loader; return its number."""
         self._passes += 1
-        events = self._trace is not None
-        self._counters.loader.begin(
-            loader, meter=self._meters, events=events, ranges=self._has_ranges
-        )
-        self._counters.datasets.begin(loader)
+        traced, counters = self._trace is not None, self._counters
+        counters.loader.begin(loader, meter=self._meters, events=traced, ranges=self._has_ranges)
+        counters.datasets.begin(loader)
         return self._passes
 
     def ask(self, number: int, earlier: int | None) -> bool:
@@ -115,7 +109,7 @@ class LoopMeter:
         `earlier` are ns spent before on the first batch of the pass; None for all others. Return
         False, without measuring, in another thread than the loop's.
         """
-        if get_ident() != self._thread and not self._may_measure():
+        if not self._is_measured():
             return False
         self._end_turn(END if number == self._number else CUT)
         if self._begun >= self._trace_at:
@@ -160,7 +154,7 @@ class LoopMeter:
 
     def enter(self, part: int) -> None:
         """Begin a step or a transfer."""
-        if self._number is None or (get_ident() != self._thread and not self._may_measure()):
+        if self._number is None or not self._is_measured():
             return
         if len(self._noted) >= 2 * _MOST_NOTED:  # in a turn of a thousand steps
             self._add_up()
@@ -174,7 +168,7 @@ class LoopMeter:
     def leave(self, part: int, *, failed: bool) -> None:
         """End a step or a transfer; `failed` by an exception."""
         now = self.clock()
-        if self._number is None or (get_ident() != self._thread and not self._may_measure()):
+        if self._number is None or not self._is_measured():
             return
         self._noted.append((LEAVE, now, part))
         if self._counters.device is not None:
@@ -182,12 +176,11 @@ class LoopMeter:
         if self._shows:
             self._ranges.pop()
         if failed:
-            self._leave_out("disturbed")
+            self._reason = self._reason or "disturbed"
         if part == STEP:
             self._steps_open = max(self._steps_open - 1, 0)
-        if part == STEP and not self._steps_open:
-            self._marks_steps = True
-            if self._reason is not None:
+            if not self._steps_open:
+                self._marks_steps = True
                 # What the loop does after its step, such as an evaluation, is not recorded.
                 self._counters.recorder.end(counts=not failed)
 
@@ -214,13 +207,13 @@ class LoopMeter:
         recorder = self._counters.recorder
         self._look_at = self._begun + 1
         if self._begun <= self._warmup:
-            self._leave_out("warm-up")
+            self._reason = self._reason or "warm-up"
             return
         self._equip()
         if self._trace is not None and self._trace.runs:
-            self._leave_out("traced")
+            self._reason = self._reason or "traced"
         elif recorder.runs:
-            self._leave_out("recorded")
+            self._reason = self._reason or "recorded"
         elif self._reason is not None:
             return
         elif self._begun >= self._due[0] and (self._begun - self._due[0]) % 5 == 0:
@@ -228,33 +221,26 @@ class LoopMeter:
             if not self._due:
                 self._due.append(due + RECORDED_EVERY)
             if recorder.begin(turn=self._begun, waited=(now - self._asked) / 1e9):
-                self._leave_out("recorded")
+                self._reason = "recorded"
         else:
             self._look_at = max(self._look_at, self._due[0])
 
-    def _leave_out(self, reason: Reason) -> None:
-        """Leave this turn out of the figures."""
-        self._reason = self._reason or reason
-
     def _mine(self) -> bool:
-        """Check that this thread runs the measured loop, or that there is none yet."""
-        thread = get_ident()
-        if thread != self._thread:
-            if self._number is not None:
-                return False
-            self._thread = thread
-        return True
+        """Check that this thread runs the measured loop, which is any thread between passes."""
+        if self._number is None:
+            self._thread = get_ident()
+        return self._thread == get_ident()
 
-    def _may_measure(self) -> bool:
-        if self._mine():
-            return True
-        if not self._warned_of_thread:
+    def _is_measured(self) -> bool:
+        """Check that this thread is measured; warn once of another one."""
+        mine = self._mine()
+        if not mine and not self._warned_of_thread:
             self._warned_of_thread = True
             logger.warning(
                 "a monitor is used by two threads at a time, and measures the first; give each "
                 "loop a Monitor of its own"
             )
-        return False
+        return mine
 
     def _add_up(self) -> None:
         """Add up the noted events, and warn once if the loop waits too much."""
@@ -270,8 +256,7 @@ class LoopMeter:
         if figures.waiting > LIMITS["data"]:
             self._warned = True
             verdict = judge_waiting(figures)
-            action = f"; {verdict.actions[0]}" if verdict.actions else ""
-            logger.warning("%s%s", verdict.sentence, action)
+            logger.warning("%s", "; ".join([verdict.sentence, *verdict.actions[:1]]))
 
     def _equip(self) -> None:
         """Find the GPU after the warm-up, when the loop uses it if it ever does."""

@@ -158,12 +158,10 @@ class Forecast:
         **more: Any,
     ) -> Remedy:
         """Make a remedy that changes cost, setup or factor."""
-        found = predict(cost or self.cost, setup or self.setup)
-        rate = (self.factor if factor is None else factor) * found.rate
+        rate, bound = predict(cost or self.cost, setup or self.setup)
+        rate *= self.factor if factor is None else factor
         gain = ratio(rate, self.rate)
-        return Remedy(
-            name=name, title=title, how=how, rate=rate, gain=gain, bound=found.bound, **more
-        )
+        return Remedy(name=name, title=title, how=how, rate=rate, gain=gain, bound=bound, **more)
 
 
 def rank(remedies: Sequence[Remedy]) -> list[Remedy]:

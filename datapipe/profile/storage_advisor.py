@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from datapipe.array_types import Int64
 from datapipe.cpus import available_cpus
 from datapipe.decode.array_spec import array_spec
 from datapipe.decode.spec import ImageSpec
@@ -87,29 +87,22 @@ def look(dataset: Dataset, image: ImageSpec) -> Facts:
 
 def forms(facts: Facts) -> list[FormCost]:
     """Compute the costs and the rate of each form."""
-    sizes, copied = facts.sizes, facts.cores / facts.copy
+    sizes, images, copied = facts.sizes, facts.images, facts.cores / facts.copy
     assert sizes.arrays is not None, "look refuses images of many sizes"
-    arrays = FormCost(
-        name="arrays", disk=sizes.arrays, rate=copied, read=sizes.arrays // facts.images
-    )
+    arrays = FormCost(name="arrays", disk=sizes.arrays, rate=copied, read=sizes.arrays // images)
     if facts.decode is None:
         return [arrays]
-    once = facts.images * facts.decode / facts.cores
-    shards = FormCost(
-        name="shards",
-        disk=sizes.shards,
-        rate=facts.cores / facts.decode,
-        read=sizes.shards // facts.images,
-    )
-    cache = replace(
-        shards,
+    rate = facts.cores / facts.decode
+    shards = FormCost(name="shards", disk=sizes.shards, rate=rate, read=sizes.shards // images)
+    cache = FormCost(
         name="shards, cached decoded",
+        disk=sizes.shards,
         memory=sizes.cache,
         rate=copied,
         read=0,
-        before=once,
+        before=images / rate,
     )
-    return [shards, cache, replace(arrays, before=once)]
+    return [shards, cache, replace(arrays, before=images / rate)]
 
 
 def advise(facts: Facts, *, rate: float | None, epochs: int) -> list[str]:
@@ -117,63 +110,57 @@ def advise(facts: Facts, *, rate: float | None, epochs: int) -> list[str]:
     if facts.decode is None:
         return ["these are arrays already: nothing is decoded"]
     shards, cache, arrays = forms(facts)
-    lines = []
-    if rate is None:
-        lines.append(
-            f"where training takes less than {shards.rate / _SPARE:,.0f} images/s, shards keep up"
-        )
-    elif shards.rate >= _SPARE * rate:
+    if rate is not None and shards.rate >= _SPARE * rate:
         cores = max(1, round(_SPARE * rate * facts.decode + 0.5))
         return [
             f"shards: {cores} of {facts.cores} cores decode {rate:,.0f} images/s, with a fifth to "
             "spare"
         ]
+    lines = []
+    if rate is None:
+        least = shards.rate / _SPARE
+        lines.append(f"where training takes less than {least:,.0f} images/s, shards keep up")
     if epochs < 2:
-        lines.append(
+        return [
+            *lines,
             f"in a single epoch every image is decoded once, whatever the form: {shards.rate:,.0f} "
-            "images/s; more cores, a smaller size, or scaled_decode=True"
-        )
-        return lines
+            "images/s; more cores, a smaller size, or scaled_decode=True",
+        ]
+    fitting = []
     if cache.memory <= FITS * facts.memory:
-        lines.append(
+        fitting.append(
             f"a cache of {readable_size(cache.memory)} in memory: "
             f"CacheSpec(memory='{megabytes(cache.memory)}'), from the second epoch on"
         )
     if arrays.disk <= facts.disk:
-        fits = arrays.disk <= FITS * facts.memory
-        needs = "" if rate is None else f", {readable_size(round(rate * arrays.read))}/s of it"
-        storage = "which the page cache then holds" if fits else f"read from storage{needs}"
-        lines.append(
+        storage = "which the page cache then holds"
+        if arrays.disk > FITS * facts.memory:
+            needs = "" if rate is None else f", {readable_size(round(rate * arrays.read))}/s of it"
+            storage = f"read from storage{needs}"
+        fitting.append(
             f"arrays of {readable_size(arrays.disk)}, {storage}: for many runs, and for ranks that "
             f"share a machine; {arrays.before:,.0f} s to convert"
         )
-    if len(lines) < 1 + (rate is None):
-        lines.append(
+    return lines + (
+        fitting
+        or [
             f"neither a cache nor arrays fit ({readable_size(cache.memory)} of "
             f"{readable_size(facts.memory)} memory, {readable_size(arrays.disk)} of "
             f"{readable_size(facts.disk)} disk): keep a part, CacheSpec(memory=..., disk=...), or "
             "take a smaller size"
-        )
-    return lines
+        ]
+    )
 
 
 def _time_decoding(dataset: Dataset, spec: ImageSpec) -> float:
-    """Measure the seconds of a core to decode and resize an image from memory.
-
-    Raises:
-        PlanError: no image of the samples tried can be decoded.
-    """
-    columns, store = dataset.columns, open_store(dataset)
-    tried: Int64 = np.unique(np.linspace(0, len(dataset) - 1, _TRIED).astype(np.int64))
+    """Measure the seconds of a core to decode and resize an image from memory."""
+    columns, transform = dataset.columns, make_transform(spec)
     images: list[memoryview] = []
-    try:
-        for sample in tried.tolist():
+    with closing(open_store(dataset)) as store:
+        for sample in np.unique(np.linspace(0, len(dataset) - 1, _TRIED).astype(int)).tolist():
             members = [m for m in columns.members(sample) if is_stored_image(m.ext)]
             images += store.read(columns.shard(sample), members)
-    finally:
-        store.close()
-    transform, times = make_transform(spec), []
-    until = time.perf_counter() + _SECONDS
+    times, until = [], time.perf_counter() + _SECONDS
     with alone():
         for data in itertools.cycle(images):
             times.append(sum(time_image(transform, data)))
@@ -181,7 +168,10 @@ def _time_decoding(dataset: Dataset, spec: ImageSpec) -> float:
                 break
     done = [seconds for seconds in times if seconds]
     if not done:
-        raise PlanError(f"{dataset.folder}: none of {len(tried)} samples has an image to decode")
+        raise PlanError(
+            f"{dataset.folder}: none of {_TRIED} samples has an image to decode; `datapipe verify` "
+            "lists damaged ones"
+        )
     return sum(done) / len(done)
 
 

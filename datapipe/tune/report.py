@@ -38,7 +38,6 @@ def result_text(result: TuneResult) -> str:
 
 def _cells(row: Tried) -> dict[str, str]:
     """List the cells of a row by their header."""
-    times = {"P50 ms": row.p50, "P90 ms": row.p90, "P99 ms": row.p99}
     return {
         "workers": str(row.setting.num_workers),
         "prefetch": _or_dash(row.setting.prefetch_factor, "{}"),
@@ -46,7 +45,6 @@ def _cells(row: Tried) -> dict[str, str]:
         "batches/s": _or_dash(row.rate, "{:,.1f}"),
         "of the fastest": _or_dash(row.ratio, "{0.median:.2f} ({0.low:.2f}-{0.high:.2f})"),
         "samples/s": _or_dash(row.samples, "{:,.0f}"),
-        **{name: "-" if t is None else f"{1000 * t:,.1f}" for name, t in times.items()},
         "start s": _or_dash(row.startup, "{:.2f}"),
         "memory": size_text(row.memory),
         "trials": str(row.trials),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from datapipe.diagnosis.loader_rules import Limit
-from datapipe.report.table import percentiles
 from datapipe.tune.choice import Ratio, ratio
 from datapipe.tune.paced import WaitShare
 from datapipe.tune.setting import Setting
@@ -24,10 +23,6 @@ class Tried:
     rate: float | None = None  # batches a second, in a median trial
     ratio: Ratio | None = None  # of its rate to that of the fastest, in the same rounds
     samples: float | None = None  # a second
-    # p50, p90, p99: seconds that a batch was waited for
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
     startup: float | None = None  # seconds until the first batch, median
     memory: int | None = None  # most bytes of all processes
     trials: int = 0  # that counted, without those at the speed of training
@@ -128,15 +123,11 @@ def _tried(sweep: Sweep, setting: Setting, waiting: WaitShare | None) -> Tried:
     if not unpaced:
         return found
     rate = sweep.rate(setting)
-    p50, p90, p99 = percentiles([wait for trial in unpaced for wait in trial.waits])
     each = sum(t.samples for t in unpaced) / sum(t.batches for t in unpaced)
     return replace(
         found,
         rate=rate,
         ratio=ratio(sweep.rounds(), setting, sweep.fastest()),
         samples=rate * each if all(trial.samples for trial in unpaced) else None,
-        p50=p50,
-        p90=p90,
-        p99=p99,
         trials=len(unpaced),
     )

@@ -106,7 +106,9 @@ def test_a_result_for_a_step_time_says_so(make: Callable[..., datapipe.Loader]) 
 
 
 @pytest.mark.campaign
-def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(make: Callable[..., datapipe.Loader]) -> None:
+def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(
+    make: Callable[..., datapipe.Loader],
+) -> None:
     result = datapipe.tune_workers(
         make,
         num_workers=(1,),

@@ -39,7 +39,6 @@ def test_the_result_says_what_was_measured(sweep: Any) -> None:
     assert result.chosen == best
     assert best.ratio is not None
     assert best.ratio.low <= best.ratio.median <= best.ratio.high
-    assert best.p50 <= best.p90 <= best.p99
     assert best.startup == pytest.approx(0.07, abs=0.03)
     assert "% slower than" in row(result, 0, None).out
     document = json.loads(json.dumps(result.to_dict()))

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from datapipe.profile.measure.alone import Alone
-from datapipe.profile.measure.roofline import DEEP, Ceiling, Roofline
+from datapipe.profile.measure.roofline import COLD_STORAGE, Ceiling, Roofline
 from datapipe.profile.measure.samples import COLD
-from datapipe.profile.model import Rate, SampleCost, Setup, predict
+from datapipe.profile.model import SampleCost, Setup, predict
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.report.table import ratio
 
@@ -34,7 +34,6 @@ class Remedy:
     rate: float  # samples per second with it
     gain: float  # rate over that of today
     source: Literal["predicted", "measured"] = "predicted"
-    bound: str = ""  # the limit with it
     note: str = ""  # a condition or a drawback
     # arguments of `make_loader` that apply it; None if it takes more than that
     changes: Mapping[str, Any] | None = field(default=None, compare=False)
@@ -81,8 +80,7 @@ class Forecast:
     @property
     def storage(self) -> Ceiling | None:
         """Fastest cold reads; None if they could not be measured."""
-        ceilings = self.roofline.ceilings
-        return ceilings.get(DEEP) or ceilings.get("storage, cold")
+        return self.roofline.ceilings.get(COLD_STORAGE)
 
     @cached_property
     def setup(self) -> Setup:
@@ -129,22 +127,13 @@ class Forecast:
         return found.wait if found is not None and found.wait > _NOTICED else 0.0
 
     @cached_property
-    def _model(self) -> Rate:
-        return predict(self.cost, self.setup)
-
-    @property
-    def bound(self) -> str:
-        """Bound of the loader, by the model."""
-        return self._model.bound
-
-    @property
     def factor(self) -> float:
         """Measured rate of the loader over the one that the model predicts."""
-        return ratio(self.rate, self._model.rate)
+        return ratio(self.rate, predict(self.cost, self.setup))
 
     def with_workers(self, workers: int) -> float:
         """Predict the rate with another number of workers."""
-        return self.factor * predict(self.cost, replace(self.setup, workers=workers)).rate
+        return self.factor * predict(self.cost, replace(self.setup, workers=workers))
 
     def remedy(
         self,
@@ -158,10 +147,10 @@ class Forecast:
         **more: Any,
     ) -> Remedy:
         """Make a remedy that changes cost, setup or factor."""
-        rate, bound = predict(cost or self.cost, setup or self.setup)
+        rate = predict(cost or self.cost, setup or self.setup)
         rate *= self.factor if factor is None else factor
         gain = ratio(rate, self.rate)
-        return Remedy(name=name, title=title, how=how, rate=rate, gain=gain, bound=bound, **more)
+        return Remedy(name=name, title=title, how=how, rate=rate, gain=gain, **more)
 
 
 def rank(remedies: Sequence[Remedy]) -> list[Remedy]:

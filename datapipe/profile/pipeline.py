@@ -14,7 +14,7 @@ from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.loader.metrics.stage_clock import Event
-from datapipe.profile.measure.alone import stage_times, tensor_bytes
+from datapipe.profile.measure.alone import tensor_bytes
 from datapipe.profile.measure.usage import UsageMeter
 from datapipe.report.plain import plain
 from datapipe.report.table import Percentiles, percentiles, ratio
@@ -58,11 +58,6 @@ class PipelineRun:
         """Percentiles of the seconds that a batch was waited for."""
         return percentiles(self.reading.waits)
 
-    @property
-    def stage_times(self) -> dict[str, Percentiles]:
-        """Percentiles of each stage, in seconds a sample, image or batch, by its events."""
-        return stage_times(self.events)
-
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold; times in seconds."""
         reading: dict[str, Any] = plain(self.reading)
@@ -70,7 +65,6 @@ class PipelineRun:
         return reading | {
             "rate": self.rate,
             "wait_times": self.wait_times,
-            "stage_times": self.stage_times,
             "step_time": self.step_time,
             "bytes_out": self.bytes_out,
             "skipped": self.skipped,

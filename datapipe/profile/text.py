@@ -28,7 +28,7 @@ def profile_text(profile: Profile) -> str:
     """Write the whole profile, in lines of at most some 100 characters."""
     good, bad = sorted_remedies(profile)
     fast = profile.bottleneck.stage == "step"
-    stages = aligned(stage_table(profile), groups={1: "alone, on one core", 6: "in the loader"})
+    stages = aligned(stage_table(profile))
     parts = [
         *(_wrapped(line) for line in (str(profile.bottleneck), *headline(profile))),
         ["", "Stages", *_indented(stages), *_wrapped(stage_notes(profile))],
@@ -69,31 +69,27 @@ def headline(profile: Profile) -> list[str]:
 def stage_table(profile: Profile) -> Table:
     """List each stage by itself, and in the loader."""
     alone, run = profile.forecast.alone.stages, profile.forecast.run
-    at_work = run.stage_times
-    total = sum(stage.seconds for stage in run.reading.all_stages.values())
+    stages = run.reading.all_stages
+    total = sum(stage.seconds for stage in stages.values())
     rows = []
-    for name in dict.fromkeys([*(s for s in STAGES if {s} & {*alone, *at_work}), *at_work]):
-        cost, times, spent = alone.get(name), at_work.get(name), run.per_sample(name)
-        row = [name + (" (a batch)" if name in ("collate", "transfer") else ""), *["-"] * 9]
+    for name in dict.fromkeys([*(s for s in STAGES if {s} & {*alone, *stages}), *stages]):
+        row, cost, spent = [name, *["-"] * 4], alone.get(name), run.per_sample(name)
         if cost is not None:
             size = size_text(cost.bytes / max(cost.samples, 1))
-            row[1:6] = [rate_text(cost.rate), *map(ms_text, cost.times), size]
-        if spent and times is not None:
+            row[1:3] = [rate_text(cost.rate), size]
+        if spent:
             share = ratio(spent * run.reading.samples, total)
-            row[6:] = [*map(ms_text, (spent, times[0], times[2])), f"{share:.0%}"]
+            row[3:] = [ms_text(spent), f"{share:.0%}"]
         rows.append(row)
-    header = ["", "samples/s", "P50 ms", "P90", "P99", "bytes"]
-    return [*header, "ms/sample", "P50", "P99", "of time"], rows
+    return ["", "samples/s alone", "bytes", "ms/sample in the loader", "of its time"], rows
 
 
 def stage_notes(profile: Profile) -> str:
     """Explain the table of stages."""
     alone = profile.forecast.alone
     return (
-        f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each. Percentiles are of "
-        "images, of parts of a batch for tokenize, or of batches for collate, plan and transfer; "
-        "bytes are read or made of a sample. The last column is the share of the time of all "
-        "threads."
+        f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each, on one core. Bytes "
+        "are read or made of a sample. The last column is the share of the time of all threads."
     )
 
 

@@ -70,7 +70,6 @@ def alone(parts: Mapping[str, tuple[float, float]], images: Sequence[bytes] = ()
                 seconds=seconds / 10,
                 cpu=cpu / 10,
                 bytes=100 * 1000,
-                times=(seconds / 1000,) * 3,
             )
             for name, (seconds, cpu) in parts.items()
         },

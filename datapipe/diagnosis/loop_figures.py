@@ -10,18 +10,8 @@ from datapipe.diagnosis.rank_times import RankTimes
 from datapipe.diagnosis.step_roofline import StepRoofline
 from datapipe.report.page import Level
 
-Kind = Literal[
-    "data",
-    "transfer",
-    "communication",
-    "straggler",
-    "synchronisation",
-    "loop",
-    "host",
-    "memory",
-    "compute",
-    "unknown",
-]
+_Loss = Literal["data", "transfer", "communication", "straggler", "synchronisation", "loop"]
+Kind = Literal[_Loss, "host", "memory", "compute", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)

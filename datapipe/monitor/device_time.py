@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from datapipe.monitor.durations import Durations
 from datapipe.monitor.loop_timer import ENTER, LEAVE, TurnParts
@@ -53,14 +53,6 @@ def current_device() -> Device | None:
     return None if torch is None or not torch.cuda.is_initialized() else Cuda()
 
 
-class _Noted(NamedTuple):
-    """A mark at the start or end of a part."""
-
-    event: int
-    part: int
-    mark: DeviceMark
-
-
 class DeviceTimes:
     """Sums of the device's times of a loop. For the thread that runs it.
 
@@ -75,8 +67,9 @@ class DeviceTimes:
         self.steps, self.transfers, self.idle = Durations(), Durations(), Durations()
         self._device = device
         self._free: list[DeviceMark] = []
-        self._pending: deque[list[_Noted]] = deque()
-        self._turn: list[_Noted] = []
+        # event, part and mark, of each turn
+        self._pending: deque[list[tuple[int, int, DeviceMark]]] = deque()
+        self._turn: list[tuple[int, int, DeviceMark]] = []
         self._previous: DeviceMark | None = None  # last mark that was read
 
     def enter(self, part: int) -> None:
@@ -98,14 +91,14 @@ class DeviceTimes:
 
     def read(self) -> None:
         """Add up the turns that the device has passed."""
-        while self._pending and all(noted.mark.query() for noted in reversed(self._pending[0])):
+        while self._pending and all(mark.query() for *_, mark in reversed(self._pending[0])):
             turn = self._pending.popleft()
             if turn:
                 self._add(turn)
             else:
                 self._previous = None
 
-    def _add(self, turn: list[_Noted]) -> None:
+    def _add(self, turn: list[tuple[int, int, DeviceMark]]) -> None:
         parts, before = TurnParts(), self._previous
         for event, part, mark in turn:
             if before is not None:
@@ -125,4 +118,4 @@ class DeviceTimes:
             return
         mark = self._free.pop() if self._free else self._device.mark()
         mark.record()
-        self._turn.append(_Noted(event, part, mark))
+        self._turn.append((event, part, mark))

@@ -73,23 +73,14 @@ class TurnParts:
 
 
 class LoopClock:
-    """Sums over turns, in nanoseconds. For the thread that runs the loop.
-
-    Attributes:
-        waits, steps, transfers: of turns that count; one wait a turn.
-        rest: time outside of these.
-        longest_rests: the longest of single turns.
-        firsts: waits for the first batch of each pass.
-        warm_up: time of the turns of the warm-up.
-        left_out: number of turns that do not count, by reason.
-    """
+    """Sums over turns that count, in nanoseconds. For the thread that runs the loop."""
 
     def __init__(self) -> None:
-        self.waits, self.firsts = Durations(), Durations()
+        self.waits, self.firsts = Durations(), Durations()  # firsts: of each pass
         self.parts = self.steps, self.transfers = Durations(), Durations()
-        self.rest = self.warm_up = 0
-        self.longest_rests = [0] * _SELDOM
-        self.left_out: dict[str, int] = {}
+        self.rest = 0
+        self.longest_rests = [0] * _SELDOM  # of single turns
+        self.left_out: dict[str, int] = {}  # number of turns by reason
         self.timeline = Timeline()
         self._begun = 0
         self._before = 0  # moment of the last event
@@ -156,8 +147,6 @@ class LoopClock:
             self.left_out[reason] = self.left_out.get(reason, 0) + 1
             if reason == "first":
                 self.firsts.add(self._wait)
-            elif reason == "warm-up":
-                self.warm_up += self._wait + steps + transfers + turn.rest
             return
         self.rest += turn.rest
         heapq.heappushpop(self.longest_rests, turn.rest)

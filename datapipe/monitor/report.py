@@ -54,7 +54,6 @@ class LoopReport:
             other figure.
         left_out: how many turns are in no other figure, and why: "first" of a pass, "warm-up",
             "recorded", "traced", "disturbed" by an error or another loop.
-        warm_up: seconds of the turns of the warm-up.
         timeline: the whole run in stretches.
         verdict: on the limit of the loop.
         device: by the GPU's clock; None without a GPU.
@@ -76,7 +75,6 @@ class LoopReport:
     step: Timing
     first: Timing
     left_out: Mapping[str, int]
-    warm_up: float
     timeline: tuple[Stretch, ...]
     verdict: Verdict
     device: OnDevice | None = None
@@ -276,7 +274,6 @@ class Counters:
             step=loop.steps.timing(),
             first=loop.firsts.timing(),
             left_out=dict(loop.left_out),
-            warm_up=loop.warm_up / 1e9,
             timeline=loop.timeline.stretches(),
             verdict=judge(figures),
             device=device,

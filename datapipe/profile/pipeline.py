@@ -14,10 +14,9 @@ from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.loader.metrics.stage_clock import Event
-from datapipe.profile.measure.alone import tensor_bytes
 from datapipe.profile.measure.usage import UsageMeter
 from datapipe.report.plain import plain
-from datapipe.report.table import Percentiles, percentiles, ratio
+from datapipe.report.table import ratio
 
 _WARM_UP = 0.1  # of the time, before anything counts
 
@@ -29,7 +28,6 @@ class PipelineRun:
     reading: Reading  # of its meter, warm-up left out
     usage: Usage  # of the machine in that time
     step_time: float | None  # seconds of the consumer for each batch; None without a consumer
-    bytes_out: float  # of tensors in a batch, on average
     skipped: int  # samples that failed
     # stages of all threads or processes, if they were asked for
     events: list[Event] = field(default_factory=list, repr=False)
@@ -53,20 +51,13 @@ class PipelineRun:
         """Return the seconds of a stage for a sample, over all threads."""
         return self.reading.all_stages.get(stage, Stage()).seconds / max(self.reading.samples, 1)
 
-    @property
-    def wait_times(self) -> Percentiles:
-        """Percentiles of the seconds that a batch was waited for."""
-        return percentiles(self.reading.waits)
-
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold; times in seconds."""
         reading: dict[str, Any] = plain(self.reading)
         del reading["waits"], reading["ready"]
         return reading | {
             "rate": self.rate,
-            "wait_times": self.wait_times,
             "step_time": self.step_time,
-            "bytes_out": self.bytes_out,
             "skipped": self.skipped,
             "usage": plain(self.usage),
         }
@@ -86,14 +77,14 @@ def run_pipeline(
     KERNEL.load_soon()
     KERNEL.wait()
     meter = loader.start_metering(events=events)
-    skipped, size, count = loader.skipped, 0, 0
+    skipped, count = loader.skipped, 0
     try:
         batches = iter(loader)
         _warm_up(batches, loader, seconds, step_time)
         with UsageMeter(probe_gil=True) as machine:
             before, began = meter.reading(), time.perf_counter_ns()
-            for batch in batches:
-                size, count = size + tensor_bytes(batch), count + 1
+            for _ in batches:
+                count += 1
                 if time.perf_counter_ns() - began >= 1e9 * seconds:
                     break
                 if step_time:
@@ -110,7 +101,6 @@ def run_pipeline(
         reading=reading,
         usage=machine.usage,
         step_time=step_time,
-        bytes_out=size / count,
         skipped=loader.skipped - skipped,
         events=[event for event in meter.events if event.end > began],
     )

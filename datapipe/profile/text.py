@@ -105,7 +105,6 @@ def _work(run: PipelineRun) -> dict[str, str]:
     rows = {
         "samples/s": rate_text(run.rate),
         "waiting for batches": f"{run.waited:.1%} of the time",
-        "wait for a batch, P50 P90 P99": " ".join(map(ms_text, run.wait_times)) + " ms",
     }
     if reading.workers:
         rows["workers without work"] = f"{run.idle:.0%} of their time"
@@ -121,7 +120,6 @@ def _work(run: PipelineRun) -> dict[str, str]:
     if usage.read is not None:
         rows["read from storage"] = f"{size_text(usage.read / seconds)}/s" if usage.read else "none"
     rows["memory"] = size_text(usage.memory)
-    rows["a batch"] = size_text(run.bytes_out)
     return rows
 
 

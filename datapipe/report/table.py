@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
-import numpy as np
+from collections.abc import Collection
 
 from datapipe.progress import readable_size
 
@@ -27,16 +25,6 @@ def aligned(table: Table, *, left: Collection[int] = (0,)) -> list[str]:
         ).rstrip()
         for row in (header, *rows)
     ]
-
-
-Percentiles = tuple[float, float, float]
-"""P50, P90 and P99."""
-
-
-def percentiles(values: Sequence[float]) -> Percentiles:
-    """Compute P50, P90 and P99; zeros of no values."""
-    p50, p90, p99 = np.percentile(values or (0.0,), (50, 90, 99)).tolist()
-    return p50, p90, p99
 
 
 def ratio(part: float, whole: float) -> float:

@@ -55,7 +55,6 @@ def run(
         ),
         usage=Usage(seconds=SECONDS, cores=cores, **(given | usage)),
         step_time=step_time,
-        bytes_out=1e6,
         skipped=0,
     )
 

@@ -185,7 +185,6 @@ def test_a_run_leaves_the_warm_up_out(endless: Make) -> None:
     assert loader.meter is not None
     assert done.reading.batches < loader.meter.reading().batches
     assert done.reading.samples == 8 * done.reading.batches
-    assert done.bytes_out > 4 * 8 * 3 * 64 * 64
     assert 0 < done.reading.seconds < 5
     assert done.events == []
 

@@ -29,30 +29,18 @@ class DatasetShare:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledSteps:
-    """Steps that torch's profiler recorded. Shares are of their time, 0 to 1; medians.
+    """Steps that torch's profiler recorded. Shares are of their time, 0 to 1; medians."""
 
-    Attributes:
-        steps: their number.
-        exchange: in collectives while nothing else ran; waiting for slower ranks is in it.
-        beside: in collectives while other work ran: on a GPU they are hidden, on the CPU they take
-            processors from it.
-        synchronisation: in which the host waited for the GPU.
-        waiter: operator that did so for the most time; "" without any.
-        busy: in which the GPU had work; None without a GPU.
-        operators: in torch's operators.
-        ranks: the same steps on other ranks; None without any.
-        roofline: of the fastest step; None if the machine's peaks are not known.
-    """
-
-    steps: int = 0
-    exchange: float = 0.0
+    steps: int = 0  # their number
+    exchange: float = 0.0  # in collectives while nothing else ran, or a slower rank was waited for
+    # in collectives while other work ran: on a GPU they are hidden, on the CPU they take processors
     beside: float = 0.0
-    synchronisation: float = 0.0
-    waiter: str = ""
-    busy: float | None = None
-    operators: float = 0.0
-    ranks: RankTimes | None = None
-    roofline: StepRoofline | None = None
+    synchronisation: float = 0.0  # in which the host waited for the GPU
+    waiter: str = ""  # operator that did so for the most time; "" without any
+    busy: float | None = None  # in which the GPU had work; None without a GPU
+    operators: float = 0.0  # in torch's operators
+    ranks: RankTimes | None = None  # the same steps on other ranks; None without any
+    roofline: StepRoofline | None = None  # of the fastest step; None if peaks are not known
 
 
 @dataclass(frozen=True, kw_only=True)

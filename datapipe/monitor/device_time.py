@@ -56,11 +56,8 @@ def current_device() -> Device | None:
 class DeviceTimes:
     """Sums of the device's times of a loop. For the thread that runs it.
 
-    A transfer inside of a step is no part of it, and one between steps is no idle time.
-
-    Attributes:
-        steps, transfers: on the device, each.
-        idle: of each turn, from the end of the turn before.
+    A transfer inside of a step is no part of it, and one between steps is no idle time, which is
+    that from the end of the turn before.
     """
 
     def __init__(self, device: Device) -> None:

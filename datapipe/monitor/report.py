@@ -207,17 +207,14 @@ def _hints(loader: Any) -> tuple[str, ...]:
 
 
 class Counters:
-    """All counters of a monitor.
-
-    Attributes:
-        device, sampler: of the GPU, from the end of the warm-up on; None without one.
-    """
+    """All counters of a monitor."""
 
     def __init__(self) -> None:
         self.loop = LoopClock()
         self.recorder = StepRecorder()
         self.loader = LoopLoader()
         self.datasets = DatasetCounter()
+        # Of the GPU, from the end of the warm-up on; None without one.
         self.device: DeviceTimes | None = None
         self.sampler: GpuSampler | None = None
 

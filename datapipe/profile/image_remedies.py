@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import ceil
 from shlex import quote
 from typing import Any
 
@@ -24,7 +25,7 @@ from datapipe.index.images.header import probe
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
 from datapipe.profile.forecast import Forecast, Remedy
-from datapipe.profile.sizes import FITS, form_sizes, free_memory, megabytes
+from datapipe.profile.sizes import FITS, form_sizes, free_memory
 from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
 from datapipe.report.table import ratio
@@ -159,7 +160,7 @@ def _caches(
     yield forecast.remedy(
         "decoded cache",
         "keep decoded and resized images in memory, after the first epoch",
-        f'make_loader(cache=datapipe.CacheSpec(memory="{megabytes(fits * need)}"))',
+        f'make_loader(cache=datapipe.CacheSpec(memory="{ceil(fits * need / 1e6)}MB"))',
         cost=cached.mixed(cost, fits),
         setup=replace(setup, storage=None) if fits == 1 else None,
         note=f"{size} memory",
@@ -212,8 +213,7 @@ def _images_to_compare(forecast: Forecast) -> list[Encoded]:
 
 def sufficient_side(spec: ImageSpec) -> int:
     """Return the longer side, in pixels, from which on no photograph has to be enlarged."""
-    side = make_transform(spec).sufficient_side(_ASPECT)
-    return -int(-side // _ROUNDED) * _ROUNDED
+    return ceil(make_transform(spec).sufficient_side(_ASPECT) / _ROUNDED) * _ROUNDED
 
 
 Form = tuple[ImageTransform, Sequence[Encoded]]

@@ -11,15 +11,7 @@ from datapipe.profile.forecast import WORTH, Remedy
 from datapipe.profile.job import Profile
 from datapipe.profile.measure.alone import STAGES
 from datapipe.profile.pipeline import PipelineRun
-from datapipe.report.table import (
-    Table,
-    aligned,
-    counted,
-    ms_text,
-    rate_text,
-    ratio,
-    size_text,
-)
+from datapipe.report.table import Table, aligned, counted, ms_text, rate_text, ratio, size_text
 
 _WIDTH = 100  # characters of a line
 

@@ -67,12 +67,9 @@ def legend(figure: Figure, colours: Mapping[str, str]) -> None:
 def stacked(
     rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str], unit: str = ""
 ) -> Figure:
-    """Draw a horizontal bar for each row, made of parts.
+    """Draw a horizontal bar for each row, made of parts; parts without a colour are pale.
 
-    Args:
-        rows: label and parts of each.
-        colours: of the parts; those that are missing are pale.
-        unit: of the parts, at an axis; without it all bars have one length and show shares.
+    Without a `unit` for an axis, all bars have one length and show shares.
     """
     figure, axes = plot((0.95 if unit else 0.55) + (0.32 if unit else 0.62) * len(rows))
     used: dict[str, str] = {}

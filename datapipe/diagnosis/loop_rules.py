@@ -23,19 +23,15 @@ LIMITS: dict[Kind, float] = {
     "loop": 0.25,
 }
 """Shares of a loop's time from which on a loss is the verdict."""
-GPU_TARGET = 0.9
-"""Share of time that a GPU should be busy."""
-WAIT_TARGET = 0.01
-"""Share of time that a loop should wait at most."""
 MOSTLY = 0.5
 """Share from which on a cause explains a figure, such as memory the time of a step."""
-SHARE_LIMIT = 0.01
-"""Most that a dataset's share of the samples may differ from that in the plan."""
-ENOUGH_SAMPLES = 10_000
-"""Samples without which shares of datasets are not compared."""
 ENOUGH = 3
 """Turns without which there is no verdict."""
 
+_GPU_TARGET = 0.9  # share of time that a GPU should be busy
+_WAIT_TARGET = 0.01  # share of time that a loop should wait at most
+_SHARE_LIMIT = 0.01  # most that a dataset's share of the samples may differ from that in the plan
+_ENOUGH_SAMPLES = 10_000  # without which shares of datasets are not compared
 _NOTICEABLE = 0.005  # least share that a sentence names
 _DEVIATIONS = 4  # standard deviations that no share is off by chance
 
@@ -65,7 +61,7 @@ def _judge_time(figures: LoopFigures) -> Verdict:
     recorded, roofline = figures.recorded, figures.recorded.roofline
     on_cpu = figures.busy is None and figures.idle is None
     in_python = on_cpu and recorded.steps > 0 and recorded.operators < MOSTLY
-    if in_python or (figures.busy is not None and figures.busy < GPU_TARGET):
+    if in_python or (figures.busy is not None and figures.busy < _GPU_TARGET):
         return _of_host(figures)
     if roofline is not None and roofline.memory >= MOSTLY:
         return _of_memory(roofline)
@@ -89,10 +85,10 @@ def _verdict(kind: Kind, sentence: str, *actions: str, level: Level = "bad") -> 
 def _with_shares(verdict: Verdict, figures: LoopFigures) -> Verdict:
     """Add the dataset whose share of the samples is furthest from the plan's, if it is too far."""
     compared = [dataset for dataset in figures.datasets if dataset.is_compared]
-    if sum(dataset.samples for dataset in compared) < ENOUGH_SAMPLES:
+    if sum(dataset.samples for dataset in compared) < _ENOUGH_SAMPLES:
         return verdict
     most = max(compared, key=lambda dataset: abs(dataset.share - dataset.planned))
-    if abs(most.share - most.planned) <= max(SHARE_LIMIT, _DEVIATIONS * most.chance):
+    if abs(most.share - most.planned) <= max(_SHARE_LIMIT, _DEVIATIONS * most.chance):
         return verdict
     return replace(
         verdict,
@@ -113,7 +109,7 @@ def _losses(figures: LoopFigures) -> dict[Kind, float]:
         "communication": figures.exchanging,
         "straggler": figures.straggling,
     }
-    if figures.busy is not None and figures.busy >= GPU_TARGET:
+    if figures.busy is not None and figures.busy >= _GPU_TARGET:
         # Collectives keep a GPU busy too; all else would have left it without work.
         return ranks
     return {
@@ -234,7 +230,7 @@ def _of_loop(figures: LoopFigures) -> Verdict:
 def _of_host(figures: LoopFigures) -> Verdict:
     if figures.busy is not None:
         sentence = (
-            f"the GPU is busy {figures.busy:.0%} of the time (target {GPU_TARGET:.0%}), and "
+            f"the GPU is busy {figures.busy:.0%} of the time (target {_GPU_TARGET:.0%}), and "
             "neither data nor copies nor reading values explains it: Python asks for work more "
             "slowly than the GPU does it"
         )
@@ -265,10 +261,10 @@ def _of_compute(figures: LoopFigures) -> Verdict:
     sentence = f"compute-bound: {_waiting(figures)}"
     if figures.busy is not None:
         sentence += f", and the GPU is busy {figures.busy:.0%} of it"
-    if figures.waiting > WAIT_TARGET:
+    if figures.waiting > _WAIT_TARGET:
         return _verdict(
             "compute",
-            f"{sentence}, more than the {WAIT_TARGET:.0%} that it should",
+            f"{sentence}, more than the {_WAIT_TARGET:.0%} that it should",
             _TUNE,
             "see what a faster pipeline could give at most: `monitor.headroom(loader, step)`",
             level="warn",

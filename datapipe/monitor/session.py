@@ -113,7 +113,9 @@ class LoopMeter:
             return False
         self._end_turn(END if number == self._number else CUT)
         if self._begun >= self._trace_at:
-            self._turn_trace()
+            self._finish_trace()
+            if self._trace is not None:
+                self._begin_trace(self._trace)
         self._reason = None
         self._steps_open = 0
         if number != self._number:
@@ -281,15 +283,11 @@ class LoopMeter:
             self._counters.sampler.count(False)
         self._add_up()
 
-    def _turn_trace(self) -> None:
-        """Begin or finish the trace before the next turn."""
-        if self._trace is None or self._trace.runs:
-            self._finish_trace()
-        else:
-            self._add_up()
-            self._trace.begin()
-            self._look_at = self._begun + 1
-            self._trace_at = self._begun + self._trace.count
+    def _begin_trace(self, trace: LoopTrace) -> None:
+        self._add_up()
+        trace.begin()
+        self._look_at = self._begun + 1
+        self._trace_at = self._begun + trace.count
 
     def _finish_trace(self) -> None:
         trace = self._trace

@@ -13,13 +13,12 @@ from datapipe.errors import PlanError
 from datapipe.loader.tuned_settings import Tuned, keep
 from datapipe.tune.choice import MARGIN, choose
 from datapipe.tune.interrupt import remembered_interrupt
-from datapipe.tune.machine import Machine
 from datapipe.tune.paced import WaitShare, find_sufficient, least_waiting
 from datapipe.tune.reason import explain, explain_pace, find_limit_of
 from datapipe.tune.result import TuneResult, summarise
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal, Sweep
-from datapipe.tune.trial import Make, Trial
+from datapipe.tune.trial import Machine, Make, Trial
 
 _TO_TRY = Say("the numbers to try, such as (0, 2, 4)")
 _Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]

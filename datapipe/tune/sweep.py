@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipe.tune.choice import MARGIN, Rounds, fastest, is_flat, settled
-from datapipe.tune.machine import Machine
 from datapipe.tune.setting import Setting
-from datapipe.tune.trial import Aim, EmptyLoader, Make, Trial, run_trial
+from datapipe.tune.trial import Aim, EmptyLoader, Machine, Make, Trial, run_trial
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading, Stage
+from datapipe.profile.measure.usage import UsageMeter
 from datapipe.tune.arrivals import Arrivals, Segment, bounds, count, samples_of
-from datapipe.tune.machine import Machine
 from datapipe.tune.setting import Setting
 
 Make = Callable[..., Iterable[Any]]
@@ -24,6 +24,16 @@ Make = Callable[..., Iterable[Any]]
 _PATIENCE = 0.1  # of the time that should count, for batches that were ready at the start
 _MOST = 20_000  # batches that count
 _LATECOMERS = 0.5  # of the time until the first batch, that the last worker may start later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Machine that trials run on: by default this one. Tests give a clock of their own."""
+
+    clock: Callable[[], float] = time.perf_counter  # seconds
+    sleep: Callable[[float], object] = time.sleep
+    # called with `probe_gil` for each trial; None if nothing can be metered
+    meter: Callable[..., UsageMeter | None] = UsageMeter
 
 
 class EmptyLoader(Exception):

@@ -11,9 +11,7 @@ from datapipe.loader.metrics.meter import Stage
 from datapipe.report.page import Level
 from datapipe.report.table import ratio
 
-Resource = Literal[
-    "step", "caller", "lock", "memory", "storage", "cpu", "wait", "prefetch", "unknown"
-]
+Resource = Literal["step", "caller", "lock", "storage", "cpu", "wait", "prefetch", "unknown"]
 
 # Shares of time, unless they say otherwise.
 _WAITING = 0.01  # that training waits at most while it is the limit itself
@@ -22,9 +20,6 @@ _BUSY = 0.9  # of cores, or of a thread, from which on they are exhausted
 # that a thread waits for the interpreter's lock, from which on the lock is the limit. Under Python
 # code that always runs it is 0.67 and more; under decoders that release it, below 0.05.
 _LOCKED = 0.4
-_GROWTH = 1.4  # CPU time of a sample with many workers over that with few: cores wait for memory
-_SIBLINGS = 1.5  # times as much, where two CPUs are one core and take from each other
-_AT_WORK = 0.7  # of workers, or of the cores, from which on they count as computing
 _CALLER = 0.8  # of the thread that takes batches; what is left is the hand-over
 _CALLER_OF_WAIT = 0.5  # of the waiting, likewise
 _IDLE = 0.5  # of the workers, from which on more of them would not help
@@ -55,22 +50,17 @@ class Limit:
         return {"stage": self.stage, "resource": self.resource, "reason": self.reason}
 
 
-def find_limit(seen: LoaderFigures, few: LoaderFigures | None = None) -> Limit:
+def find_limit(seen: LoaderFigures) -> Limit:
     """Name what holds a loader back. A pure function: equal figures, equal verdict.
 
     The first rule that holds decides: training that rarely waits is the limit itself; then the
-    thread that takes the batches; memory bandwidth, if the CPU time of a sample grows with the
-    workers; the interpreter's lock; a stage that workers wait in without a core; the cores.
-
-    Args:
-        seen: with the workers to be explained.
-        few: the same loader with fewer workers, ideally one.
+    thread that takes the batches; the interpreter's lock; a stage that workers wait in without a
+    core; the cores.
     """
     found = _of_step(seen) or _of_caller(seen)
     if found is None and (usage := seen.usage) is not None:
         found = (
-            _of_memory(seen, usage, few)
-            or _of_lock(seen, usage)
+            _of_lock(seen, usage)
             or _of_waiting(seen)
             or _of_cores(seen, usage)
             or _of_rest(seen, usage)
@@ -122,21 +112,6 @@ def _of_caller(seen: LoaderFigures) -> Limit | None:
         reason = "the thread that takes the batches is busy all the time"
         return Limit(stage="unknown", resource="caller", reason=reason)
     return None
-
-
-def _of_memory(seen: LoaderFigures, usage: Usage, few: LoaderFigures | None) -> Limit | None:
-    if few is None or few.cpu_per_sample <= 0:
-        return None
-    growth = seen.cpu_per_sample / few.cpu_per_sample
-    # Workers that wait for something else spend what little they take on handing over.
-    busy = usage.cpu >= _AT_WORK * _team(seen, usage) * usage.seconds
-    locked = usage.gil is not None and usage.gil >= _LOCKED and seen.workers > 0
-    # Others share caches and memory too, and come and go.
-    disturbed = seen.crowded or few.crowded or locked
-    if disturbed or not busy or growth < _GROWTH * (_SIBLINGS if seen.siblings else 1):
-        return None
-    reason = f"a sample takes {growth:.1f} times the CPU time that it takes with fewer workers"
-    return Limit(stage="unknown", resource="memory", reason=f"{reason}: the cores wait for memory")
 
 
 def _of_lock(seen: LoaderFigures, usage: Usage) -> Limit | None:

@@ -18,19 +18,16 @@ def find_limit_of(chosen: Setting, trials: Sequence[Trial]) -> Limit | None:
     A limit shows best with more workers than are needed, so the next larger setting is taken if
     there is one.
     """
-    figures = {
+    watched = {
         trial.setting.num_workers: trial.figures
         for trial in sorted(trials, key=lambda trial: trial.setting.size, reverse=True)
         if trial.figures is not None and trial.setting.variant == chosen.variant
     }
-    if not figures:
+    if not watched:
         return None
-    numbers = sorted(figures)
-    shown = next((n for n in numbers if n > chosen.num_workers), None)
-    if shown is None:
-        shown = chosen.num_workers if chosen.num_workers in figures else numbers[0]
-    few = next((n for n in numbers if 0 < n < shown), None)
-    return find_limit(figures[shown], None if few is None else figures[few])
+    larger = [number for number in watched if number > chosen.num_workers]
+    figures = watched[min(larger)] if larger else watched.get(chosen.num_workers)
+    return find_limit(figures or watched[min(watched)])
 
 
 def explain(sweep: Sweep, chosen: Setting, *, settled: bool, limit: Limit | None) -> str:

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 from torch.utils.data import DataLoader
 
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
@@ -209,22 +208,19 @@ class _TrialRun:
         self.seen["memory"] = usage.memory
         if usage.gil is None:
             return
-        loader, found = self._loader, self.counted()
+        loader = self._loader
         processes, stages = isinstance(loader, DataLoader), dict[str, Stage]()
         if isinstance(loader, Loader):
             processes = loader.options.workers == "processes"
             if self._before is not None and loader.meter is not None:
                 stages = dict(loader.meter.reading().since(self._before).stages)
-        cores = psutil.cpu_count(logical=False)
         self.seen["figures"] = LoaderFigures(
             seconds=usage.seconds,
             usage=usage,
-            samples=found.samples or found.batches,
             workers=self._setting.num_workers,
             processes=processes,
             caller_cpu=caller,
             stages=stages,
-            siblings=cores is not None and cores < (psutil.cpu_count() or 1),
         )
 
 

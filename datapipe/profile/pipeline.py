@@ -12,7 +12,7 @@ from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.diagnosis.loader_rules import Limit, find_limit
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
-from datapipe.loader.metrics.meter import Reading, Stage
+from datapipe.loader.metrics.meter import Reading
 from datapipe.loader.metrics.stage_clock import Event
 from datapipe.profile.measure.usage import UsageMeter
 from datapipe.report.plain import plain
@@ -46,10 +46,6 @@ class PipelineRun:
     def idle(self) -> float:
         """Share of the workers' time, 0 to 1, that they waited for work."""
         return min(1.0, ratio(self.reading.idle, self.reading.workers * self.reading.seconds))
-
-    def per_sample(self, stage: str) -> float:
-        """Return the seconds of a stage for a sample, over all threads."""
-        return self.reading.all_stages.get(stage, Stage()).seconds / max(self.reading.samples, 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold; times in seconds."""

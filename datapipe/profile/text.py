@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from datapipe.loader.metrics.meter import Stage
 from datapipe.profile.forecast import WORTH, Remedy
 from datapipe.profile.job import Profile
 from datapipe.profile.measure.alone import STAGES
@@ -65,13 +66,13 @@ def stage_table(profile: Profile) -> Table:
     total = sum(stage.seconds for stage in stages.values())
     rows = []
     for name in dict.fromkeys([*(s for s in STAGES if {s} & {*alone, *stages}), *stages]):
-        row, cost, spent = [name, *["-"] * 4], alone.get(name), run.per_sample(name)
+        row, cost, stage = [name, *["-"] * 4], alone.get(name), stages.get(name, Stage())
         if cost is not None:
             size = size_text(cost.bytes / max(cost.samples, 1))
             row[1:3] = [rate_text(cost.rate), size]
-        if spent:
-            share = ratio(spent * run.reading.samples, total)
-            row[3:] = [ms_text(spent), f"{share:.0%}"]
+        if stage.seconds:
+            each = stage.seconds / max(run.reading.samples, 1)
+            row[3:] = [ms_text(each), f"{ratio(stage.seconds, total):.0%}"]
         rows.append(row)
     return ["", "samples/s alone", "bytes", "ms/sample in the loader", "of its time"], rows
 

@@ -37,10 +37,9 @@ from benchmarks.textbook import WORKERS, textbook
 from benchmarks.tuneloaders import known
 from datapipe import ImageSpec, make_loader, tune_workers
 from datapipe.tune.job import tune
-from datapipe.tune.machine import Machine
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal
-from datapipe.tune.trial import Aim, Trial, run_trial
+from datapipe.tune.trial import Aim, Machine, Trial, run_trial
 from tests.tune.cases import hundred
 from tests.tune.synthetic import SETTINGS, Case, Clock, Loader, is_right, true_rate
 

@@ -1,9 +1,9 @@
-"""`datapipe inspect`: what a dataset is, and in which form to keep it."""
+"""`datapipe inspect`: what a dataset is, and what it takes in each form."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import shutil
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,13 +11,12 @@ import typer
 from datapipe.cli.options import ArrayImage, AsJson, ImageSize
 from datapipe.cli.output import print_table
 from datapipe.cli.values import parse_array_image
-from datapipe.errors import PlanError
 from datapipe.progress import readable_size
 from datapipe.report.table import aligned
 
 if TYPE_CHECKING:
+    from datapipe.decode.spec import ImageSpec
     from datapipe.index.dataset import Dataset
-    from datapipe.profile.storage_advisor import Facts, FormCost
 
 
 def inspect(
@@ -26,44 +25,43 @@ def inspect(
     ],
     image_size: ImageSize = None,
     image: ArrayImage = None,
-    rate: Annotated[float | None, typer.Option(help="Images a second that training takes.")] = None,
-    epochs: Annotated[int, typer.Option(help="Epochs that it is trained for.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a dataset holds, and what it would take and give as shards, cached, or as arrays.
-
-    Decodes some of its images for half a second, to know how fast this machine is.
-    """
-    if rate is not None and not rate > 0:
-        raise PlanError(f"--rate {rate}: give images a second, such as 2000")
-    if epochs < 1:
-        raise PlanError(f"--epochs {epochs}: at least 1 is needed")
-    from datapipe.decode.array_spec import spec_of
+    """Say what a dataset holds, and what it would take as shards, cached, or as arrays."""
     from datapipe.index.dataset import open_dataset
-    from datapipe.profile.storage_advisor import advise, forms, look
 
     opened = open_dataset(dataset)
-    arrays = opened.manifest.arrays
     spec = parse_array_image(image_size, image)
-    if arrays is not None and arrays.image and image_size is None and image is None:
-        spec = spec_of(arrays.image)
-    facts = None
-    if opened.manifest.images and spec is not None and (arrays is None or arrays.image):
-        facts = look(opened, spec)
-    costs = [] if facts is None else forms(facts)
-    advice = [] if facts is None else advise(facts, rate=rate, epochs=epochs)
+    forms: dict[str, dict[str, int]] = {}
+    if opened.manifest.images and spec is not None and opened.manifest.arrays is None:
+        forms = _forms(opened, spec)
     if as_json:
-        found: dict[str, Any] = {"dataset": _described(opened)}
-        if facts is not None:
-            found |= {"facts": asdict(facts), "forms": [asdict(cost) for cost in costs]}
-        print(json.dumps(found | {"advice": advice}))
+        print(json.dumps({"dataset": _described(opened), "forms": forms}))
         return
     print_table(f"{dataset}", {name: str(value) for name, value in _described(opened).items()})
-    if facts is not None and spec is not None:
-        _print_forms(facts, costs, rate, f"{spec.height}x{spec.width}, {spec.resize}")
-        print("\nWhat to take")
-        for line in advice:
+    if forms and spec is not None:
+        print(f"\nImages of {spec.height}x{spec.width}, {spec.resize}")
+        rows = [[name, *map(readable_size, form.values())] for name, form in forms.items()]
+        for line in aligned((["form", "disk", "memory"], rows)):
             print(f"  {line}")
+        print("\nWhat each would give here: `datapipe profile`, with the options of your loader")
+
+
+def _forms(dataset: Dataset, image: ImageSpec) -> dict[str, dict[str, int]]:
+    """Return the bytes of each form of a dataset, and those that are free."""
+    from datapipe.decode.array_spec import array_spec
+    from datapipe.decode.transform import make_transform
+    from datapipe.profile.sizes import form_sizes, free_memory
+    from datapipe.remote.folder import RemoteFolder
+
+    sizes = form_sizes(dataset, make_transform(array_spec(image)))
+    home = dataset.home if isinstance(dataset.folder, RemoteFolder) else dataset.folder
+    return {
+        "shards": {"disk": sizes.shards, "memory": 0},
+        "shards, cached decoded": {"disk": sizes.shards, "memory": sizes.cache},
+        "arrays": {"disk": sizes.arrays or 0, "memory": 0},
+        "free": {"disk": shutil.disk_usage(home).free, "memory": free_memory()},
+    }
 
 
 def _described(dataset: Dataset) -> dict[str, Any]:
@@ -83,25 +81,3 @@ def _described(dataset: Dataset) -> dict[str, Any]:
     else:
         rows["shards"] = f"{len(manifest.shards):,}"
     return rows
-
-
-def _print_forms(facts: Facts, costs: list[FormCost], rate: float | None, title: str) -> None:
-    decodes = "" if facts.decode is None else f"decodes {1 / facts.decode:,.0f}/s and "
-    print(
-        f"\nImages of {title}: a core {decodes}copies {1 / facts.copy:,.0f}/s; {facts.cores} cores"
-    )
-    reads = "reads an image" if rate is None else f"reads at {rate:,.0f}/s"
-    per = "" if rate is None else "/s"
-    rows = [
-        [
-            cost.name,
-            *map(readable_size, (cost.disk, cost.memory)),
-            f"{cost.rate:,.0f}/s",
-            f"{readable_size(round(cost.read * (rate or 1)))}{per}" if cost.read else "-",
-            f"{cost.before:,.0f} s",
-        ]
-        for cost in costs
-    ]
-    rows.append(["free", readable_size(facts.disk), readable_size(facts.memory), "", "", ""])
-    for line in aligned((["form", "disk", "memory", "at most", reads, "before"], rows)):
-        print(f"  {line}")

@@ -50,9 +50,9 @@ def refuse_unwritable(**files: Path | None) -> None:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise PlanError(f"--{name} {path}: give a file in a folder that exists")
     if files.get("report") is not None:
-        from datapipe.report.charts import new_figure
+        from datapipe.report.charts import plot
 
-        new_figure()
+        plot()
 
 
 def resolve_target(name: str, option: str) -> Callable[..., Any]:

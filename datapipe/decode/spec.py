@@ -113,8 +113,7 @@ class ImageSpec:
         size: side of a square in pixels, or (height, width); of a tile; of the shorter side. None
             is 336, and 448 for the tiles of InternVL. Dynamic and native sizes take none.
         resize: see above.
-        interpolation: "bilinear", "bicubic" or "lanczos", antialiased. The last is done by Pillow,
-            which takes several times as long.
+        interpolation: "bilinear", "bicubic" or "lanczos", antialiased.
         normalize: None, "imagenet", "clip", "siglip", or (mean, std) per channel for values of
             0 to 1.
         dtype: torch.uint8 (0 to 255, without normalisation), torch.float32 or torch.bfloat16 (0 to

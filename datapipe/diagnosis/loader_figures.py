@@ -51,11 +51,9 @@ class LoaderFigures:
     asked: float | None = None
     idle: float = 0.0  # seconds that workers waited for work, summed over them
     usage: Usage | None = None  # of the machine; without it the loader's own clocks decide
-    samples: float = 1.0  # made in that time, or batches
     processes: bool = False  # whether workers are processes, each with a lock of its own
     waited: float | None = None  # share of its time that training of a known speed waited
     room: float | None = None  # how many times as much as that training takes the loader makes
-    siblings: bool = False  # whether two of the cores may be one, with two threads
     # stage whose library has threads of its own, whose CPU time the stage's clock does not see
     threaded: str | None = None
     scaling: float | None = None  # how many times the work of one thread all cores do
@@ -66,7 +64,6 @@ class LoaderFigures:
         return cls(
             seconds=max(reading.seconds, 1e-9),
             workers=reading.workers,
-            samples=max(reading.samples, 1),
             stages=reading.stages,
             caller=reading.caller,
             idle=reading.idle,
@@ -93,8 +90,3 @@ class LoaderFigures:
     def crowded(self) -> bool:
         """True if other processes take a share of the cores that matters."""
         return self.usage is not None and self.usage.others_share >= _OTHERS
-
-    @property
-    def cpu_per_sample(self) -> float:
-        """CPU seconds of a sample."""
-        return 0.0 if self.usage is None else ratio(self.usage.cpu, self.samples)

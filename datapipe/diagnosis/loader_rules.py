@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,29 +11,21 @@ from datapipe.loader.metrics.meter import Stage
 from datapipe.report.page import Level
 from datapipe.report.table import ratio
 
-Resource = Literal[
-    "step", "caller", "lock", "memory", "storage", "cpu", "wait", "prefetch", "unknown"
-]
+Resource = Literal["step", "caller", "lock", "storage", "cpu", "wait", "prefetch", "unknown"]
 
-WAITING = 0.01
-"""Share of its time that training waits at most while it is the limit itself."""
-HIGH_WAIT = 0.1
-"""Share of its time waiting from which on training is held back."""
-BUSY = 0.9
-"""Share of the time of cores, or of a thread, from which on they are exhausted."""
-LOCKED = 0.4
-"""Share of its time that a thread waits for the interpreter's lock, from which on the lock is the
-limit. Under Python code that always runs it is 0.67 and more; under decoders that release the lock
-it stays below 0.05."""
-_GROWTH = 1.4  # CPU time of a sample with many workers over that with few: cores wait for memory
-_SIBLINGS = 1.5  # times as much, where two CPUs are one core and take from each other
-_AT_WORK = 0.7  # of the time of workers, or of the cores, from which on they count as computing
-_CALLER = 0.8  # of the time, of the thread that takes batches; what is left is the hand-over
+# Shares of time, unless they say otherwise.
+_WAITING = 0.01  # that training waits at most while it is the limit itself
+_HIGH_WAIT = 0.1  # waiting, from which on training is held back
+_BUSY = 0.9  # of cores, or of a thread, from which on they are exhausted
+# that a thread waits for the interpreter's lock, from which on the lock is the limit. Under Python
+# code that always runs it is 0.67 and more; under decoders that release it, below 0.05.
+_LOCKED = 0.4
+_CALLER = 0.8  # of the thread that takes batches; what is left is the hand-over
 _CALLER_OF_WAIT = 0.5  # of the waiting, likewise
-_IDLE = 0.5  # of the workers' time, from which on more of them would not help
+_IDLE = 0.5  # of the workers, from which on more of them would not help
 _ONE_CORE = 1.3  # CPU seconds a second that code under the lock and what it calls take at most
 _SCALES = 1.2  # times the work of one thread, below which threads hinder each other
-_MOSTLY = 0.5  # of the workers' time
+_MOSTLY = 0.5  # of the workers
 _LESS_BUSY = 0.5  # CPU seconds a second in a stage that waits, over those in the others
 _READ_RATE = 1e6  # bytes/s from storage, below which an unknown wait is not one for it
 _ROOM = 1.2  # times as many batches as training takes, from which on a loader is fast enough
@@ -58,41 +50,32 @@ class Limit:
         return {"stage": self.stage, "resource": self.resource, "reason": self.reason}
 
 
-def find_limit(seen: LoaderFigures, few: LoaderFigures | None = None) -> Limit:
+def find_limit(seen: LoaderFigures) -> Limit:
     """Name what holds a loader back. A pure function: equal figures, equal verdict.
 
     The first rule that holds decides: training that rarely waits is the limit itself; then the
-    thread that takes the batches; memory bandwidth, if the CPU time of a sample grows with the
-    workers; the interpreter's lock; a stage that workers wait in without a core; the cores.
-
-    Args:
-        seen: with the workers to be explained.
-        few: the same loader with fewer workers, ideally one.
+    thread that takes the batches; the interpreter's lock; a stage that workers wait in without a
+    core; the cores.
     """
-    usage = seen.usage
     found = _of_step(seen) or _of_caller(seen)
-    if found is None and usage is None:
-        found = _of_prefetch(seen) or _of_largest(seen)
-    elif found is None and usage is not None:
+    if found is None and (usage := seen.usage) is not None:
         found = (
-            _of_memory(seen, usage, few)
-            or _of_lock(seen, usage)
+            _of_lock(seen, usage)
             or _of_waiting(seen)
             or _of_cores(seen, usage)
             or _of_rest(seen, usage)
         )
-    assert found is not None, "the last rule always holds"
-    waits = found.resource in ("storage", "wait", "lock")
-    found = replace(found, actions=found.actions or _actions(found.stage, waits, seen.workers))
+    found = found or _of_prefetch(seen) or _of_largest(seen)
+    found = replace(found, actions=found.actions or _actions(found, seen.workers))
     if seen.waited is None or found.stage == "step":
         return found
+    reason = found.reason
     if seen.room is not None and seen.room >= _ROOM:
-        bursts = (
+        reason += (
             "; on average the loader is fast enough for training, which still waits "
             f"{seen.waited:.0%} of its time: a larger prefetch_factor evens batches out"
         )
-        found = replace(found, reason=found.reason + bursts)
-    return replace(found, level="bad")
+    return replace(found, reason=reason, level="bad")
 
 
 def _of_step(seen: LoaderFigures) -> Limit | None:
@@ -100,8 +83,8 @@ def _of_step(seen: LoaderFigures) -> Limit | None:
     if waited is None:
         return None
     # Each hand-over takes a moment, however fast batches come.
-    enough = waited <= HIGH_WAIT and room is not None and room * (1 - waited) >= _ROOM
-    if waited > WAITING and not enough:
+    enough = waited <= _HIGH_WAIT and room is not None and room * (1 - waited) >= _ROOM
+    if waited > _WAITING and not enough:
         return None
     reason = f"it waits {waited:.1%} of its time for batches"
     if room is not None:
@@ -113,38 +96,22 @@ def _of_caller(seen: LoaderFigures) -> Limit | None:
     """Check whether the thread that takes the batches has no time left."""
     if not seen.workers:
         return None
-    spent = _seconds(seen.caller)
-    total = seen.seconds if seen.asked is None else seen.asked
-    busy = ratio(sum(spent.values()), total)
-    if total > 0 and busy >= (_CALLER if seen.asked is None else _CALLER_OF_WAIT):
-        name, share = _largest(spent)
-        idle = ratio(seen.idle, seen.workers * seen.seconds)
+    total, least, of = seen.seconds, _CALLER, "its time"
+    if seen.asked is not None:
+        total, least, of = seen.asked, _CALLER_OF_WAIT, "that"
+    busy = ratio(sum(stage.seconds for stage in seen.caller.values()), total)
+    if total > 0 and busy >= least:
+        name, share = _largest(seen.caller)
+        idle = min(1.0, ratio(seen.idle, seen.workers * seen.seconds))
         reason = (
-            f"the thread that takes the batches spends {share * busy:.0%} of "
-            f"{'its time' if seen.asked is None else 'that'} in {_spoken(name)}, while workers "
-            f"wait {min(idle, 1):.0%} of theirs"
+            f"the thread that takes the batches spends {share * busy:.0%} of {of} in "
+            f"{_SPOKEN.get(name, name)}, while workers wait {idle:.0%} of theirs"
         )
         return Limit(stage=name, resource="caller", reason=reason)
-    if seen.caller_cpu is not None and seen.caller_cpu >= BUSY * seen.seconds:
+    if seen.caller_cpu is not None and seen.caller_cpu >= _BUSY * seen.seconds:
         reason = "the thread that takes the batches is busy all the time"
         return Limit(stage="unknown", resource="caller", reason=reason)
     return None
-
-
-def _of_memory(seen: LoaderFigures, usage: Usage, few: LoaderFigures | None) -> Limit | None:
-    if few is None or few.cpu_per_sample <= 0:
-        return None
-    growth = seen.cpu_per_sample / few.cpu_per_sample
-    # Workers that wait for something else spend what little they take on handing over.
-    team = min(max(1, seen.workers), usage.cores)
-    busy = usage.cpu >= _AT_WORK * team * usage.seconds
-    locked = usage.gil is not None and usage.gil >= LOCKED and seen.workers > 0
-    # Others share caches and memory too, and come and go.
-    disturbed = seen.crowded or few.crowded or locked
-    if disturbed or not busy or growth < _GROWTH * (_SIBLINGS if seen.siblings else 1):
-        return None
-    reason = f"a sample takes {growth:.1f} times the CPU time that it takes with fewer workers"
-    return Limit(stage="unknown", resource="memory", reason=f"{reason}: the cores wait for memory")
 
 
 def _of_lock(seen: LoaderFigures, usage: Usage) -> Limit | None:
@@ -152,9 +119,9 @@ def _of_lock(seen: LoaderFigures, usage: Usage) -> Limit | None:
     if seen.processes or seen.workers < 1 or usage.cores < 2 or usage.gil is None:
         return None
     hinders = seen.workers > 1 and seen.scaling is not None and seen.scaling < _SCALES
-    if cpu > _ONE_CORE or (usage.gil < LOCKED and not hinders):
+    if cpu > _ONE_CORE or (usage.gil < _LOCKED and not hinders):
         return None
-    name, share = _most_cpu(seen)
+    name, share = _largest(seen.all_stages, "cpu")
     reason = (
         f"Python code holds the interpreter's lock: a thread waits for it {usage.gil:.0%} of its "
         f"time, and all threads together use {cpu:.1f} of {usage.cores} cores"
@@ -169,12 +136,11 @@ def _of_waiting(seen: LoaderFigures) -> Limit | None:
 
     Waiting for a processor shows in all stages alike, so this is a stage that uses far less of one.
     """
-    stages = seen.worked
-    if seen.threaded is not None or not stages:
+    name, share = _largest(seen.worked)
+    if seen.threaded is not None or share < _MOSTLY:
         return None
-    name, share = _largest(_seconds(stages))
-    busy, rest = _busy_of(stages, name)
-    if share < _MOSTLY or busy > _LESS_BUSY * rest:
+    busy, waits = _busy_in(seen.worked, name)
+    if not waits:
         return None
     who = "workers wait" if seen.workers else "the loop's own thread waits"
     reason = f"{who} {share * (1 - busy):.0%} of "
@@ -185,19 +151,16 @@ def _of_waiting(seen: LoaderFigures) -> Limit | None:
 
 
 def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
-    workers = max(1, seen.workers)
-    used = ratio(usage.cpu, min(workers, usage.cores) * usage.seconds)
-    if usage.busy >= BUSY:
-        names = {1: "the one core is", 2: "both cores are"}
-        reason = f"{names.get(usage.cores, f'all {usage.cores} cores are')} busy"
+    if usage.busy >= _BUSY:
+        reason = f"all {usage.cores} cores are busy"
         if seen.crowded:
             reason += f", {usage.others / usage.seconds:.1f} of them with other processes"
-    elif used >= BUSY:
+    elif ratio(usage.cpu, _team(seen, usage) * usage.seconds) >= _BUSY:
         who = "each worker is" if seen.workers else "the caller's thread is"
         reason = f"{who} busy, and cores are left"
     else:
         return None
-    name, share = _most_cpu(seen)
+    name, share = _largest(seen.all_stages, "cpu")
     if share:
         reason += f", {share:.0%} of the loader's CPU time goes into {name}"
     return Limit(stage=name, resource="cpu", reason=reason)
@@ -206,11 +169,11 @@ def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
 def _of_rest(seen: LoaderFigures, usage: Usage) -> Limit:
     """Conclude as far as possible where nothing is exhausted."""
     rate = ratio(usage.read or 0, usage.seconds)
-    idle = usage.cpu < _MOSTLY * min(max(1, seen.workers), usage.cores) * usage.seconds
+    idle = usage.cpu < _MOSTLY * _team(seen, usage) * usage.seconds
     if not seen.all_stages and idle and rate >= _READ_RATE:
         reason = f"cores are idle while {rate / 1e6:,.0f} MB/s come from storage"
         return Limit(stage="read", resource="storage", reason=reason)
-    name, share = _largest(_seconds(seen.stages))
+    name, share = _largest(seen.stages)
     reason = f"nothing is exhausted; workers spend {share:.0%} of their working time there"
     if name == "unknown":
         reason = f"cores are busy {usage.busy:.0%} of the time; the loader waits for something else"
@@ -218,7 +181,7 @@ def _of_rest(seen: LoaderFigures, usage: Usage) -> Limit:
 
 
 def _of_prefetch(seen: LoaderFigures) -> Limit | None:
-    total = sum(_seconds(seen.stages).values())
+    total = sum(stage.seconds for stage in seen.stages.values())
     if not seen.workers or total <= 0 or seen.idle < _IDLE * (seen.idle + total):
         return None
     share = seen.idle / (seen.idle + total)
@@ -232,62 +195,52 @@ def _of_prefetch(seen: LoaderFigures) -> Limit | None:
 
 def _of_largest(seen: LoaderFigures) -> Limit:
     """Name the stage that takes most of the time, by the loader's own clocks alone."""
-    stages = seen.worked
-    name, share = _largest(_seconds(stages))
+    name, share = _largest(seen.worked)
     if name == "unknown":
         return Limit(stage=name, resource="unknown", reason="the loader has not said where")
-    busy, rest = _busy_of(stages, name)
+    busy, waits = _busy_in(seen.worked, name)
     who = "the loader's workers spend" if seen.workers else "the loader, without workers, spends"
-    reason = f"{who} {share:.0%} of the time in {_spoken(name)}"
-    blocked = busy < _LESS_BUSY * rest
-    if blocked:
+    reason = f"{who} {share:.0%} of the time in {_SPOKEN.get(name, name)}"
+    if waits:
         reason += f", {1 - busy:.0%} of it without a processor"
-    return Limit(stage=name, resource="wait" if blocked else "cpu", reason=reason)
+    return Limit(stage=name, resource="wait" if waits else "cpu", reason=reason)
 
 
-def _most_cpu(seen: LoaderFigures) -> tuple[str, float]:
-    return _largest({name: stage.cpu for name, stage in seen.all_stages.items()})
+def _team(seen: LoaderFigures, usage: Usage) -> int:
+    """Return the cores that the loader's workers could use."""
+    return min(max(1, seen.workers), usage.cores)
 
 
-def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
-    """Return the largest part, and its share of all of them."""
+def _largest(
+    stages: Mapping[str, Stage], unit: Literal["seconds", "cpu"] = "seconds"
+) -> tuple[str, float]:
+    """Return the stage that takes the most, and its share of all of them."""
+    parts: dict[str, float] = {name: getattr(stage, unit) for name, stage in stages.items()}
+    name = max(parts, key=lambda part: parts[part], default="")
     total = sum(parts.values())
-    if total <= 0:
-        return "unknown", 0.0
-    name = max(parts, key=lambda part: parts[part])
-    return name, parts[name] / total
+    return (name, parts[name] / total) if total > 0 else ("unknown", 0.0)
 
 
-def _busy_of(stages: Mapping[str, Stage], name: str) -> tuple[float, float]:
-    """Return the CPU seconds a second of a stage, and those of the others."""
-    others = [stage for other, stage in stages.items() if other != name]
-    measured = sum(stage.cpu for stage in others) > 0
-    return _busy([stages[name]]), _busy(others) if measured else 1.0
+def _busy_in(stages: Mapping[str, Stage], name: str) -> tuple[float, bool]:
+    """Return the CPU seconds a second of a stage, and whether it waits more than the others."""
+    own = stages[name]
+    others = sum((stage for other, stage in stages.items() if other != name), Stage())
+    busy = min(1.0, ratio(own.cpu, own.seconds))
+    rest = min(1.0, ratio(others.cpu, others.seconds)) if others.cpu > 0 else 1.0
+    return busy, busy < _LESS_BUSY * rest
 
 
-def _busy(stages: Sequence[Stage]) -> float:
-    seconds = sum(stage.seconds for stage in stages)
-    return min(1.0, ratio(sum(stage.cpu for stage in stages), seconds))
-
-
-def _seconds(stages: Mapping[str, Stage]) -> dict[str, float]:
-    return {name: stage.seconds for name, stage in stages.items()}
-
-
-def _actions(stage: str, waits: bool, workers: int) -> tuple[str, ...]:
-    found = _ACTIONS.get(stage, ())
+def _actions(found: Limit, workers: int) -> tuple[str, ...]:
+    actions = _ACTIONS.get(found.stage, ())
     if not workers:
-        return ("prepare batches beside the training: `num_workers` of at least 1", *found)
-    if waits and stage == "read":
-        # Waiting for storage needs no core.
-        return ("wait for more reads at once: more `num_workers` than cores", *found)
-    if waits and stage in ("transform", "tokenize"):
-        return ("give every worker an interpreter of its own: `workers='processes'`", *found)
-    return found
-
-
-def _spoken(stage: str) -> str:
-    return _SPOKEN.get(stage, stage)
+        return ("prepare batches beside the training: `num_workers` of at least 1", *actions)
+    if found.resource in ("storage", "wait", "lock"):
+        if found.stage == "read":
+            # Waiting for storage needs no core.
+            return ("wait for more reads at once: more `num_workers` than cores", *actions)
+        if found.stage in ("transform", "tokenize"):
+            return (f"give every worker an interpreter of its own: {_PROCESSES}", *actions)
+    return actions
 
 
 _SPOKEN = {
@@ -302,6 +255,7 @@ _SPOKEN = {
     "plan": "planning",
 }
 
+_PROCESSES = "`workers='processes'`"
 _SMALLER = "make the images smaller once: `datapipe pack ... --max-side`"
 _ACTIONS: dict[str, tuple[str, ...]] = {
     "read": ("keep the shards on a local disk, or in memory", _SMALLER),
@@ -317,7 +271,7 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
     "transform": (
         "move what is the same for every epoch to before packing, and what is not to the device",
     ),
-    "tokenize": ("give workers processes of their own: `workers='processes'`",),
+    "tokenize": (f"give workers processes of their own: {_PROCESSES}",),
     "collate": ("carry less in a batch: uint8 images, fewer fields in `meta`, smaller batches",),
     "transfer": (
         "carry images as uint8, a quarter of the bytes: `make_loader(..., device='cuda')` with "

@@ -10,29 +10,8 @@ from datapipe.diagnosis.rank_times import RankTimes
 from datapipe.diagnosis.step_roofline import StepRoofline
 from datapipe.report.page import Level
 
-Kind = Literal[
-    "data",
-    "transfer",
-    "communication",
-    "straggler",
-    "synchronisation",
-    "loop",
-    "host",
-    "memory",
-    "compute",
-    "unknown",
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blocked:
-    """A line of the loop that waited for the device, in the turns probed."""
-
-    where: str  # file and line of the caller, outside of torch
-    call: str  # such as `Tensor.item`
-    count: int  # calls
-    seconds: float  # of all of them
-    turns: int  # number of probed turns that made the call
+_Loss = Literal["data", "transfer", "communication", "straggler", "synchronisation", "loop"]
+Kind = Literal[_Loss, "host", "memory", "compute", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,40 +28,19 @@ class DatasetShare:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitShares:
-    """Share of a turn in calls that wait for the device, 0 to 1; medians over the probed turns."""
-
-    turns: int = 0  # that were probed
-    synchronisation: float = 0.0
-    outside: float = 0.0  # the part of it outside of the step
-
-
-@dataclass(frozen=True, kw_only=True)
 class SampledSteps:
-    """Steps that torch's profiler recorded. Shares are of their time, 0 to 1; medians.
+    """Steps that torch's profiler recorded. Shares are of their time, 0 to 1; medians."""
 
-    Attributes:
-        steps: their number.
-        exchange: in collectives while nothing else ran; waiting for slower ranks is in it.
-        beside: in collectives while other work ran: on a GPU they are hidden, on the CPU they take
-            processors from it.
-        synchronisation: in which the host waited for the GPU.
-        waiter: operator that did so for the most time; "" without any.
-        busy: in which the GPU had work; None without a GPU.
-        operators: in torch's operators.
-        ranks: the same steps on other ranks; None without any.
-        roofline: of the fastest step; None if the machine's peaks are not known.
-    """
-
-    steps: int = 0
-    exchange: float = 0.0
+    steps: int = 0  # their number
+    exchange: float = 0.0  # in collectives while nothing else ran, or a slower rank was waited for
+    # in collectives while other work ran: on a GPU they are hidden, on the CPU they take processors
     beside: float = 0.0
-    synchronisation: float = 0.0
-    waiter: str = ""
-    busy: float | None = None
-    operators: float = 0.0
-    ranks: RankTimes | None = None
-    roofline: StepRoofline | None = None
+    synchronisation: float = 0.0  # in which the host waited for the GPU
+    waiter: str = ""  # operator that did so for the most time; "" without any
+    busy: float | None = None  # in which the GPU had work; None without a GPU
+    operators: float = 0.0  # in torch's operators
+    ranks: RankTimes | None = None  # the same steps on other ranks; None without any
+    roofline: StepRoofline | None = None  # of the fastest step; None if peaks are not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +59,6 @@ class LoopFigures:
     device_transfer: float | None = None  # transfers on the device, likewise
     utilization: float | None = None  # share of time that the GPU was busy, by NVML
     recorded: SampledSteps = SampledSteps()
-    probed: WaitShares = WaitShares()
-    lines: tuple[Blocked, ...] = ()  # that waited in the probed turns, longest first
     marked: bool = True  # whether the loop marks its steps
     limit: Limit | None = None  # of a datapipe loader
     hints: tuple[str, ...] = ()  # on another loader
@@ -113,11 +69,6 @@ class LoopFigures:
         """Share of time that the GPU was busy; None if it is not known."""
         # NVML sees all steps at their own speed.
         return self.recorded.busy if self.utilization is None else self.utilization
-
-    @property
-    def blocked(self) -> float:
-        """Loss by calls that wait for the device. A CPU computes at once, so nothing waits."""
-        return (self.probed if self.probed.turns else self.recorded).synchronisation
 
     @property
     def waiting(self) -> float:

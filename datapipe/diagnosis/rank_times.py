@@ -19,24 +19,15 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RankTimes:
-    """Steps of several ranks. Shares are of a step's time, 0 to 1; medians over the steps.
+    """Steps of several ranks. Shares are of a step's time, 0 to 1; medians over the steps."""
 
-    Attributes:
-        exchange: exchange itself.
-        waiting: this rank waits for a slower one.
-        holding: the others wait for this rank, on average.
-        slowest: rank that is the slowest in most steps; None if none is.
-        late: seconds a step by which the slowest rank is later than this one; for the slowest
-            itself, by which it is later than the others.
-        for_data: part of `late` in which the slowest rank waits for its batch, 0 to 1.
-    """
-
-    exchange: float
-    waiting: float
-    holding: float
-    slowest: int | None
+    exchange: float  # exchange itself
+    waiting: float  # this rank waits for a slower one
+    holding: float  # the others wait for this rank, on average
+    slowest: int | None  # rank that is the slowest in most steps; None if none is
+    # seconds a step by which the slowest rank is later than this one, or this one than the others
     late: float
-    for_data: float
+    for_data: float  # part of `late` in which the slowest rank waits for its batch, 0 to 1
 
 
 def compare_ranks(steps: Mapping[int, Mapping[int, RankStep]], rank: int) -> RankTimes | None:

@@ -17,14 +17,10 @@ _NOT_VALID = -1  # length of a sample that does not count
 
 
 class DatasetCounter:
-    """Counter of samples and tokens by dataset. For the thread that runs the loop.
-
-    Attributes:
-        counts: whether the loader's data are a mixture; only then `add` is to be called.
-    """
+    """Counter of samples and tokens by dataset. For the thread that runs the loop."""
 
     def __init__(self) -> None:
-        self.counts = False
+        self.counts = False  # whether the loader's data are a mixture; only then `add` is called
         self._shares: Callable[[], Mapping[str, float]] = dict
         self._is_compared = True
         self._samples: Counter[str] = Counter()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from datapipe.monitor.durations import Durations
 from datapipe.monitor.loop_timer import ENTER, LEAVE, TurnParts
@@ -21,11 +20,8 @@ _MOST_PENDING = 256  # turns that the host may be ahead
 class DeviceMark(Protocol):
     """A point in the device's work; `torch.cuda.Event` is one."""
 
-    def record(self) -> None:
-        """Queue it behind the work so far."""
-
-    def query(self) -> bool:
-        """Check whether the device has passed it, without waiting."""
+    def record(self) -> None: ...
+    def query(self) -> bool: ...
 
     def elapsed_time(self, later: Any) -> float:
         """Return milliseconds up to a later mark; the device has passed both."""
@@ -43,53 +39,34 @@ class Device(Protocol):
 class Cuda:
     """The current stream of torch's current device."""
 
-    def __init__(self) -> None:
-        import torch
-
-        self._new: Callable[..., DeviceMark] = torch.cuda.Event
-        self._capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
-
     def mark(self) -> DeviceMark:
-        return self._new(enable_timing=True)
+        mark: DeviceMark = sys.modules["torch"].cuda.Event(enable_timing=True)
+        return mark
 
     def recording(self) -> bool:
-        return self._capturing()
+        return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
 def current_device() -> Device | None:
     """Return the GPU; None if this process does not use one yet."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    return Cuda()
-
-
-class _Noted(NamedTuple):
-    """A mark at the start or end of a part."""
-
-    event: int
-    part: int
-    mark: DeviceMark
+    return None if torch is None or not torch.cuda.is_initialized() else Cuda()
 
 
 class DeviceTimes:
     """Sums of the device's times of a loop. For the thread that runs it.
 
-    A transfer inside of a step is no part of it, and one between steps is no idle time.
-
-    Attributes:
-        steps, transfers: on the device, each.
-        idle: of each turn, from the end of the turn before.
-        turns: that count, some of which may not have been read yet.
+    A transfer inside of a step is no part of it, and one between steps is no idle time, which is
+    that from the end of the turn before.
     """
 
     def __init__(self, device: Device) -> None:
         self.steps, self.transfers, self.idle = Durations(), Durations(), Durations()
-        self.turns = 0
         self._device = device
         self._free: list[DeviceMark] = []
-        self._pending: deque[list[_Noted]] = deque()
-        self._turn: list[_Noted] = []
+        # event, part and mark, of each turn
+        self._pending: deque[list[tuple[int, int, DeviceMark]]] = deque()
+        self._turn: list[tuple[int, int, DeviceMark]] = []
         self._previous: DeviceMark | None = None  # last mark that was read
 
     def enter(self, part: int) -> None:
@@ -102,27 +79,23 @@ class DeviceTimes:
 
     def end_turn(self, counts: bool) -> None:
         """End a turn; `counts` tells whether it is in the figures."""
-        turn, self._turn = self._turn, []
-        self.turns += counts
         # The time up to the turn after one that does not count is no usual idle time.
-        self._pending.append(turn if counts else [])
+        self._pending.append(self._turn if counts else [])
+        self._turn = []
         while len(self._pending) > _MOST_PENDING:
             self._pending.popleft()
             self._previous = None
 
     def read(self) -> None:
         """Add up the turns that the device has passed."""
-        while self._pending:
-            turn = self._pending[0]
-            if not all(noted.mark.query() for noted in reversed(turn)):
-                return
-            self._pending.popleft()
+        while self._pending and all(mark.query() for *_, mark in reversed(self._pending[0])):
+            turn = self._pending.popleft()
             if turn:
                 self._add(turn)
             else:
                 self._previous = None
 
-    def _add(self, turn: list[_Noted]) -> None:
+    def _add(self, turn: list[tuple[int, int, DeviceMark]]) -> None:
         parts, before = TurnParts(), self._previous
         for event, part, mark in turn:
             if before is not None:
@@ -142,4 +115,4 @@ class DeviceTimes:
             return
         mark = self._free.pop() if self._free else self._device.mark()
         mark.record()
-        self._turn.append(_Noted(event, part, mark))
+        self._turn.append((event, part, mark))

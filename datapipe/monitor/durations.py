@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 _LONGEST = (1 << 50) - 1  # ns, 13 days; longer durations count as this
 _BUCKETS = 32 * 46
@@ -31,14 +30,6 @@ class Timing:
     def mean(self) -> float:
         """Seconds; 0 if there were none."""
         return self.total / self.count if self.count else 0.0
-
-
-class Bucket(NamedTuple):
-    """Number of durations from `low` up to `high`, in seconds."""
-
-    low: float
-    high: float
-    times: int
 
 
 class Durations:
@@ -79,29 +70,14 @@ class Durations:
         for index, count in enumerate(self._buckets):
             seen += count
             if count and seen >= wanted:
-                low, high = _edges(index)
-                return min((low + high) / 2, self.longest) / 1e9
+                shift = max((index >> 5) - 1, 0)
+                middle = ((index - (shift << 5)) << shift) + (1 << shift) / 2
+                return min(middle, self.longest) / 1e9
         return 0.0
 
-    def buckets(self) -> tuple[Bucket, ...]:
-        """Return the buckets that are not empty, shortest first."""
-        return tuple(
-            Bucket(_edges(index)[0] / 1e9, _edges(index)[1] / 1e9, count)
-            for index, count in enumerate(self._buckets)
-            if count
-        )
 
-
-def _edges(index: int) -> tuple[int, int]:
-    """Return the nanoseconds from which and up to which a bucket counts."""
-    if index < 64:
-        return index, index + 1
-    shift = (index >> 5) - 1
-    low = ((index & 31) + 32) << shift
-    return low, low + (1 << shift)
-
-
-class Stretch(NamedTuple):
+@dataclass(frozen=True)
+class Stretch:
     """Consecutive turns, and sums of their seconds."""
 
     first: int  # number of the first turn

@@ -1,20 +1,18 @@
-"""Utilization and memory of the GPU, by NVML, beside the training loop.
+"""Utilization and memory of the GPU, beside the training loop.
 
-A thread queries NVML a few times a second. It answers with the share of its last sampling period
-(1/6 to 1 s) in which a kernel ran, however well the kernel used the GPU, and does not wait.
+A thread asks torch a few times a second, which asks NVML. The answer is the share of its last
+sampling period (1/6 to 1 s) in which a kernel ran, however well the kernel used the GPU.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 logger = logging.getLogger(__name__)
 
@@ -43,88 +41,77 @@ class GpuUsage:
     """A GPU over a stretch of training."""
 
     name: str  # its model
-    samples: int  # queries
-    utilization: float  # mean share of time in which a kernel ran, 0 to 1
-    memory: int  # most bytes taken, by all processes
-    total: int  # bytes of the GPU
-
-
-class _Shared:
-    """State that the thread shares with its sampler, without a reference to it."""
-
-    def __init__(self, name: str) -> None:
-        self.usage = GpuUsage(name=name, samples=0, utilization=0.0, memory=0, total=0)
-        self.counts = False  # whether the current turn counts
-        self.stop = threading.Event()
+    samples: int = 0  # queries
+    utilization: float = 0.0  # mean share of time in which a kernel ran, 0 to 1
+    memory: int = 0  # most bytes taken, by all processes
+    total: int = 0  # bytes of the GPU
 
 
 class GpuSampler:
-    """Sampler of a GPU, in a thread that ends with this object.
-
-    Args:
-        gpu: to query.
-        every: seconds between queries.
-    """
+    """Sampler of a GPU, in a thread that ends with this object."""
 
     def __init__(self, gpu: Gpu, every: float = _EVERY) -> None:
-        self._shared = _Shared(gpu.name)
-        self._thread = threading.Thread(
-            target=_sample, args=(gpu, self._shared, every), name="datapipe-gpu", daemon=True
-        )
+        self._thread = _SamplingThread(gpu, every)
         self._thread.start()
-        weakref.finalize(self, self._shared.stop.set)
+        weakref.finalize(self, self._thread.ended.set)
 
     def count(self, counts: bool) -> None:
         """Include or exclude the time from now on."""
-        self._shared.counts = counts
+        self._thread.counts = counts
 
     def usage(self) -> GpuUsage | None:
         """Return the usage so far; None before the first sample."""
-        usage = self._shared.usage
-        return usage if usage.samples else None
+        return self._thread.usage if self._thread.usage.samples else None
 
     def close(self) -> None:
         """End the thread."""
-        self._shared.stop.set()
+        self._thread.ended.set()
         self._thread.join()
 
 
-def _sample(gpu: Gpu, shared: _Shared, every: float) -> None:
-    while not shared.stop.wait(every):
-        if not shared.counts:
-            continue
-        try:
-            sample = gpu.sample()
-        except Exception as error:
-            logger.warning("the GPU's utilization is no longer known: %s", error)
-            return
-        before = shared.usage
-        samples = before.samples + 1
-        shared.usage = GpuUsage(
-            name=before.name,
-            samples=samples,
-            utilization=before.utilization + (sample.busy - before.utilization) / samples,
-            memory=max(before.memory, sample.memory),
-            total=sample.total,
-        )
+class _SamplingThread(threading.Thread):
+    """Thread that queries a GPU; it has no reference to its sampler."""
+
+    def __init__(self, gpu: Gpu, every: float) -> None:
+        super().__init__(name="datapipe-gpu", daemon=True)
+        self.usage = GpuUsage(name=gpu.name)
+        self.counts = False  # whether the current turn counts
+        self.ended = threading.Event()
+        self._gpu, self._every = gpu, every
+
+    def run(self) -> None:
+        while not self.ended.wait(self._every):
+            if not self.counts:
+                continue
+            try:
+                busy, memory, total = self._gpu.sample()
+            except Exception as error:
+                logger.warning("the GPU's utilization is no longer known: %s", error)
+                return
+            usage, samples = self.usage, self.usage.samples + 1
+            self.usage = replace(
+                usage,
+                samples=samples,
+                utilization=usage.utilization + (busy - usage.utilization) / samples,
+                memory=max(usage.memory, memory),
+                total=total,
+            )
 
 
-class _Nvml:
-    """A GPU of NVIDIA's management library."""
+class _CurrentGpu:
+    """The current GPU of torch."""
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        name = nvml.nvmlDeviceGetName(handle)
-        self.name = name.decode() if isinstance(name, bytes) else str(name)
+    def __init__(self) -> None:
+        self._cuda = sys.modules["torch"].cuda
+        self._device = self._cuda.current_device()
+        self.name = str(self._cuda.get_device_name(self._device))
 
     def sample(self) -> GpuSample:
-        busy = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        return GpuSample(float(busy), int(memory.used), int(memory.total))
+        free, total = self._cuda.mem_get_info(self._device)
+        return GpuSample(self._cuda.utilization(self._device) / 100, total - free, total)
 
 
-def find_gpu(load: Callable[[str], Any] = importlib.import_module) -> Gpu | None:
+def find_gpu() -> Gpu | None:
     """Find the GPU that this process uses; None, with a line in the log, if it cannot be queried.
 
     A process that does not use a GPU yet has none.
@@ -134,30 +121,17 @@ def find_gpu(load: Callable[[str], Any] = importlib.import_module) -> Gpu | None
         _log_once(logging.INFO, "this process uses no GPU, so the monitor says nothing of one")
         return None
     try:
-        nvml = load("pynvml")
-    except ImportError:
-        _log_once(
-            logging.WARNING,
-            "how busy the GPU is stays unknown, as pynvml is missing: pip install 'datapipe[gpu]'",
-        )
+        gpu = _CurrentGpu()
+        gpu.sample()
+    except Exception as error:  # of the driver, of any kind
+        why = str(error)
+        if isinstance(error, ImportError):
+            why = "pynvml is missing: pip install 'datapipe[gpu]'"
+        _log_once(logging.WARNING, f"how busy the GPU is stays unknown: {why}")
         return None
-    try:
-        nvml.nvmlInit()
-        about = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return _Nvml(nvml, _handle(nvml, about))
-    except Exception as error:  # NVML's own kind, or fields that an older torch does not have
-        _log_once(logging.WARNING, f"how busy the GPU is stays unknown: {error}")
-        return None
+    return gpu
 
 
 @cache
 def _log_once(level: int, message: str) -> None:
     logger.log(level, "%s", message)
-
-
-def _handle(nvml: Any, about: Any) -> Any:
-    """Find NVML's handle of a device of torch; their numbers differ if some devices are hidden."""
-    if hasattr(about, "pci_domain_id"):
-        address = f"{about.pci_domain_id:08x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
-        return nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-    return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{about.uuid}".encode())

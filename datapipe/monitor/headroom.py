@@ -31,40 +31,30 @@ _NOTICEABLE = 0.05  # of a step: a shorter wait is that for a ready batch
 
 @dataclass(frozen=True, kw_only=True)
 class Headroom:
-    """Upper bound of what a faster pipeline could give.
+    """Upper bound of what a faster pipeline could give."""
 
-    Attributes:
-        ratio: how many times as fast training would be; median of the rounds.
-        low, high: least and most of the rounds.
-        replayed: seconds a step with its batch ready; median of the rounds.
-        real: seconds a step with batches from the loader, waiting included; likewise.
-        rounds: stretches of each kind.
-        steps: timed of each kind.
-    """
-
-    ratio: float
+    ratio: float  # how many times as fast training would be; median of the rounds
+    # low, high: least and most of the rounds
     low: float
     high: float
-    replayed: float
-    real: float
-    rounds: int
-    steps: int
+    replayed: float  # seconds a step with its batch ready; median of the rounds
+    real: float  # seconds a step with batches from the loader, waiting included; likewise
+    rounds: int  # stretches of each kind
+    steps: int  # timed of each kind
 
     def to_dict(self) -> dict[str, float]:
         """Convert to values that JSON can hold."""
         return asdict(self)
 
     def __str__(self) -> str:
-        times = (
-            f"a step takes {time_text(self.replayed)} with its batch at hand and "
-            f"{time_text(self.real)} from the loader ({self.rounds} rounds, {self.steps} steps "
-            "each)"
-        )
-        spread = f"({self.low:.2f} to {self.high:.2f})"
         gain = f"make training at most {self.ratio:.2f} times as fast"
         if self.low <= 1.01:
             gain = f"give next to nothing: {max(self.ratio, 1.0):.2f} times"
-        return f"a faster pipeline would {gain} {spread}; {times}"
+        return (
+            f"a faster pipeline would {gain} ({self.low:.2f} to {self.high:.2f}); a step takes "
+            f"{time_text(self.replayed)} with its batch at hand and {time_text(self.real)} from "
+            f"the loader ({self.rounds} rounds, {self.steps} steps each)"
+        )
 
 
 def measure_headroom(
@@ -111,11 +101,12 @@ def measure_headroom(
 def _endless(loader: Iterable[T]) -> Iterator[T]:
     """Yield batches of a loader that is begun again."""
     while True:
-        count = 0
-        for count, batch in enumerate(loader, start=1):  # noqa: B007
-            yield batch
-        if not count:
-            raise PlanError("the loader has no batches, or too few to measure")
+        batches = iter(loader)
+        try:
+            yield next(batches)
+        except StopIteration:
+            raise PlanError("the loader has no batches, or too few to measure") from None
+        yield from batches
 
 
 def _timed(run: Callable[[], object], settle: int, steps: int, clock: Callable[[], int]) -> float:

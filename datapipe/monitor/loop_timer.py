@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from datapipe.monitor.durations import Durations, Timeline
 
-Reason = Literal["first", "warm-up", "recorded", "probed", "traced", "disturbed"]
+Reason = Literal["first", "warm-up", "recorded", "traced", "disturbed"]
 """Reason why a turn is left out of the figures, see `LoopReport.left_out`."""
 
 BEGIN, GOT, ENTER, LEAVE, END, CUT, DROP = range(7)
@@ -73,23 +73,14 @@ class TurnParts:
 
 
 class LoopClock:
-    """Sums over turns, in nanoseconds. For the thread that runs the loop.
-
-    Attributes:
-        waits, steps, transfers: of turns that count; one wait a turn.
-        rest: time outside of these.
-        longest_rests: the longest of single turns.
-        firsts: waits for the first batch of each pass.
-        warm_up: time of the turns of the warm-up.
-        left_out: number of turns that do not count, by reason.
-    """
+    """Sums over turns that count, in nanoseconds. For the thread that runs the loop."""
 
     def __init__(self) -> None:
-        self.waits, self.firsts = Durations(), Durations()
+        self.waits, self.firsts = Durations(), Durations()  # firsts: of each pass
         self.parts = self.steps, self.transfers = Durations(), Durations()
-        self.rest = self.warm_up = 0
-        self.longest_rests = [0] * _SELDOM
-        self.left_out: dict[str, int] = {}
+        self.rest = 0
+        self.longest_rests = [0] * _SELDOM  # of single turns
+        self.left_out: dict[str, int] = {}  # number of turns by reason
         self.timeline = Timeline()
         self._begun = 0
         self._before = 0  # moment of the last event
@@ -115,6 +106,16 @@ class LoopClock:
         longest = sum(self.longest_rests)
         others = max(self.turns - _SELDOM, 1)
         return max(0, longest - _SELDOM * (self.rest - longest) // others)
+
+    def shares(self, seldom: int = 0) -> tuple[float, float, float, float]:
+        """Return the shares of waits, transfers, steps and the rest.
+
+        So many ns of rare work, outside of the steps, are left out.
+        """
+        total = max(self.total - seldom, 1)
+        parts = (self.waits.total, self.transfers.total, self.steps.total, self.rest - seldom)
+        wait, transfer, step, rest = (part / total for part in parts)
+        return wait, transfer, step, rest
 
     def replay(self, events: Iterable[Event]) -> None:
         """Add up events, in their order."""
@@ -146,8 +147,6 @@ class LoopClock:
             self.left_out[reason] = self.left_out.get(reason, 0) + 1
             if reason == "first":
                 self.firsts.add(self._wait)
-            elif reason == "warm-up":
-                self.warm_up += self._wait + steps + transfers + turn.rest
             return
         self.rest += turn.rest
         heapq.heappushpop(self.longest_rests, turn.rest)

@@ -43,9 +43,6 @@ class Monitor:
 
     Args:
         warmup: batches at the start that are left out.
-        probe: whether a `TorchFunctionMode` names the lines that wait for the device, such as
-            `.item()`, in a few turns. Functions that `torch.compile` has compiled are compiled
-            again for the mode.
         gpu: whether a thread queries NVML a few times a second how busy the GPU is.
         meter: whether a datapipe loader times its stages.
         ranges: whether waiting, transfers, steps and the loader's stages are ranges for profilers
@@ -70,7 +67,6 @@ class Monitor:
         self,
         *,
         warmup: Natural = WARM_UP,
-        probe: bool = False,
         gpu: bool = True,
         meter: bool = True,
         ranges: bool = False,
@@ -78,9 +74,7 @@ class Monitor:
         trace_steps: tuple[int, int] = (10, 5),
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._meter = LoopMeter(
-            warmup=warmup, probe=probe, gpu=gpu, meter=meter, ranges=ranges, clock=clock
-        )
+        self._meter = LoopMeter(warmup=warmup, gpu=gpu, meter=meter, ranges=ranges, clock=clock)
         self._step, self._transfer = PartMark(self._meter, STEP), PartMark(self._meter, TRANSFER)
         if trace is not None:
             self.trace(trace, steps=trace_steps)
@@ -228,12 +222,7 @@ class _Pass(Iterator[T]):
 
 
 class PartMark:
-    """Context manager around a part of a turn; may be entered again, and inside of another.
-
-    Args:
-        meter: of the monitor.
-        part: `STEP` or `TRANSFER`.
-    """
+    """Context manager around a part of a turn; may be entered again, and inside of another."""
 
     def __init__(self, meter: LoopMeter, part: int) -> None:
         self._meter = meter

@@ -16,17 +16,10 @@ from typing import Any, NamedTuple
 from datapipe.diagnosis.step_roofline import Operator
 
 _ITEM_SIZES = {
-    "double": 8,
-    "long int": 8,
-    "long": 8,
-    "float": 4,
-    "int": 4,
-    "short": 2,
-    "c10::BFloat16": 2,
-    "c10::Half": 2,
-    "bool": 1,
-    "unsigned char": 1,
-    "signed char": 1,
+    **dict.fromkeys(("double", "long int", "long"), 8),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("short", "c10::BFloat16", "c10::Half"), 2),
+    **dict.fromkeys(("bool", "unsigned char", "signed char"), 1),
 }
 _SHORT = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32"}
 # Operators of matrices, by the arguments whose shapes tell the FLOPs.
@@ -74,9 +67,7 @@ def operators_of(
 ) -> tuple[list[Operator], list[tuple[int, int]]]:
     """Return the operators that compute, merged by name and shapes, and when they ran.
 
-    Args:
-        events: of the CPU's threads.
-        kernels: ns of the kernels that an event launched, by its correlation; empty without a GPU.
+    `kernels` has ns of the kernels that an event launched, by its correlation; empty without a GPU.
     """
     took: dict[tuple[str, str, int, int], list[int]] = {}
     intervals = []
@@ -109,7 +100,10 @@ def _calls(events: Iterable[OperatorEvent], kernels: Mapping[int, int]) -> Itera
     calls: list[_Call] = []
     around: list[_Call] = []
     for event in sorted(events, key=lambda event: (event.thread, event.start, -event.end)):
-        while around and not _encloses(around[-1].event, event):
+        while around:
+            outer = around[-1].event
+            if outer.thread == event.thread and event.start < outer.end:
+                break
             around.pop()
         launched = kernels.get(event.raw.correlation_id(), 0) if kernels else 0
         if around and around[-1].whole:
@@ -121,10 +115,6 @@ def _calls(events: Iterable[OperatorEvent], kernels: Mapping[int, int]) -> Itera
         around.append(_Call(event, whole, launched=launched))
         calls.append(around[-1])
     return calls
-
-
-def _encloses(outer: OperatorEvent, event: OperatorEvent) -> bool:
-    return outer.thread == event.thread and event.start < outer.end
 
 
 @cache

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from datapipe.diagnosis.step_roofline import Peaks
 
@@ -17,67 +17,54 @@ _ROUNDS = 5
 _MEASURED: dict[int, Peaks] = {}  # by number of threads
 
 
-class _GpuPeaks(NamedTuple):
-    """TFLOP/s of bfloat16 and float16, of float32 by TF32 and without; GB/s of memory."""
-
-    half: float
-    tf32: float
-    single: float
-    bandwidth: float
-
-
-# From NVIDIA's data sheets of each product: dense, so half of the figures where a sheet has sparse
-# ones alone. A GPU's name has all words of a line; the first such line counts.
-GPUS: dict[str, _GpuPeaks] = {
-    "B200": _GpuPeaks(2250, 1125, 75, 8000),
-    "GH200": _GpuPeaks(989.4, 494.7, 67, 4000),
-    "H200 NVL": _GpuPeaks(835.5, 417.7, 60, 4800),
-    "H200": _GpuPeaks(989.4, 494.7, 67, 4800),
-    "H100 PCIe": _GpuPeaks(756, 378, 51, 2000),
-    "H100 NVL": _GpuPeaks(835.5, 417.7, 60, 3900),
-    "H100": _GpuPeaks(989.4, 494.7, 67, 3350),
-    "A100 80GB": _GpuPeaks(312, 156, 19.5, 2039),
-    "A100": _GpuPeaks(312, 156, 19.5, 1555),
-    "A40": _GpuPeaks(149.7, 74.8, 37.4, 696),
-    "A10G": _GpuPeaks(70, 35, 35, 600),
-    "A10": _GpuPeaks(125, 62.5, 31.2, 600),
-    "L40S": _GpuPeaks(362, 183, 91.6, 864),
-    "L40": _GpuPeaks(181, 90.5, 90.5, 864),
-    "L4": _GpuPeaks(121, 60, 30.3, 300),
-    "RTX 4090": _GpuPeaks(165.2, 82.6, 82.6, 1008),
-    "RTX 3090": _GpuPeaks(71, 35.6, 35.6, 936),
-    "V100": _GpuPeaks(125, 15.7, 15.7, 900),
-    "T4": _GpuPeaks(65, 8.1, 8.1, 300),
+# TFLOP/s of bfloat16 and float16, of float32 by TF32 and without, and GB/s of memory: from NVIDIA's
+# data sheets, dense, so half of the figures where a sheet has sparse ones alone. A GPU's name has
+# all words of a line; the first such line counts.
+GPUS: dict[str, tuple[float, float, float, float]] = {
+    "B200": (2250, 1125, 75, 8000),
+    "GH200": (989.4, 494.7, 67, 4000),
+    "H200 NVL": (835.5, 417.7, 60, 4800),
+    "H200": (989.4, 494.7, 67, 4800),
+    "H100 PCIe": (756, 378, 51, 2000),
+    "H100 NVL": (835.5, 417.7, 60, 3900),
+    "H100": (989.4, 494.7, 67, 3350),
+    "A100 80GB": (312, 156, 19.5, 2039),
+    "A100": (312, 156, 19.5, 1555),
+    "A40": (149.7, 74.8, 37.4, 696),
+    "A10G": (70, 35, 35, 600),
+    "A10": (125, 62.5, 31.2, 600),
+    "L40S": (362, 183, 91.6, 864),
+    "L40": (181, 90.5, 90.5, 864),
+    "L4": (121, 60, 30.3, 300),
+    "RTX 4090": (165.2, 82.6, 82.6, 1008),
+    "RTX 3090": (71, 35.6, 35.6, 936),
+    "V100": (125, 15.7, 15.7, 900),
+    "T4": (65, 8.1, 8.1, 300),
 }
 
 
 def gpu_peaks(name: str, *, tf32: bool = False) -> Peaks | None:
     """Return the peaks of a GPU by its name; None if it is not in the table.
 
-    Args:
-        tf32: whether float32 products may round their factors.
+    With `tf32`, float32 products may round their factors.
     """
     words = set(re.split(r"[\s\-]+", name.lower()))
-    for model, gpu in GPUS.items():
+    for model, (half, rounded, single, bandwidth) in GPUS.items():
         if set(model.lower().split()) <= words:
-            single = gpu.tf32 if tf32 else gpu.single
-            flops = {"bfloat16": gpu.half, "float16": gpu.half, "float32": single}
+            flops = {"bfloat16": half, "float16": half, "float32": rounded if tf32 else single}
             return Peaks(
                 flops={dtype: rate * 1e12 for dtype, rate in flops.items()},
-                bandwidth=gpu.bandwidth * 1e9,
+                bandwidth=bandwidth * 1e9,
                 source=model,
             )
     return None
 
 
 def cpu_peaks(threads: int, *, reached: Mapping[str, float] = MappingProxyType({})) -> Peaks:
-    """Return the peaks of the CPU with so many threads of torch.
+    """Return the peaks of the CPU with so many threads of torch, measured once in about 0.1 s.
 
-    They are measured once, which takes about 0.1 s. Other work on the machine may be in the way, so
-    they are measured again, and the higher figures kept, if a program was faster.
-
-    Args:
-        reached: FLOP/s by dtype that a program reached, which are peaks too.
+    Other work on the machine may be in the way, so they are measured again, and the higher figures
+    kept, if a program `reached` more FLOP/s of a dtype.
     """
     peaks = _MEASURED.get(threads) or _measure(threads)
     if any(rate > peaks.rate(dtype) for dtype, rate in reached.items()):

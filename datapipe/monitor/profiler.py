@@ -31,13 +31,9 @@ def prepared() -> bool:
 
 
 def start_profiler(**options: bool) -> Any:
-    """Start torch's profiler, to be left like a `with` block.
+    """Start torch's profiler, to be left like a `with` block; it may fail for any reason.
 
-    Returns:
-        None without torch, or if a profiler of the user is there.
-
-    Raises:
-        Exception: of any kind, as the profiler may fail for any reason.
+    None without torch, or if a profiler of the user is there.
     """
     torch = sys.modules.get("torch")
     if torch is None or profiled() or prepared():

@@ -21,6 +21,10 @@ from datapipe.monitor.step_sample import StepSample
 logger = logging.getLogger(__name__)
 
 _MOST_RANKS = 256  # whose samples are read; more would take the store of a large run too long
+_FAILED = (
+    "waiting for a slow rank counts as exchange, as the store of the process group failed; ask for "
+    "reports before the rank that holds it ends"
+)
 _NUMBERS = itertools.count()
 
 
@@ -44,9 +48,7 @@ class RankSamples:
             store.set(self._key(rank), json.dumps(steps))
         except Exception as error:
             logger.warning(
-                "other ranks do not see the step times of this one, and take waiting for it for "
-                "exchange: the store of the process group failed: %s",
-                error,
+                "other ranks cannot see the step times of this one: %s: %s", _FAILED, error
             )
 
     def compare(self) -> RankTimes | None:
@@ -65,12 +67,7 @@ class RankSamples:
                 for turn, *times in json.loads(store.get(key)):
                     steps.setdefault(turn, {})[rank] = RankStep(*times)
         except Exception as error:
-            logger.warning(
-                "step times of other ranks cannot be read, so waiting for a slow rank counts as "
-                "exchange: the store of the process group failed, as when the rank that holds it "
-                "has ended: %s; ask for the report before ranks end",
-                error,
-            )
+            logger.warning("step times of other ranks cannot be read: %s: %s", _FAILED, error)
         return steps
 
     def _key(self, rank: int) -> str:

@@ -26,18 +26,13 @@ _REMEMBERED = 31  # steps
 
 
 class StepRecorder:
-    """Recorder of single steps. For the thread that runs the loop.
-
-    Attributes:
-        samples: of the steps so far.
-        turn: number of the turn recorded last.
-    """
+    """Recorder of single steps. For the thread that runs the loop."""
 
     def __init__(self) -> None:
-        self.samples: deque[StepSample] = deque(maxlen=_REMEMBERED)
+        self.samples: deque[StepSample] = deque(maxlen=_REMEMBERED)  # of the steps so far
         self._ranks = RankSamples()
         self._profiler: Any = None
-        self.turn = self._begun = 0
+        self.turn = self._begun = 0  # number and time of the turn recorded last
         self._waited = 0.0
         self._broken = False
 
@@ -49,9 +44,7 @@ class StepRecorder:
     def begin(self, *, turn: int, waited: float) -> bool:
         """Start the profiler; return False if another one runs or it cannot be used.
 
-        Args:
-            turn: number of the turn, the same on all ranks.
-            waited: seconds that the turn waited for its batch.
+        `turn` is the same on all ranks; it waited so many seconds for its batch.
         """
         if self._broken:
             return False
@@ -86,9 +79,7 @@ class StepRecorder:
     def figures(self, *, thoroughly: bool) -> SampledSteps:
         """Return the figures of the recorded steps.
 
-        Args:
-            thoroughly: whether to read other ranks' steps, and to measure the machine's peaks; both
-                take time.
+        `thoroughly` reads other ranks' steps and measures the machine's peaks, which takes time.
         """
         samples = self.samples
         if not samples:
@@ -97,12 +88,12 @@ class StepRecorder:
         fastest_step = min(samples, key=lambda sample: sample.seconds)
         return SampledSteps(
             steps=len(samples),
-            exchange=median(sample.exchange / sample.seconds for sample in samples),
-            beside=median(sample.beside / sample.seconds for sample in samples),
+            exchange=median(s.exchange / s.seconds for s in samples),
+            beside=median(s.beside / s.seconds for s in samples),
             synchronisation=median(s.synchronisation / s.seconds for s in samples),
             waiter=fastest_step.waiter,
-            busy=None if fastest_step.busy is None else median(_busy(sample) for sample in samples),
-            operators=median(_in_operators(sample) for sample in samples),
+            busy=None if fastest_step.busy is None else median(map(_busy, samples)),
+            operators=median(map(_in_operators, samples)),
             ranks=self._ranks.compare() if thoroughly else None,
             roofline=_roofline(fastest_step) if thoroughly else None,
         )

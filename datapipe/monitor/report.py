@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, TypedDict
+from dataclasses import dataclass, field
+from typing import Any
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.diagnosis.loop_figures import (
-    Blocked,
-    DatasetShare,
-    LoopFigures,
-    SampledSteps,
-    Verdict,
-    WaitShares,
-)
+from datapipe.diagnosis.loop_figures import DatasetShare, LoopFigures, SampledSteps, Verdict
 from datapipe.diagnosis.loop_rules import ENOUGH, judge
 from datapipe.loader.metrics.meter import Meter, Reading, Stage
 from datapipe.monitor.datasets import DatasetCounter
 from datapipe.monitor.device_time import DeviceTimes
-from datapipe.monitor.durations import Bucket, Durations, Stretch, Timing
+from datapipe.monitor.durations import Durations, Stretch, Timing
 from datapipe.monitor.gpu import GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import Event, LoopClock
 from datapipe.monitor.recorder import StepRecorder
-from datapipe.monitor.waits import WaitProbe
 from datapipe.progress import readable_size
+from datapipe.report.plain import plain
 from datapipe.report.table import Table, aligned, time_text
 from datapipe.report.trace import TraceEvent
 
-_MOST_ROWS = 20  # of a table in the text of a report
-
-
-class TimeShares(TypedDict):
-    """Shares of a loop's time."""
-
-    wait: float
-    transfer: float
-    step: float
-    rest: float
+PARTS = {
+    "wait": "waiting for batches",
+    "transfer": "transfer",
+    "step": "step",
+    "rest": "rest of the loop",
+}
+"""Parts of a loop's time, as fields of a report and as readers see them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +38,6 @@ class OnDevice:
     step: Timing  # each step, without transfers in it
     transfer: Timing  # each transfer
     idle: Timing  # of each turn, from the end of the turn before
-    turns: int  # that these are of
-
-    @classmethod
-    def of(cls, times: DeviceTimes) -> OnDevice:
-        """Read the times so far."""
-        step, transfer = times.steps.timing(), times.transfers.timing()
-        return cls(step=step, transfer=transfer, idle=times.idle.timing(), turns=times.turns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,20 +53,15 @@ class LoopReport:
         first: each wait for the first batch of a pass over the loader, which starts workers; in no
             other figure.
         left_out: how many turns are in no other figure, and why: "first" of a pass, "warm-up",
-            "recorded", "probed" for calls that wait, "traced", "disturbed" by an error or another
-            loop.
-        warm_up: seconds of the turns of the warm-up.
+            "recorded", "traced", "disturbed" by an error or another loop.
+        timeline: the whole run in stretches.
+        verdict: on the limit of the loop.
         device: by the GPU's clock; None without a GPU.
         gpu: by NVML; None without a GPU.
-        blocked: time in calls that wait for the device, in the turns probed.
-        lines: lines of the loop that made these calls.
-        stages: of a datapipe loader, by name, summed over its threads.
-        timeline: the whole run in stretches.
-        step_times: histogram of the steps.
-        verdict: on the limit of the loop.
         sampled: exchange with other ranks, waits for the GPU and the roofline, from steps that
             torch's profiler recorded; None before the first one.
         datasets: of a mixture, from all batches so far whose `meta` has "dataset", on this rank.
+        stages: of a datapipe loader, by name, summed over its threads.
     """
 
     turns: int
@@ -98,66 +75,46 @@ class LoopReport:
     step: Timing
     first: Timing
     left_out: Mapping[str, int]
-    warm_up: float
-    blocked: WaitShares
-    lines: tuple[Blocked, ...]
     timeline: tuple[Stretch, ...]
-    step_times: tuple[Bucket, ...]
     verdict: Verdict
     device: OnDevice | None = None
     gpu: GpuUsage | None = None
     sampled: SampledSteps | None = None
     datasets: tuple[DatasetShare, ...] = ()
-    stages: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
+    stages: Mapping[str, Stage] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold."""
-        # `asdict` cannot copy a mapping proxy.
-        return asdict(replace(self, left_out={}, stages={})) | {
-            "left_out": dict(self.left_out),
-            "timeline": [stretch._asdict() for stretch in self.timeline],
-            "step_times": [bucket._asdict() for bucket in self.step_times],
-            "stages": {name: asdict(stage) for name, stage in self.stages.items()},
-        }
+        found: dict[str, Any] = plain(self)
+        return found
 
     def __str__(self) -> str:
         lines = [str(self.verdict), ""]
-        for _, (header, rows) in tables(self):
-            lines += [*aligned((header, rows[:_MOST_ROWS])), ""]
+        for _, table in tables(self):
+            lines += [*aligned(table), ""]
         return "\n".join(lines + notes(self))
 
 
 def notes(report: LoopReport) -> list[str]:
     """List what tables do not show, a line each."""
     left_out = ", ".join(f"{count} {why}" for why, count in report.left_out.items())
-    left_out = f"left out: {left_out}" if left_out else "none left out"
-    lines = [f"{report.turns:,} steps in {report.seconds:,.1f} s; {left_out}"]
+    lines = [f"{report.turns:,} steps in {report.seconds:,.1f} s; left out: {left_out or 'none'}"]
     if report.first.count:
-        first = f"first batch after {time_text(report.first.p50)}"
-        if report.first.count > 1:
-            most = time_text(report.first.longest)
-            first += f" (of {report.first.count} passes, at most {most})"
-        lines.append(first)
-    if report.gpu is not None:
-        gpu = report.gpu
+        lines.append(f"first batch after {time_text(report.first.p50)}")
+    if (gpu := report.gpu) is not None:
         lines.append(
             f"{gpu.name}: busy {gpu.utilization:.0%} of the time, {readable_size(gpu.memory)} of "
             f"{readable_size(gpu.total)} taken"
         )
-    if report.turns and report.sampled is None and not report.blocked.turns:
+    if report.turns and report.sampled is None:
         lines.append("no step was recorded: exchange and waits for the device are not known")
     return lines
 
 
-def parts(report: LoopReport) -> list[tuple[str, float, Timing | None]]:
-    """List the parts of a loop's time: name, share and durations."""
-    every: list[tuple[str, float, Timing | None]] = [
-        ("waiting for batches", report.wait_share, report.wait),
-        ("transfer", report.transfer_share, report.transfer),
-        ("step", report.step_share, report.step),
-        ("rest of the loop", report.rest_share, None),
-    ]
-    return [part for part in every if part[2] is None or part[2].count]
+def parts(report: LoopReport) -> dict[str, float]:
+    """Return the shares of `PARTS`, without those that the loop does not mark."""
+    marked = {"transfer": report.transfer.count, "step": report.step.count}
+    return {name: getattr(report, f"{name}_share") for name in PARTS if marked.get(name, True)}
 
 
 def tables(report: LoopReport) -> list[tuple[str, Table]]:
@@ -165,31 +122,30 @@ def tables(report: LoopReport) -> list[tuple[str, Table]]:
     found = [
         ("How long each takes", _time_table(report)),
         ("Datasets of the mixture", _dataset_table(report)),
-        ("Lines that wait", _line_table(report)),
     ]
     return [(heading, table) for heading, table in found if table[1]]
 
 
 def _time_table(report: LoopReport) -> Table:
     """List the shares and percentiles of a turn's parts."""
-    rows = []
-    if report.turns:
-        rows = [_row(name, f"{share:.1%}", timing) for name, share, timing in parts(report)]
+    timings = {PARTS[name]: getattr(report, name) for name in ("wait", "transfer", "step")}
+    shares = {PARTS[name]: share for name, share in parts(report).items() if report.turns}
     sampled, device = report.sampled, report.device
     if sampled is not None and sampled.exchange + sampled.beside > 0:
-        rows.append(_row("exchange alone", f"{sampled.exchange:.1%}", None))
-        rows.append(_row("exchange beside operators", f"{sampled.beside:.1%}", None))
+        shares["exchange alone"] = sampled.exchange
+        shares["exchange beside operators"] = sampled.beside
     if device is not None:
-        rows.append(_row("step on the GPU", "", device.step))
-        rows.append(_row("transfer on the GPU", "", device.transfer))
-        rows.append(_row("GPU idle in a turn", "", device.idle))
+        timings["step on the GPU"] = device.step
+        timings["transfer on the GPU"] = device.transfer
+        timings["GPU idle in a turn"] = device.idle
+    rows = []
+    for name in dict.fromkeys([*shares, *timings]):
+        timing = timings.get(name, Timing())
+        if name in shares or timing.count:
+            times = (timing.p50, timing.p90, timing.p99) if timing.count else ()
+            share = f"{shares[name]:.1%}" if name in shares else ""
+            rows.append([name, share, *map(time_text, times), *[""] * (3 - len(times))])
     return ["", "share", "P50", "P90", "P99"], rows
-
-
-def _row(name: str, share: str, timing: Timing | None) -> list[str]:
-    if timing is None or not timing.count:
-        return [name, share, "", "", ""]
-    return [name, share, *map(time_text, (timing.p50, timing.p90, timing.p99))]
 
 
 def _dataset_table(report: LoopReport) -> Table:
@@ -199,13 +155,6 @@ def _dataset_table(report: LoopReport) -> Table:
         counts = (f"{each.samples:,}", f"{each.tokens:,}")
         rows.append([each.name, *counts, f"{each.share:.1%}", f"{each.planned:.1%}"])
     return ["dataset", "samples", "tokens", "share of samples", "in the plan"], rows
-
-
-def _line_table(report: LoopReport) -> Table:
-    rows = [
-        [line.call, line.where, f"{line.count:,}", time_text(line.seconds)] for line in report.lines
-    ]
-    return ["call that waits", "line", "calls", f"in {report.blocked.turns} steps"], rows
 
 
 class LoopLoader:
@@ -258,18 +207,14 @@ def _hints(loader: Any) -> tuple[str, ...]:
 
 
 class Counters:
-    """All counters of a monitor.
+    """All counters of a monitor."""
 
-    Attributes:
-        device, sampler: of the GPU, from the end of the warm-up on; None without one.
-    """
-
-    def __init__(self, probe: WaitProbe) -> None:
+    def __init__(self) -> None:
         self.loop = LoopClock()
         self.recorder = StepRecorder()
-        self.probe = probe
         self.loader = LoopLoader()
         self.datasets = DatasetCounter()
+        # Of the GPU, from the end of the warm-up on; None without one.
         self.device: DeviceTimes | None = None
         self.sampler: GpuSampler | None = None
 
@@ -282,21 +227,22 @@ class Counters:
 
     def figures(self, *, thoroughly: bool) -> LoopFigures:
         """Compute the figures of the verdict, see `StepRecorder.figures`."""
-        device, reading = self.device, self.loader.reading()
-        usage = None if self.sampler is None else self.sampler.usage()
+        loop, device, reading = self.loop, self.device, self.loader.reading()
+        wait, transfer, step, rest = loop.shares(loop.seldom)
         limit = None
         if reading is not None:
             limit = find_limit(LoaderFigures.of(reading, asked=reading.waited))
         return LoopFigures(
-            turns=self.loop.turns,
-            **self._shares(self.loop.seldom),
+            turns=loop.turns,
+            wait=wait,
+            transfer=transfer,
+            step=step,
+            rest=rest,
             idle=None if device is None else self._of_turn(device, device.idle),
             device_transfer=None if device is None else self._of_turn(device, device.transfers),
-            utilization=None if usage is None else usage.utilization,
+            utilization=None if (gpu := self._gpu()) is None else gpu.utilization,
             recorded=self.recorder.figures(thoroughly=thoroughly),
-            probed=self.probe.shares(),
-            lines=self.probe.lines(),
-            marked=self.loop.steps.count > 0,
+            marked=loop.steps.count > 0,
             limit=limit,
             hints=self.loader.hints,
             datasets=self.datasets.figures(),
@@ -304,42 +250,38 @@ class Counters:
 
     def report(self) -> LoopReport:
         """Make the report."""
-        loop, device, reading = self.loop, self.device, self.loader.reading()
-        figures, shares = self.figures(thoroughly=True), self._shares()
+        loop, device, reading = self.loop, None, self.loader.reading()
+        figures = self.figures(thoroughly=True)
+        wait, transfer, step, rest = loop.shares()
+        if (times := self.device) is not None:
+            device = OnDevice(
+                step=times.steps.timing(),
+                transfer=times.transfers.timing(),
+                idle=times.idle.timing(),
+            )
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,
-            wait_share=shares["wait"],
-            transfer_share=shares["transfer"],
-            step_share=shares["step"],
-            rest_share=shares["rest"],
+            wait_share=wait,
+            transfer_share=transfer,
+            step_share=step,
+            rest_share=rest,
             wait=loop.waits.timing(),
             transfer=loop.transfers.timing(),
             step=loop.steps.timing(),
             first=loop.firsts.timing(),
-            left_out=MappingProxyType(dict(loop.left_out)),
-            warm_up=loop.warm_up / 1e9,
-            blocked=figures.probed,
-            lines=figures.lines,
+            left_out=dict(loop.left_out),
             timeline=loop.timeline.stretches(),
-            step_times=loop.steps.buckets(),
             verdict=judge(figures),
+            device=device,
+            gpu=self._gpu(),
             sampled=figures.recorded if figures.recorded.steps else None,
             datasets=figures.datasets,
-            device=None if device is None else OnDevice.of(device),
-            gpu=None if self.sampler is None else self.sampler.usage(),
-            stages=MappingProxyType({} if reading is None else reading.all_stages),
+            stages={} if reading is None else dict(reading.all_stages),
         )
 
-    def _shares(self, seldom: int = 0) -> TimeShares:
-        """Return the shares of the parts, without so many ns of rare work outside of the steps."""
-        loop, total = self.loop, max(self.loop.total - seldom, 1)
-        return {
-            "wait": loop.waits.total / total,
-            "transfer": loop.transfers.total / total,
-            "step": loop.steps.total / total,
-            "rest": (loop.rest - seldom) / total,
-        }
+    def _gpu(self) -> GpuUsage | None:
+        return None if self.sampler is None else self.sampler.usage()
 
     def _of_turn(self, device: DeviceTimes, times: Durations) -> float | None:
         """Return a device's share of the loop's time; some turns may not have been read yet."""

@@ -1,4 +1,4 @@
-"""Meter of a training loop: its clock, recorder, probe, device times and trace together."""
+"""Meter of a training loop: its clock, recorder, device times and trace together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import inf
 from threading import get_ident
 from typing import Any
 
-from datapipe.diagnosis.loop_rules import WAIT_LIMIT, judge_waiting
+from datapipe.diagnosis.loop_rules import LIMITS, judge_waiting
 from datapipe.errors import PlanError
 from datapipe.monitor.device_time import DeviceTimes, current_device
 from datapipe.monitor.gpu import GpuSampler, find_gpu
@@ -28,13 +28,11 @@ from datapipe.monitor.loop_timer import (
 from datapipe.monitor.profiler import Ranges, profiled
 from datapipe.monitor.report import Counters
 from datapipe.monitor.trace import LoopTrace
-from datapipe.monitor.waits import WaitProbe
 
 logger = logging.getLogger(__name__)
 
 FIRST_RECORDED = (3, 18, 83)
-"""Turns after the warm-up that torch's profiler records. If lines are to be named, the turns after
-these are probed."""
+"""Turns after the warm-up that torch's profiler records."""
 RECORDED_EVERY = 4000
 """Turns from one recorded turn to the next, after the first three."""
 _MOST_RECORDED = 64  # turns in a recording, of a loop that steps once in several batches
@@ -44,46 +42,29 @@ _LEAST_TIME = 1.0  # seconds of these turns, at least
 
 
 class LoopMeter:
-    """Receiver of all events of a monitored loop, in their order.
-
-    Args:
-        warmup, probe, gpu, meter, ranges: of the `Monitor`.
-        clock: returns nanoseconds.
-    """
+    """Receiver of all events of a monitored loop, in their order; options are the `Monitor`'s."""
 
     def __init__(
-        self,
-        *,
-        warmup: int,
-        probe: bool,
-        gpu: bool,
-        meter: bool,
-        ranges: bool,
-        clock: Callable[[], int],
+        self, *, warmup: int, gpu: bool, meter: bool, ranges: bool, clock: Callable[[], int]
     ) -> None:
-        self.clock = clock
-        self._warmup, self._probes, self._gpu = warmup, probe, gpu
-        self._meters, self._has_ranges = meter, ranges
-        self._counters = Counters(WaitProbe(clock, self._part))
+        self.clock = clock  # nanoseconds
+        self._warmup, self._gpu, self._meters, self._has_ranges = warmup, gpu, meter, ranges
+        self._counters = Counters()
         # They end in 3 or 8, so that work of every 10th or 25th turn is in none of them.
         self._due = [warmup + -warmup % 5 + turn for turn in FIRST_RECORDED]
-        self._probe_next = self._equipped = False
         self._look_at = 1  # turn in which `_look` is called
         self._ranges = Ranges()
         self._shows = False  # whether this turn has ranges
         self._trace: LoopTrace | None = None
         self._trace_at = inf  # turns after which the trace begins, or ends
         self._noted: list[Event] = []
-        self._begun = 0  # turns
-        self._marks_steps = False
-        self._open: list[int] = []  # parts of this turn
+        self._begun = self._passes = self._asked = 0  # turns, passes, time of this turn
+        self._steps_open = 0  # steps of this turn, one inside of another
         self._reason: Reason | None = None  # for which this turn does not count
         self._number: int | None = None  # of the pass whose turn it is; None between passes
-        self._passes = 0
-        self._asked = 0
         self._thread = 0  # that runs the loop
         self._check = _FIRST_CHECK
-        self._warned = self._warned_of_thread = False
+        self._equipped = self._marks_steps = self._warned = self._warned_of_thread = False
 
     def counters(self) -> Counters:
         """Return the counters; in another thread, those of some dozens of turns ago."""
@@ -117,11 +98,9 @@ class LoopMeter:
     def begin_pass(self, loader: Any) -> int:
         """Begin a pass over a loader; return its number."""
         self._passes += 1
-        events = self._trace is not None
-        self._counters.loader.begin(
-            loader, meter=self._meters, events=events, ranges=self._has_ranges
-        )
-        self._counters.datasets.begin(loader)
+        traced, counters = self._trace is not None, self._counters
+        counters.loader.begin(loader, meter=self._meters, events=traced, ranges=self._has_ranges)
+        counters.datasets.begin(loader)
         return self._passes
 
     def ask(self, number: int, earlier: int | None) -> bool:
@@ -130,13 +109,15 @@ class LoopMeter:
         `earlier` are ns spent before on the first batch of the pass; None for all others. Return
         False, without measuring, in another thread than the loop's.
         """
-        if get_ident() != self._thread and not self._may_measure():
+        if not self._is_measured():
             return False
         self._end_turn(END if number == self._number else CUT)
         if self._begun >= self._trace_at:
-            self._turn_trace()
+            self._finish_trace()
+            if self._trace is not None:
+                self._begin_trace(self._trace)
         self._reason = None
-        self._open.clear()
+        self._steps_open = 0
         if number != self._number:
             # Another loop ran inside of this turn, or this is the first one of its pass.
             self._number = number
@@ -175,7 +156,7 @@ class LoopMeter:
 
     def enter(self, part: int) -> None:
         """Begin a step or a transfer."""
-        if self._number is None or (get_ident() != self._thread and not self._may_measure()):
+        if self._number is None or not self._is_measured():
             return
         if len(self._noted) >= 2 * _MOST_NOTED:  # in a turn of a thousand steps
             self._add_up()
@@ -183,13 +164,13 @@ class LoopMeter:
             self._ranges.push(f"datapipe.{PARTS[part]}")
         if self._counters.device is not None:
             self._counters.device.enter(part)
-        self._open.append(part)
+        self._steps_open += part == STEP
         self._noted.append((ENTER, self.clock(), part))
 
     def leave(self, part: int, *, failed: bool) -> None:
         """End a step or a transfer; `failed` by an exception."""
         now = self.clock()
-        if self._number is None or (get_ident() != self._thread and not self._may_measure()):
+        if self._number is None or not self._is_measured():
             return
         self._noted.append((LEAVE, now, part))
         if self._counters.device is not None:
@@ -197,12 +178,11 @@ class LoopMeter:
         if self._shows:
             self._ranges.pop()
         if failed:
-            self._leave_out("disturbed")
-        if self._open:
-            self._open.pop()
-        if part == STEP and STEP not in self._open:
-            self._marks_steps = True
-            if self._reason is not None:
+            self._reason = self._reason or "disturbed"
+        if part == STEP:
+            self._steps_open = max(self._steps_open - 1, 0)
+            if not self._steps_open:
+                self._marks_steps = True
                 # What the loop does after its step, such as an evaluation, is not recorded.
                 self._counters.recorder.end(counts=not failed)
 
@@ -222,64 +202,47 @@ class LoopMeter:
             long = self._begun - recorder.turn >= _MOST_RECORDED
             if event == CUT or long or not self._marks_steps:
                 recorder.end(counts=event == END and not long)
-        self._counters.probe.end(counts=event == END and self._reason == "probed")
         self._add_up()
 
     def _look(self, now: int) -> None:
-        """Find out whether this turn counts; record or probe it, if it is due."""
-        recorder, probe = self._counters.recorder, self._counters.probe
+        """Find out whether this turn counts; record it, if it is due."""
+        recorder = self._counters.recorder
         self._look_at = self._begun + 1
         if self._begun <= self._warmup:
-            self._leave_out("warm-up")
+            self._reason = self._reason or "warm-up"
             return
         self._equip()
         if self._trace is not None and self._trace.runs:
-            self._leave_out("traced")
+            self._reason = self._reason or "traced"
         elif recorder.runs:
-            self._leave_out("recorded")
+            self._reason = self._reason or "recorded"
         elif self._reason is not None:
             return
-        elif self._probe_next:
-            self._probe_next = False
-            if probe.begin(self._asked):
-                self._leave_out("probed")
         elif self._begun >= self._due[0] and (self._begun - self._due[0]) % 5 == 0:
             due = self._due.pop(0)
             if not self._due:
                 self._due.append(due + RECORDED_EVERY)
             if recorder.begin(turn=self._begun, waited=(now - self._asked) / 1e9):
-                self._leave_out("recorded")
-            self._probe_next = self._probes
+                self._reason = "recorded"
         else:
             self._look_at = max(self._look_at, self._due[0])
 
-    def _part(self) -> str:
-        """Return the name of the part that the loop is in; "" outside of all."""
-        return PARTS[self._open[-1]] if self._open else ""
-
-    def _leave_out(self, reason: Reason) -> None:
-        """Leave this turn out of the figures."""
-        self._reason = self._reason or reason
-
     def _mine(self) -> bool:
-        """Check that this thread runs the measured loop, or that there is none yet."""
-        thread = get_ident()
-        if thread != self._thread:
-            if self._number is not None:
-                return False
-            self._thread = thread
-        return True
+        """Check that this thread runs the measured loop, which is any thread between passes."""
+        if self._number is None:
+            self._thread = get_ident()
+        return self._thread == get_ident()
 
-    def _may_measure(self) -> bool:
-        if self._mine():
-            return True
-        if not self._warned_of_thread:
+    def _is_measured(self) -> bool:
+        """Check that this thread is measured; warn once of another one."""
+        mine = self._mine()
+        if not mine and not self._warned_of_thread:
             self._warned_of_thread = True
             logger.warning(
                 "a monitor is used by two threads at a time, and measures the first; give each "
                 "loop a Monitor of its own"
             )
-        return False
+        return mine
 
     def _add_up(self) -> None:
         """Add up the noted events, and warn once if the loop waits too much."""
@@ -292,11 +255,10 @@ class LoopMeter:
             return
         self._check = 2 * loop.turns
         figures = self._counters.figures(thoroughly=False)
-        if figures.waiting > WAIT_LIMIT:
+        if figures.waiting > LIMITS["data"]:
             self._warned = True
             verdict = judge_waiting(figures)
-            action = f"; {verdict.actions[0]}" if verdict.actions else ""
-            logger.warning("%s%s", verdict.sentence, action)
+            logger.warning("%s", "; ".join([verdict.sentence, *verdict.actions[:1]]))
 
     def _equip(self) -> None:
         """Find the GPU after the warm-up, when the loop uses it if it ever does."""
@@ -321,15 +283,11 @@ class LoopMeter:
             self._counters.sampler.count(False)
         self._add_up()
 
-    def _turn_trace(self) -> None:
-        """Begin or finish the trace before the next turn."""
-        if self._trace is None or self._trace.runs:
-            self._finish_trace()
-        else:
-            self._add_up()
-            self._trace.begin()
-            self._look_at = self._begun + 1
-            self._trace_at = self._begun + self._trace.count
+    def _begin_trace(self, trace: LoopTrace) -> None:
+        self._add_up()
+        trace.begin()
+        self._look_at = self._begun + 1
+        self._trace_at = self._begun + trace.count
 
     def _finish_trace(self) -> None:
         trace = self._trace

@@ -25,30 +25,18 @@ _RUNTIMES = ("cuda", "hip")
 
 @dataclass(frozen=True, kw_only=True)
 class StepSample:
-    """A step of the loop that was recorded. Times are in seconds.
+    """A step of the loop that was recorded. Times are in seconds."""
 
-    Attributes:
-        turn: its number, which is the same on all ranks.
-        seconds: of the step, waiting for its batch included; on a GPU from its first kernel to its
-            last.
-        waited: for the batch, on the host.
-        exchange: in collectives while nothing else ran.
-        beside: in collectives while other work ran.
-        synchronisation: in which the host waited for the device.
-        waiter: operator that did so for the most time; "" without any.
-        busy: in which the GPU had work; None without a GPU.
-        operators: that computed.
-    """
-
-    turn: int
+    turn: int  # its number, which is the same on all ranks
+    # of the step, waiting for its batch included; on a GPU from its first kernel to its last
     seconds: float
-    waited: float
-    exchange: float
-    beside: float
-    synchronisation: float = 0.0
-    waiter: str = ""
-    busy: float | None
-    operators: tuple[Operator, ...]
+    waited: float  # for the batch, on the host
+    exchange: float  # in collectives while nothing else ran
+    beside: float  # in collectives while other work ran
+    synchronisation: float = 0.0  # in which the host waited for the device
+    waiter: str = ""  # operator that did so for the most time; "" without any
+    busy: float | None  # in which the GPU had work; None without a GPU
+    operators: tuple[Operator, ...]  # that computed
 
 
 def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> StepSample:

@@ -22,13 +22,7 @@ _MARKER = "datapipe.clock"
 
 
 class LoopTrace:
-    """A trace of some turns, by torch's profiler too unless another one runs.
-
-    Args:
-        path: of the JSON file.
-        start: turns before it.
-        count: turns to trace.
-        clock: of the events that are added.
+    """A trace of `count` turns after `start` others, with torch's profiler unless another one runs.
 
     Raises:
         PlanError: a number is out of range, or the folder is not there.
@@ -78,9 +72,11 @@ class LoopTrace:
         """
         end = self._clock()
         events = [*_rows(self._noted)]
-        for row, name, start, stop in stages:
-            if stop > self._began and start < end:
-                events.append((row, f"datapipe.{name}", start, stop))
+        events += [
+            (row, f"datapipe.{name}", start, stop)
+            for row, name, start, stop in stages
+            if stop > self._began and start < end
+        ]
         try:
             document = merge_trace(self._profiled(), events, marker=_MARKER, marker_ns=self._marker)
             write_document(self.path, document)

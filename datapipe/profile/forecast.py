@@ -8,16 +8,15 @@ from functools import cached_property
 from typing import Any, Literal
 
 from datapipe.profile.measure.alone import Alone
-from datapipe.profile.measure.roofline import DEEP, Ceiling, Roofline
+from datapipe.profile.measure.roofline import COLD_STORAGE, Ceiling, Roofline
 from datapipe.profile.measure.samples import COLD
-from datapipe.profile.model import Rate, SampleCost, Setup, predict
+from datapipe.profile.model import SampleCost, Setup, predict
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.report.table import ratio
 
 WORTH = 1.03
 """Gain below which a remedy is not worth its effort: the difference of two equal runs."""
 
-_ROOM = 1.3  # times the rate of training, that a loader should have
 _NOTICED = 2e-5  # seconds; a shorter wait of a stage is the clock's own noise
 _BOUNDED = 0.05  # share of reads from storage, from which on it may be the limit
 # Share of its time that a thread waits for the interpreter's lock where Python code always runs:
@@ -35,7 +34,6 @@ class Remedy:
     rate: float  # samples per second with it
     gain: float  # rate over that of today
     source: Literal["predicted", "measured"] = "predicted"
-    bound: str = ""  # the limit with it
     note: str = ""  # a condition or a drawback
     # arguments of `make_loader` that apply it; None if it takes more than that
     changes: Mapping[str, Any] | None = field(default=None, compare=False)
@@ -43,16 +41,7 @@ class Remedy:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "how": self.how,
-            "samples_per_second": self.rate,
-            "gain": self.gain,
-            "source": self.source,
-            "bound": self.bound or None,
-            "note": self.note or None,
-        }
+        return {name: value for name, value in vars(self).items() if name != "changes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +80,7 @@ class Forecast:
     @property
     def storage(self) -> Ceiling | None:
         """Fastest cold reads; None if they could not be measured."""
-        ceilings = self.roofline.ceilings
-        return ceilings.get(DEEP) or ceilings.get("storage, cold")
+        return self.roofline.ceilings.get(COLD_STORAGE)
 
     @cached_property
     def setup(self) -> Setup:
@@ -139,30 +127,13 @@ class Forecast:
         return found.wait if found is not None and found.wait > _NOTICED else 0.0
 
     @cached_property
-    def _model(self) -> Rate:
-        return predict(self.cost, self.setup)
-
-    @property
-    def bound(self) -> str:
-        """Bound of the loader, by the model."""
-        return self._model.bound
-
-    @property
     def factor(self) -> float:
         """Measured rate of the loader over the one that the model predicts."""
-        return ratio(self.rate, self._model.rate)
+        return ratio(self.rate, predict(self.cost, self.setup))
 
     def with_workers(self, workers: int) -> float:
         """Predict the rate with another number of workers."""
-        return self.factor * predict(self.cost, replace(self.setup, workers=workers)).rate
-
-    def enough(self, needed: float) -> int | None:
-        """Return the fewest workers that make `needed` samples per second with room to spare.
-
-        None if not even all workers of the loader do.
-        """
-        numbers = range(1, self.setup.workers + 1)
-        return next((n for n in numbers if self.with_workers(n) >= _ROOM * needed), None)
+        return self.factor * predict(self.cost, replace(self.setup, workers=workers))
 
     def remedy(
         self,
@@ -176,12 +147,10 @@ class Forecast:
         **more: Any,
     ) -> Remedy:
         """Make a remedy that changes cost, setup or factor."""
-        found = predict(cost or self.cost, setup or self.setup)
-        rate = (self.factor if factor is None else factor) * found.rate
+        rate = predict(cost or self.cost, setup or self.setup)
+        rate *= self.factor if factor is None else factor
         gain = ratio(rate, self.rate)
-        return Remedy(
-            name=name, title=title, how=how, rate=rate, gain=gain, bound=found.bound, **more
-        )
+        return Remedy(name=name, title=title, how=how, rate=rate, gain=gain, **more)
 
 
 def rank(remedies: Sequence[Remedy]) -> list[Remedy]:

@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import ceil
 from shlex import quote
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from datapipe.index.images.header import probe
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
 from datapipe.profile.forecast import Forecast, Remedy
-from datapipe.profile.sizes import FITS, form_sizes, free_memory, megabytes
+from datapipe.profile.sizes import FITS, form_sizes, free_memory
 from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
 from datapipe.report.table import ratio
@@ -82,18 +84,17 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
 
 def _uint8(forecast: Forecast, spec: ImageSpec, factors: Mapping[str, float]) -> Remedy:
     """Propose uint8 up to the device, where workers normalise."""
-    cuda = torch.cuda.is_available()
+    how, note = "ImageSpec(normalize=None)", "normalised by datapipe.decode.batched.normalize_batch"
+    changes: dict[str, Any] = {"image": spec}
+    if torch.cuda.is_available():
+        how, note, changes = 'make_loader(device="cuda")', "normalised there", {"device": "cuda"}
     return forecast.remedy(
         "uint8",
-        "images as uint8 to the device, normalised there",
-        'make_loader(device="cuda")' if cuda else "ImageSpec(normalize=None)",
+        "images as uint8 to the device, a quarter of the bytes",
+        how,
         cost=forecast.cost.scaled(factors),
-        note=(
-            "a quarter of the bytes cross the bus"
-            if cuda
-            else "and datapipe.decode.batched.normalize_batch on the device; a quarter of the bytes"
-        ),
-        changes={"device": "cuda"} if cuda else {"image": spec},
+        note=note,
+        changes=changes,
     )
 
 
@@ -114,16 +115,16 @@ def _smaller(forecast: Forecast, base: Form, shards: str) -> Iterator[Remedy]:
         return
     size = sum(map(len, smaller)) / sum(map(len, images))
     setup = forecast.setup
-    source, out, note = shards.rstrip("/"), "", "better from the raw data: JPEGs are encoded anew"
+    source, out = shards.rstrip("/"), f"shards-{side}"
+    note = "better from the raw data: JPEGs are encoded anew"
     if is_remote(source):
-        # Packing needs local files.
-        source, out, note = "RAW", "OUT", "of the raw data"
-    elif names_shards(source) or source.endswith(".tar"):
-        out = f"shards-{side}"
+        source, out, note = "RAW", "OUT", "of the raw data"  # packing needs local files
+    elif not names_shards(source) and not source.endswith(".tar"):
+        out = f"{source}-{side}"
     yield forecast.remedy(
         "smaller images",
         f"images of at most {side} pixels a side in the shards, {after / before:.0%} of the pixels",
-        f"datapipe pack {quote(source)} {quote(out or f'{source}-{side}')} --max-side {side}",
+        f"datapipe pack {quote(source)} {quote(out)} --max-side {side}",
         # The wait of a read is taken to be latency: storage bounds what is read in all.
         cost=forecast.cost.scaled(compare_images(base, (transform, smaller)) | {"read": size}),
         setup=replace(setup, storage=setup.storage / size if setup.storage else None),
@@ -135,12 +136,9 @@ def _smaller(forecast: Forecast, base: Form, shards: str) -> Iterator[Remedy]:
 def _caches(
     loader: Loader, forecast: Forecast, kept: ImageTransform, share: float, command: str | None
 ) -> Iterator[Remedy]:
-    """Propose images that are kept decoded and resized, in memory or in arrays.
+    """Propose images that are kept decoded and resized by `kept`, in memory or in arrays.
 
-    Args:
-        kept: transform of what is kept.
-        share: of the time of resizing, that normalising takes.
-        command: makes the arrays; None if no command does.
+    `share` of the time of resizing is normalising; `command` makes the arrays.
     """
     cost, setup = forecast.cost, forecast.setup
     copy = forecast.roofline.ceilings.get("memory copy")
@@ -162,7 +160,7 @@ def _caches(
     yield forecast.remedy(
         "decoded cache",
         "keep decoded and resized images in memory, after the first epoch",
-        f'make_loader(cache=datapipe.CacheSpec(memory="{megabytes(fits * need)}"))',
+        f'make_loader(cache=datapipe.CacheSpec(memory="{ceil(fits * need / 1e6)}MB"))',
         cost=cached.mixed(cost, fits),
         setup=replace(setup, storage=None) if fits == 1 else None,
         note=f"{size} memory",
@@ -187,6 +185,9 @@ def convert_command(shards: str, spec: ImageSpec) -> str:
     source = shards.rstrip("/")
     local = not is_remote(source) and not names_shards(source)
     out = f"{source.removesuffix('.tar')}-arrays" if local else "arrays"
+    if spec.fills_borders and (spec.fill is not None or isinstance(spec.normalize, tuple)):
+        # No option of the command sets such a colour.
+        return f"datapipe.convert_dataset({source!r}, {out!r}, image=IMAGE), with its ImageSpec"
     options = {"size": f"{spec.height}x{spec.width}", "resize": spec.resize}
     if spec.interpolation != "bilinear":
         options["interpolation"] = spec.interpolation
@@ -196,14 +197,8 @@ def convert_command(shards: str, spec: ImageSpec) -> str:
         options["scaled_decode"] = ""
     if spec.fills_borders and isinstance(spec.normalize, str):
         options["normalize"] = spec.normalize  # its mean is the colour of the padding
-    text = ",".join(f"{name}={value}" if value else name for name, value in options.items())
-    same = not spec.fills_borders or (spec.fill is None and not isinstance(spec.normalize, tuple))
-    if same:
-        return f"datapipe convert {quote(source)} {quote(out)} --image {quote(text)}"
-    # No option of the command sets such a colour.
-    return (
-        f"datapipe.convert_dataset({source!r}, {out!r}, image=IMAGE), with the loader's ImageSpec"
-    )
+    text = ",".join(f"{name}={value}".rstrip("=") for name, value in options.items())
+    return f"datapipe convert {quote(source)} {quote(out)} --image {quote(text)}"
 
 
 def _images_to_compare(forecast: Forecast) -> list[Encoded]:
@@ -218,8 +213,7 @@ def _images_to_compare(forecast: Forecast) -> list[Encoded]:
 
 def sufficient_side(spec: ImageSpec) -> int:
     """Return the longer side, in pixels, from which on no photograph has to be enlarged."""
-    side = make_transform(spec).sufficient_side(_ASPECT)
-    return -int(-side // _ROUNDED) * _ROUNDED
+    return ceil(make_transform(spec).sufficient_side(_ASPECT) / _ROUNDED) * _ROUNDED
 
 
 Form = tuple[ImageTransform, Sequence[Encoded]]
@@ -227,12 +221,9 @@ Form = tuple[ImageTransform, Sequence[Encoded]]
 
 
 def compare_images(base: Form, changed: Form) -> dict[str, float]:
-    """Compare the time of decoding and resizing in two forms.
+    """Return the factors of the time of "decode" and "resize", normalisation included.
 
     The two forms of an image are made in turn, so that both find the machine the same.
-
-    Returns:
-        Factors of the stages "decode" and "resize", normalisation included.
     """
     times = np.zeros((2, 2))  # of each form: decoding, resizing
     began = time.perf_counter()

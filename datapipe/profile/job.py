@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from datapipe.profile.measure.alone import library_stage, measure_alone
 from datapipe.profile.measure.roofline import measure_roofline
 from datapipe.profile.pipeline import PipelineRun, find_bottleneck, run_pipeline
 from datapipe.profile.remedies import other_decoder, predict_remedies
-from datapipe.report.table import counted, percentiles_ms, ratio
+from datapipe.report.plain import plain
+from datapipe.report.table import counted
 
 Make = Callable[..., Loader]
 """Function that makes the loader; takes arguments of `make_loader` that differ from its own."""
@@ -64,41 +66,25 @@ class Profile:
             return None
         return self.batch / self.paced.step_time
 
-    @property
-    def enough(self) -> int | None:
-        """Fewest workers that are predicted to keep up with training; None if none do."""
-        return None if self.needed is None else self.forecast.enough(self.needed)
-
     def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can hold; rates in samples per second."""
-        alone, roofline = self.forecast.alone, self.forecast.roofline
+        """Convert to values that JSON can hold; times in seconds, rates in samples per second."""
+        alone = self.forecast.alone
         return {
             "shards": self.shards,
             "loader": self.loader,
             "verdict": str(self.bottleneck),
             "bottleneck": self.bottleneck.to_dict(),
-            "samples_per_second": self.rate,
-            "needed_samples_per_second": self.needed,
-            "enough_workers": self.enough,
+            "rate": self.rate,
+            "needed": self.needed,
+            "images_per_sample": alone.images,
             "alone": {
-                "samples": alone.samples,
-                "failed": alone.failed,
-                "images_per_sample": alone.images,
-                "stages": {name: cost.to_dict() for name, cost in alone.stages.items()},
+                name: plain(cost) | {"rate": cost.rate} for name, cost in alone.stages.items()
             },
             "pipeline": self.forecast.run.to_dict(),
-            "pipeline_stage_ms": {
-                stage: percentiles_ms(times)
-                for stage, times in self.forecast.run.stage_times.items()
-            },
             "paced": None if self.paced is None else self.paced.to_dict(),
-            "roofline": {
-                name: ceiling.to_dict() | {"reached": ratio(self.rate, ceiling.rate)}
-                for name, ceiling in roofline.ceilings.items()
-            },
-            "scaling": {str(threads): speed for threads, speed in roofline.scaling.items()},
+            "roofline": plain(self.forecast.roofline),
             "lock_held": self.forecast.held,
-            "model": {"bound": self.forecast.bound, "factor": self.forecast.factor},
+            "model_factor": self.forecast.factor,
             "remedies": [remedy.to_dict() for remedy in self.remedies],
         }
 
@@ -130,10 +116,8 @@ def profile_loader(
     loader = make()
     if not isinstance(loader, Loader):
         raise PlanError(f"make returned {shorten(loader)}: give a function that returns a loader")
-    try:
+    with closing(loader):
         return _profile(loader, make, shards, seconds, step_time, say)
-    finally:
-        loader.close()
 
 
 def _profile(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -38,8 +37,9 @@ class Setup:
 class SampleCost:
     """Cost of a sample, in seconds, while nothing else runs."""
 
-    cpu: Mapping[str, float]  # of a core, by stage, in workers
-    wait: Mapping[str, float] = field(default_factory=dict)  # without a core, likewise
+    # cpu, wait: of a core, and without one, by stage, in workers
+    cpu: Mapping[str, float]
+    wait: Mapping[str, float] = field(default_factory=dict)
     # caller_cpu, caller_wait: likewise, in the thread that takes batches
     caller_cpu: Mapping[str, float] = field(default_factory=dict)
     caller_wait: Mapping[str, float] = field(default_factory=dict)
@@ -66,38 +66,30 @@ class SampleCost:
         return replace(other, cpu=mean(self.cpu, other.cpu), wait=mean(self.wait, other.wait))
 
 
-class Rate(NamedTuple):
-    """Samples per second, and what bounds them."""
-
-    rate: float
-    bound: str  # "cores", "workers", "caller", "lock" or "storage"
-
-
-def predict(cost: SampleCost, setup: Setup) -> Rate:
-    """Predict a rate by the model."""
+def predict(cost: SampleCost, setup: Setup) -> float:
+    """Predict samples per second by the model."""
     work, wait = sum(cost.cpu.values()), sum(cost.wait.values())
     caller_work = sum(cost.caller_cpu.values())
     caller = caller_work + sum(cost.caller_wait.values())
     if not setup.workers:
-        # One thread does all of it in turn.
-        return Rate(ratio(1, work + wait + caller), "caller")
-    bounds = {"cores": ratio(setup.speed(setup.cores), work + cost.overhead + caller_work)}
-    bounds["workers"] = repairmen(setup, work, wait)
+        return ratio(1, work + wait + caller)  # one thread does all of it in turn
+    bounds = [
+        repairmen(setup, work, wait),
+        ratio(setup.speed(setup.cores), work + cost.overhead + caller_work),
+    ]
     if caller > 0:
-        bounds["caller"] = 1 / caller
+        bounds.append(1 / caller)
     if cost.locked > 0 and not setup.processes:
-        bounds["lock"] = 1 / cost.locked
+        bounds.append(1 / cost.locked)
     if setup.storage is not None:
-        bounds["storage"] = setup.storage
-    bound = min(bounds, key=lambda name: bounds[name])
-    return Rate(bounds[bound], bound)
+        bounds.append(setup.storage)
+    return min(bounds)
 
 
 def repairmen(setup: Setup, work: float, wait: float) -> float:
     """Predict samples per second of workers that use a core for `work` seconds, and wait `wait`.
 
-    Both are taken as exponentially distributed; the number of workers at work is then a birth-death
-    process, with n of them served at `setup.speed(n) / work`.
+    Both are taken as exponentially distributed: a birth-death process.
     """
     if work + wait <= 0:
         return 1e9

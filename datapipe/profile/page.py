@@ -17,13 +17,11 @@ from datapipe.profile.text import (
     stage_table,
     work_table,
 )
-from datapipe.report.charts import COLOURS, IDLE, INK, PALE, STAGE_COLOURS, legend, plot, stacked
+from datapipe.report.charts import COLOURS, PALE, STAGE_COLOURS, stacked
 from datapipe.report.page import Page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_BATCHES = 4  # that the timeline shows
 
 
 def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
@@ -49,11 +47,6 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
     page.table("What this machine can do", *ceiling_table(profile))
     page.table("Stages", *stage_table(profile))
     page.text(stage_notes(profile))
-    page.figure(
-        "Who did what when",
-        timeline_figure(profile),
-        "Stages of every thread over some batches",
-    )
     page.table("The loader at work", *work_table(profile))
     page.save(path)
 
@@ -79,49 +72,8 @@ def time_figure(profile: Profile) -> Figure:
 
 def remedy_figure(profile: Profile, remedies: Sequence[Remedy]) -> Figure:
     """Draw the rate of each remedy, below that of today."""
-    rates = {"as it is": profile.rate}
-    rates |= {remedy.name.replace("_", " "): remedy.rate for remedy in remedies}
-    notes = [
-        f"{remedy.gain:.2f} x" + (" (measured)" if remedy.source == "measured" else "")
-        for remedy in remedies
-    ]
-    figure, axes = plot(1.0 + 0.325 * len(rates))
-    colours = [COLOURS[0], *[COLOURS[2]] * len(remedies)]
-    drawn = axes.barh(range(len(rates)), list(rates.values()), height=0.62, color=colours)
-    axes.bar_label(drawn, ["", *notes], padding=3, fontsize=8, color=INK)
-    axes.axvline(profile.rate, color=COLOURS[0], linewidth=1)
-    axes.margins(x=0.2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    axes.set_yticks(range(len(rates)), list(rates))
-    axes.invert_yaxis()
-    axes.set_xlabel("samples/s, predicted")
-    return figure
-
-
-def timeline_figure(profile: Profile) -> Figure:
-    """Draw the stages of every thread over some batches."""
-    run = profile.forecast.run
-    events, reading = run.events, run.reading
-    begin = min(event.start for event in events)
-    # From the middle, when the loader has reached its pace.
-    middle = begin + (max(event.end for event in events) - begin) // 3
-    end = middle + int(1e9 * _BATCHES * reading.seconds / max(reading.batches, 1))
-    window = [event for event in events if event.end > middle and event.start < end]
-    rows = sorted({event.row for event in events}, key=lambda row: (row == "caller", row))
-    figure, axes = plot(0.95 + 0.34 * len(rows), "bottom")
-    for at, row in enumerate(rows):
-        axes.barh(at, (end - middle) / 1e6, height=0.7, color=IDLE)
-        for stage, colour in STAGE_COLOURS.items():
-            spans = [
-                ((event.start - middle) / 1e6, (event.end - event.start) / 1e6)
-                for event in window
-                if event.row == row and event.stage == stage
-            ]
-            axes.broken_barh(spans, (at - 0.35, 0.7), facecolors=colour, linewidth=0)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set_xlim(0, (end - middle) / 1e6)
-    axes.set_xlabel("ms")
-    axes.invert_yaxis()
-    stages = {event.stage for event in window}
-    legend(figure, {name: c for name, c in STAGE_COLOURS.items() if name in stages})
-    return figure
+    bars = [("as it is", {"today": profile.rate})]
+    for remedy in remedies:
+        bars.append((remedy.name.replace("_", " "), {remedy.source: remedy.rate}))
+    colours = {"today": COLOURS[0], "predicted": COLOURS[2], "measured": COLOURS[1]}
+    return stacked(bars, colours, "samples/s")

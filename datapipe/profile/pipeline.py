@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from datapipe.decode.normalize import KERNEL
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.diagnosis.loader_rules import Limit, find_limit
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
-from datapipe.loader.metrics.meter import Reading, Stage
+from datapipe.loader.metrics.meter import Reading
 from datapipe.loader.metrics.stage_clock import Event
-from datapipe.profile.measure.alone import stage_times, tensor_bytes
 from datapipe.profile.measure.usage import UsageMeter
-from datapipe.report.table import Percentiles, percentiles, percentiles_ms, ratio
+from datapipe.report.plain import plain
+from datapipe.report.table import ratio
 
 _WARM_UP = 0.1  # of the time, before anything counts
 
@@ -30,7 +28,6 @@ class PipelineRun:
     reading: Reading  # of its meter, warm-up left out
     usage: Usage  # of the machine in that time
     step_time: float | None  # seconds of the consumer for each batch; None without a consumer
-    bytes_out: float  # of tensors in a batch, on average
     skipped: int  # samples that failed
     # stages of all threads or processes, if they were asked for
     events: list[Event] = field(default_factory=list, repr=False)
@@ -50,62 +47,25 @@ class PipelineRun:
         """Share of the workers' time, 0 to 1, that they waited for work."""
         return min(1.0, ratio(self.reading.idle, self.reading.workers * self.reading.seconds))
 
-    def per_sample(self, stage: str) -> float:
-        """Return the seconds of a stage for a sample, over all threads."""
-        return self.reading.all_stages.get(stage, Stage()).seconds / max(self.reading.samples, 1)
-
-    @property
-    def wait_times(self) -> Percentiles:
-        """Percentiles of the seconds that a batch was waited for."""
-        return percentiles(self.reading.waits)
-
-    @property
-    def stage_times(self) -> dict[str, Percentiles]:
-        """Percentiles of each stage, in seconds a sample, image or batch, by its events."""
-        return stage_times(self.events)
-
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold; times in seconds."""
-        reading, usage = self.reading, self.usage
-        return {
-            "samples_per_second": self.rate,
-            "batches_per_second": ratio(reading.batches, reading.seconds),
-            "seconds": reading.seconds,
-            "samples": reading.samples,
-            "batches": reading.batches,
-            "workers": reading.workers,
+        reading: dict[str, Any] = plain(self.reading)
+        del reading["waits"], reading["ready"]
+        return reading | {
+            "rate": self.rate,
             "step_time": self.step_time,
-            "waited": self.waited,
-            "workers_idle": self.idle if reading.workers else None,
-            "wait_ms": percentiles_ms(self.wait_times),
-            "ready_batches_mean": float(np.mean(reading.ready)) if reading.ready else None,
-            "stages": _to_dict(reading.stages),
-            "caller": _to_dict(reading.caller),
-            "bytes_per_batch": self.bytes_out,
             "skipped": self.skipped,
-            "machine": {
-                "cores": usage.cores,
-                "cpu_seconds": usage.cpu,
-                "others_cpu_seconds": usage.others,
-                "lock_wait_share": usage.gil,
-                "peak_memory_bytes": usage.memory,
-                "read_from_storage_bytes": usage.read,
-            },
+            "usage": plain(self.usage),
         }
 
 
 def run_pipeline(
     loader: Loader, *, seconds: float, step_time: float | None = None, events: bool = False
 ) -> PipelineRun:
-    """Take batches for some time, as fast as they come or one after each step.
+    """Take batches for some time, as fast as they come or with a sleep of `step_time` after each.
 
-    Batches that were prepared ahead do not count.
-
-    Args:
-        loader: best one without end.
-        seconds: that count, after the warm-up.
-        step_time: seconds of sleep after each batch, in place of a training step.
-        events: keep the begin and end of each stage.
+    Batches that were prepared ahead do not count. With `events`, the begin and end of each stage
+    are kept.
 
     Raises:
         PlanError: the loader ended before a batch counted.
@@ -113,14 +73,14 @@ def run_pipeline(
     KERNEL.load_soon()
     KERNEL.wait()
     meter = loader.start_metering(events=events)
-    skipped, size, count = loader.skipped, 0, 0
+    skipped, count = loader.skipped, 0
     try:
         batches = iter(loader)
         _warm_up(batches, loader, seconds, step_time)
         with UsageMeter(probe_gil=True) as machine:
             before, began = meter.reading(), time.perf_counter_ns()
-            for batch in batches:
-                size, count = size + tensor_bytes(batch), count + 1
+            for _ in batches:
+                count += 1
                 if time.perf_counter_ns() - began >= 1e9 * seconds:
                     break
                 if step_time:
@@ -137,7 +97,6 @@ def run_pipeline(
         reading=reading,
         usage=machine.usage,
         step_time=step_time,
-        bytes_out=size / count,
         skipped=loader.skipped - skipped,
         events=[event for event in meter.events if event.end > began],
     )
@@ -159,22 +118,8 @@ def _warm_up(
             return
 
 
-def _to_dict(stages: Mapping[str, Stage]) -> dict[str, dict[str, float]]:
-    return {
-        name: {"seconds": part.seconds, "cpu_seconds": part.cpu}
-        | {"count": part.count, "bytes": part.bytes}
-        for name, part in stages.items()
-    }
-
-
 def find_bottleneck(run: PipelineRun, paced: PipelineRun | None = None, **more: Any) -> Limit:
-    """Find the limit of a loader.
-
-    Args:
-        run: batches taken as fast as they came.
-        paced: batches taken at the pace of training; None if it is unknown.
-        more: `processes`, `threaded` and `scaling` of `LoaderFigures`.
-    """
+    """Find the limit of a loader; `more` are further fields of `LoaderFigures`."""
     seen = LoaderFigures.of(run.reading, usage=run.usage, **more)
     if paced is not None:
         seen = replace(seen, waited=paced.waited, room=ratio(run.rate, paced.rate))

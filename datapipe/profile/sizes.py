@@ -42,8 +42,3 @@ def form_sizes(dataset: Dataset, kept: ImageTransform) -> FormSizes:
 def free_memory() -> int:
     """Return the bytes that could be used without swapping; the page cache counts as free."""
     return int(psutil.virtual_memory().available)
-
-
-def megabytes(size: float) -> str:
-    """Format bytes as options take them, rounded up."""
-    return f"{int(-(-size // 10**6))}MB"

@@ -7,19 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from datapipe.loader.metrics.meter import Stage
 from datapipe.profile.forecast import WORTH, Remedy
 from datapipe.profile.job import Profile
 from datapipe.profile.measure.alone import STAGES
 from datapipe.profile.pipeline import PipelineRun
-from datapipe.report.table import (
-    Table,
-    aligned,
-    counted,
-    ms_text,
-    rate_text,
-    ratio,
-    size_text,
-)
+from datapipe.report.table import Table, aligned, counted, ms_text, rate_text, ratio, size_text
 
 _WIDTH = 100  # characters of a line
 
@@ -28,7 +21,7 @@ def profile_text(profile: Profile) -> str:
     """Write the whole profile, in lines of at most some 100 characters."""
     good, bad = sorted_remedies(profile)
     fast = profile.bottleneck.stage == "step"
-    stages = aligned(stage_table(profile), groups={1: "alone, on one core", 6: "in the loader"})
+    stages = aligned(stage_table(profile))
     parts = [
         *(_wrapped(line) for line in (str(profile.bottleneck), *headline(profile))),
         ["", "Stages", *_indented(stages), *_wrapped(stage_notes(profile))],
@@ -56,12 +49,6 @@ def headline(profile: Profile) -> list[str]:
             f"Training takes {rate_text(needed)} samples/s at {1e3 * paced.step_time:,.0f} ms a "
             f"step; it waited {paced.waited:.1%} of the time"
         )
-        enough = profile.enough
-        if enough is not None and enough < run.reading.workers:
-            lines.append(
-                f"{counted(enough, 'worker')} should be enough for that: datapipe tune-workers "
-                "tries them out"
-            )
     others = run.usage.others_share
     if others > 0.1:
         lines.append(
@@ -75,31 +62,27 @@ def headline(profile: Profile) -> list[str]:
 def stage_table(profile: Profile) -> Table:
     """List each stage by itself, and in the loader."""
     alone, run = profile.forecast.alone.stages, profile.forecast.run
-    at_work = run.stage_times
-    total = sum(stage.seconds for stage in run.reading.all_stages.values())
+    stages = run.reading.all_stages
+    total = sum(stage.seconds for stage in stages.values())
     rows = []
-    for name in dict.fromkeys([*(s for s in STAGES if {s} & {*alone, *at_work}), *at_work]):
-        cost, times, spent = alone.get(name), at_work.get(name), run.per_sample(name)
-        row = [name + (" (a batch)" if name in ("collate", "transfer") else ""), *["-"] * 9]
+    for name in dict.fromkeys([*(s for s in STAGES if {s} & {*alone, *stages}), *stages]):
+        row, cost, stage = [name, *["-"] * 4], alone.get(name), stages.get(name, Stage())
         if cost is not None:
             size = size_text(cost.bytes / max(cost.samples, 1))
-            row[1:6] = [rate_text(cost.rate), *map(ms_text, cost.times), size]
-        if spent and times is not None:
-            share = ratio(spent * run.reading.samples, total)
-            row[6:] = [*map(ms_text, (spent, times[0], times[2])), f"{share:.0%}"]
+            row[1:3] = [rate_text(cost.rate), size]
+        if stage.seconds:
+            each = stage.seconds / max(run.reading.samples, 1)
+            row[3:] = [ms_text(each), f"{ratio(stage.seconds, total):.0%}"]
         rows.append(row)
-    header = ["", "samples/s", "P50 ms", "P90", "P99", "bytes"]
-    return [*header, "ms/sample", "P50", "P99", "of time"], rows
+    return ["", "samples/s alone", "bytes", "ms/sample in the loader", "of its time"], rows
 
 
 def stage_notes(profile: Profile) -> str:
     """Explain the table of stages."""
     alone = profile.forecast.alone
     return (
-        f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each. Percentiles are of "
-        "images, of parts of a batch for tokenize, or of batches for collate, plan and transfer; "
-        "bytes are read or made of a sample. The last column is the share of the time of all "
-        "threads."
+        f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each, on one core. Bytes "
+        "are read or made of a sample. The last column is the share of the time of all threads."
     )
 
 
@@ -115,7 +98,6 @@ def _work(run: PipelineRun) -> dict[str, str]:
     rows = {
         "samples/s": rate_text(run.rate),
         "waiting for batches": f"{run.waited:.1%} of the time",
-        "wait for a batch, P50 P90 P99": " ".join(map(ms_text, run.wait_times)) + " ms",
     }
     if reading.workers:
         rows["workers without work"] = f"{run.idle:.0%} of their time"
@@ -131,7 +113,6 @@ def _work(run: PipelineRun) -> dict[str, str]:
     if usage.read is not None:
         rows["read from storage"] = f"{size_text(usage.read / seconds)}/s" if usage.read else "none"
     rows["memory"] = size_text(usage.memory)
-    rows["a batch"] = size_text(run.bytes_out)
     return rows
 
 

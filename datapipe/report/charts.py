@@ -26,8 +26,8 @@ STAGE_COLOURS = dict(
 _SHOWN = 0.05  # of the width, from which on a part of a bar is labelled inside
 
 
-def new_figure(height: float = 3.2) -> Figure:
-    """Make an empty figure, 8 inches wide, without a window.
+def plot(height: float = 3.2) -> tuple[Figure, Axes]:
+    """Make a figure with one pair of axes, 8 inches wide, without a window.
 
     Raises:
         PlanError: matplotlib is not installed.
@@ -39,23 +39,13 @@ def new_figure(height: float = 3.2) -> Figure:
             f"reports are drawn by matplotlib, which is missing ({error}): pip install "
             "'datapipe[report]'"
         ) from None
-    return NewFigure(figsize=(8.0, height), layout="constrained")
-
-
-def bare(axes: Axes, *kept: str) -> Axes:
-    """Remove the lines around some axes, except for these sides."""
-    for side, line in axes.spines.items():
-        line.set_visible(side in kept)
+    figure = NewFigure(figsize=(8.0, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=3, labelsize=8)
     for axis in (axes.xaxis, axes.yaxis):
         axis.label.set_fontsize(8)
-    return axes
-
-
-def plot(height: float = 3.2, *sides: str) -> tuple[Figure, Axes]:
-    """Make a figure with one pair of axes, which have a line at these sides."""
-    figure = new_figure(height)
-    return figure, bare(figure.add_subplot(), *(sides or ("left", "bottom")))
+    return figure, axes
 
 
 def legend(figure: Figure, colours: Mapping[str, str]) -> None:
@@ -77,14 +67,11 @@ def legend(figure: Figure, colours: Mapping[str, str]) -> None:
 def stacked(
     rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str], unit: str = ""
 ) -> Figure:
-    """Draw a horizontal bar for each row, made of parts.
+    """Draw a horizontal bar for each row, made of parts; parts without a colour are pale.
 
-    Args:
-        rows: label and parts of each.
-        colours: of the parts; those that are missing are pale.
-        unit: of the parts, at an axis; without it all bars have one length and show shares.
+    Without a `unit` for an axis, all bars have one length and show shares.
     """
-    figure, axes = plot(0.55 + (0.32 if unit else 0.62) * len(rows), "left")
+    figure, axes = plot((0.95 if unit else 0.55) + (0.32 if unit else 0.62) * len(rows))
     used: dict[str, str] = {}
     for at, (_, parts) in enumerate(rows):
         total, left = (1.0 if unit else max(sum(parts.values()), 1e-9)), 0.0
@@ -99,11 +86,10 @@ def stacked(
             left += width
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.invert_yaxis()
-    if unit:
-        axes.set_xlabel(unit)
-        bare(axes, "left", "bottom")
-    else:
+    axes.set_xlabel(unit)
+    if not unit:
         axes.set_xlim(0, 1)
         axes.xaxis.set_visible(False)
+        axes.spines["bottom"].set_visible(False)
     legend(figure, used)
     return figure

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Collection
 
 from datapipe.progress import readable_size
 
@@ -12,45 +10,21 @@ Table = tuple[list[str], list[list[str]]]
 """Header and rows of cells."""
 
 
-def aligned(
-    table: Table, *, left: Collection[int] = (0,), groups: Mapping[int, str] | None = None
-) -> list[str]:
+def aligned(table: Table, *, left: Collection[int] = (0,)) -> list[str]:
     """Format a table as lines, with its cells in columns.
 
-    Args:
-        table: header and rows.
-        left: columns that are aligned to the left; negative ones count from the last.
-        groups: titles over some columns, by the first of them.
+    Columns in `left` are aligned to the left; negative ones count from the last.
     """
     header, rows = table
     to_left = {at % len(header) for at in left}
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [
+    return [
         "  ".join(
             cell.ljust(width) if at in to_left else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in (header, *rows)
     ]
-    over = ""
-    for at, title in (groups or {}).items():
-        over = over.ljust(sum(widths[:at]) + 2 * at) + title
-    return [over, *lines] if over else lines
-
-
-Percentiles = tuple[float, float, float]
-"""P50, P90 and P99."""
-
-
-def percentiles(values: Sequence[float]) -> Percentiles:
-    """Compute P50, P90 and P99; zeros of no values."""
-    p50, p90, p99 = np.percentile(values or (0.0,), (50, 90, 99)).tolist()
-    return p50, p90, p99
-
-
-def percentiles_ms(seconds: Percentiles) -> dict[str, float]:
-    """Name percentiles in milliseconds, for JSON."""
-    return dict(zip(("p50", "p90", "p99"), (1e3 * value for value in seconds), strict=True))
 
 
 def ratio(part: float, whole: float) -> float:

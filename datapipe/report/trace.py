@@ -33,8 +33,8 @@ def merge_trace(
 ) -> dict[str, Any]:
     """Return the trace of a profiler with events of ours, on the profiler's clock.
 
-    The profiler's range `marker`, which began at `marker_ns` on our clock, aligns the clocks; if it
-    is missing, the result has our events alone.
+    Its range `marker`, which began at `marker_ns` on our clock, aligns them; without it, the result
+    has our events alone.
     """
     recorded = document.get("traceEvents", [])
     starts = [event["ts"] for event in recorded if event.get("name") == marker and "ts" in event]

@@ -25,7 +25,6 @@ class Arrivals:
 class Segment:
     """The part of some arrivals that counts."""
 
-    # batches, samples: in it
     batches: int
     samples: int
     seconds: float  # that passed
@@ -38,13 +37,8 @@ def bounds(arrivals: Arrivals, *, group: int, paced: bool = False) -> tuple[int,
 
     Workers that began together deliver together, so batches count in groups of one from each
     worker: a group takes the same time wherever in a burst it begins. Where passes end, whole
-    passes count, with the time that starting another one takes, as it does in training.
-
-    Args:
-        arrivals: in order.
-        group: batches that may come together.
-        paced: whether the consumer works on batches; then all count but the first 30 % after the
-            warm-up, in which a loader that is fast enough gets ahead again.
+    passes count, with the time that starting another one takes, as it does in training. At the pace
+    of training all count but the first 30 %, in which a loader that is fast enough gets ahead.
     """
     stop = len(arrivals.got)
     first = stop if arrivals.skip is None else arrivals.skip
@@ -82,7 +76,7 @@ def samples_of(batch: Any) -> int:
         for name in ("images_per_sample", "input_ids"):
             if name in batch:
                 return _rows(batch[name])
-        return next((rows for value in batch.values() if (rows := _rows(value))), 0)
+        batch = [*batch.values()]
     if isinstance(batch, list | tuple):
         # A tuple of columns; a list of samples would be a batch without collation.
         return next((rows for value in batch if (rows := _rows(value))), 0)

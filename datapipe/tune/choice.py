@@ -75,13 +75,7 @@ def fastest(rounds: Rounds, settings: Sequence[Setting]) -> Setting:
 
 
 def choose(rounds: Rounds, settings: Sequence[Setting], margin: float = MARGIN) -> Setting:
-    """Choose the smallest setting that is not measurably slower than the fastest.
-
-    Args:
-        rounds: what was measured.
-        settings: to choose from, smallest first; at least one.
-        margin: share of the rate that is not worth a larger setting.
-    """
+    """Choose the first of some settings that is not measurably slower than the fastest."""
     best = fastest(rounds, settings)
     for setting in settings:
         found = ratio(rounds, setting, best)

@@ -13,15 +13,12 @@ from datapipe.errors import PlanError
 from datapipe.loader.tuned_settings import Tuned, keep
 from datapipe.tune.choice import MARGIN, choose
 from datapipe.tune.interrupt import remembered_interrupt
-from datapipe.tune.machine import Machine
 from datapipe.tune.paced import WaitShare, find_sufficient, least_waiting
 from datapipe.tune.reason import explain, explain_pace, find_limit_of
 from datapipe.tune.result import TuneResult, summarise
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal, Sweep
-from datapipe.tune.trial import Make, Trial
-
-_KEPT = 2  # trials after which the best setting of another kind than the chosen one is kept
+from datapipe.tune.trial import Machine, Make, Trial
 
 _TO_TRY = Say("the numbers to try, such as (0, 2, 4)")
 _Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
@@ -143,34 +140,24 @@ def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bo
     goal, measured, rounds = sweep.goal, sweep.measured(), sweep.rounds()
     if not measured:
         _raise_nothing_known(sweep)
-    left = [setting for setting in measured if setting in sweep.active]
-    if goal.is_paced:
-        chosen = least_waiting(waits, goal.max_wait) or choose(rounds, measured, goal.margin)
-    else:
+    chosen = least_waiting(waits, goal.max_wait) if goal.is_paced else None
+    if chosen is None:
+        left = [s for s in measured if s in sweep.active and not goal.is_paced]
         chosen = choose(rounds, left or measured, goal.margin)
     limit = find_limit_of(chosen, sweep.trials)
     rows = summarise(sweep, waits)
     row = next(row for row in rows if row.setting == chosen)
     assert row.rate is not None, "a choice was measured"
     step, room, sufficient = goal.step_time, None, None
-    settled = sweep.active == [chosen] and not interrupted
-    reason = explain(
-        chosen,
-        rounds,
-        measured,
-        sweep.dropped,
-        margin=goal.margin,
-        settled=settled,
-        limit=limit,
-    )
-    if goal.is_paced and chosen in waits:
-        step = goal.step_time or waits[chosen].step
+    if step is None and chosen in waits:
+        step = waits[chosen].step
     if step is not None:
         room = row.rate * step
         sufficient = settled = row.waiting is not None and row.waiting <= goal.max_wait
-        reason = explain_pace(
-            chosen, share=row.waiting, room=room, max_wait=goal.max_wait, step=step, limit=limit
-        )
+        reason = explain_pace(sweep, chosen, share=row.waiting, room=room, step=step, limit=limit)
+    else:
+        settled = sweep.active == [chosen] and not interrupted
+        reason = explain(sweep, chosen, settled=settled, limit=limit)
     untried = [s for s in sweep.settings if s not in measured and s not in sweep.dropped]
     if untried:
         reason += f". Not tried for lack of time: {'; '.join(map(str, untried))}"
@@ -195,29 +182,21 @@ def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bo
 
 
 def _keep(sweep: Sweep, result: TuneResult) -> None:
-    """Keep the best setting of each variant of a datapipe loader for `num_workers="auto"`."""
+    """Keep the setting of a datapipe loader for `num_workers="auto"`."""
     chosen = result.chosen.setting
-    keys = {t.setting.variant: t.key for t in sweep.trials if t.key is not None}
-    for variant, key in keys.items():
-        # `num_workers=0` has no worker kind; it is listed under the first variant.
-        of_kind = [setting for setting in sweep.measured() if setting.variant == variant]
-        if not of_kind:
-            continue
-        best = chosen
-        if chosen not in of_kind:
-            best = choose(sweep.rounds(), of_kind, sweep.goal.margin)
-            if sweep.goal.is_paced or len(sweep.unpaced(best)) < _KEPT:
-                continue
-        tuned = Tuned(
-            num_workers=best.num_workers,
-            prefetch_factor=best.prefetch_factor,
-            rate=sweep.rate(best),
-            step_time=result.step_time,
-        )
-        try:
-            keep(key, tuned)
-        except OSError as error:
-            logger.warning("the result is not kept: %s", error)
+    key = next((trial.key for trial in sweep.trials if trial.setting == chosen), None)
+    if key is None:
+        return
+    tuned = Tuned(
+        num_workers=result.num_workers,
+        prefetch_factor=result.prefetch_factor,
+        rate=result.rate,
+        step_time=result.step_time,
+    )
+    try:
+        keep(key, tuned)
+    except OSError as error:
+        logger.warning("the result is not kept: %s", error)
 
 
 def _raise_nothing_known(sweep: Sweep) -> NoReturn:

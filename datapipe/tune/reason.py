@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from datapipe.diagnosis.loader_rules import Limit, find_limit
 from datapipe.report.table import counted
-from datapipe.tune.choice import Rounds, fastest, ratio
+from datapipe.tune.choice import fastest, ratio
 from datapipe.tune.setting import Setting
+from datapipe.tune.sweep import Sweep
 from datapipe.tune.trial import Trial
 
 
@@ -17,42 +18,21 @@ def find_limit_of(chosen: Setting, trials: Sequence[Trial]) -> Limit | None:
     A limit shows best with more workers than are needed, so the next larger setting is taken if
     there is one.
     """
-    watched = [
-        trial
-        for trial in sorted(trials, key=lambda trial: trial.setting.size)
+    watched = {
+        trial.setting.num_workers: trial.figures
+        for trial in sorted(trials, key=lambda trial: trial.setting.size, reverse=True)
         if trial.figures is not None and trial.setting.variant == chosen.variant
-    ]
+    }
     if not watched:
         return None
-    larger = [t for t in watched if t.setting.num_workers > chosen.num_workers]
-    own = [t for t in watched if t.setting.num_workers == chosen.num_workers]
-    shown = (larger or own or watched)[0]
-    few = [t.figures for t in watched if 0 < t.setting.num_workers < shown.setting.num_workers]
-    assert shown.figures is not None
-    return find_limit(shown.figures, few[0] if few else None)
+    larger = [number for number in watched if number > chosen.num_workers]
+    figures = watched[min(larger)] if larger else watched.get(chosen.num_workers)
+    return find_limit(figures or watched[min(watched)])
 
 
-def explain(
-    chosen: Setting,
-    rounds: Rounds,
-    measured: Sequence[Setting],
-    dropped: Mapping[Setting, str],
-    *,
-    margin: float,
-    settled: bool,
-    limit: Limit | None,
-) -> str:
-    """Explain a choice by trials that take batches as fast as they come.
-
-    Args:
-        chosen: one of `measured`.
-        rounds: rates.
-        measured: settings that have a rate, smallest first.
-        dropped: settings that are out, with the reason.
-        margin: share of the rate that is not worth a larger setting.
-        settled: whether the time sufficed to be sure.
-        limit: of the loader with the chosen setting.
-    """
+def explain(sweep: Sweep, chosen: Setting, *, settled: bool, limit: Limit | None) -> str:
+    """Explain a choice by trials that take batches as fast as they come."""
+    rounds, measured, margin = sweep.rounds(), sweep.measured(), sweep.goal.margin
     if len(measured) == 1:
         return f"{chosen} is all that was tried"
     best = fastest(rounds, measured)
@@ -68,32 +48,29 @@ def explain(
         text += ". The time did not suffice to be sure; a larger budget or a quieter machine would"
     most = max(setting.num_workers for setting in measured)
     if chosen.num_workers == best.num_workers == most:
-        kind = [setting for setting in dropped if setting.variant == chosen.variant]
+        kind = [setting for setting in sweep.dropped if setting.variant == chosen.variant]
         larger = [setting for setting in kind if setting.num_workers > most]
         if larger:
             first = min(larger, key=lambda setting: setting.size)
-            return f"{text}. {first}: {dropped[first]}"
+            return f"{text}. {first}: {sweep.dropped[first]}"
         return f"{text}. No more than {counted(most, 'worker')} were tried, and more may be faster"
     if limit is None or not slight:
         return text
-    if not chosen.num_workers:
-        return f"{text}. Workers do not help: {limit.reason}"
-    return (
-        f"{text}. More than {counted(chosen.num_workers, 'worker')} would not help: {limit.reason}"
-    )
+    workers = counted(chosen.num_workers, "worker")
+    return f"{text}. More than {workers} would not help: {limit.reason}"
 
 
 def explain_pace(
+    sweep: Sweep,
     chosen: Setting,
     *,
     share: float | None,
     room: float,
-    max_wait: float,
     step: float,
     limit: Limit | None,
 ) -> str:
-    """Explain a choice by trials at the speed of training."""
-    steps = f"steps of {1000 * step:,.0f} ms"
+    """Explain a choice by trials at the speed of training, in steps of so many seconds."""
+    steps, max_wait = f"steps of {1000 * step:,.0f} ms", sweep.goal.max_wait
     if share is not None and share <= max_wait:
         return (
             f"{chosen} is the smallest setting that keeps training waiting at most {max_wait:.1%} "

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from datapipe.diagnosis.loader_rules import Limit
-from datapipe.report.table import percentiles
 from datapipe.tune.choice import Ratio, ratio
 from datapipe.tune.paced import WaitShare
 from datapipe.tune.setting import Setting
@@ -21,24 +20,20 @@ class Tried:
     """Results of one setting. A figure that is not known is None."""
 
     setting: Setting
-    rate: float | None  # batches a second, in a median trial
-    ratio: Ratio | None  # of its rate to that of the fastest, in the same rounds
-    samples: float | None  # a second
-    # p50, p90, p99: seconds from batch to batch
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    startup: float | None  # seconds until the first batch, median
-    memory: int | None  # most bytes of all processes
-    trials: int  # that counted, without those at the speed of training
-    waiting: float | None  # share of its time that training waited
-    out: str  # why it was not tried to the end; empty if it was
+    rate: float | None = None  # batches a second, in a median trial
+    ratio: Ratio | None = None  # of its rate to that of the fastest, in the same rounds
+    samples: float | None = None  # a second
+    startup: float | None = None  # seconds until the first batch, median
+    memory: int | None = None  # most bytes of all processes
+    trials: int = 0  # that counted, without those at the speed of training
+    waiting: float | None = None  # share of its time that training waited
+    out: str = ""  # why it was not tried to the end; empty if it was
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold."""
         own = {name: value for name, value in vars(self).items() if name != "setting"}
-        ratio = {"ratio": self.ratio._asdict() if self.ratio is not None else None}
-        return self.setting.to_dict() | own | ratio
+        ratio = self.ratio._asdict() if self.ratio is not None else None
+        return self.setting.to_dict() | own | {"ratio": ratio}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,27 +86,20 @@ class TuneResult:
     @property
     def chosen(self) -> Tried:
         """Results of the chosen setting."""
-        return next(
-            tried
-            for tried in self.settings
-            if tried.setting.num_workers == self.num_workers
-            and tried.setting.prefetch_factor == self.prefetch_factor
-            and dict(tried.setting.variant) == dict(self.variant)
-        )
+        workers = {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor}
+        wanted = workers | dict(self.variant)
+        return next(tried for tried in self.settings if tried.setting.arguments == wanted)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold, without the batches of trials."""
-        setting = self.chosen.setting.to_dict()
         own = {name: value for name, value in vars(self).items() if name != "variant"}
-        return (
-            setting
-            | own
-            | {
-                "limit": self.limit.to_dict() if self.limit is not None else None,
-                "settings": [tried.to_dict() for tried in self.settings],
-                "trials": [trial.to_dict() for trial in self.trials],
-            }
-        )
+        return {
+            **self.chosen.setting.to_dict(),
+            **own,
+            "limit": self.limit.to_dict() if self.limit is not None else None,
+            "settings": [tried.to_dict() for tried in self.settings],
+            "trials": [trial.to_dict() for trial in self.trials],
+        }
 
     def __str__(self) -> str:
         return self.reason
@@ -124,25 +112,22 @@ def summarise(sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> tuple[Tried
 
 def _tried(sweep: Sweep, setting: Setting, waiting: WaitShare | None) -> Tried:
     every = [trial for trial in sweep.trials if trial.setting == setting]
-    unpaced = sweep.unpaced(setting)
-    waits = [wait for trial in unpaced for wait in trial.waits]
-    p50, p90, p99 = percentiles(waits) if waits else (None, None, None)
-    rate = sweep.rate(setting) if unpaced else None
-    samples = None
-    if rate is not None and all(trial.samples for trial in unpaced):
-        each = sum(t.samples for t in unpaced) / sum(t.batches for t in unpaced)
-        samples = rate * each
-    return Tried(
+    found = Tried(
         setting=setting,
-        rate=rate,
-        ratio=ratio(sweep.rounds(), setting, sweep.fastest()) if unpaced else None,
-        samples=samples,
-        p50=p50,
-        p90=p90,
-        p99=p99,
         startup=statistics.median(trial.startup for trial in every) if every else None,
         memory=max((trial.memory for trial in every), default=0) or None,
-        trials=len(unpaced),
         waiting=waiting.share if waiting is not None else None,
         out=sweep.dropped.get(setting, ""),
+    )
+    unpaced = sweep.unpaced(setting)
+    if not unpaced:
+        return found
+    rate = sweep.rate(setting)
+    each = sum(t.samples for t in unpaced) / sum(t.batches for t in unpaced)
+    return replace(
+        found,
+        rate=rate,
+        ratio=ratio(sweep.rounds(), setting, sweep.fastest()),
+        samples=rate * each if all(trial.samples for trial in unpaced) else None,
+        trials=len(unpaced),
     )

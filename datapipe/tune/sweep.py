@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipe.tune.choice import MARGIN, Rounds, fastest, is_flat, settled
-from datapipe.tune.machine import Machine
 from datapipe.tune.setting import Setting
-from datapipe.tune.trial import Aim, EmptyLoader, Make, Trial, run_trial
+from datapipe.tune.trial import Aim, EmptyLoader, Machine, Make, Trial, run_trial
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +41,7 @@ class Goal:
 
 
 class Sweep:
-    """Trials of some settings, and their results so far.
-
-    Attributes:
-        settings: all, smallest first.
-        active: settings that are not dropped.
-        trials: all that counted batches, in order.
-        dropped: reasons by setting.
-        error: the first one that the loader raised.
-        goal, machine: as they were given.
-        began, end: time of the clock at which the sweep began and its budget is spent.
-    """
+    """Trials of some settings, smallest first, and their results so far."""
 
     def __init__(
         self,
@@ -63,22 +52,18 @@ class Sweep:
         on_trial: Callable[[Trial], object],
     ) -> None:
         self.settings = list(settings)
-        self.active = list(settings)
-        self.trials: list[Trial] = []
-        self.dropped: dict[Setting, str] = {}
-        self.error: Exception | None = None
-        self.goal = goal
-        self.machine = machine
+        self.active = list(settings)  # that are not dropped
+        self.trials: list[Trial] = []  # that counted batches, in order
+        self.dropped: dict[Setting, str] = {}  # reasons
+        self.error: Exception | None = None  # the first one that the loader raised
+        self.goal, self.machine, self._make, self._on_trial = goal, machine, make, on_trial
         self.began = machine.clock()
-        self.end = self.began + goal.budget
-        self._make = make
-        self._on_trial = on_trial
         self._count = 0  # trials
 
     @property
     def left(self) -> float:
         """Seconds of the budget."""
-        return self.end - self.machine.clock()
+        return self.began + self.goal.budget - self.machine.clock()
 
     def look(self) -> None:
         """Try each number of workers once, smallest first, until more are no faster.
@@ -146,7 +131,7 @@ class Sweep:
         """Run one trial; None if it failed, took too much memory, or counted nothing."""
         aim = Aim(
             seconds=seconds,
-            deadline=self.end,
+            deadline=self.began + self.goal.budget,
             batches=batches,
             step=step,
             max_memory=self.goal.max_memory,

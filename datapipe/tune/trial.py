@@ -9,14 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 from torch.utils.data import DataLoader
 
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading, Stage
+from datapipe.profile.measure.usage import UsageMeter
 from datapipe.tune.arrivals import Arrivals, Segment, bounds, count, samples_of
-from datapipe.tune.machine import Machine
 from datapipe.tune.setting import Setting
 
 Make = Callable[..., Iterable[Any]]
@@ -24,6 +23,16 @@ Make = Callable[..., Iterable[Any]]
 _PATIENCE = 0.1  # of the time that should count, for batches that were ready at the start
 _MOST = 20_000  # batches that count
 _LATECOMERS = 0.5  # of the time until the first batch, that the last worker may start later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Machine that trials run on: by default this one. Tests give a clock of their own."""
+
+    clock: Callable[[], float] = time.perf_counter  # seconds
+    sleep: Callable[[float], object] = time.sleep
+    # called with `probe_gil` for each trial; None if nothing can be metered
+    meter: Callable[..., UsageMeter | None] = UsageMeter
 
 
 class EmptyLoader(Exception):
@@ -50,7 +59,6 @@ class Trial(Segment):
 
     setting: Setting
     round: int  # of the sweep, from 0
-    began: float  # time of the clock
     paced: bool  # whether batches were taken at the speed of training
     startup: float  # seconds until the first batch
     total: float  # seconds that the trial took, closing included
@@ -84,6 +92,7 @@ def run_trial(make: Make, setting: Setting, aim: Aim, machine: Machine, *, round
         EmptyLoader: the iterable yields nothing.
         Exception: any error of `make` or of the iterable.
     """
+    began = machine.clock()
     run = _TrialRun(setting, aim, machine)
     try:
         run.open(make)
@@ -91,14 +100,13 @@ def run_trial(make: Make, setting: Setting, aim: Aim, machine: Machine, *, round
     finally:
         run.close()
     return Trial(
-        **vars(count(run.arrivals, *run.bounds())),
+        **vars(run.counted()),
         **run.seen,
         setting=setting,
         round=round,
-        began=run.began,
         paced=aim.step is not None,
-        startup=run.arrivals.got[0] - run.began,
-        total=machine.clock() - run.began,
+        startup=run.arrivals.got[0] - began,
+        total=machine.clock() - began,
     )
 
 
@@ -106,13 +114,11 @@ class _TrialRun:
     """A trial in progress."""
 
     def __init__(self, setting: Setting, aim: Aim, machine: Machine) -> None:
-        self.began = machine.clock()
-        self._group = max(1, setting.num_workers)
         self.arrivals = Arrivals()
         self.seen: dict[str, Any] = {}  # fields of `Trial`
-        self._setting = setting
-        self._aim = aim
-        self._clock = machine.clock
+        self._group = max(1, setting.num_workers)
+        self._setting, self._aim, self._clock = setting, aim, machine.clock
+        self._began = machine.clock()
         self._meter = machine.meter(probe_gil=aim.probe)
         self._loader: Any = None
         self._before: Reading | None = None
@@ -147,9 +153,10 @@ class _TrialRun:
         if self._meter is not None:
             self._read(self._meter.stop())
 
-    def bounds(self) -> tuple[int, int]:
-        """Return the bounds of the batches that count so far."""
-        return bounds(self.arrivals, group=self._group, paced=self._aim.step is not None)
+    def counted(self) -> Segment:
+        """Return the batches that count so far."""
+        paced = self._aim.step is not None
+        return count(self.arrivals, *bounds(self.arrivals, group=self._group, paced=paced))
 
     def close(self) -> None:
         """Stop the workers and drop all references, for any kind of iterable."""
@@ -173,21 +180,20 @@ class _TrialRun:
         ready = self._group * (self._setting.prefetch_factor or 0)
         if taken < ready and passed < _PATIENCE * self._aim.seconds:
             return False
-        return taken >= max(2, self._group) and passed >= _LATECOMERS * (first - self.began)
+        return taken >= max(2, self._group) and passed >= _LATECOMERS * (first - self._began)
 
     def _is_enough(self) -> bool:
         """Check that enough batches count, or that the trial has to end."""
-        arrivals, aim = self.arrivals, self._aim
+        aim = self._aim
         if self._meter is not None and aim.max_memory is not None:
             self.seen["over"] = self._meter.memory > aim.max_memory
-        if self.seen.get("over") or arrivals.got[-1] >= aim.deadline:
+        if self.seen.get("over") or self.arrivals.got[-1] >= aim.deadline:
             return True
-        first, stop = self.bounds()
-        if stop - first < min(aim.batches, _MOST):
-            return False
-        return (
-            stop - first >= _MOST or arrivals.got[stop - 1] - arrivals.got[first - 1] >= aim.seconds
-        )
+        first, stop = bounds(self.arrivals, group=self._group, paced=aim.step is not None)
+        if stop - first >= _MOST:
+            return True
+        got = self.arrivals.got
+        return stop - first >= aim.batches and got[stop - 1] - got[first - 1] >= aim.seconds
 
     def _mark(self) -> None:
         if self._meter is not None:
@@ -202,22 +208,19 @@ class _TrialRun:
         self.seen["memory"] = usage.memory
         if usage.gil is None:
             return
-        loader, found = self._loader, count(self.arrivals, *self.bounds())
+        loader = self._loader
         processes, stages = isinstance(loader, DataLoader), dict[str, Stage]()
         if isinstance(loader, Loader):
             processes = loader.options.workers == "processes"
             if self._before is not None and loader.meter is not None:
                 stages = dict(loader.meter.reading().since(self._before).stages)
-        cores = psutil.cpu_count(logical=False)
         self.seen["figures"] = LoaderFigures(
             seconds=usage.seconds,
             usage=usage,
-            samples=found.samples or found.batches,
             workers=self._setting.num_workers,
             processes=processes,
             caller_cpu=caller,
             stages=stages,
-            siblings=cores is not None and cores < (psutil.cpu_count() or 1),
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -24,7 +23,7 @@ def seen(
     usage = Usage(
         seconds=10.0, cpu=10 * cpu, cores=4, others=10 * others, gil=gil, memory=1, read=read
     )  # type: ignore[arg-type]
-    return LoaderFigures(usage=usage, seconds=10.0, **{"samples": 1000.0, "workers": 4} | more)  # type: ignore[arg-type]
+    return LoaderFigures(usage=usage, seconds=10.0, **{"workers": 4} | more)  # type: ignore[arg-type]
 
 
 DECODES = {"read": stage(2.0, 0.5), "decode": stage(35.0, 28.0), "collate": stage(3.0, 3.0)}
@@ -79,36 +78,3 @@ def test_a_planted_limit_is_named_with_what_was_seen(
     limit = find_limit(case)
     assert (limit.resource, limit.stage, says in limit.reason) == (resource, stage, True), limit
     assert json.loads(json.dumps(limit.to_dict()))["resource"] == resource
-
-
-def test_cpu_time_that_grows_with_the_workers_is_memory_bandwidth() -> None:
-    few = seen(1.0, samples=1000.0, workers=1)
-    many = seen(3.9, samples=1500.0)  # 2.6 times the CPU time for each
-    limit = find_limit(many, few)
-    assert limit.resource == "memory"
-    assert "a sample takes 2.6 times the CPU time" in limit.reason
-    assert find_limit(replace(many, samples=3800.0), few).resource == "cpu"
-    idle = seen(1.5, samples=1000.0, stages=READS), seen(0.3, samples=500.0, workers=1)
-    assert find_limit(*idle).resource == "storage"
-
-
-def test_where_others_work_too_growing_cpu_time_says_nothing_of_memory() -> None:
-    few = seen(1.0, samples=1000.0, workers=1)
-    many = seen(2.9, samples=1000.0)
-    crowded = replace(many, usage=replace(many.usage, others=10.0))
-    assert find_limit(many, few).resource == "memory"
-    assert find_limit(crowded, few).resource == "cpu"
-    assert find_limit(many, replace(few, usage=crowded.usage)).resource != "memory"
-
-
-def test_two_threads_of_one_core_are_no_memory_bandwidth() -> None:
-    few = seen(1.0, samples=1000.0, workers=1)
-    many = seen(3.9, samples=2200.0, siblings=True)
-    assert find_limit(many, few).resource == "cpu"
-    assert find_limit(replace(many, siblings=False), few).resource == "memory"
-
-
-def test_threads_that_hand_the_lock_to_each_other_are_no_memory_bandwidth() -> None:
-    few = seen(1.0, samples=1000.0, workers=1, gil=0.7)
-    many = seen(1.2, samples=800.0, gil=0.85)
-    assert find_limit(many, few).resource == "lock"

@@ -36,9 +36,7 @@ def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None
         thread.join()
     # As on a machine with no more cores than these threads take.
     usage = replace(meter.usage, cores=2)
-    return LoaderFigures(
-        usage=usage, seconds=usage.seconds, samples=1.0, workers=2, stages=stages or {}
-    )
+    return LoaderFigures(usage=usage, seconds=usage.seconds, workers=2, stages=stages or {})
 
 
 def test_real_python_code_in_threads_is_limited_by_the_lock() -> None:

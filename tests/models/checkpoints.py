@@ -156,7 +156,7 @@ class Case:
         made.add_special_tokens(
             [AddedToken(token, special=True, normalized=False) for token in self.added]
         )
-        tokenizer = PreTrainedTokenizerFast(
+        tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=made,
             extra_special_tokens=self.names,
             **NAMED,

@@ -64,7 +64,7 @@ def without(batch: dict[str, Any], *names: str) -> dict[str, Any]:
     ],
     ids=["packed", "padded", "packed, all", "padded, all", "no tokens", "names alone"],
 )
-@pytest.mark.parametrize("count", [1, 150])  # with and without turns that are probed and noted
+@pytest.mark.parametrize("count", [1, 150])
 def test_every_batch_counts_without_padding_and_repeats(
     batch: dict[str, Any], captions: tuple[int, int], chats: tuple[int, int], count: int
 ) -> None:
@@ -77,15 +77,6 @@ def test_nothing_is_counted_for_one_folder_and_for_batches_without_names() -> No
     assert seen([PACK] * 5) == {}
     assert seen(Mixture([without(PACK, "dataset")] * 5)) == {}
     assert seen(Mixture([1, 2, 3])) == {}
-
-
-def test_counting_is_no_synchronisation_of_the_loop() -> None:
-    monitor = datapipe.Monitor(gpu=False, probe=True)
-    for _ in monitor(Mixture([PACK] * 40)):
-        pass
-    report = monitor.report()
-    assert report.left_out["probed"] == 2
-    assert report.lines == ()
 
 
 def test_batches_are_not_kept_until_the_report() -> None:

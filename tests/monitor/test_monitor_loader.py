@@ -81,7 +81,7 @@ def test_a_monitored_loader_resumes_exactly(make: Callable[..., datapipe.Loader]
 
 
 def test_the_state_is_that_of_the_batches_given_out(make: Callable[..., datapipe.Loader]) -> None:
-    monitor = datapipe.Monitor(warmup=1, probe=False)
+    monitor = datapipe.Monitor(warmup=1)
     watched, alone = make(epochs=2), make(epochs=2)
     for batch, other in zip(monitor(watched), alone, strict=True):
         assert batch["key"] == other["key"]

@@ -55,7 +55,6 @@ def run(
         ),
         usage=Usage(seconds=SECONDS, cores=cores, **(given | usage)),
         step_time=step_time,
-        bytes_out=1e6,
         skipped=0,
     )
 
@@ -70,7 +69,6 @@ def alone(parts: Mapping[str, tuple[float, float]], images: Sequence[bytes] = ()
                 seconds=seconds / 10,
                 cpu=cpu / 10,
                 bytes=100 * 1000,
-                times=(seconds / 1000,) * 3,
             )
             for name, (seconds, cpu) in parts.items()
         },

@@ -98,7 +98,6 @@ def test_a_stage_that_waits_takes_time_and_no_cpu(
     monkeypatch.setattr(ShardStore, "read", slow)
     cost = measured(endless(), samples=8).stages["read"]
     assert cost.wait >= 0.005
-    assert cost.times[0] >= 0.01
     assert cost.rate <= 100
 
 
@@ -146,8 +145,6 @@ def test_the_samples_are_those_of_the_plan_and_the_loader_stays_where_it_is(endl
 
 
 def test_a_cost_is_told_by_the_sample() -> None:
-    cost = StageCost(samples=4, seconds=4.0, cpu=2.0, bytes=8, times=(0.75, 1.5, 2.0))
+    cost = StageCost(samples=4, seconds=4.0, cpu=2.0, bytes=8)
     assert (cost.rate, cost.wait) == (1.0, 0.5)
-    assert cost.to_dict()["p50_ms"] == 750
-    assert cost.to_dict()["bytes_per_sample"] == 2
-    assert StageCost(samples=4, seconds=1.0, cpu=2.0, bytes=8, times=(0, 0, 0)).rate == 2.0
+    assert StageCost(samples=4, seconds=1.0, cpu=2.0, bytes=8).rate == 2.0

@@ -19,7 +19,7 @@ COLLATES = {"collate": (9.0, 9.0)}
 @pytest.mark.parametrize(
     ("seen", "how", "stage", "resource", "says"),
     [
-        pytest.param(run(DECODES), {}, "decode", "cpu", "both cores are busy, 69%", id="decode"),
+        pytest.param(run(DECODES), {}, "decode", "cpu", "all 2 cores are busy, 69%", id="decode"),
         pytest.param(
             run(DECODES, cores=16), {}, "decode", "cpu", "each worker is busy", id="few workers"
         ),
@@ -54,7 +54,7 @@ COLLATES = {"collate": (9.0, 9.0)}
         pytest.param(
             run({"transform": (19, 19), "decode": (0.5, 0.5)}, gil=0.0),
             {"processes": True},
-            *("transform", "cpu", "both cores are busy"),
+            *("transform", "cpu", "all 2 cores are busy"),
             id="transform in processes",
         ),
         pytest.param(
@@ -96,7 +96,7 @@ COLLATES = {"collate": (9.0, 9.0)}
         pytest.param(
             run({"read": (0.1, 0.1), "decode": (19, 0.1)}, cpu=19.0),
             {"threaded": "decode"},
-            *("decode", "cpu", "both cores are busy, 99%"),
+            *("decode", "cpu", "all 2 cores are busy, 99%"),
             id="a library with threads of its own",
         ),
         pytest.param(

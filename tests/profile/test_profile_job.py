@@ -46,9 +46,8 @@ def test_everything_that_was_measured_is_in_it(profiled: Profile) -> None:
     assert set(profiled.forecast.alone.stages) - {COLD} == {
         *("read", "decode", "resize", "collate")
     }
-    times = profiled.forecast.run.stage_times
-    assert set(times) >= {"read", "decode", "resize", "collate"}
-    assert all(low <= high for low, _, high in times.values())
+    stages = profiled.forecast.run.reading.all_stages
+    assert set(stages) >= {"read", "decode", "resize", "collate"}
     assert [remedy.gain for remedy in profiled.remedies] == sorted(
         (remedy.gain for remedy in profiled.remedies), reverse=True
     ) or len(profiled.remedies) < 2
@@ -60,7 +59,7 @@ def test_the_text_begins_with_the_verdict_and_keeps_its_columns(profiled: Profil
     for heading in ("Stages", "The loader at work", "What this machine can do"):
         assert heading in lines
     start = lines.index("Stages")
-    table = [line for line in lines[start + 2 : start + 8] if line.startswith("  ")]
+    table = [line for line in lines[start + 1 : start + 7] if line.startswith("  ")]
     assert len({len(line) for line in table}) == 1
     assert any(line.startswith("  decode ") for line in table)
     assert "training's pace" in profile_text(profiled)
@@ -87,21 +86,19 @@ def test_the_names_of_remedies_in_the_figure_are_words(profiled: Profile) -> Non
 def test_json_has_figures_for_all_of_it(profiled: Profile) -> None:
     document = json.loads(json.dumps(profiled.to_dict()))
     assert document["verdict"] == str(profiled.bottleneck)
-    assert document["alone"]["stages"]["decode"]["p99_ms"] > 0
+    assert document["alone"]["decode"]["rate"] > 0
     assert document["pipeline"]["stages"]["decode"]["seconds"] > 0
-    assert document["pipeline"]["machine"]["cores"] >= 1
+    assert document["pipeline"]["usage"]["cores"] >= 1
     assert document["paced"]["step_time"] == 0.05
-    assert document["roofline"]["decode kernels"]["reached"] > 0
+    assert document["roofline"]["ceilings"]["decode kernels"]["rate"] > 0
     assert all("gain" in remedy for remedy in document["remedies"])
-    assert document["pipeline_stage_ms"]["decode"]["p50"] > 0
 
 
 def test_the_page_has_its_figures_and_needs_nothing_else(profiled: Profile, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_report(profiled, tmp_path / "out.html")
     page = (tmp_path / "out.html").read_text("utf-8")
-    assert page.count("<svg") == 3
-    assert "Who did what when" in page
+    assert page.count("<svg") == 2
     assert escape(str(profiled.bottleneck))[1:] in page
     assert 'src="' not in page
     assert "<link" not in page
@@ -188,7 +185,6 @@ def test_a_run_leaves_the_warm_up_out(endless: Make) -> None:
     assert loader.meter is not None
     assert done.reading.batches < loader.meter.reading().batches
     assert done.reading.samples == 8 * done.reading.batches
-    assert done.bytes_out > 4 * 8 * 3 * 64 * 64
     assert 0 < done.reading.seconds < 5
     assert done.events == []
 

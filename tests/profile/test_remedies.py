@@ -81,15 +81,6 @@ def test_waiting_for_storage_is_that_of_cold_reads_as_far_as_reads_were_cold() -
         assert "read" not in figures.cost_of_reads(0.0).wait
 
 
-def test_the_fewest_workers_for_a_pace_are_predicted() -> None:
-    busy = {"decode": (26.0, 26.0), "resize": (13.0, 13.0)}
-    forecast = measured(run(busy, count=4, cores=4))
-    one = forecast.rate / 4
-    assert forecast.enough(one * 0.5) == 1
-    assert forecast.enough(one * 1.2) == 2
-    assert forecast.enough(one * 4) is None
-
-
 # Remedies.
 
 

@@ -12,7 +12,12 @@ import pytest
 from datapipe import Loader
 from datapipe.profile.measure import roofline as module
 from datapipe.profile.measure.alone import measure_alone
-from datapipe.profile.measure.roofline import DEEP, Roofline, measure_roofline, run_threads
+from datapipe.profile.measure.roofline import (
+    COLD_STORAGE,
+    Roofline,
+    measure_roofline,
+    run_threads,
+)
 
 pytestmark = pytest.mark.campaign  # measures real time
 
@@ -89,8 +94,8 @@ def test_cold_reads_have_a_ceiling_only_where_they_are_cold(
     endless: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "was_cold", lambda before, asked: True)
-    assert {"storage, cold", DEEP} <= set(measured(endless()).ceilings)
+    assert COLD_STORAGE in measured(endless()).ceilings
     monkeypatch.setattr(module, "was_cold", lambda before, asked: False)
-    assert not {"storage, cold", DEEP} & set(measured(endless()).ceilings)
+    assert COLD_STORAGE not in measured(endless()).ceilings
     monkeypatch.setattr(module, "evict", lambda *_: False)
-    assert not {"storage, cold", DEEP} & set(measured(endless()).ceilings)
+    assert COLD_STORAGE not in measured(endless()).ceilings

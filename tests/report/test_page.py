@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.errors import DatapipeError, PlanError
-from datapipe.report.charts import new_figure
+from datapipe.report.charts import plot
 from datapipe.report.page import Page
 
 
@@ -30,8 +30,8 @@ class Outline(HTMLParser):
 
 
 def test_a_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    figure = new_figure()
-    figure.subplots().plot([1, 3, 2], label="rate")
+    figure, axes = plot()
+    axes.plot([1, 3, 2], label="rate")
     page = Page("Rates", "two cores")
     page.verdict("decode-bound", "warn")
     page.figure("Rate", figure, "rate over rounds")
@@ -76,8 +76,8 @@ def test_columns_of_words_stand_left_and_figures_right(tmp_path: Path) -> None:
 
 def test_equal_reports_are_equal_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        figure = new_figure()
-        figure.subplots().bar(["a", "b"], [1, 2])
+        figure, axes = plot()
+        axes.bar(["a", "b"], [1, 2])
         page = Page("t")
         page.figure("", figure, "bars")
         page.save(tmp_path / name)
@@ -94,4 +94,4 @@ def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(PlanError, match=r"datapipe\[report\]"):
-        new_figure()
+        plot()

@@ -131,4 +131,4 @@ def small_tokenizer(name: str) -> Tokenizer:
 
 @cache
 def transformers_tokenizer(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, **NAMED)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, **NAMED)  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from datapipe.tune import machine as tune_machine
+from datapipe.tune import trial as tune_trial
 from datapipe.tune.job import tune
 from datapipe.tune.result import TuneResult
 from datapipe.tune.setting import grid
@@ -24,7 +24,7 @@ def tune_on(clock: Clock, make: Any, **options: Any) -> TuneResult:
     ahead = options.pop("prefetch_factor", PREFETCH)
     settings = grid(workers, ahead, options.pop("variants", ({},)))
     on_trial = options.pop("on_trial", None)
-    machine = tune_machine.Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
+    machine = tune_trial.Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
     return tune(make, settings, Goal(**options), machine, on_trial)
 
 

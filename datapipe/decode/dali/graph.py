@@ -63,7 +63,7 @@ def check_supported(spec: ImageSpec) -> None:
             f"({', '.join(map(repr, MODES))}); use decoder='cpu'"
         )
     if spec.interpolation == "lanczos":
-        raise PlanError("interpolation='lanczos' is done by Pillow alone; use decoder='cpu'")
+        raise PlanError("interpolation='lanczos' is not in DALI's graph; use decoder='cpu'")
 
 
 def window(spec: ImageSpec, width: int, height: int, draw: Draw | None = None) -> Window:

@@ -63,10 +63,12 @@ class BudgetTransform(ImageTransform):
         height, width = self._target(image.height, image.width)
         side, down, across = self._patch, height // self._patch, width // self._patch
         fitted, placement = self._fit(image, height, width)
-        pixels = torch.empty(3, height, width, dtype=self.dtype, device="cpu")
-        self._normalizer.write(fitted, pixels)
-        blocks = pixels.view(3, down, side, across, side).permute(1, 3, 2, 4, 0)
-        out[0, : down * across].view(blocks.shape).copy_(blocks)
+        # The resized image is interleaved already: a row of a patch is a run of bytes.
+        lines = fitted.permute(1, 2, 0).reshape(down, side, across, 3 * side)
+        patches = out[0, : down * across]
+        patches.view(down, across, side, 3 * side).copy_(lines.transpose(1, 2))
+        if self.dtype != torch.uint8:
+            patches.mul_(1 / 255)
         out[0, down * across :] = 0
         return placement
 

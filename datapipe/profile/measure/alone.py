@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,11 +18,11 @@ from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Meter, Stage
-from datapipe.loader.metrics.stage_clock import ClockOptions, Event
+from datapipe.loader.metrics.stage_clock import ClockOptions
 from datapipe.loader.metrics.watch import Watch
 from datapipe.profile.measure.samples import COLD, FirstReads, read_first, stored_samples
 from datapipe.profile.measure.usage import queued_seconds
-from datapipe.report.table import Percentiles, percentiles, percentiles_ms, ratio
+from datapipe.report.table import ratio
 from datapipe.torch_threads import alone
 
 STAGES = (
@@ -42,7 +42,6 @@ class StageCost:
     seconds: float  # of all samples, without waiting for a processor
     cpu: float  # CPU seconds of all samples
     bytes: int  # that it read or made of them
-    times: Percentiles  # seconds of a sample, an image, a part of a batch or a batch
 
     @property
     def rate(self) -> float:
@@ -53,18 +52,6 @@ class StageCost:
     def wait(self) -> float:
         """Seconds that a sample waits for something that is no processor."""
         return max(0.0, self.seconds - self.cpu) / max(self.samples, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can hold; times in milliseconds."""
-        samples = max(self.samples, 1)
-        return {
-            "samples": self.samples,
-            "samples_per_second_per_core": self.rate,
-            "ms_per_sample": 1e3 * self.seconds / samples,
-            "cpu_ms_per_sample": 1e3 * self.cpu / samples,
-            "bytes_per_sample": self.bytes / samples,
-            **{f"{name}_ms": ms for name, ms in percentiles_ms(self.times).items()},
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +101,10 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
     if first.cold:
         cpu = ratio(costs["read"].cpu, costs["read"].samples)  # as from the page cache
         costs[COLD] = StageCost(
-            samples=len(first.cold),
-            seconds=max(0.0, sum(first.cold) - first.cold_queued),
-            cpu=len(first.cold) * cpu,
+            samples=first.cold,
+            seconds=max(0.0, first.cold_seconds - first.cold_queued),
+            cpu=first.cold * cpu,
             bytes=first.cold_bytes,
-            times=percentiles(first.cold),
         )
     images = context.dataset.columns.sample_image
     return Alone(
@@ -153,7 +139,7 @@ class _StageRun:
     def __init__(self, context: BatchContext, prefetcher: DevicePrefetcher | None) -> None:
         self._context = context
         self._prefetcher = prefetcher
-        self._meter = Meter(0, ClockOptions(events=True))
+        self._meter = Meter(0, ClockOptions())
         self._watch = Watch(self._meter.clock("alone"))
         self._process = self._queued = 0.0  # seconds of the pieces: CPU, and waiting for it
         self.samples = self.failed = self.batch_bytes = self._device_bytes = 0
@@ -189,8 +175,8 @@ class _StageRun:
 
     def costs(self) -> dict[str, StageCost]:
         """Return the cost of each stage."""
-        reading, times = self._meter.reading(), stage_times(self._meter.events)
-        stages, helped = reading.all_stages, library_stage(self._context)
+        reading, helped = self._meter.reading(), library_stage(self._context)
+        stages = reading.all_stages
         if helped in stages:
             unseen = self._process - sum(stage.cpu for stage in reading.stages.values())
             stages[helped] += Stage(cpu=max(0.0, unseen))
@@ -204,7 +190,6 @@ class _StageRun:
                 seconds=max(stage.seconds - queued * stage.cpu, min(stage.seconds, stage.cpu)),
                 cpu=stage.cpu,
                 bytes=sizes.get(name, stage.bytes),
-                times=times[name],
             )
             for name, stage in stages.items()
         }
@@ -215,14 +200,6 @@ def library_stage(context: BatchContext) -> str | None:
     if context.images is not None and context.images.decoder is not None:
         return "decode"
     return "tokenize" if context.tokens is not None else None
-
-
-def stage_times(events: Sequence[Event]) -> dict[str, Percentiles]:
-    """Return percentiles of the seconds that each stage took."""
-    times: dict[str, list[float]] = {}
-    for event in events:
-        times.setdefault(event.stage, []).append((event.end - event.start) / 1e9)
-    return {stage: percentiles(values) for stage, values in times.items()}
 
 
 def _transfer(

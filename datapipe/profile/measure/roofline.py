@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from datapipe.profile.measure.usage import queued_seconds
 from datapipe.report.table import ratio
 from datapipe.torch_threads import single_threads
 
-DEEP = "storage, deep queue"
+COLD_STORAGE = "storage, cold"
 """Cold reads by so many threads that more would not be faster."""
 
 _DEEP = 16  # threads
@@ -58,12 +57,8 @@ def run_threads(work: Work, threads: int, seconds: float) -> float:
             pieces = work(number)
             next(pieces)  # sets up, and fills caches
             barrier.wait()
-            done, queued, cpu, began = (
-                0.0,
-                queued_seconds(),
-                time.thread_time(),
-                time.perf_counter(),
-            )
+            done, queued = 0.0, queued_seconds()
+            cpu, began = time.thread_time(), time.perf_counter()
             while (now := time.perf_counter()) - began < seconds and not ended.is_set():
                 done += next(pieces)
             lost = queued_seconds() - queued if own_core else 0.0
@@ -81,9 +76,9 @@ def run_threads(work: Work, threads: int, seconds: float) -> float:
         finally:  # after an interrupt too
             ended.set()
             barrier.abort()
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in errors:
-        if not isinstance(error, threading.BrokenBarrierError):
+    for future in futures:
+        error = future.exception()
+        if error is not None and not isinstance(error, threading.BrokenBarrierError):
             raise error
     return sum(future.result() for future in futures)
 
@@ -103,17 +98,6 @@ class Ceiling:
         """Bytes per second."""
         return None if self.bytes_per_sample is None else self.rate * self.bytes_per_sample
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can hold."""
-        return {
-            "name": self.name,
-            "threads": self.threads,
-            "samples_per_second": self.rate,
-            "bytes_per_sample": self.bytes_per_sample,
-            "bytes_per_second": self.bandwidth,
-            "what": self.note,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
@@ -129,9 +113,8 @@ def measure_roofline(alone: Alone, *, cores: int, readers: int, seconds: float =
     """Measure the ceilings of this machine for the samples that `alone` was measured on."""
     context, steps, stored = alone.context, alone.steps, alone.first.stored
     found = [
-        _storage(context, stored, "storage, cached", readers, seconds, cold=False),
-        _storage(context, stored, "storage, cold", readers, seconds, cold=True),
-        _storage(context, stored, DEEP, max(_DEEP, 2 * readers), seconds, cold=True),
+        _storage(context, stored, readers, seconds, cold=False),
+        _storage(context, stored, max(_DEEP, 2 * readers), seconds, cold=True),
     ]
     context.store.close()
     context = replace(context, store=MemoryStore(context.store, alone.first.contents))
@@ -179,13 +162,7 @@ def _interleaved(work: Work, cores: int, seconds: float) -> dict[int, float]:
 
 
 def _storage(
-    context: BatchContext,
-    stored: Sequence[Stored],
-    name: str,
-    threads: int,
-    seconds: float,
-    *,
-    cold: bool,
+    context: BatchContext, stored: Sequence[Stored], threads: int, seconds: float, *, cold: bool
 ) -> Ceiling | None:
     """Measure random reads of the samples' members; None if they cannot be read cold."""
     found = [entry for entry in stored if entry[1]]
@@ -212,8 +189,8 @@ def _storage(
         return None
     if cold and not was_cold(before, sum(asked)):
         return None
-    note = "random reads of the samples, " + ("from storage" if cold else "from the page cache")
-    return _ceiling(name, threads, rate, size, note)
+    name, of = (COLD_STORAGE, "storage") if cold else ("storage, cached", "the page cache")
+    return _ceiling(name, threads, rate, size, f"random reads of the samples, from {of}")
 
 
 def _batches(context: BatchContext, steps: Sequence[StepJob]) -> Work:

@@ -39,11 +39,12 @@ class FirstReads:
     stored: Sequence[Stored]  # all samples
     contents: Contents = field(default_factory=dict)  # of some of them
     images: list[Encoded] = field(default_factory=list)  # the first one of each of these
-    # of the samples that storage delivered: seconds of each; bytes of all, and seconds that this
-    # thread waited for a processor
-    cold: list[float] = field(default_factory=list)
-    cold_bytes: int = 0
+    # of the samples that storage delivered: number, seconds, those of them that this thread waited
+    # for a processor, and bytes
+    cold: int = 0
+    cold_seconds: float = 0.0
     cold_queued: float = 0.0
+    cold_bytes: int = 0
 
 
 class MemoryStore(Store):
@@ -79,18 +80,18 @@ def stored_samples(context: BatchContext, samples: Int64) -> list[Stored]:
     return found
 
 
-def read_first(context: BatchContext, stored: Sequence[Stored], seconds: float) -> FirstReads:
-    """Read samples for at most some seconds, past the page cache if the system allows it."""
+def read_first(context: BatchContext, stored: Sequence[Stored], most: float) -> FirstReads:
+    """Read samples for at most so many seconds, past the page cache if the system allows it."""
     reads = FirstReads(stored=stored)
-    kept, until = 0, time.perf_counter() + seconds
+    kept, until = 0, time.perf_counter() + most
     for start in range(0, len(stored), _TOGETHER):
         part = stored[start : start + _TOGETHER]
         evicted, before, queued = evict(context, part), delivered(), queued_seconds()
-        times, asked = [], 0
+        seconds, asked = 0.0, 0
         for shard, members in part:
             began = time.perf_counter()
             contents = context.store.read(shard, members)
-            times.append(time.perf_counter() - began)
+            seconds += time.perf_counter() - began
             asked += sum(map(len, contents))
             if kept < _KEPT:
                 kept += sum(map(len, contents))
@@ -100,7 +101,8 @@ def read_first(context: BatchContext, stored: Sequence[Stored], seconds: float) 
                     images += [data] if is_stored_image(member.ext) else []
                 reads.images += images[:1]
         if evicted and was_cold(before, asked):
-            reads.cold += times
+            reads.cold += len(part)
+            reads.cold_seconds += seconds
             reads.cold_bytes += asked
             reads.cold_queued += queued_seconds() - queued
         if time.perf_counter() > until:
@@ -109,11 +111,7 @@ def read_first(context: BatchContext, stored: Sequence[Stored], seconds: float) 
 
 
 def evict(context: BatchContext, stored: Sequence[Stored]) -> bool:
-    """Ask the system to drop the pages of some samples from the page cache.
-
-    Returns:
-        False if it cannot be asked, or the shards are not local files.
-    """
+    """Ask the system to drop some samples from the page cache; False if it cannot be asked."""
     folder = context.dataset.folder
     if not hasattr(os, "posix_fadvise") or isinstance(folder, RemoteFolder):
         return False

@@ -8,6 +8,7 @@ import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -29,10 +30,7 @@ class UsageMeter:
     """Measures the `Usage` from `start` to `stop`; also a context manager, then see `usage`.
 
     A thread samples memory four times a second, less often where that takes long; a peak that is
-    shorter may be missed.
-
-    Args:
-        probe_gil: also probe the interpreter's lock 500 times a second.
+    shorter may be missed. With `probe_gil`, another one probes the interpreter's lock.
     """
 
     def __init__(self, *, probe_gil: bool = False) -> None:
@@ -53,7 +51,7 @@ class UsageMeter:
     def mark(self) -> None:
         """Count from now on, as if it began here. The peak of memory stays."""
         if self._probe:
-            self._probe.mark()
+            self._probe.counted = self._probe.sums
         self._busy, self._cpu = busy_seconds(), cpu_seconds(own_tree())
         self._began = time.perf_counter()
 
@@ -62,19 +60,15 @@ class UsageMeter:
         if self._usage is not None:
             return self._usage
         cpu, busy = cpu_seconds(own_tree()) - self._cpu, busy_seconds() - self._busy
-        seconds = time.perf_counter() - self._began
-        gil = self._probe.stop() if self._probe else None
-        self._peak.stop()
-        cores = available_cpus()
+        seconds, cores = time.perf_counter() - self._began, available_cpus()
         spare = len(own_cpus()) - cores  # CPUs beyond a quota
         self._usage = Usage(
             seconds=seconds,
             cpu=max(0.0, cpu),
             cores=cores,
             others=max(0.0, busy - cpu - spare * seconds),
-            gil=gil,
-            memory=self._peak.memory,
-            read=self._peak.read,
+            gil=self._probe.stop() if self._probe else None,
+            **self._peak.stop(),
         )
         return self._usage
 
@@ -104,6 +98,10 @@ class _Sampler(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.ended = threading.Event()
 
+    def end(self) -> None:
+        self.ended.set()
+        self.join()
+
 
 class _Peak(_Sampler):
     """Sampler of memory, and of bytes read."""
@@ -119,16 +117,12 @@ class _Peak(_Sampler):
         self._first = dict(self._last)
         super().start()
 
-    def stop(self) -> None:
-        self.ended.set()
-        self.join()
+    def stop(self) -> dict[str, Any]:
+        """End the thread; return the most bytes of memory, and those read from storage."""
+        self.end()
         self._sample()
-
-    @property
-    def read(self) -> int | None:
-        if not self._last:
-            return None
-        return sum(read - self._first.get(key, 0) for key, read in self._last.items())
+        read = sum(read - self._first.get(key, 0) for key, read in self._last.items())
+        return {"memory": self.memory, "read": read if self._last else None}
 
     def _sample(self) -> None:
         tree = own_tree()
@@ -154,17 +148,12 @@ class _LockProbe(_Sampler):
 
     def __init__(self) -> None:
         super().__init__("datapipe-lock-probe")
-        self._sums = self._from = (0.0, 0.0)  # seconds late, and all
-
-    def mark(self) -> None:
-        """Count from now on."""
-        self._from = self._sums
+        self.sums = self.counted = (0.0, 0.0)  # seconds late, and all; where counting began
 
     def stop(self) -> float:
         """End the thread; return the share of its time, 0 to 1, that it waited for the lock."""
-        self.ended.set()
-        self.join()
-        late, total = (now - before for now, before in zip(self._sums, self._from, strict=True))
+        self.end()
+        late, total = (now - before for now, before in zip(self.sums, self.counted, strict=True))
         return min(1.0, max(0.0, late) / total) if total > 0 else 0.0
 
     def run(self) -> None:
@@ -178,7 +167,7 @@ class _LockProbe(_Sampler):
             probes += 1
             if probes % _LOOK == 0 or self.ended.is_set():
                 waited = queued_seconds() - queued
-                self._sums = (late - waited, now - began - waited)
+                self.sums = (late - waited, now - began - waited)
 
 
 def queued_seconds() -> float:
@@ -187,9 +176,6 @@ def queued_seconds() -> float:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
-
-
-# Figures of a tree of processes.
 
 
 def own_tree() -> list[psutil.Process]:
@@ -215,22 +201,18 @@ def cpu_seconds(tree: list[psutil.Process]) -> float:
 
 
 def busy_seconds() -> float:
-    """Return the CPU time that all processes took of this one's CPUs, since the boot.
-
-    Time that a hypervisor took away counts too.
-    """
+    """Return the CPU time that all processes took of this one's CPUs, since the boot."""
     each = psutil.cpu_times(percpu=True)
-    # `guest` is part of `user`, and its like of `nice`.
+    # `guest` is part of `user`, and its like of `nice`; a hypervisor's time counts too.
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     own = [each[number] for number in own_cpus() if number < len(each)]
     return sum(getattr(times, name, 0.0) for times in own for name in names)
 
 
 def memory_bytes(tree: list[psutil.Process]) -> int:
-    """Return the memory of a tree; pages that its processes share count once.
+    """Return the memory of a tree; pages that its processes share count once, if the kernel tells.
 
-    The proportional set size if the kernel reports it, else the resident set sizes, in which shared
-    pages count once for each process.
+    Without a proportional set size, they count once for each process.
     """
     total = 0
     for process in tree:
@@ -243,10 +225,7 @@ def memory_bytes(tree: list[psutil.Process]) -> int:
 
 
 def bytes_read(tree: list[psutil.Process]) -> dict[tuple[int, float], int]:
-    """Return the bytes that storage delivered to each process, by process id and start time.
-
-    Bytes from the page cache do not count. Empty if the system does not count them.
-    """
+    """Return the bytes that storage delivered to each process, by process id and start time."""
     read = {}
     for process in tree:
         with suppress(*_GONE):

@@ -91,8 +91,9 @@ def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
             pixels = np.concatenate([own[:count] for own, count in zip(pixels, tiles, strict=True)])
         assert ours.shape == pixels.shape
         off = (in_grey_levels(ours, spec) - in_grey_levels(torch.from_numpy(pixels), spec)).abs()
-        assert off.max() < 2.01
-        assert (off > 1.01).double().mean() <= 5e-5
+        thrice = spec.interpolation == "lanczos"  # resized one after the other
+        assert off.max() < (3.01 if thrice else 2.01)
+        assert (off > 1.01).double().mean() <= (2e-4 if thrice else 5e-5)
 
 
 @pytest.mark.parametrize("source", CASES)

@@ -4,6 +4,9 @@ Each known checkpoint gets the same photographs of about 0.2 MPix with conversat
 batches of 8. The processor runs in the workers of a torch DataLoader, which decode with Pillow and
 collate; it is that of transformers with the backend of Pillow. Options of the processors are those
 of the published checkpoints, their tokenizers are small. A rate begins after the first batch.
+
+The last column has the seconds in which the tokens of a million samples are counted from the sizes
+of their images, 50 to 2,000 pixels a side, as planning does with an index.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
@@ -23,6 +27,10 @@ import datapipe
 from benchmarks.chats import chats
 from benchmarks.common import Contestant, Run, aligned, compete, machine, parse, write_json
 from benchmarks.data import photographs
+from datapipe.decode.transform import make_transform
+from datapipe.loader.schedule.image_token_counts import image_sizes
+from datapipe.text.encode import TextEncoder
+from datapipe.text.spec import with_image_tokens
 from tests.models.checkpoints import CASES, Case
 
 BATCH = 8
@@ -66,7 +74,7 @@ class Collate:
         return batch | {"labels": batch["input_ids"].clone()}
 
 
-def timed(batches: Iterator[Any], samples: int) -> Run:
+def timed(batches: Iterator[Any]) -> Run:
     """Take all batches, and time those after the first."""
     begun = time.perf_counter()
     next(batches)
@@ -76,17 +84,15 @@ def timed(batches: Iterator[Any], samples: int) -> Run:
     return Run(samples=count * BATCH, seconds=seconds, startup=first - begun)
 
 
-def contestants(case: Case, samples: int, workers: int) -> list[Contestant]:
-    """Return the loader, and the processor in a DataLoader."""
-    folder = Path(tempfile.mkdtemp(prefix="datapipe-model-"))
+def contestants(case: Case, folder: Path, samples: int, workers: int) -> list[Contestant]:
+    """Return the loader, for the checkpoint in a folder, and the processor in a DataLoader."""
 
     def ours() -> Callable[[], Run]:
         shards, _ = chats(samples)
-        case.save(folder)
         loader = datapipe.make_loader(
             shards, model=folder, batch_size=BATCH, num_workers=workers, drop_last=True
         )
-        return lambda: timed(iter(loader), samples)
+        return lambda: timed(iter(loader))
 
     def theirs() -> Callable[[], Run]:
         chats(samples)
@@ -99,9 +105,20 @@ def contestants(case: Case, samples: int, workers: int) -> list[Contestant]:
             persistent_workers=True,
             drop_last=True,
         )
-        return lambda: timed(iter(loader), samples)
+        return lambda: timed(iter(loader))
 
     return [Contestant(name="datapipe", make=ours), Contestant(name="processor", make=theirs)]
+
+
+def count_a_million(folder: Path) -> float:
+    """Return the seconds that the tokens of a million images take, all of different sizes."""
+    image, text = datapipe.specs_for(folder)
+    text = with_image_tokens(text, image)
+    sizes = image_sizes(text, make_transform(image), TextEncoder(text))
+    widths, heights = np.random.default_rng(0).integers(50, 2001, (2, 1_000_000))
+    begun = time.perf_counter()
+    sizes.count_tokens(widths, heights)
+    return time.perf_counter() - begun
 
 
 def main() -> None:
@@ -113,23 +130,30 @@ def main() -> None:
     options = parse(parser, samples=64, rounds=3)
     where = machine("transformers", "torch", "pillow", cache="warm")
     print(f"{where['cpu']}, {where['cores']} cores; {where['versions']}; page cache warm\n")
-    rows = [["options of", "datapipe samples/s", "processor samples/s", "ratio (min-max)"]]
+    rows = [
+        ["options of", "datapipe samples/s", "processor samples/s", "ratio (min-max)", "million, s"]
+    ]
     found = {}
     for source, case in CASES.items():
         if options.only and source not in options.only:
             continue
-        ours, theirs = compete(contestants(case, options.samples, options.workers), options.rounds)
+        with tempfile.TemporaryDirectory(prefix="datapipe-model-") as name:
+            folder = case.save(Path(name))
+            entries = contestants(case, folder, options.samples, options.workers)
+            ours, theirs = compete(entries, options.rounds)
+            counting = count_a_million(folder)
         rows.append(
             [
                 source,
                 f"{ours.rate.median:,.1f}",
                 f"{theirs.rate.median:,.1f}",
                 "{:.2f} ({:.2f}-{:.2f})".format(*ours.ratio(theirs)),
+                f"{counting:.2f}",
             ]
         )
         found[source] = {
             result.name: [run.rate for run in result.runs] for result in (ours, theirs)
-        }
+        } | {"a million token counts, s": counting}
     for line in aligned(rows):
         print(line)
     if options.json is not None:

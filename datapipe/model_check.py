@@ -24,8 +24,12 @@ _LEVELS = 1.01
 """Grey levels by which a value may differ: two ways of rounding."""
 _SHARE = 1e-3
 """Share of the values of a sample that may differ by more."""
+_NESTED = 5  # axes of pixel_values with one in front, for the tiles of Idefics 3
 _BESIDE = 4  # tokens shown on each side of the first that differs
-_FACTS = ("image_grid_thw", "image_sizes", "token_type_ids")
+_FACTS = (
+    *("image_grid_thw", "image_sizes", "image_position_ids"),
+    *("token_type_ids", "mm_token_type_ids"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +61,9 @@ def check_model(
 ) -> ModelCheck:
     """Compare what `make_loader(dataset, model=model)` gives with the model's own processor.
 
-    The first samples are taken. Token ids, the facts of images and pixels are compared; a processor
-    says nothing of labels. Needs transformers, and for some processors torchvision.
+    The first samples are taken. Token ids, the facts of images, pixels and labels are compared. A
+    processor makes no labels: what is learnt has to be what its template adds to a conversation for
+    each answer, but for blanks. Needs transformers, and for some processors torchvision.
 
     Args:
         model: folder of a checkpoint, or a processor of transformers.
@@ -101,8 +106,11 @@ def check_model(
                 break
             sample = seen[-1]
             images += len(sample["images"])
-            theirs = _processed(processor, sample, encoder)
-            if told := _difference(batch, theirs, sample["images"], image, processor.tokenizer):
+            messages = _messages(sample, encoder)
+            theirs = _processed(processor, messages, sample["images"])
+            tokenizer = processor.tokenizer
+            told = _difference(batch, theirs, sample["images"], image, tokenizer)
+            if told := told or _labels(batch["labels"][0], messages, processor):
                 differences.append(f"{batch['key'][0]}: {told}")
     compared = min(len(seen), samples)
     return ModelCheck(samples=compared, images=images, differences=tuple(differences))
@@ -129,13 +137,17 @@ def _processor(model: Any) -> Any:
         ) from error
 
 
-def _processed(processor: Any, sample: Mapping[str, Any], encoder: TextEncoder) -> dict[str, Any]:
-    """Return what a processor makes of a sample."""
+def _messages(sample: Mapping[str, Any], encoder: TextEncoder) -> list[Any]:
+    """Return the conversation of a sample as a chat template takes it."""
     record, caption = sample["record"], sample["text"]
     if record is not None and sample_text(None, record) == caption:
         caption = None
-    pictures = [np.asarray(picture) for picture in sample["images"]]
-    messages = encoder.messages(SampleText(caption, record, len(pictures)))
+    return encoder.messages(SampleText(caption, record, len(sample["images"])))
+
+
+def _processed(processor: Any, messages: list[Any], images: Sequence[Any]) -> dict[str, Any]:
+    """Return what a processor makes of a sample."""
+    pictures = [np.asarray(picture) for picture in images]
     text = processor.apply_chat_template(messages, tokenize=False)
     bos = processor.tokenizer.bos_token
     begun = bos is not None and text.startswith(bos)
@@ -160,7 +172,31 @@ def _difference(
                 return f"{name} is {batch[name].tolist()}, the processor's {facts}"
     if not pictures:
         return ""
-    return _pixels(batch["pixel_values"], _rows(theirs["pixel_values"], pictures, spec), spec)
+    pixels = batch["pixel_values"]
+    if pixels.ndim == _NESTED:
+        return _pixels(pixels[0], torch.as_tensor(np.asarray(theirs["pixel_values"][0])), spec)
+    return _pixels(pixels, _rows(theirs["pixel_values"], pictures, spec), spec)
+
+
+def _labels(labels: Tensor, messages: list[Any], processor: Any) -> str:
+    """Compare what is learnt with what the template adds for each answer."""
+
+    def render(turns: list[Any], **options: Any) -> str:
+        return str(processor.apply_chat_template(turns, tokenize=False, **options))
+
+    answers = []
+    for number, message in enumerate(messages):
+        if message["role"] == "assistant":
+            before = render(messages[:number], add_generation_prompt=True)
+            after = render(messages[: number + 1])
+            if not after.startswith(before):
+                return ""  # the template rewrites what was said before
+            answers.append(after[len(before) :])
+    expected = " ".join(answers)
+    learnt = processor.tokenizer.decode(labels[labels >= 0].tolist())
+    if not learnt or "".join(learnt.split()) == "".join(expected.split()):
+        return ""  # nothing is learnt of a sample whose turns say so
+    return f"labels differ\n    datapipe   {learnt!r}\n    processor  {expected!r}"
 
 
 def _ids(ours: list[int], theirs: list[int], tokenizer: Any) -> str:

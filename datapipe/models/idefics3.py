@@ -13,6 +13,7 @@ from datapipe.models.files import ModelFiles, pixel_options
 from datapipe.text.image_markup import ImageMarkup
 from datapipe.text.spec import TextSpec
 
+_PATCHES = (14, 16)  # of the vision towers of these models, where only a processor is given
 _HALF = (0.5, 0.5, 0.5)
 _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
 
@@ -32,12 +33,15 @@ def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     if not isinstance(tile, int) or not isinstance(longest, int):
         raise files.refuse("size or max_image_size of its image processor has no longest_edge")
     tokens = files.processor.get("image_seq_len", 169)
-    vision = files.config.get("vision_config") or {}
-    patch = vision.get("patch_size", 14 if tile % 16 else 16)
-    merge = max(1, tile // patch // max(isqrt(tokens), 1))
-    if (tile // patch // merge) ** 2 != tokens:
+    side, given = isqrt(tokens), (files.config.get("vision_config") or {}).get("patch_size")
+    for patch in _PATCHES if given is None else (given,):
+        merge = max(1, tile // patch // max(side, 1))
+        if (tile // patch // merge) ** 2 == tokens:
+            break
+    else:
+        told = " or ".join(map(str, _PATCHES if given is None else (given,)))
         raise files.refuse(
-            f"a tile of {tile} x {tile} pixels in patches of {patch} has not {tokens} tokens"
+            f"a tile of {tile} x {tile} pixels in patches of {told} has not {tokens} tokens"
         )
     image = ImageSpec(
         resize="tiles",

@@ -26,7 +26,7 @@ def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
     return packed_samples(samples_of(8))
 
 
-@pytest.mark.parametrize("case", [QWEN, LLAVA, NEXT], ids=lambda case: case.source)
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.source)
 def test_a_processor_that_is_followed_shows_no_difference(case: Any, shards: Path) -> None:
     found = datapipe.check_model(case.make(), shards, samples=6)
     assert found == datapipe.ModelCheck(samples=6, images=8, differences=())
@@ -57,7 +57,7 @@ class Other:
             setattr(images if hasattr(images, name) else self.real, name, value)
         self.image_processor, self.tokenizer = self.named.image_processor, self.named.tokenizer
         self.chat_template = self.named.chat_template
-        self.__class__ = type(type(self.named).__name__, (Other,), {})
+        self.__class__ = type(type(self.named).__name__, (type(self),), {})
 
     def __call__(self, **given: Any) -> Any:
         return self.real(**given)
@@ -82,6 +82,24 @@ def test_the_first_difference_is_shown(changes: dict[str, Any], message: str, sh
     found = datapipe.check_model(Other(QWEN, **changes), shards, samples=3, where="images > 0")
     assert not found.is_equal
     assert re.match(f"00000000[0-9]: {message}", found.differences[0])
+
+
+def test_labels_that_a_template_does_not_mean_are_shown(
+    shards: Path,
+) -> None:
+    class Longer(Other):
+        def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+            text = super().apply_chat_template(messages, **options)
+            # As a template that writes the answer's first word before it is asked for.
+            asked = options.get("add_generation_prompt")
+            return text[: -len("assistant\n")] if asked else text
+
+    found = datapipe.check_model(Longer(QWEN), shards, samples=2, where="images > 0")
+    assert not found.is_equal
+    assert re.match(
+        r"000000000: labels differ\n    datapipe   '.*'\n    processor  'assistant\\n.*<",
+        found.differences[0],
+    )
 
 
 def test_the_command_says_what_differs(tmp_path: Path, shards: Path) -> None:

@@ -81,6 +81,9 @@ def metaspace(*, legacy: bool = False) -> Tokenizer:
     spec["added_tokens"] = [t for t in spec["added_tokens"] if t["content"] not in _BYTES]
     spec["model"]["byte_fallback"] = True
     tokenizer = _with_special(Tokenizer.from_str(json.dumps(spec)))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
     )

@@ -216,6 +216,37 @@ _TOKENS: dict[str, Case] = {
     ),
 }
 
+_PAIRS: dict[str, Case] = {
+    "pairs": case(
+        text=text(pairs=True),
+        batch_size=3,
+        meta=ALL_META,
+        epochs=2,
+        world=2,
+        data="pairs",
+        same=(MEMORY, PROCESSES, DEVICE),
+    ),
+    "pairs, truncated": case(
+        text=text(pairs=True, max_length=60, overlong="truncate"), meta=META, data="pairs"
+    ),
+    "pairs, max_tokens": case(
+        text=text(pairs=True, overlong="drop"), max_tokens=700, buckets=2, meta=META, data="pairs"
+    ),
+    "pairs, mrope": case(
+        text=text(pairs=True, image_tokens="native", image_token="<|image_pad|>"),
+        image=QWEN,
+        batch_size=2,
+        meta=META,
+        data="pairs",
+    ),
+    "prompts": case(
+        text=text(prompts=True), meta=(*META, "conversations"), same=(MEMORY, PROCESSES)
+    ),
+    "prompts of pairs": case(
+        text=text(prompts=True, max_length=60, overlong="drop"), buckets=2, meta=META, data="pairs"
+    ),
+}
+
 _OVERLONG = {"max_length": 400, "overlong": "truncate"}
 _PACKS: dict[str, Case] = {
     "packs": case(
@@ -364,7 +395,7 @@ _RESUMED: dict[str, Case] = {
     ),
 }
 
-CASES: dict[str, Case] = _IMAGES | _ORDERS | _TOKENS | _PACKS | _DALI | _RESUMED
+CASES: dict[str, Case] = _IMAGES | _ORDERS | _TOKENS | _PAIRS | _PACKS | _DALI | _RESUMED
 
 _CHATML = ("--tokenizer", TOKENIZER, "--template", "chatml")
 PLANS: dict[str, tuple[Any, ...]] = {

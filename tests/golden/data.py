@@ -121,9 +121,10 @@ class Data:
         chat = self.raw / "chat"
         records = json.loads((chat / "data.json").read_text("utf-8"))
         pairs = [_as_pair(number, record) for number, record in enumerate(records)]
-        (chat / "pairs.json").write_text(json.dumps(pairs), "utf-8")
+        path = self.folder / "pairs.json"
+        path.write_text(json.dumps(pairs), "utf-8")
         datapipe.pack_dataset(
-            chat / "pairs.json", self.folder / "pairs", shard_size=SHARD_SIZE, workers=1
+            path, self.folder / "pairs", image_root=chat, shard_size=SHARD_SIZE, workers=1
         )
         return self.folder / "pairs"
 

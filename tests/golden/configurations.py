@@ -412,6 +412,7 @@ PLANS: dict[str, tuple[Any, ...]] = {
     ),
     "buckets": (*_CHATML, "--batch-size", 2, "--buckets", "60,120", "--world-size", 2),
     "token budget": (*_CHATML, "--max-tokens", 700, "--image-tokens", 6, "--buckets", 2),
+    "prompts": (*_CHATML, "--prompts", "--batch-size", 4, "--image-tokens", 6, "--buckets", 2),
     "packs": (*_CHATML, "--pack", 512, "--image-tokens", 6, "--world-size", 3, "--epoch", 1),
     "packs, cut": (
         *(*_CHATML, "--pack", 200, "--image-tokens", 30, "--overlong", "truncate"),

@@ -102,7 +102,7 @@ def read_pair_turns(
     if records is None:
         raise DecodeError(
             "the sample is no preference pair: it has no `chosen` and `rejected` answer, as "
-            "TextSpec(pairs=True) needs; leave it out with where=, or load it without pairs=True"
+            "TextSpec(pairs=True) needs; keep other samples in a dataset of their own"
         )
     chosen, rejected = (
         read_turns(SampleText(None, record, sample.images), system=system, newline=newline)

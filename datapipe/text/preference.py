@@ -70,10 +70,15 @@ def read_pair(record: Record) -> Pair | None:
             prompt = _asked(record) or turns
             if _said(prompt[_answer_at(prompt) :]) == _said(chosen):  # as a map to it has left it
                 prompt = prompt[: _answer_at(prompt)]
-    if not prompt or _answer_at(prompt) < len(prompt):
+    if not prompt:
         raise DecodeError(
             "the pair has no prompt: nothing is asked before its `chosen` and `rejected` answers; "
             "name it `prompt`, as a text or a list of messages"
+        )
+    if _answer_at(prompt) < len(prompt):
+        raise DecodeError(
+            "the prompt of the pair ends with an answer that is not its `chosen` one; end it with "
+            "the user's turn"
         )
     for name, answer in zip(ANSWERS, (chosen, rejected), strict=True):
         if not any(has_words(text) for text in _said(answer)):

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-from .test_pairs import formatted, pack
+from .pair_rows import formatted, pack
 
 Make = Callable[..., Loader]
 MakeText = Callable[..., datapipe.TextSpec]

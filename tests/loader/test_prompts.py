@@ -15,7 +15,7 @@ from datapipe import ImageSpec, PlanError
 from datapipe.testing import assert_resumes_exactly
 
 from .conftest import SAMPLES
-from .test_pairs import assistant, formatted, pack, photo, said, user
+from .pair_rows import assistant, formatted, pack, photo, said, user
 
 MakeText = Callable[..., datapipe.TextSpec]
 

@@ -40,7 +40,7 @@ PLAN_FLAGS = (
         help="Tokens of an image: a number, per-tile or native. By default what follows from "
         "--image, whose patch= says it for a fixed size; 576 for 336.",
     ),
-    *flags_of(TextSpec, "max_length", "overlong"),
+    *flags_of(TextSpec, "max_length", "overlong", "pairs", "prompts"),
     flag_of(PackSpec, "tokens", "pack"),
     flag_of(PackSpec, "window", "pack_window"),
     flag_of(PackSpec, "multiple_of", "pack_multiple_of"),

@@ -26,7 +26,7 @@ from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
-from datapipe.errors import PackError
+from datapipe.errors import PackError, PlanError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import SUMS, write_sums
@@ -171,6 +171,11 @@ def conversion_options(image: ImageSpec | None, encoder: TextEncoder | None) -> 
 
     PlanError if images would have many sizes.
     """
+    if encoder is not None and encoder.spec.pairs:
+        raise PlanError(
+            "arrays hold one text a sample, and TextSpec(pairs=True) makes two; leave text= out, "
+            "and loaders of the arrays encode both answers"
+        )
     return {
         "image": {} if image is None else image_identity(image),
         "tokenizer_and_template": "" if encoder is None else encoder.digest,

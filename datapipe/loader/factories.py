@@ -164,7 +164,8 @@ def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
         encoder=rule.encoder,
         stored=StoredTexts.of(part),
         image_runs=part.image_runs,
-        image_grids=part.image_grids if rule.images.grids is not None else None,
+        # A model that answers a prompt counts positions by itself.
+        image_grids=part.image_grids if rule.images.grids and not rule.spec.prompts else None,
         limit=rule.limit,
         first=first,
     )

@@ -12,6 +12,7 @@ import torch
 
 from datapipe.errors import DatapipeError
 from datapipe.loader.batch.builder import Batch
+from datapipe.loader.batch.pair_images import repeat_images
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher, Sent
 from datapipe.loader.metrics.meter import Meter
@@ -31,6 +32,7 @@ class LoaderIterator(Iterator[Batch]):
         prefetcher: of batches to a device; None if they stay.
         device_cache: of images on the device; None for none.
         meter: of the caller's time; None for none.
+        pairs: samples are preference pairs, whose images come twice.
         has_workers: if an interrupt only ends waiting for them, so that inner frames tell nothing.
 
     Attributes:
@@ -47,6 +49,7 @@ class LoaderIterator(Iterator[Batch]):
         prefetcher: DevicePrefetcher | None,
         device_cache: DeviceCache | None,
         meter: Meter | None,
+        pairs: bool,
         has_workers: bool,
     ) -> None:
         self._executor = executor
@@ -56,6 +59,7 @@ class LoaderIterator(Iterator[Batch]):
         self._prefetcher = prefetcher
         self._device_cache = device_cache
         self._meter = meter
+        self._pairs = pairs
         self._has_workers = has_workers
         # Batches that are being copied to the device; the last may be what ended them.
         self._sent: deque[tuple[FinishedJob, Sent] | Exception] = deque()
@@ -114,6 +118,8 @@ class LoaderIterator(Iterator[Batch]):
                 self._send(self._prefetcher)  # copied during the work on this one
             job, sent = first
             batch = self._timed("transfer", self._prefetcher.receive, sent)
+        if self._pairs:
+            batch = self._timed("collate", repeat_images, batch)
         self._on_batch(job)
         if self._meter is not None:
             samples = len(job.step.samples)

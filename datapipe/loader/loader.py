@@ -142,6 +142,7 @@ class Loader:
             prefetcher=self._prefetcher,
             device_cache=self._device_cache,
             meter=self.meter,
+            pairs=self._context.tokens is not None and self._context.tokens.pairs,
             has_workers=self.options.num_workers > 0,
         )
         self._iterator = weakref.ref(iterator)

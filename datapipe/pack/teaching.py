@@ -12,7 +12,8 @@ from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSamp
 from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.text.conversation import conversation, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE
-from datapipe.text.messages import SampleText, read_turns
+from datapipe.text.messages import RenderedTurn, SampleText, is_pair, read_pair_turns, read_turns
+from datapipe.text.preference import ANSWERS
 from datapipe.text.sample_text import parse_json, parse_text, raw_text
 
 _TEXTLESS = 0.01  # share of samples without text from which on a report warns
@@ -48,7 +49,10 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
         if caption.strip():  # most samples there are; what follows comes to the same
             return _CAPTIONED.get(images) or Seen(images, True, 1)
         return Seen(images, False, 0, "", _texts_in(record))
-    turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
+    sample = SampleText(caption, record, images)
+    if is_pair(sample):
+        return _look_at_pair(sample)
+    turns = read_turns(sample, system=None, newline=False)
     text = any(piece and piece.strip() for turn in turns for piece in turn.pieces)
     labels = sum(turn.trained for turn in turns)
     spoken = caption is None and isinstance(record, Mapping) and raw_turns(record) is not None
@@ -56,6 +60,14 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
     unread = () if text else _texts_in(record)
     beside = _text_beside(record) if caption is None and text else ""
     return Seen(images, text, labels, roles, unread, beside)
+
+
+def _look_at_pair(sample: SampleText) -> Seen:
+    chosen, rejected = read_pair_turns(sample, system=None, newline=False)
+    learnt = [turn for turn in rejected if turn.trained]
+    turns = [*chosen, *learnt]
+    roles = "".join(turn.role[0] for turn in turns)
+    return Seen(sample.images, True, sum(turn.trained for turn in turns), roles)
 
 
 def _text_beside(record: Any) -> str:
@@ -194,12 +206,22 @@ def show(sample: RawSample, map: str | None = None, *, images: int | None = None
         record, caption = apply_map(record, map, sample.source)
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
-    turns = read_turns(SampleText(caption, record, images), system=None, newline=True)
+    turns = _shown_turns(SampleText(caption, record, images))
     written = [
         (turn.role, "".join(IMAGE_PLACE if p is None else p for p in turn.pieces), turn.trained)
         for turn in turns
     ]
     return Shown(source=sample.source, images=images, turns=tuple(written))
+
+
+def _shown_turns(sample: SampleText) -> list[RenderedTurn]:
+    """Return the turns of a sample; of a pair its answers have the roles chosen and rejected."""
+    if not is_pair(sample):
+        return read_turns(sample, system=None, newline=True)
+    both = read_pair_turns(sample, system=None, newline=True)
+    asked = [turn for turn in both[0] if not turn.trained]
+    answers = zip(ANSWERS, both, strict=True)
+    return asked + [t._replace(role=name) for name, turns in answers for t in turns if t.trained]
 
 
 def fields_with_text(sample: RawSample) -> dict[str, Any]:

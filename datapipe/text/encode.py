@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -16,7 +16,14 @@ from datapipe.errors import DecodeError, PlanError
 from datapipe.text.guard import Guard, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
-from datapipe.text.messages import RenderedTurn, SampleText, read_caption, read_turns
+from datapipe.text.messages import (
+    RenderedTurn,
+    SampleText,
+    read_caption,
+    read_pair_turns,
+    read_prompt_turns,
+    read_turns,
+)
 from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_image
 from datapipe.text.spec import TextSpec
 from datapipe.text.template import ChatTemplate, Kind, Message, Span
@@ -37,11 +44,14 @@ class EncodedText:
         tokens: int32 [T].
         image_at: int32 [P], ascending; the tokens of image i stand before `tokens[image_at[i]]`.
         trained: bool [T], which tokens the model learns to write.
+        rejected: of a preference pair, the text with the rejected answer, with the same images at
+            the same positions; the other fields have the chosen one.
     """
 
     tokens: Int32
     image_at: Int32
     trained: Bools
+    rejected: EncodedText | None = None
 
 
 class TextEncoder:
@@ -123,6 +133,7 @@ class TextEncoder:
         deciding += [spec.system, around, IMAGE_PLACE]
         if spec.image_markup is not None:
             deciding.append("image_markup")
+        deciding += [name for name in ("pairs", "prompts") if getattr(spec, name)]
         self.digest = sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -141,7 +152,43 @@ class TextEncoder:
         Raises:
             PlanError: a sample has images and the vocabulary has no token for them.
         """
-        rendered = [self._render(sample) for sample in texts]
+        if self.spec.pairs:
+            return self._encode_pairs(texts)
+        return self._encode([self._render(sample) for sample in texts], texts)
+
+    def _encode_pairs(self, texts: Sequence[SampleText]) -> list[EncodedText | DecodeError]:
+        """Encode preference pairs, both answers of each."""
+        both = [self._render_pair(sample) for sample in texts]
+        rendered = [one for pair in both for one in pair]
+        encoded = self._encode(rendered, [sample for sample in texts for _ in range(2)])
+        answers = zip(encoded[::2], encoded[1::2], strict=True)
+        return [self._pair(chosen, rejected) for chosen, rejected in answers]
+
+    def _pair(
+        self, chosen: EncodedText | DecodeError, rejected: EncodedText | DecodeError
+    ) -> EncodedText | DecodeError:
+        if isinstance(chosen, DecodeError):
+            return chosen
+        if isinstance(rejected, DecodeError):
+            return rejected
+        # Truncation then cuts the same images of both.
+        common = 1 + (int(chosen.image_at[-1]) + self.image_wrap[1] if len(chosen.image_at) else 0)
+        alike = np.array_equal(chosen.image_at, rejected.image_at)
+        if not alike or not np.array_equal(chosen.tokens[:common], rejected.tokens[:common]):
+            return DecodeError(
+                "the two answers of the pair have images at other positions; images belong to the "
+                "prompt, and the template must write it alike before both"
+            )
+        if not (chosen.trained.any() and rejected.trained.any()) or chosen.trained[0]:
+            return DecodeError(
+                "the template leaves out the prompt of the pair, or one of its answers"
+            )
+        return replace(chosen, rejected=rejected)
+
+    def _encode(
+        self, rendered: Sequence[Rendered | DecodeError], texts: Sequence[SampleText]
+    ) -> list[EncodedText | DecodeError]:
+        """Encode samples that were rendered."""
         written = [text.write() for text in rendered if isinstance(text, Rendered)]
         encodings = zip(
             _encode(self._tokenizer, [text for text, _ in written]), written, strict=True
@@ -170,8 +217,11 @@ class TextEncoder:
         return self._layout.messages(self._turns(sample, self._layout), "none")
 
     def _turns(self, sample: SampleText, layout: TurnLayout) -> list[RenderedTurn]:
-        newline = not layout.writes_images and not self._mark.endswith("\n")
-        return read_turns(sample, system=self.spec.system, newline=newline)
+        read = read_prompt_turns if self.spec.prompts else read_turns
+        return read(sample, system=self.spec.system, newline=self._newline(layout))
+
+    def _newline(self, layout: TurnLayout) -> bool:
+        return not layout.writes_images and not self._mark.endswith("\n")
 
     def ids(self, text: str) -> list[int]:
         """Return the tokens of a text, in which special tokens are meant."""
@@ -189,19 +239,34 @@ class TextEncoder:
                 'before it looks for them: set "normalized": false for them in tokenizer.json'
             )
 
-    def _render(self, sample: SampleText) -> Rendered | DecodeError:
+    def _check_images(self, sample: SampleText) -> None:
         if sample.images and self.image_token is None:
             raise PlanError(
                 "a sample has images, and none of the tokens that models are known to repeat for "
                 "an image is in the vocabulary; name it by image_token=, after adding it to the "
                 "tokenizer if need be"
             )
+
+    def _render(self, sample: SampleText) -> Rendered | DecodeError:
+        self._check_images(sample)
         try:
             if self._layout is None:
                 return caption_layout(read_caption(sample), self._mark)
-            return self._layout.render(self._turns(sample, self._layout))
+            turns = self._turns(sample, self._layout)
+            return self._layout.render(turns, prompt=self.spec.prompts)
         except DecodeError as error:
             return error
+
+    def _render_pair(self, sample: SampleText) -> tuple[Rendered | DecodeError, ...]:
+        """Return the text with the chosen and with the rejected answer."""
+        self._check_images(sample)
+        assert self._layout is not None, "pairs are not captions"
+        newline = self._newline(self._layout)
+        try:
+            both = read_pair_turns(sample, system=self.spec.system, newline=newline)
+            return tuple(self._layout.render(turns) for turns in both)
+        except DecodeError as error:
+            return error, error
 
     def _encode_apart(self, rendered: Rendered, sample: SampleText) -> EncodedText | DecodeError:
         """Encode a text that spells special tokens, which mean nothing there."""
@@ -250,6 +315,8 @@ class TextEncoder:
             if rendered.exact and first < last:
                 first, last = self._exactly(encoding, ids, first, last, start)
             trained[first:last] = True
+        if self.spec.pairs and trained.any():
+            trained[int(trained.argmax()) :] = True  # a completion is all that follows the prompt
         if len(images):
             keep = np.ones(len(ids), np.bool_)
             keep[images] = False

@@ -92,20 +92,22 @@ class TurnLayout:
     turn_end: re.Pattern[str]
     find: Callable[[str], str | None]
 
-    def render(self, turns: Sequence[RenderedTurn]) -> Rendered:
-        """Return the text of a conversation.
+    def render(self, turns: Sequence[RenderedTurn], *, prompt: bool = False) -> Rendered:
+        """Return the text of a conversation, and the beginning of an answer if `prompt`.
 
         Raises:
             DecodeError: the template refuses it, or rewrites it beyond recognition.
         """
         if self.copies:
-            parsed = parse_marks(self.template.render_marked(self.messages(turns, "whole")))
+            parsed = parse_marks(
+                self.template.render_marked(self.messages(turns, "whole"), prompt=prompt)
+            )
             assert parsed is not None
         else:
-            rendered = self.template.render(self.messages(turns, "none"))
-            parsed = self._parse(turns, rendered)
+            rendered = self.template.render(self.messages(turns, "none"), prompt=prompt)
+            parsed = self._parse(turns, rendered, prompt)
             if parsed is None:
-                return self._render_rewritten(turns, rendered)
+                return self._render_rewritten(turns, rendered, prompt)
         pieces = parsed.pieces
         if self.template.marks_generation:
             # A turn that is not trained is marked as content that was given.
@@ -158,19 +160,22 @@ class TurnLayout:
             parts.append({"type": "text", "text": text})
         return parts
 
-    def _parse(self, turns: Sequence[RenderedTurn], rendered: str) -> Parsed | None:
+    def _parse(self, turns: Sequence[RenderedTurn], rendered: str, prompt: bool) -> Parsed | None:
         """Return the pieces of `rendered`; None where the template rewrites contents."""
         styles: tuple[Marks, ...] = ("whole", "inner")
         for marks in styles:
             try:
-                parsed = parse_marks(self.template.render_marked(self.messages(turns, marks)))
+                marked = self.template.render_marked(self.messages(turns, marks), prompt=prompt)
+                parsed = parse_marks(marked)
             except DecodeError:
                 continue  # the template looks into contents, and took offence at a mark
             if parsed is not None and parsed.text == rendered:
                 return parsed
         return None
 
-    def _render_rewritten(self, turns: Sequence[RenderedTurn], rendered: str) -> Rendered:
+    def _render_rewritten(
+        self, turns: Sequence[RenderedTurn], rendered: str, prompt: bool
+    ) -> Rendered:
         """Return the text of a template that takes contents apart, such as to move `<think>`.
 
         The authors of its pieces are unknown, so contents must not spell special tokens.
@@ -189,7 +194,8 @@ class TurnLayout:
         ]
         if not self.template.marks_generation:
             return self._rendered(*_cut_out(rendered, answers))
-        parsed = parse_marks(self.template.render_marked(self.messages(turns, "none")))
+        marked = self.template.render_marked(self.messages(turns, "none"), prompt=prompt)
+        parsed = parse_marks(marked)
         if parsed is None or parsed.text != rendered:
             raise DecodeError(
                 "the chat template's {% generation %} blocks overlap, or it changes their text"

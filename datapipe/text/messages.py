@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
-from datapipe.text.conversation import conversation, has_words
+from datapipe.text.conversation import conversation, has_words, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 from datapipe.text.other_media import check_marks
+from datapipe.text.preference import (
+    ends_with_answer,
+    has_answers,
+    pair_records,
+    pair_text,
+    prompt_record,
+)
 from datapipe.text.sample_text import raw_text
 
 Piece = str | None
@@ -58,8 +65,10 @@ def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list
         newline: a line ends after each image that is put before a text.
 
     Raises:
-        DecodeError: places and images differ in number, or the conversation makes no sense.
+        DecodeError: places and images differ in number, the conversation makes no sense, or it is a
+            preference pair.
     """
+    _refuse_pair(sample)
     turns = _conversation(sample)
     if turns is None:
         turns = _as_conversation(sample, newline)
@@ -70,6 +79,78 @@ def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list
     return turns
 
 
+def is_pair(sample: SampleText) -> bool:
+    """Return whether a sample is a preference pair, and has no other text that is learnt."""
+    record = sample.record
+    if sample.caption is not None or not has_answers(record) or ends_with_answer(record):
+        return False
+    text = pair_text(record)
+    return bool(text) and (_has_turns(record) or raw_text(None, record) == text)
+
+
+def read_pair_turns(
+    sample: SampleText, *, system: str | None, newline: bool
+) -> tuple[list[RenderedTurn], list[RenderedTurn]]:
+    """Return the turns of a preference pair, with its chosen and with its rejected answer.
+
+    Only the answers are trained. The arguments are those of `read_turns`.
+
+    Raises:
+        DecodeError: as `read_turns`, or the sample is no preference pair.
+    """
+    records = pair_records(sample.record) if isinstance(sample.record, Mapping) else None
+    if records is None:
+        raise DecodeError(
+            "the sample is no preference pair: it has no `chosen` and `rejected` answer, as "
+            "TextSpec(pairs=True) needs; keep other samples in a dataset of their own"
+        )
+    chosen, rejected = (
+        read_turns(SampleText(None, record, sample.images), system=system, newline=newline)
+        for record in records
+    )
+    return chosen, rejected
+
+
+def read_prompt_turns(
+    sample: SampleText, *, system: str | None, newline: bool
+) -> list[RenderedTurn]:
+    """Return the turns of a sample before the answer that ends it. None is trained.
+
+    Of a preference pair it is the prompt. The arguments are those of `read_turns`.
+
+    Raises:
+        DecodeError: as `read_turns`, or nothing is asked.
+    """
+    if isinstance(sample.record, Mapping):
+        record = prompt_record(sample.record)
+        if _has_turns(record):
+            sample = SampleText(None, record, sample.images)
+    if sample.caption is not None or not _has_turns(sample.record):
+        raise DecodeError(
+            "the sample is no conversation, so it has no prompt; pack the field that asks with "
+            "--map user=FIELD, or load it without prompts=True"
+        )
+    turns = read_turns(sample, system=system, newline=newline)
+    while turns and turns[-1].role == "assistant":
+        if None in turns.pop().pieces:
+            raise DecodeError("an answer has an image, which the prompt before it would not have")
+    if not any(turn.role == "user" for turn in turns):
+        raise DecodeError("the conversation has no turn of the user before its answer")
+    return [turn._replace(trained=False) for turn in turns]
+
+
+def _refuse_pair(sample: SampleText) -> None:
+    if is_pair(sample):
+        raise DecodeError(
+            "the sample is a preference pair, of a `chosen` and a `rejected` answer; give "
+            "TextSpec(pairs=True) to train on both, or pack with --map to take one of them"
+        )
+
+
+def _has_turns(record: Any) -> bool:
+    return isinstance(record, Mapping) and raw_turns(record) is not None
+
+
 def read_caption(sample: SampleText) -> list[Piece]:
     """Return the text of a sample as one caption, its images in place, all first if none is marked.
 
@@ -77,8 +158,10 @@ def read_caption(sample: SampleText) -> list[Piece]:
     they stand, as in the pretraining of LLaVA, whose questions only ask for a caption.
 
     Raises:
-        DecodeError: places and images differ in number, or the conversation makes no sense.
+        DecodeError: places and images differ in number, the conversation makes no sense, or it is a
+            preference pair.
     """
+    _refuse_pair(sample)
     turns = _conversation(sample)
     if turns is None:
         pieces = _plain_pieces(sample)

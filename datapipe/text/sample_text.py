@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from datapipe.errors import DecodeError
 from datapipe.text.conversation import known_role, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places
+from datapipe.text.preference import pair_text
 
 TEXT_EXTENSIONS = frozenset({"txt", "text", "caption"})
 """Extensions of members that hold a caption as plain UTF-8 text."""
@@ -114,13 +115,14 @@ def interleaved(record: Mapping[str, Any]) -> list[str | None] | None:
 
 
 def sample_text(caption: str | None, record: Any) -> str:
-    """Return the text of a sample: its caption, its conversation, its document, or a caption field.
+    """Return the text of a sample: caption, conversation, document, caption field or two answers.
 
     A conversation is written as one `role: text` line per turn, which is how it reads where no
     tokenizer and template are given. Roles are "user", "assistant", "system" and "tool", as chat
-    templates get them; one that is not known stays as it is. The pieces of a document, `<image>`
-    for each image among them, are separated by an empty line, as paragraphs are. Of several
-    `captions` it is the first. Places of images are `<image>`, however the sample spells them.
+    templates get them; one that is not known stays as it is. The answers of a preference pair
+    follow its prompt as lines of `chosen` and `rejected`. The pieces of a document, `<image>` for
+    each image among them, are separated by an empty line, as paragraphs are. Of several `captions`
+    it is the first. Places of images are `<image>`, however the sample spells them.
     """
     return mark_places(raw_text(caption, record))
 
@@ -143,7 +145,7 @@ def raw_text(caption: str | None, record: Any) -> str:
     captions = record.get("captions")
     if isinstance(captions, list) and captions and isinstance(captions[0], str):
         return captions[0]
-    return ""
+    return pair_text(record)
 
 
 def is_question_list(texts: Any) -> bool:

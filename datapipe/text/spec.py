@@ -102,6 +102,11 @@ class TextSpec:
         system: a system message for conversations that have none.
         add_bos: whether a text begins with what its tokenizer puts before one, such as `<s>`, where
             the template does not write it. Processors of transformers do that.
+        pairs: samples are preference pairs, of a prompt with a chosen and a rejected answer.
+            A batch of B pairs has 2B rows: all with the chosen answer, then all with the rejected
+            one, as in TRL. `max_length` is of each row.
+        prompts: samples end before their last answer, with what the template writes before one.
+            Batches have no labels and are padded on the left, for a model that answers them.
         token_types: whether batches have `token_type_ids`, int64 of the shape of `input_ids`: 1 at
             the tokens of images and 0 elsewhere, as Gemma 3 takes them. "mm_token_type_ids" names
             them as Gemma 4 does.
@@ -126,6 +131,8 @@ class TextSpec:
     system: str | None = None
     add_bos: bool = False
     token_types: bool | Literal["mm_token_type_ids"] = False
+    pairs: bool = False
+    prompts: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
@@ -133,6 +140,22 @@ class TextSpec:
             raise PlanError(
                 "system= is a message of a conversation, and template='caption' writes none; leave "
                 "one of them out"
+            )
+        if self.pairs and self.prompts:
+            raise PlanError(
+                "pairs=True trains on two answers to a prompt, prompts=True leaves answers out; "
+                "give one of them"
+            )
+        for name in ("pairs", "prompts"):
+            if getattr(self, name) and self.template == "caption":
+                raise PlanError(
+                    f"{name}=True is about conversations, and template='caption' writes none; give "
+                    "template=None for the tokenizer's own, 'chatml' or 'llava'"
+                )
+        if self.prompts and self.overlong == "truncate":
+            raise PlanError(
+                "overlong='truncate' would cut off the end of a prompt, where its answer begins; "
+                "give overlong='drop' or 'raise' with prompts=True"
             )
 
     def __repr__(self) -> str:

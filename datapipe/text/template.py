@@ -154,9 +154,9 @@ class ChatTemplate:
         """
         return _render(self._plain.render, messages, prompt)
 
-    def render_marked(self, messages: Sequence[Message]) -> str:
+    def render_marked(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
         """Return it with marks around what the template says that the assistant wrote."""
-        return _render(self._marked.render, messages, prompt=False)
+        return _render(self._marked.render, messages, prompt)
 
 
 def _render(render: Callable[..., str], messages: Sequence[Message], prompt: bool) -> str:

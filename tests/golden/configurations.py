@@ -12,7 +12,7 @@ import datapipe
 from datapipe import BatchSpec, CacheSpec, DeviceSpec, ImageSpec, PackSpec, RemoteSpec, RunSpec
 
 from .cases import HERE, Case, Way, case
-from .data import TOKENIZER, conversation_tokens
+from .data import conversation_tokens
 
 LOTS = 1 << 28
 
@@ -216,6 +216,37 @@ _TOKENS: dict[str, Case] = {
     ),
 }
 
+_PAIRS: dict[str, Case] = {
+    "pairs": case(
+        text=text(pairs=True),
+        batch_size=3,
+        meta=ALL_META,
+        epochs=2,
+        world=2,
+        data="pairs",
+        same=(MEMORY, PROCESSES, DEVICE),
+    ),
+    "pairs, truncated": case(
+        text=text(pairs=True, max_length=60, overlong="truncate"), meta=META, data="pairs"
+    ),
+    "pairs, max_tokens": case(
+        text=text(pairs=True, overlong="drop"), max_tokens=700, buckets=2, meta=META, data="pairs"
+    ),
+    "pairs, mrope": case(
+        text=text(pairs=True, image_tokens="native", image_token="<|image_pad|>"),
+        image=QWEN,
+        batch_size=2,
+        meta=META,
+        data="pairs",
+    ),
+    "prompts": case(
+        text=text(prompts=True), meta=(*META, "conversations"), same=(MEMORY, PROCESSES)
+    ),
+    "prompts of pairs": case(
+        text=text(prompts=True, max_length=60, overlong="drop"), buckets=2, meta=META, data="pairs"
+    ),
+}
+
 _OVERLONG = {"max_length": 400, "overlong": "truncate"}
 _PACKS: dict[str, Case] = {
     "packs": case(
@@ -364,33 +395,4 @@ _RESUMED: dict[str, Case] = {
     ),
 }
 
-CASES: dict[str, Case] = _IMAGES | _ORDERS | _TOKENS | _PACKS | _DALI | _RESUMED
-
-_CHATML = ("--tokenizer", TOKENIZER, "--template", "chatml")
-PLANS: dict[str, tuple[Any, ...]] = {
-    "samples": ("--batch-size", 4),
-    "samples, last dropped": ("--batch-size", 3, "--world-size", 4, "--drop-last"),
-    "samples, filtered": ("--batch-size", 4, "--where", "width > 40"),
-    "padded": (*_CHATML, "--batch-size", 4, "--image-tokens", 6, "--max-length", 120),
-    "padded to a length": (
-        *(*_CHATML, "--batch-size", 4, "--image-tokens", 6, "--pad-to", 512),
-        *("--sample-images", 3),
-    ),
-    "padded to a multiple": (
-        *(*_CHATML, "--batch-size", 4, "--image-tokens", 6, "--pad-to-multiple-of", 64),
-    ),
-    "buckets": (*_CHATML, "--batch-size", 2, "--buckets", "60,120", "--world-size", 2),
-    "token budget": (*_CHATML, "--max-tokens", 700, "--image-tokens", 6, "--buckets", 2),
-    "packs": (*_CHATML, "--pack", 512, "--image-tokens", 6, "--world-size", 3, "--epoch", 1),
-    "packs, cut": (
-        *(*_CHATML, "--pack", 200, "--image-tokens", 30, "--overlong", "truncate"),
-        *("--world-size", 2, "--seed", 5),
-    ),
-    "packs of patches": (
-        *(*_CHATML, "--image", "qwen2-vl,max_pixels=12544", "--pack", 512, "--max-patches", 200),
-        *("--world-size", 2, "--pack-window", 8, "--pack-multiple-of", 4),
-    ),
-    "step of packs": (*_CHATML, "--pack", 512, "--image-tokens", 6, "--world-size", 2, "--step", 2),
-    "step of mixed shards": ("--batch-size", 4, "--shards-mixed", 2, "--epoch", 2, "--step", 3),
-}
-"""Options of `datapipe plan`."""
+CASES: dict[str, Case] = _IMAGES | _ORDERS | _TOKENS | _PAIRS | _PACKS | _DALI | _RESUMED

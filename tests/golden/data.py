@@ -116,6 +116,19 @@ class Data:
         return self.folder / "shrunk"
 
     @cached_property
+    def pairs(self) -> Path:
+        """The conversations with a worse answer to the last question too, packed now."""
+        chat = self.raw / "chat"
+        records = json.loads((chat / "data.json").read_text("utf-8"))
+        pairs = [_as_pair(number, record) for number, record in enumerate(records)]
+        path = self.folder / "pairs.json"
+        path.write_text(json.dumps(pairs), "utf-8")
+        datapipe.pack_dataset(
+            path, self.folder / "pairs", image_root=chat, shard_size=SHARD_SIZE, workers=1
+        )
+        return self.folder / "pairs"
+
+    @cached_property
     def damaged(self) -> Path:
         """The shards with the second half of an image of some samples overwritten."""
         folder = Path(shutil.copytree(self.shards, self.folder / "damaged"))
@@ -217,6 +230,12 @@ def _record(number: int, folder: Path) -> dict[str, Any]:
     if names:
         record["image"] = names[0] if images == 1 else names
     return record
+
+
+def _as_pair(number: int, record: dict[str, Any]) -> dict[str, Any]:
+    *asked, answer = record["conversations"]
+    rejected = {"from": "gpt", "value": _sentence(300 + number, 3 + number % 17)}
+    return {**record, "conversations": asked, "chosen": answer, "rejected": rejected}
 
 
 def _sentence(seed: int, words: int) -> str:

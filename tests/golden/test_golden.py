@@ -32,7 +32,7 @@ import datapipe
 
 from ..remote.server import serving
 from .cases import Source, Way, open_loader
-from .configurations import CASES, PLANS
+from .configurations import CASES
 from .data import CONVERTED, DATA, SHARD_SIZE, Data, conversation_tokens
 from .digest import (
     DIGESTS,
@@ -45,6 +45,7 @@ from .digest import (
     state_path,
     versions,
 )
+from .plans import PLANS
 
 GOLDEN: dict[str, Any] = json.loads(DIGESTS.read_text("utf-8"))
 WAYS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from datapipe import ImageSpec, Loader
 pytest.importorskip("transformers")
 
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+from .pair_rows import formatted, pack
 
 Make = Callable[..., Loader]
 MakeText = Callable[..., datapipe.TextSpec]
@@ -125,3 +128,51 @@ def test_a_batch_with_an_empty_slot_is_taken(
     )
     assert all(loss_of(model, batch) > 0 for batch in loader)
     assert loader.skipped > 0
+
+
+def answers_of(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> torch.Tensor:
+    """The log-probability of the answer in each row."""
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        found = model(pixel_values=batch["pixel_values"].double(), **inputs).logits[:, :-1]
+    labels = batch["labels"][:, 1:]
+    picked = found.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return (picked * (labels >= 0)).sum(1)
+
+
+def test_both_answers_of_a_pair_are_as_likely_in_a_batch_as_alone(
+    model: LlavaForConditionalGeneration, text: MakeText, tmp_path: Path
+) -> None:
+    path = pack(tmp_path, [formatted(number) for number in range(6)])
+    spec = text(image_tokens=IMAGE_TOKENS, pairs=True)
+    options: dict[str, Any] = {"image": IMAGE, "text": spec, "shuffle": False, "num_workers": 0}
+    alone = [
+        answers_of(model, batch) for batch in datapipe.make_loader(path, batch_size=1, **options)
+    ]
+    for start, batch in enumerate(datapipe.make_loader(path, batch_size=3, **options)):
+        chosen, rejected = answers_of(model, batch).chunk(2)
+        expected = torch.stack(alone[3 * start : 3 * start + 3], dim=1)
+        torch.testing.assert_close(torch.stack([chosen, rejected]), expected, rtol=1e-6, atol=0)
+
+
+def test_prompts_are_answered_in_a_batch_as_alone(
+    model: LlavaForConditionalGeneration, make: Make, text: MakeText
+) -> None:
+    model = deepcopy(model).float()  # eager attention masks in float32
+
+    def answer(batch: dict[str, Any]) -> list[list[int]]:
+        options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "use_cache": True}
+        found = model.generate(**batch, **options)
+        answers: list[list[int]] = found[:, batch["input_ids"].shape[1] :].tolist()
+        return answers
+
+    spec = text(image_tokens=IMAGE_TOKENS, prompts=True)
+    options: dict[str, Any] = {
+        "image": IMAGE,
+        "text": spec,
+        "shuffle": False,
+        "where": "images > 0",
+    }
+    alone = [answer(batch)[0] for batch in make(batch_size=1, **options)]
+    together = [row for batch in make(batch_size=5, **options) for row in answer(batch)]
+    assert together[: len(alone)] == alone

@@ -157,6 +157,7 @@ def test_raw_data_that_is_not_there_is_refused(tmp_path):
 def test_every_reader_says_what_it_reads():
     assert sorted(all_readers()) == [
         *("captiondict", "captionlist", "cauldron", "chat", "coco", "folder", "img2dataset"),
-        *("interleaved", "karpathy", "llava", "mmc4", "table", "textcaps", "vqa", "webdataset"),
+        *("interleaved", "karpathy", "llava", "mmc4", "preference", "table", "textcaps", "vqa"),
+        "webdataset",
     ]
     assert all(reader.summary for reader in all_readers().values())

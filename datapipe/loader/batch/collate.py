@@ -14,15 +14,16 @@ from datapipe.text.truncate import IGNORE
 
 
 class PaddedTokens:
-    """Arrays of `[B, L]`: one row per sample, padded on the right.
+    """Arrays of `[B, L]`: one row per text, padded on the right.
 
     Args:
-        lengths: int64 [B].
+        lengths: int64 [B], most tokens of each text.
         pad_id: token of the padding.
         multiple_of: L is rounded up to a multiple of this.
         total: L; None for the longest sample.
         mrope: whether there are positions of frame, row and column, 0 in the padding. Without it
             models count by themselves.
+        left: pad on the left, for texts that a model continues.
     """
 
     def __init__(
@@ -33,35 +34,40 @@ class PaddedTokens:
         multiple_of: int = 1,
         total: int | None = None,
         mrope: bool = False,
+        left: bool = False,
     ) -> None:
         longest = int(round_up(lengths.max(keepdims=True), multiple_of)[0])
         assert total is None or longest <= total, "the plan has no sample over the limit"
         shape = (len(lengths), longest if total is None else total)
         self._input_ids = np.full(shape, pad_id, np.int64)
         self._labels = np.full(shape, IGNORE, np.int64)
-        self._mask = (np.arange(shape[1]) < lengths[:, None]).astype(np.int64)
+        self._mask = np.zeros_like(self._labels)
+        self._left = left
         self._positions = np.zeros((3, *shape), np.int64) if mrope else None
 
     def write(
         self, slot: int, input_ids: Int64, labels: Int64, positions: Int64 | None = None
     ) -> None:
-        """Write the tokens of one sample.
+        """Write the tokens of one text.
 
         Args:
-            slot: of the sample.
-            input_ids, labels: int64 [its planned length].
-            positions: int64 [3, its planned length], see `mrope_positions`; for batches that have
+            slot: of the text.
+            input_ids, labels: int64 [its length].
+            positions: int64 [3, its length], see `mrope_positions`; for batches that have
                 them.
         """
-        self._input_ids[slot, : len(input_ids)] = input_ids
-        self._labels[slot, : len(labels)] = labels
+        start = self._mask.shape[1] - len(input_ids) if self._left else 0
+        at = slice(start, start + len(input_ids))
+        self._input_ids[slot, at] = input_ids
+        self._labels[slot, at] = labels
+        self._mask[slot, at] = 1
         if self._positions is not None:
             assert positions is not None
-            self._positions[:, slot, : len(input_ids)] = positions
+            self._positions[:, slot, at] = positions
 
     def result(self) -> dict[str, Any]:
         """Return the arguments of the model."""
-        tokens = {
+        tokens: dict[str, Int64] = {
             "input_ids": self._input_ids,
             "labels": self._labels,
             "attention_mask": self._mask,

@@ -51,7 +51,7 @@ def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
         names: of the datasets, for the message.
 
     Raises:
-        PlanError: tokenizers, image tokens, padding or axes of positions differ.
+        PlanError: tokenizers, image tokens, padding, axes of positions or kinds of samples differ.
     """
     first = texts[0].encoder
     for text, name in zip(texts[1:], names[1:], strict=True):
@@ -65,6 +65,10 @@ def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
         elif encoder.spec.token_types != first.spec.token_types:
             here, there = first.spec.token_types, encoder.spec.token_types
             problem = f"differ in their token types: token_types={here!r} and {there!r}"
+        elif encoder.spec.pairs != first.spec.pairs:
+            problem = "have pairs of answers and single ones: pairs=True and pairs=False"
+        elif encoder.spec.prompts != first.spec.prompts:
+            problem = "have prompts alone and answers: prompts=True and prompts=False"
         elif encoder.pad_id != first.pad_id:
             problem = f"are padded with token {first.pad_id} and token {encoder.pad_id}"
         elif (text.image_grids is None) != (texts[0].image_grids is None):
@@ -99,6 +103,11 @@ class TokenContext:
     segments: int | None = None
     constants: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def pairs(self) -> bool:
+        """True if samples are preference pairs; all of a loader are."""
+        return self.texts[0].encoder.spec.pairs
+
     def kinds_of(self, samples: Int64) -> list[TextKind]:
         """Return the texts of each of n samples."""
         if self.kinds is None:
@@ -107,7 +116,7 @@ class TokenContext:
 
 
 class TokenSlots:
-    """Tokens of one batch.
+    """Tokens of one batch. Of B preference pairs, rows B to 2B have the rejected answers.
 
     Args:
         samples: int64 [B], their numbers.
@@ -116,6 +125,8 @@ class TokenSlots:
     def __init__(self, context: TokenContext, samples: Int64, sizes: Sizes) -> None:
         first = context.texts[0]
         self._pad_id, self._image_id = first.encoder.pad_id, first.encoder.image_id
+        self._spec = first.encoder.spec
+        self._answers = 2 if context.pairs else 1
         self._kinds = context.kinds_of(samples)
         self._constants = dict(context.constants)
         self._samples = samples
@@ -130,7 +141,8 @@ class TokenSlots:
         if context.pack:
             self._batch = PackedTokens(sizes.tokens, segments=context.segments, **options)
         else:
-            self._batch = PaddedTokens(sizes.tokens, **options)
+            lengths = np.tile(sizes.tokens, self._answers)
+            self._batch = PaddedTokens(lengths, left=self._spec.prompts, **options)
 
     def is_stored(self, slot: int) -> bool:
         """Return whether the tokens of a slot come from its dataset, so its text is not needed."""
@@ -171,12 +183,15 @@ class TokenSlots:
         length = int(self._sizes.tokens[slot])
         input_ids = np.full(length, self._pad_id, np.int64)
         input_ids[: int(starts[-1])] = np.concatenate([*images, input_ids[:0]])
-        self._write(slot, input_ids, np.full(length, IGNORE, np.int64), starts[:-1])
+        for answer in range(self._answers):
+            self._write(slot, answer, input_ids, np.full(length, IGNORE, np.int64), starts[:-1])
 
     def result(self) -> dict[str, Any]:
         """Return the arguments of the model."""
         result = self._batch.result()
-        if types := self._kinds[0].encoder.spec.token_types:
+        if self._spec.prompts:
+            del result["labels"]
+        if types := self._spec.token_types:
             name = "token_type_ids" if types is True else types
             result[name] = (result["input_ids"] == self._image_id).long()
         return result | self._constants
@@ -187,27 +202,32 @@ class TokenSlots:
 
     def _write_text(self, slot: int, encoded: EncodedText, valid: bool) -> None:
         kind = self._kinds[slot]
-        expanded = expand(
-            encoded,
-            kind.image_runs(self._number(slot)),
-            kind.limit,
-            kind.encoder.image_wrap,
-        )
+        texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
+        runs = kind.image_runs(self._number(slot))
+        expanded = [expand(text, runs, kind.limit, kind.encoder.image_wrap) for text in texts]
         planned = (int(self._sizes.tokens[slot]), int(self._sizes.images[slot]))
-        if (len(expanded.input_ids), expanded.images) != planned:
+        found = (max(len(text.input_ids) for text in expanded), expanded[0].images)
+        if found != planned:
             raise IndexMismatch(
-                f"sample number {self._samples[slot]} has {len(expanded.input_ids)} tokens and "
-                f"{expanded.images} images, the plan says {planned[0]} and {planned[1]}; its text "
+                f"sample number {self._samples[slot]} has {found[0]} tokens and {found[1]} "
+                f"images, the plan says {planned[0]} and {planned[1]}; its text "
                 "is not the one that tokens were counted of: remove the folder tokens-* beside "
                 "the index and open the dataset again"
             )
-        labels = expanded.labels if valid else np.full(planned[0], IGNORE, np.int64)
-        self._write(slot, expanded.input_ids, labels, expanded.image_at)
+        for answer, text in enumerate(expanded):
+            labels = text.labels if valid else np.full_like(text.labels, IGNORE)
+            self._write(slot, answer, text.input_ids, labels, text.image_at)
 
-    def _write(self, slot: int, input_ids: Int64, labels: Int64, image_at: Int64) -> None:
-        """Write tokens whose images begin at `image_at`, int64 [images]."""
+    def _write(
+        self, slot: int, answer: int, input_ids: Int64, labels: Int64, image_at: Int64
+    ) -> None:
+        """Write tokens whose images begin at `image_at`, int64 [images].
+
+        Args:
+            answer: 0, or 1 for the rejected one of a preference pair.
+        """
         positions, grids_of = None, self._kinds[slot].image_grids
         if grids_of is not None:
             grids = grids_of(self._number(slot))[: len(image_at)]
             positions = mrope_positions(len(input_ids), image_at, grids)
-        self._batch.write(slot, input_ids, labels, positions)
+        self._batch.write(slot + answer * len(self._samples), input_ids, labels, positions)

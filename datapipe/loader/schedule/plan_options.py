@@ -34,6 +34,9 @@ def resolve_plan(
     """
     check_ranks(0, world_size)
     _check_shapes(text, pack, batch, buckets=buckets, max_tokens=options["max_tokens"])
+    _check_rows(text, pack, batch)
+    if text is not None and text.pairs and options["max_tokens"] is not None:
+        options["max_tokens"] = _half(options["max_tokens"])
     if options["max_tokens"] is not None and buckets is None:
         buckets = _BUCKETS
     batch_size = batch.batch_size
@@ -96,6 +99,40 @@ def _check_shapes(
             "together, which saves nothing where all are padded to one; leave one out, or give "
             "multiple_of="
         )
+
+
+def _check_rows(text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec) -> None:
+    """Refuse options for one row a sample where batches have others.
+
+    Raises:
+        PlanError: pairs or prompts are to be packed, or images of pairs to be filled up.
+    """
+    if text is None or not (text.pairs or text.prompts):
+        return
+    name = "pairs" if text.pairs else "prompts"
+    if pack is not None:
+        why = "the loss compares rows" if text.pairs else "models answer rows"
+        raise PlanError(
+            f"pack={pack.tokens} with TextSpec({name}=True): {why}, and a pack is one row; give "
+            "batch_size= or max_tokens=, with buckets= for less padding"
+        )
+    if text.pairs and batch.sample_rows is not None:
+        raise PlanError(
+            "sample_images= and sample_patches= fill up the rows of pixel_values behind the last "
+            "image, and TextSpec(pairs=True) repeats all images for the rejected answers, behind "
+            "the padding; leave it out"
+        )
+
+
+def _half(max_tokens: int) -> int:
+    """Return the tokens for the chosen answers of a batch of pairs; the rejected have as many.
+
+    Raises:
+        PlanError: there is no room for two.
+    """
+    if max_tokens < 2:
+        raise PlanError(f"max_tokens={max_tokens}: a pair has two rows of a token at least")
+    return max_tokens // 2
 
 
 def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptions:

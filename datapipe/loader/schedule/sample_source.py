@@ -247,7 +247,7 @@ def select_samples(
             "text": sizes.identity if sizes else None,
         },
     )
-    if sizes is not None and known is None:
+    if sizes is not None and known is None and not sizes.spec.prompts:  # which have no labels
         warnings.append(without_labels(found, dataset.columns))
     return replace(found, warnings=tuple(filter(None, warnings)))
 

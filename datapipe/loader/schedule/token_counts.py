@@ -157,35 +157,50 @@ class _TextCounter:
 
 
 def _as_part(results: Sequence[EncodedText | None], failures: tuple[TextFailure, ...]) -> TokenPart:
-    """Return the counts of encoded texts; None is a text that cannot be used."""
+    """Return the counts of encoded texts; None is a text that cannot be used.
+
+    Of a preference pair, text tokens are those of its longer answer, and labels those of both.
+    """
     texts = [text for text in results if text is not None]
-    tokens = np.array([-1 if text is None else len(text.tokens) for text in results], np.int32)
     places = np.array([0 if text is None else len(text.image_at) for text in results], np.int64)
     image_at = np.concatenate([np.zeros(0, np.int32), *(text.image_at for text in texts)])
-    # All labels in one row. A gap on either side of each sample separates the runs.
+    answers = list(map(_answers, results))
+    rows = [row for both in answers for row in both]
+    owner_of_row = np.repeat(np.arange(len(results)), list(map(len, answers)))
+    tokens = np.full(len(results), -1, np.int32)
+    row_tokens = np.array([-1 if row is None else len(row.tokens) for row in rows], np.int32)
+    np.maximum.at(tokens, owner_of_row, row_tokens)
+    # All labels in one row. A gap on either side of each text separates the runs.
     gap = np.zeros(1, bool)
     pieces = [gap]
-    for result in results:
-        pieces += [gap] if result is None else [result.trained, gap]
+    for row in rows:
+        pieces += [gap] if row is None else [row.trained, gap]
     trained = np.concatenate(pieces)
-    lengths = np.maximum(tokens, 0)
+    lengths = np.maximum(row_tokens, 0)
     begins = 1 + edges(lengths + 1)[:-1]
     starts = np.flatnonzero(trained[1:] & ~trained[:-1]) + 1
     stops = np.flatnonzero(~trained[1:] & trained[:-1]) + 1
-    owners = np.searchsorted(begins, starts, side="right") - 1
+    runs = np.searchsorted(begins, starts, side="right") - 1
     before = edges(trained)
     labels = before[begins + lengths] - before[begins]
     # A first token is predicted only if an image is in front of it.
     led = np.zeros(len(results), bool)
     led[places > 0] = image_at[edges(places)[:-1][places > 0]] == 0
-    labels -= trained[begins] & ~led
+    labels -= trained[begins] & ~led[owner_of_row]
+    label_tokens = np.zeros(len(results), np.int32)
+    np.add.at(label_tokens, owner_of_row, labels.astype(np.int32))
     return TokenPart(
         text_tokens=tokens,
-        label_tokens=labels.astype(np.int32),
+        label_tokens=label_tokens,
         places=places,
         image_at=image_at,
-        spans=np.bincount(owners, minlength=len(results)).astype(np.int64),
-        label_start=(starts - begins[owners]).astype(np.int32),
-        label_stop=(stops - begins[owners]).astype(np.int32),
+        spans=np.bincount(owner_of_row[runs], minlength=len(results)).astype(np.int64),
+        label_start=(starts - begins[runs]).astype(np.int32),
+        label_stop=(stops - begins[runs]).astype(np.int32),
         failures=failures,
     )
+
+
+def _answers(text: EncodedText | None) -> tuple[EncodedText | None, ...]:
+    """Return the text of a sample, or both of a preference pair."""
+    return (text,) if text is None or text.rejected is None else (text, text.rejected)

@@ -23,6 +23,7 @@ from itertools import count, cycle
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
+from datapipe.pack.readers.preference import is_preference
 from datapipe.pack.records.fields.turns import unpack_turns
 from datapipe.pack.records.images.fields import name_of_image
 from datapipe.pack.records.reader import Record, RecordReader
@@ -146,7 +147,9 @@ LLAVA = RecordReader(
     summary="LLaVA / ShareGPT / Qwen-VL: image or images, and conversations of {from, value}",
     what="`conversations`",
     fits=lambda record: (
-        isinstance(record, Mapping) and isinstance(record.get("conversations"), list)
+        isinstance(record, Mapping)
+        and isinstance(record.get("conversations"), list)
+        and not is_preference(record)
     ),
     unpack=lambda record: unpack_turns(record, "conversations"),
 )
@@ -154,7 +157,7 @@ CHAT = RecordReader(
     name="chat",
     summary="OpenAI / Hugging Face / Anthropic / Gemini chats: messages, images in them or beside",
     what="`messages`",
-    fits=is_chat,
+    fits=lambda record: is_chat(record) and not is_preference(record),
     unpack=_unpack_chat,
 )
 CAULDRON = RecordReader(

@@ -23,6 +23,7 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat
+from datapipe.pack.readers.preference import is_preference
 from datapipe.pack.records.captions import parse_captions, with_captions
 from datapipe.pack.records.fields.class_names import class_names, with_class_names
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
@@ -127,6 +128,9 @@ class TableReader:
         # Many a JSON file beside other data has a `description`; only a file that was named may
         # hold nothing but text.
         fits = _fits(options, text_is_enough=survey.is_file)
+        named = (options.map, options.image_column, options.text_column)
+        if all(option is None for option in named):  # else a pair is columns that were named
+            fits = _but_pairs(fits)
         return bool(find_records(survey, options, fits)) or is_unreadable(survey, options)
 
     def open(self, survey: Survey, options: ReadOptions) -> ImageTable:
@@ -181,6 +185,10 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
         return is_table(record, text_is_enough=text_is_enough or options.image_column == "")
 
     return fits
+
+
+def _but_pairs(fits: Fits) -> Fits:
+    return lambda record: fits(record) and not is_preference(record)
 
 
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:

@@ -28,7 +28,7 @@ from datapipe.pack.records.locate import levels
 
 # Shapes that nothing but their own writer makes, and that cost a pass to be looked at.
 _PLAIN = frozenset({"coco", "img2dataset"})
-_CONVERSATIONS = frozenset({"llava", "chat"})
+_CONVERSATIONS = frozenset({"llava", "chat", "preference"})
 _OPTIONS_OF_RECORDS = ("image_root", "image_column", "text_column", "include", "key_from", "map")
 _FOLDERS = 20
 _TARS = 20  # more are not looked into

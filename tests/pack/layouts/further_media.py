@@ -113,16 +113,6 @@ def grounding(raw: Raw) -> Fate:
     return refused("bbox|objects")
 
 
-@layout("preferences")
-def preferences(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"image": raw.cell(n, "image"), "question": f"What {n}?"}
-        rows.append(row | {"chosen": f"It is {n}.", "rejected": "Nothing."})
-    raw.parquet("train-00000-of-00001.parquet", rows)
-    return refused("chosen|prefer")
-
-
 @layout("a table with a column of sound")
 def sound_column(raw: Raw) -> tuple[Fate, ...]:
     rows = []

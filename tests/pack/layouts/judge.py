@@ -17,7 +17,8 @@ import torch
 from datapipe import ImageSpec, make_loader, pack_dataset
 from datapipe.errors import DatapipeError
 from datapipe.pack.report import PackReport
-from datapipe.text.messages import SampleText, read_turns
+from datapipe.text.messages import RenderedTurn, SampleText, is_pair, read_pair_turns, read_turns
+from datapipe.text.preference import ANSWERS
 
 from .pictures import number_of
 from .raw import Held, Raw
@@ -127,15 +128,25 @@ def _texts(out: Path) -> Iterator[tuple[str, tuple[str | None, Any]]]:
 def _turns(caption: str | None, record: Any, images: int) -> tuple[tuple[str, str], ...]:
     """Return the turns, those without anything to learn marked."""
     turns = []
-    for turn in read_turns(SampleText(caption, record, images), system=None, newline=False):
+    for turn in _read(SampleText(caption, record, images)):
         text = "".join("<image>" if piece is None else piece for piece in turn.pieces)
         text = _SPACES.sub("<image>", text).strip()
-        is_learnt = turn.role == "assistant" and bool(text.replace("<image>", ""))
+        is_learnt = turn.role in ("assistant", *ANSWERS) and bool(text.replace("<image>", ""))
         mark = "" if turn.trained == is_learnt else " (not learnt)"
         turns.append((turn.role + mark, text))
     if not any(text.replace("<image>", "") for _, text in turns):
         return ()
     return tuple(turns)
+
+
+def _read(sample: SampleText) -> list[RenderedTurn]:
+    """Return the turns of a sample; of a preference pair the answers are called by their kind."""
+    if not is_pair(sample):
+        return read_turns(sample, system=None, newline=False)
+    both = read_pair_turns(sample, system=None, newline=False)
+    answers = zip(ANSWERS, both, strict=True)
+    said = [turn._replace(role=name) for name, turns in answers for turn in turns if turn.trained]
+    return [turn for turn in both[0] if not turn.trained] + said
 
 
 def _is(seen: Sample, expected: Sample) -> bool:

@@ -95,8 +95,8 @@ class TableColumns:
             example = f"{question},assistant={chosen}" if question else f"messages={chosen}"
             raise self.refusal(
                 f"the columns {chosen!r} and {rejected!r} are a preference, which answer is "
-                "better, and not what a model learns to write; to train on the better answer give "
-                f"--map '{self.map(example)}'"
+                "better; --format preference packs both answers, and to train on the better one "
+                f"alone give --map '{self.map(example)}'"
             )
 
     def refuse_named_images(self, *, has_turns: bool) -> None:

@@ -119,8 +119,8 @@ def refuse_preferences(record: Record, field: str) -> None:
         parts = [f"image={name}" for name in image_columns(columns_of_record(held))]
         remedy = ",".join([*parts, f"messages={field}", f"assistant={named[0]}"])
         raise DecodeError(
-            f"record is a preference pair ({', '.join(f'`{name}`' for name in named)}); to train "
-            f"on the better answer: --map '{remedy}'"
+            f"record is a preference pair ({', '.join(f'`{name}`' for name in named)}); --format "
+            f"preference packs both answers, and to train on the better one alone: --map '{remedy}'"
         )
     for name in _VERDICTS:
         if record.get(name) is False:

@@ -1,0 +1,370 @@
+"""Batches of preference pairs: both answers to each prompt, with the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+import datapipe
+from datapipe import BatchSpec, CacheSpec, ImageSpec, PlanError
+from datapipe.testing import assert_resumes_exactly
+
+from .pair_rows import (
+    assistant,
+    binarized,
+    formatted,
+    implicit,
+    llama_factory,
+    ms_swift,
+    one_message,
+    pack,
+    rlaif_v,
+    said,
+    user,
+)
+
+MakeText = Callable[..., datapipe.TextSpec]
+
+PAIRS = 11
+TOKENS = 6  # of an image
+META = ("key", "valid", "images_per_sample", "num_items_in_batch")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [formatted(number) for number in range(PAIRS)]
+    return pack(tmp_path_factory.mktemp("pairs"), rows)
+
+
+@pytest.fixture
+def load(pairs: Path, text: MakeText) -> Callable[..., datapipe.Loader]:
+    def make(**options: Any) -> datapipe.Loader:
+        spec = text(pairs=True, **options.pop("spec", {}))
+        if "max_tokens" not in options:
+            options.setdefault("batch_size", 3)
+        options.setdefault("image", ImageSpec(size=28))
+        options.setdefault("num_workers", 0)
+        return datapipe.make_loader(options.pop("path", pairs), text=spec, **options)
+
+    return make
+
+
+def expected(tokenizer: Path, numbers: list[int]) -> dict[str, torch.Tensor]:
+    """What TRL's collator makes of pairs: prompts and answers are encoded apart and joined."""
+    encoder = Tokenizer.from_file(str(tokenizer))
+
+    def ids(text: str) -> list[int]:
+        return encoder.encode(text, add_special_tokens=False).ids
+
+    rows = []
+    for answer in (1, 2):
+        for number in numbers:
+            texts = said(number)
+            shown = "<image>" * TOKENS
+            prompt = ids(f"<|im_start|>user\n{shown}{texts[0]}<|im_end|>\n<|im_start|>assistant\n")
+            rows.append((prompt, ids(f"{texts[answer]}<|im_end|>\n")))
+    longest = max(len(prompt) + len(answer) for prompt, answer in rows)
+    found: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
+    for prompt, answer in rows:
+        pad = longest - len(prompt) - len(answer)
+        found["input_ids"].append([*prompt, *answer, *[0] * pad])
+        found["attention_mask"].append([1] * (longest - pad) + [0] * pad)
+        found["labels"].append([-100] * len(prompt) + answer + [-100] * pad)
+    return {name: torch.tensor(values) for name, values in found.items()}
+
+
+def check_equal(batch: dict[str, Any], other: dict[str, Any]) -> None:
+    assert batch.keys() == other.keys()
+    for name, value in batch.items():
+        same = torch.equal(value, other[name]) if torch.is_tensor(value) else value == other[name]
+        assert same, name
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def test_a_batch_has_the_chosen_rows_then_the_rejected_ones(load: Any, tokenizer: Path) -> None:
+    for start, batch in enumerate(load(shuffle=False, meta=META)):
+        numbers = list(range(3 * start, min(3 * start + 3, PAIRS)))
+        if len(numbers) < 3:  # the last step is filled up
+            continue
+        for name, rows in expected(tokenizer, numbers).items():
+            assert torch.equal(batch[name], rows), name
+        assert len(batch["key"]) == len(batch["valid"]) == 3
+
+
+def test_a_batch_has_the_images_of_the_chosen_rows_and_again_those_of_the_rejected(
+    load: Any, pairs: Path
+) -> None:
+    batch = next(iter(load(shuffle=False, meta=META)))
+    image = ImageSpec(size=28)
+    alone = next(iter(datapipe.make_loader(pairs, image=image, batch_size=3, shuffle=False)))
+    assert torch.equal(batch["pixel_values"], alone["pixel_values"].repeat(2, 1, 1, 1))
+    assert batch["images_per_sample"].tolist() == [1, 1, 1]
+    assert int((batch["input_ids"] == 3).sum()) == TOKENS * len(batch["pixel_values"])
+
+
+def test_images_of_their_own_size_come_with_their_grids_and_positions(load: Any) -> None:
+    image = ImageSpec.preset("qwen2-vl", min_pixels=28 * 28, max_pixels=4 * 28 * 28)
+    batch = next(iter(load(image=image, spec={"image_tokens": "native"})))
+    assert torch.equal(batch["image_grid_thw"][:3], batch["image_grid_thw"][3:])
+    rows = int(batch["image_grid_thw"].prod(dim=1).sum())
+    assert batch["pixel_values"].shape[0] == rows
+    half = rows // 2
+    assert torch.equal(batch["pixel_values"][:half], batch["pixel_values"][half:])
+    assert batch["position_ids"].shape == (3, 6, batch["input_ids"].shape[1])
+    length = int((batch["input_ids"] == 3)[0].nonzero().max()) + 1
+    assert torch.equal(batch["position_ids"][:, 0, :length], batch["position_ids"][:, 3, :length])
+
+
+def test_nested_pixels_are_repeated_behind_their_axis(load: Any) -> None:
+    image = ImageSpec(resize="tiles", size=28, grids=((28, 56), (56, 28)), patch=14)
+    batch = next(iter(load(image=image, spec={"image_tokens": "per-tile"})))
+    half = batch["pixel_values"].shape[0] // 2
+    assert torch.equal(batch["pixel_values"][:half], batch["pixel_values"][half:])
+    assert torch.equal(batch["image_sizes"][:3], batch["image_sizes"][3:])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [rlaif_v, implicit, binarized, one_message, llama_factory, ms_swift],
+    ids=lambda row: row.__name__,
+)
+def test_every_layout_gives_the_same_pairs(
+    row: Callable[[int], dict[str, Any]], load: Any, tmp_path: Path
+) -> None:
+    path = pack(tmp_path, [row(number) for number in range(4)])
+    # Where the place of an image is not marked, a line ends after it, as in LLaVA.
+    marked = "<image>" in str(row(0))
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": False, "where": "width < 94"}
+    ours, first = (next(iter(load(**given))) for given in ({**options, "path": path}, options))
+    if marked:
+        check_equal(ours, first)
+    assert torch.equal(ours["pixel_values"], first["pixel_values"])
+    assert torch.equal(ours["labels"][ours["labels"] >= 0], first["labels"][first["labels"] >= 0])
+
+
+def test_pairs_of_text_alone_and_turns_before_the_prompt(load: Any, tmp_path: Path) -> None:
+    before = [{"role": "system", "content": "Be kind."}, user("Hello"), assistant("Hi.")]
+    rows = [
+        {"prompt": [*before, user(q)], "chosen": [assistant(c)], "rejected": [assistant(r)]}
+        for q, c, r in map(said, range(4))
+    ]
+    path = pack(tmp_path, rows)
+    batch = next(iter(load(path=path, batch_size=4, shuffle=False, meta=("text",))))
+    assert "pixel_values" not in batch
+    assert batch["input_ids"].shape[0] == 8
+    assert batch["text"][1].splitlines()[-2:] == [
+        "chosen: It is a cat that sleeps.",
+        "rejected: A dog, and it barks.",
+    ]
+    learnt = (batch["labels"] >= 0).long()
+    # One run of labels up to the end of each row: what was said before is not learnt.
+    assert (learnt.diff(dim=1) == 1).sum(dim=1).tolist() == [1] * 8
+    assert torch.equal((learnt * batch["attention_mask"]).sum(1), learnt.sum(1))
+
+
+# --- the plan ---------------------------------------------------------------------------------
+
+
+def test_a_budget_of_tokens_counts_both_rows_of_a_pair(load: Any) -> None:
+    seen = []
+    for batch in load(max_tokens=220, meta=META):
+        assert batch["input_ids"].numel() <= 220
+        seen += [k for k, valid in zip(batch["key"], batch["valid"], strict=True) if valid]
+    assert len(seen) == len({*seen}) == PAIRS
+
+
+def test_labels_of_a_step_are_those_of_both_answers(load: Any) -> None:
+    cut = {"max_length": 40, "overlong": "truncate"}
+    for options in ({}, {"spec": cut}, {"buckets": 2}):
+        for batch in load(meta=META, **options):
+            assert int((batch["labels"] >= 0).sum()) == batch["num_items_in_batch"]
+
+
+def test_long_answers_are_cut_dropped_or_refused_whichever_of_the_two_they_are(load: Any) -> None:
+    whole = {
+        key: row
+        for batch in load(batch_size=1, meta=META)
+        for key, row in [(batch["key"][0], batch["input_ids"])]
+    }
+    limit = 40
+    long = {key for key, rows in whole.items() if rows.shape[1] > limit}
+    assert 0 < len(long) < PAIRS
+    for batch in load(batch_size=1, spec={"max_length": limit, "overlong": "truncate"}, meta=META):
+        rows = whole[batch["key"][0]][:, :limit]
+        assert torch.equal(batch["input_ids"], rows)
+    dropped = load(batch_size=1, spec={"max_length": limit, "overlong": "drop"}, meta=META)
+    assert {batch["key"][0] for batch in dropped} == whole.keys() - long
+    with pytest.raises(PlanError, match="do not fit"):
+        load(spec={"max_length": limit})
+
+
+def test_an_image_that_does_not_fit_goes_from_both_rows(load: Any) -> None:
+    cut = {"max_length": 8, "overlong": "truncate"}
+    batch = next(iter(load(spec=cut, meta=META)))
+    assert batch["images_per_sample"].tolist() == [0, 0, 0]
+    assert "pixel_values" not in batch
+    assert batch["input_ids"].shape[0] == 6
+
+
+def test_where_selects_by_the_longer_answer(load: Any) -> None:
+    kept = list(load(where="tokens <= 40", batch_size=1))
+    assert 0 < len(kept) < PAIRS
+    assert all(batch["input_ids"].shape[1] <= 40 for batch in kept)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 2, "epochs": 2},
+        {"max_tokens": 220, "buckets": 2},
+        {"batch_size": BatchSpec(3, pad_to=80)},
+    ],
+    ids=str,
+)
+def test_pairs_resume_exactly(load: Any, options: dict[str, Any]) -> None:
+    assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": "processes", "num_workers": 1},
+        {"num_workers": 2},
+        {"cache": CacheSpec(memory=1 << 26)},
+        {"device": "cpu"},
+        {"device": "cpu", "cache": CacheSpec(device=1 << 26)},
+    ],
+    ids=str,
+)
+def test_workers_caches_and_devices_change_no_batch(load: Any, options: dict[str, Any]) -> None:
+    image = ImageSpec(size=28, normalize="clip")
+    ours = [list(load(image=image, epochs=2, meta=META, **each)) for each in (options, {})]
+    assert len(ours[0]) == len(ours[1])
+    for batch, other in zip(*ours, strict=True):
+        pixels = batch.pop("pixel_values"), other.pop("pixel_values")
+        torch.testing.assert_close(*pixels, rtol=0, atol=1e-6)
+        check_equal(batch, other)
+
+
+def test_arrays_without_tokens_give_the_same_pairs(load: Any, pairs: Path, tmp_path: Path) -> None:
+    datapipe.convert_dataset(pairs, tmp_path / "arrays", image=ImageSpec(size=28))
+    for batch, other in zip(load(), load(path=tmp_path / "arrays"), strict=True):
+        check_equal(batch, other)
+
+
+def test_mixtures_draw_from_several_datasets_of_pairs(
+    load: Any, pairs: Path, tmp_path: Path
+) -> None:
+    other = pack(tmp_path, [rlaif_v(number) for number in range(4)])
+    drawn = list(load(path=[pairs, other], batch_size=5, meta=("dataset",)))
+    assert all(len(batch["input_ids"]) == 2 * len(batch["dataset"]) for batch in drawn)
+    assert len({name for batch in drawn for name in batch["dataset"]}) == 2
+
+
+def test_a_skipped_pair_is_empty_in_both_rows(load: Any, pairs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    for path in pairs.iterdir():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    shard = min(folder.glob("*.tar"))
+    content = bytearray(shard.read_bytes())
+    at = content.index(b"IDAT") + 50
+    content[at : at + 400] = bytes(400)
+    shard.write_bytes(bytes(content))
+    batch = next(iter(load(path=folder, on_error="skip", shuffle=False, meta=META)))
+    empty = batch["valid"].tolist().index(False)
+    for row in (empty, empty + 3):
+        assert (batch["labels"][row] == -100).all()
+    assert int((batch["input_ids"] == 3).sum()) == TOKENS * len(batch["pixel_values"])
+    assert (batch["pixel_values"][empty + 3] == 0).all()
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def test_pairs_need_to_be_asked_for_and_plain_samples_are_none(
+    load: Any, text: MakeText, pairs: Path, packed: Path
+) -> None:
+    with pytest.raises(PlanError, match=r"preference pair.*TextSpec\(pairs=True\)"):
+        datapipe.make_loader(pairs, text=text(), batch_size=2)
+    with pytest.raises(PlanError, match="no preference pair"):
+        load(path=packed)
+
+
+def test_pairs_and_plain_samples_do_not_mix(text: MakeText, pairs: Path, packed: Path) -> None:
+    datasets = {
+        "preferences": {"path": str(pairs), "text": text(pairs=True)},
+        "chats": {"path": str(packed), "text": text()},
+    }
+    with pytest.raises(PlanError, match="preferences and chats have pairs of answers"):
+        datapipe.make_loader(datasets, image=ImageSpec(size=28), batch_size=2)
+
+
+def test_a_mapped_pair_still_trains_on_the_better_answer(
+    load: Any, text: MakeText, tmp_path: Path
+) -> None:
+    rows = [rlaif_v(number) for number in range(4)]
+    path = pack(tmp_path, rows, map="image=image,user=question,assistant=chosen")
+    plain = next(iter(datapipe.make_loader(path, text=text(), batch_size=4, shuffle=False)))
+    both = next(iter(load(path=path, batch_size=4, shuffle=False)))
+    kept = plain["attention_mask"].bool()
+    assert torch.equal(plain["input_ids"][kept], both["input_ids"][:4, : kept.shape[1]][kept])
+
+
+def test_a_pair_without_a_prompt_or_an_answer_is_a_reject(tmp_path: Path) -> None:
+    rows = [rlaif_v(number) for number in range(6)]
+    rows[1] |= {"question": " "}
+    rows[2] |= {"rejected": " "}
+    (tmp_path / "raw").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw" / "data.parquet")
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=2)
+    reasons = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
+    assert report.samples == 4
+    assert "the pair has no prompt" in reasons[0]
+    assert "the `rejected` answer of the pair is empty" in reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pack": 400}, r"pack=400 with TextSpec\(pairs=True\)"),
+        ({"batch_size": BatchSpec(2, pad_to=64, sample_images=1)}, "sample_images"),
+        ({"max_tokens": 1}, "max_tokens=1"),
+    ],
+    ids=str,
+)
+def test_options_for_one_row_a_sample_are_refused(
+    load: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(PlanError, match=words):
+        load(**{"batch_size": None, **options})
+
+
+def test_specs_and_arrays_of_one_text_are_refused(
+    text: MakeText, pairs: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PlanError, match="template='caption' writes none"):
+        text(pairs=True, template="caption")
+    with pytest.raises(PlanError, match="prompts=True leaves answers out"):
+        text(pairs=True, prompts=True)
+    with pytest.raises(PlanError, match="arrays hold one text a sample"):
+        datapipe.convert_dataset(
+            pairs, tmp_path / "a", image=ImageSpec(size=28), text=text(pairs=True)
+        )
+
+
+def test_tokens_of_pairs_are_counted_apart_from_those_of_other_specs(text: MakeText) -> None:
+    plain = text()
+    assert repr(plain) == repr(replace(plain, pairs=False, prompts=False))
+    assert "pairs=True" in repr(replace(plain, pairs=True))

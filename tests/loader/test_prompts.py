@@ -1,0 +1,151 @@
+"""Prompts alone, for a model that answers them: no labels, padded on the left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+import datapipe
+from datapipe import ImageSpec, PlanError
+from datapipe.testing import assert_resumes_exactly
+
+from .conftest import SAMPLES
+from .pair_rows import assistant, formatted, pack, photo, said, user
+
+MakeText = Callable[..., datapipe.TextSpec]
+
+META = ("key", "valid", "images_per_sample")
+
+
+@pytest.fixture
+def load(packed: Path, text: MakeText) -> Callable[..., datapipe.Loader]:
+    def make(**options: Any) -> datapipe.Loader:
+        spec = text(prompts=True, **options.pop("spec", {}))
+        if "max_tokens" not in options:
+            options.setdefault("batch_size", 4)
+        options.setdefault("image", ImageSpec(size=28))
+        options.setdefault("num_workers", 0)
+        return datapipe.make_loader(options.pop("path", packed), text=spec, **options)
+
+    return make
+
+
+def texts_of(batch: dict[str, Any], tokenizer: Path) -> list[str]:
+    """What stands in each row beside padding, with one place for each image."""
+    decoder = Tokenizer.from_file(str(tokenizer))
+    rows = zip(batch["input_ids"], batch["attention_mask"].bool(), strict=True)
+    found = [decoder.decode(ids[mask].tolist(), skip_special_tokens=False) for ids, mask in rows]
+    return [text.replace("<image>" * 6, "<image>") for text in found]
+
+
+def test_a_prompt_ends_where_its_answer_begins(load: Any, tokenizer: Path) -> None:
+    batch = next(iter(load(shuffle=False, meta=META)))
+    assert texts_of(batch, tokenizer) == [
+        f"<|im_start|>user\n{'<image>' * images}What is number {number}?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+        for number, images in enumerate(batch["images_per_sample"].tolist())
+    ]
+    assert batch.keys() - {*META} == {"pixel_values", "input_ids", "attention_mask"}
+
+
+def test_prompts_are_padded_on_the_left(load: Any) -> None:
+    for batch in load(meta=META):
+        assert (batch["attention_mask"].diff(dim=1) >= 0).all()
+        assert (batch["attention_mask"][:, -1] == 1).all()
+        assert (batch["input_ids"][batch["attention_mask"] == 0] == 0).all()
+    image = ImageSpec.preset("qwen2-vl", max_pixels=4 * 28 * 28)
+    batch = next(iter(load(image=image, spec={"image_tokens": "native"})))
+    assert "position_ids" not in batch  # generate() counts them, padding left out
+
+
+def test_a_limit_drops_prompts_by_the_plan(load: Any, damaged: Path) -> None:
+    lengths = {
+        key: int(mask.sum())
+        for batch in load(meta=META)
+        for key, mask in zip(batch["key"], batch["attention_mask"], strict=True)
+    }
+    limit = 24
+    # Images of two samples are damaged, and none is decoded to count and to drop.
+    spec = {"max_length": limit, "overlong": "drop"}
+    kept = load(path=damaged, batch_size=1, spec=spec)
+    assert len(kept) == sum(length <= limit for length in lengths.values()) < SAMPLES
+    with pytest.raises(PlanError, match="do not fit"):
+        load(spec={"max_length": limit})
+    with pytest.raises(PlanError, match="overlong='truncate' would cut off the end of a prompt"):
+        load(spec={"max_length": limit, "overlong": "truncate"})
+
+
+def test_a_reward_has_the_fields_of_the_record(load: Any, tmp_path: Path) -> None:
+    rows = [
+        {"image": photo(n), "problem": said(n)[0], "solution": f"<answer>{n}</answer>", "level": n}
+        for n in range(4)
+    ]
+    path = pack(tmp_path, rows)
+    batch = next(iter(load(path=path, shuffle=False, meta=("solution", "level", "problem"))))
+    assert batch["solution"] == [row["solution"] for row in rows]
+    assert batch["level"] == [0, 1, 2, 3]
+    assert "labels" not in batch
+
+
+def test_earlier_answers_stay_and_the_last_one_goes(
+    load: Any, tokenizer: Path, tmp_path: Path
+) -> None:
+    turns = [user("Hello"), assistant("Hi."), user("What is it?"), assistant("A cat.")]
+    path = pack(tmp_path, [{"messages": turns}, {"messages": turns[:3]}])
+    one, other = texts_of(next(iter(load(path=path, batch_size=2, shuffle=False))), tokenizer)
+    assert one == other
+    assert "Hi.<|im_end|>" in one
+    assert one.endswith("What is it?<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_the_prompts_of_pairs_are_prompts(load: Any, tokenizer: Path, tmp_path: Path) -> None:
+    path = pack(tmp_path, [formatted(number) for number in range(4)])
+    batch = next(iter(load(path=path, shuffle=False, meta=("chosen",))))
+    assert texts_of(batch, tokenizer)[2].startswith(
+        "<|im_start|>user\n<image>What is number 2?<|im_end|>"
+    )
+    assert batch["chosen"][0][0]["role"] == "assistant"
+
+
+def test_a_template_of_the_tokenizer_begins_the_answer(load: Any, tokenizer: Path) -> None:
+    template = (
+        "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] | trim }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    batch = next(iter(load(spec={"template": template}, shuffle=False)))
+    assert all(text.endswith("<|im_end|>[assistant]") for text in texts_of(batch, tokenizer))
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 200, "epochs": 2}], ids=str)
+def test_prompts_resume_exactly(load: Any, options: dict[str, Any]) -> None:
+    assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks))
+
+
+def test_a_caption_has_no_prompt(load: Any, tmp_path: Path) -> None:
+    path = pack(tmp_path, [{"image": photo(n), "caption": f"a cat {n}"} for n in range(3)])
+    with pytest.raises(PlanError, match="no conversation, so it has no prompt"):
+        load(path=path)
+
+
+def test_prompts_are_neither_packed_nor_mixed(load: Any, text: MakeText, packed: Path) -> None:
+    with pytest.raises(PlanError, match=r"pack=400 with TextSpec\(prompts=True\)"):
+        load(pack=400, batch_size=None)
+    both = {
+        "asked": {"path": str(packed), "text": text(prompts=True)},
+        "answered": {"path": str(packed), "text": text()},
+    }
+    with pytest.raises(PlanError, match="asked and answered have prompts alone and answers"):
+        datapipe.make_loader(both, image=ImageSpec(size=28), batch_size=2)
+
+
+def test_no_label_is_missed(load: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        batch = next(iter(load(meta=("num_items_in_batch",))))
+    assert batch["num_items_in_batch"] == 1
+    assert "label" not in caplog.text
+    assert torch.is_tensor(batch["input_ids"])

@@ -135,10 +135,7 @@ def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P
 
 
 def check_fields(options: Any, error: type[DatapipeError], prefix: str = "") -> None:
-    """Check the fields of a dataclass, frozen or not, and convert them to their declared types.
-
-    Messages of `error` name a field with `prefix` before it.
-    """
+    """Check a dataclass's fields and convert them; messages have `prefix` before names."""
     kind: Any = type(options)
     for name, rule in _rules_of(kind).items():
         value = getattr(options, name)
@@ -163,11 +160,7 @@ Word = Annotated[str, _take_word]
 
 
 def take_int(value: Any) -> int:
-    """Convert an integer of any kind to Python's: NumPy's, or an array or tensor of no dimension.
-
-    Raises:
-        Refused: it is none, or a bool, or needs more than 64 bits.
-    """
+    """Convert an integer of NumPy, or an array or tensor of no dimension, or raise `Refused`."""
     if type(value) is not int:
         if isinstance(value, bool) or _ndim(value) or "bool" in str(getattr(value, "dtype", "")):
             raise Refused
@@ -196,10 +189,7 @@ def _rules_of(declared: Any) -> dict[str, _Rule]:
 
 
 def declared_types(declared: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, or of a function's arguments.
-
-    Types that are imported for type checkers alone are left out.
-    """
+    """Return the types of a dataclass's fields, or of arguments, as far as known at run time."""
     if isinstance(declared, type):
         annotations = {field.name: field.type for field in fields(declared)}
         return _evaluated(annotations, vars(sys.modules[declared.__module__]))

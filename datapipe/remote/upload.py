@@ -18,12 +18,9 @@ _SLOWEST = 250_000  # bytes a second; what takes longer is taken for a connectio
 
 
 class RemoteTarget(RemoteFolder):
-    """A folder elsewhere that files are sent to, for any thread.
+    """Folder elsewhere that files are sent to, for any thread; `PlanError` for unknown URLs.
 
     Coroutines run in fsspec's own thread; begin them with `begin_task` from others.
-
-    Raises:
-        PlanError: nothing that is installed knows such URLs.
     """
 
     def __init__(self, url: str, options: RemoteOptions) -> None:
@@ -40,11 +37,7 @@ class RemoteTarget(RemoteFolder):
         return future
 
     def read_or_none(self, name: str) -> bytes | None:
-        """Return a whole file, or None where it is not there.
-
-        Raises:
-            StoreError: it cannot be known, or there is no such bucket.
-        """
+        """Return a whole file, None if it is not there; `StoreError` if that cannot be known."""
         try:
             return self.read(name)
         except StoreError as error:

@@ -102,11 +102,7 @@ class NativeTransform(ImageTransform):
 
 
 def _check_ratio(image: Decoded) -> None:
-    """Refuse an image that the image processor of Qwen2-VL refuses.
-
-    Raises:
-        DecodeError: one side is too many times as long as the other.
-    """
+    """Raise `DecodeError` for a ratio of sides that Qwen2-VL's image processor refuses."""
     ratio = max(image.width, image.height) / min(image.width, image.height)
     if ratio > NATIVE_MAX_RATIO:
         raise DecodeError(

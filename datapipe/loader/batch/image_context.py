@@ -22,28 +22,20 @@ _CROPS = 4  # purpose of derived keys
 
 @dataclass(frozen=True, kw_only=True)
 class ImageContext:
-    """Context that the images of all batches share.
+    """Context that the images of all batches share."""
 
-    Attributes:
-        transforms: of each kind of images; `check_together` says which can be in one batch.
-        kinds: returns the index in `transforms` of each of n samples, int64 [n] to int64 [n]; None
-            if there is one transform.
-        columns: of the dataset, with the size of every image.
-        rows: number to which `pixel_values` is filled up; None for none.
-        geometry: whether batches have the placement of each image.
-        decoder: of all images of a batch together; None decodes them one by one.
-        kept: transform of all images in a cache, uint8 without anything random; None for none.
-    """
-
+    # of each kind of images; `check_together` says which can be in one batch
     transforms: tuple[ImageTransform, ...]
+    # index in `transforms` of n samples, int64 [n] to int64 [n]
     kinds: Callable[[Int64], Int64] | None = None
-    columns: Columns
+    columns: Columns  # of the dataset, with the size of every image
     pool: BufferPool
     seed: int
-    rows: int | None = None
-    geometry: bool = False
+    rows: int | None = None  # number to which `pixel_values` is filled up
+    geometry: bool = False  # batches have the placement of each image
+    # of all images of a batch together; None decodes them one by one
     decoder: DaliDecoder | None = None
-    kept: ImageTransform | None = None
+    kept: ImageTransform | None = None  # of all images in a cache: uint8, nothing random
 
     def __post_init__(self) -> None:
         assert self.kinds is not None or not self.several

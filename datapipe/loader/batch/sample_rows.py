@@ -16,33 +16,20 @@ from datapipe.plan.ragged import edges, places, spans
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRows:
-    """Rows of the index: n samples with m members.
+    """Rows of the index: n samples with m members."""
 
-    Attributes:
-        extensions: of members.
-        parts: int64 [n], number of the dataset of each sample.
-        shards: int64 [n], number of the shard of each.
-        images, counts: int64 [n], number of the first image of each, and of its images.
-        keys: of each.
-        bounds: int64 [n + 1]; sample i has the members `bounds[i]` to `bounds[i + 1]`.
-        members: int64 [m], their numbers.
-        codes: uint16 [m], into `extensions`.
-        offsets, sizes: int64 [m], bytes.
-        crc32: uint32 [m].
-    """
-
-    extensions: tuple[str, ...]
-    parts: Int64
-    shards: Int64
-    images: Int64
-    counts: Int64
+    extensions: tuple[str, ...]  # of members
+    parts: Int64  # int64 [n], number of the dataset of each sample
+    shards: Int64  # int64 [n], number of the shard of each
+    images: Int64  # int64 [n], number of the first image of each
+    counts: Int64  # int64 [n], of its images
     keys: list[str]
-    bounds: Int64
-    members: Int64
-    codes: UInt16
-    offsets: Int64
+    bounds: Int64  # int64 [n + 1]; sample i has the members `bounds[i]` to `bounds[i + 1]`
+    members: Int64  # int64 [m], their numbers
+    codes: UInt16  # uint16 [m], into `extensions`
+    offsets: Int64  # int64 [m], bytes; so are `sizes`
     sizes: Int64
-    crc32: UInt32
+    crc32: UInt32  # uint32 [m]
 
     def member(self, index: int) -> Member:
         """Return a member, by its index in `members`."""
@@ -102,10 +89,7 @@ class RowReader:
         return RowReader, (self._dataset,)
 
     def read(self, samples: Int64) -> SampleRows:
-        """Return the rows of samples, by their numbers: int64 [n].
-
-        Each column of each dataset is read once, for all of its samples.
-        """
+        """Return the rows of samples, int64 [n]; each column of each dataset is read once."""
         split = split_by_part(self._dataset.sample_edges, samples)
         read = [self._read_part(part, own) for part, _, own in split]
         if len(read) == 1:

@@ -43,10 +43,8 @@ class StepWorkers(Protocol[Taken]):
 class StepExecutor(Generic[J]):
     """Executor that returns finished steps in the order given. Workers start with the first one.
 
-    Args:
-        jobs: made one by one in the caller's thread, when there is room.
-        workers: make the batches.
-        stall_warning: seconds after which a wait is explained in the log.
+    Jobs are made one by one in the caller's thread, when there is room. A wait of `stall_warning`
+    seconds is explained in the log.
     """
 
     def __init__(self, jobs: Iterator[J], workers: StepWorkers[J], stall_warning: float) -> None:
@@ -58,13 +56,7 @@ class StepExecutor(Generic[J]):
         self._closed = False
 
     def next(self) -> J:
-        """Return the next step, finished.
-
-        Raises:
-            StopIteration: there are no more.
-            DatapipeError: the executor was closed, or a worker died.
-            BaseException: raised by a step.
-        """
+        """Return the next step, finished; raise what it raised, or `DatapipeError` if closed."""
         try:
             results = self._begun()
             self._wait(results)

@@ -99,12 +99,9 @@ class _Rule:
 
 
 def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check the arguments of a function against its annotations.
+    """Check the arguments of a function against its annotations, as far as known at run time.
 
-    Types that are imported for type checkers alone are not checked.
-
-    Args:
-        error: to raise, with the argument's name, its value and what to give instead.
+    `error` is raised with the argument's name, its value and what to give instead.
 
     Examples:
         >>> @checked(DatapipeError)
@@ -160,7 +157,7 @@ Word = Annotated[str, _take_word]
 
 
 def take_int(value: Any) -> int:
-    """Convert an integer of NumPy, or an array or tensor of no dimension, or raise `Refused`."""
+    """Convert an integer of any kind to Python's; refuse bools and more than 64 bits."""
     if type(value) is not int:
         if isinstance(value, bool) or _ndim(value) or "bool" in str(getattr(value, "dtype", "")):
             raise Refused

@@ -100,7 +100,7 @@ def decode_for(
     if info.components in (1, 3):
         factor = 1
         if target is not None and info.scalable:
-            factor = _scaling((height, width), target(height, width))
+            factor = scaling((height, width), target(height, width))
         pixels = decode_jpeg(data, info, factor=factor)
         if pixels is not None and factor > 1:
             # libjpeg rounds the sides up. A last row or column that is mostly outside of the
@@ -112,7 +112,7 @@ def decode_for(
     return Decoded(orient(pixels, info.orientation), width, height)
 
 
-def _scaling(size: tuple[int, int], target: tuple[int, int]) -> int:
+def scaling(size: tuple[int, int], target: tuple[int, int]) -> int:
     """Return the largest of 8, 4, 2 and 1 that scales `size` down and still covers `target`."""
     if max(size) < 8:
         return 1  # libjpeg is told sides, not factors, and of few pixels several give the same

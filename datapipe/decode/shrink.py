@@ -23,6 +23,7 @@ from datapipe.decode.image import (
     decode_jpeg,
     flatten,
     orient,
+    scaling,
     with_pillow,
 )
 from datapipe.errors import DecodeError, PackError
@@ -50,8 +51,7 @@ class ShrinkOptions:
     # of the JPEG and lossy WebP that are written: None is 90 and 87. Given, it is also the
     # most that JPEGs keep: finer ones are encoded anew.
     quality: Quality | None = None
-    # "keep" leaves JPEG, PNG and WebP; others that are scaled become PNG
-    image_format: ImageFormat = "keep"
+    image_format: ImageFormat = "keep"  # JPEG, PNG and WebP; others that are scaled become PNG
 
     def __post_init__(self) -> None:
         check_fields(self, PackError)
@@ -182,18 +182,13 @@ def _stored_pixels(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> tup
     """
     if info.components in (1, 3):
         grey = info.components == 1 and info.scalable  # lossless grey is refused by decode_rgb
-        factor = _factor(info, size) if info.scalable else 1
+        factor = 1
+        if info.scalable and max(size) >= 8:
+            factor = scaling((info.width, info.height), (2 * size[0], 2 * size[1]))
         pixels = decode_jpeg(data, info, colorspace="GRAY" if grey else "RGB", factor=factor)
         if pixels is not None:
             return (pixels[..., 0] if grey else pixels), factor
     return with_pillow(data, _flat_pixels), 1
-
-
-def _factor(info: ImageInfo, size: tuple[int, int]) -> int:
-    if max(size) < 8:
-        return 1  # libjpeg is told sides, not factors, and of few pixels several give the same
-    most = min(info.width // size[0], info.height // size[1]) // 2
-    return next((factor for factor in (8, 4, 2) if factor <= most), 1)
 
 
 def _flat_pixels(image: Image.Image) -> UInt8:

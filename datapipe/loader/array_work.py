@@ -19,9 +19,9 @@ def work_on(
 ) -> Work:
     """Return the work that there is on a dataset: images of arrays are only normalised.
 
-    `own` is the `ImageSpec` of each part, None where it has that of `work`; unless `image_given`,
-    that is the one of the arrays. Raises `PlanError` if arrays hold others, or cannot be worked on
-    so.
+    `own` is the `ImageSpec` of each part, None where it has that of `work`, which is that of the
+    arrays unless `image_given`. Raises `PlanError` if the work cannot be done on arrays, or they
+    hold other images.
     """
     if any(own) and work.decoder == "auto":
         work = replace(work, decoder="cpu")  # DALI makes images of one kind

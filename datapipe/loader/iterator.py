@@ -28,8 +28,7 @@ class LoaderIterator(Iterator[Batch]):
         self,
         executor: Executor,
         *,
-        # raises in a child that was forked; called before each batch
-        check_process: Callable[[], None],
+        check_process: Callable[[], None],  # before each batch; raises in a child that was forked
         on_batch: Callable[[FinishedJob], None],  # called before each is yielded
         on_end: Callable[[], None],  # called once there are no more batches
         prefetcher: DevicePrefetcher | None,  # None if batches stay on the host

@@ -21,7 +21,7 @@ class DatasetPlan:
     samples: int  # those that take part
     asked: float  # samples of the epoch that weights or repeats ask for
     drawn: int  # samples of the epoch as planned, without those of a dropped last step
-    tokens: int | None  # of these, as `images`; None if no tokens were counted
+    tokens: int | None  # of these, like `images`; None if no tokens were counted
     images: int | None
     slots: int | None  # for tokens in padded batches, padding included; None for packs
     run_drawn: int  # samples of all epochs of the run

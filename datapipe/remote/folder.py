@@ -37,8 +37,7 @@ class RemoteOptions:
 
     concurrency: int = 64  # requests at a time
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    # for fsspec: credentials, endpoints
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict)  # credentials, endpoints
 
 
 def is_remote(path: object) -> TypeGuard[str]:
@@ -125,8 +124,7 @@ class RemoteFolder:
     ) -> T:
         """Await what `ask` returns, as often as the policy says.
 
-        Raises:
-            StoreError: the last attempt failed; it names URL, bytes, the reason and the attempt.
+        The `StoreError` of the last attempt names URL, bytes, the reason and the attempt.
         """
         retry, attempt = self.options.retry, 0
         while True:

@@ -50,11 +50,7 @@ class RemoteTarget(RemoteFolder):
             return None
 
     async def put(self, path: Path, name: str) -> None:
-        """Send a file, and check that as many bytes have arrived.
-
-        Raises:
-            StoreError: it cannot be sent; the message names URL, cause and attempt.
-        """
+        """Send a file, and check that as many bytes have arrived; else raise `StoreError`."""
         size = path.stat().st_size
 
         async def send() -> None:
@@ -68,19 +64,14 @@ class RemoteTarget(RemoteFolder):
             await self._attempt(name, send, extra_time=size / _SLOWEST, reason=_reason)
 
     async def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None where it is not there.
-
-        Raises:
-            StoreError: it cannot be known.
-        """
+        """Return the bytes of a file; None if it is not there, `StoreError` if unknown."""
         async with self._looking:
             return await self._attempt(name, lambda: self._look(name), reason=_reason)
 
     async def names(self) -> list[str]:
         """Return the names in the folder, sorted; none where it is missing or cannot be listed.
 
-        Raises:
-            StoreError: there is no answer.
+        Raises `StoreError` without an answer.
         """
 
         async def look() -> list[str]:

@@ -81,7 +81,7 @@ class Template:
         return number
 
     def end(self, workers: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Kill the workers that still run; return ID and exit status of each by its number."""
+        """Kill the workers that still run; return (process ID, exit status) by number."""
         self.workers.difference_update(workers)
         send(self._connection, message(_END, 0, workers))
         status: dict[int, tuple[int, int]] = receive(self._connection).value()
@@ -120,10 +120,10 @@ def fork_worker(
 
 
 def end_workers(workers: Sequence[int], *, started: bool) -> dict[int, tuple[int, int]]:
-    """Kill the workers that still run; return ID and exit status of each by its number.
+    """Kill the workers that still run; return (process ID, exit status) by number.
 
     If none of them has `started` to work, their template may still be importing modules, and is
-    ended with them if it has no others. Then nothing is returned.
+    ended with them if it has no others. Then the result is empty. A signal is a negative status.
     """
     global _template
     with _lock:

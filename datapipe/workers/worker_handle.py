@@ -28,15 +28,13 @@ class WorkerHandle(Generic[J]):
     def __init__(self, modules: Sequence[str]) -> None:
         self.process = 0  # its ID, 0 until it has begun to work
         self.jobs: deque[tuple[int, J]] = deque()  # that were sent and are not done, by number
-        # descriptor of the file that it prints to
-        self.standard_error = os.memfd_create("datapipe-standard-error")
+        self.standard_error = os.memfd_create("datapipe-standard-error")  # a descriptor
         self._end = weakref.finalize(self, os.close, self.standard_error)
         self._end.atexit = False
         self.connection, theirs = socket.socketpair()
         output = -1
         try:
             output = _standard_output()
-            # by which the template knows it
             self.number = fork_worker(theirs, self.standard_error, output, modules)
         except BaseException:
             self.close()

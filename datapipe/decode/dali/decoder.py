@@ -117,8 +117,7 @@ class DaliDecoder:
         self,
         images: Sequence[bytes | None],
         draws: Sequence[Draw | None] | None = None,  # for crop and mirroring; None for neither
-        # (width, height) in the index, upright; another fails
-        sizes: Sequence[tuple[int, int] | None] | None = None,
+        sizes: Sequence[tuple[int, int] | None] | None = None,  # in the index, upright
     ) -> tuple[Tensor, dict[int, DecodeError]]:
         """Decode, fit and normalise a batch of encoded images; None leaves a row empty.
 

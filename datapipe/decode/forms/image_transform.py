@@ -32,8 +32,7 @@ class ImageTransform(ABC):
     """
 
     padded: ClassVar[bool] = False  # rows are as large as the largest image of a batch
-    # `pixel_values` have an axis of length 1 in front; zeros are padding
-    nested: ClassVar[bool] = False
+    nested: ClassVar[bool] = False  # an axis of length 1 is in front; rows of zeros are padding
 
     def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
         self.spec = spec
@@ -117,7 +116,9 @@ class ImageTransform(ABC):
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         """Fill `out` from what a transform of uint8 made: of `own_shape`, contiguous."""
-        self._normalizer.write_planes(values, out.view(values.shape))
+        # A patch holds all its red values first, then the green ones, then the blue ones.
+        shape = (len(values), 3, -1)
+        self._normalizer.write_planes(values.view(shape), out.view(shape))
 
     def finish_many(
         self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False

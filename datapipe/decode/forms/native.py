@@ -58,10 +58,6 @@ class NativeTransform(ImageTransform):
         sides = {"patch": self._patch, "merge": self._merge, "temporal": self.spec.temporal}
         return super().common() | sides
 
-    def finish(self, values: Tensor, out: Tensor) -> None:
-        shape = (len(values), 3, -1)
-        self._normalizer.write_planes(values.view(shape), out.view(shape))
-
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         _check_ratio(image)
         patch, merge, frames = self._patch, self._merge, self.spec.temporal

@@ -50,10 +50,10 @@ def _said(facts: dict[str, object], name: str) -> str:
 
 
 class MixedForms:
-    """`ImageTransform` of one batch, for images that each have one; `check_together` has passed.
+    """Plan of the images of one batch that several transforms make; `check_together` has passed.
 
-    `kinds` is the index of the transform of each image, int64 [n]. If there are no images, the
-    shape is that of the kinds in `present`, which is not empty.
+    Its methods are those of `ImageTransform`. `kinds` is the index of the transform of each image,
+    int64 [n]. If there are none, the shape is that of the kinds in `present`, which is not empty.
     """
 
     def __init__(self, transforms: Sequence[ImageTransform], kinds: Int64, present: Int64) -> None:

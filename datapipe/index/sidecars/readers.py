@@ -51,7 +51,7 @@ field_map:
 class Sidecars:
     """The sidecars of one reader, written into a folder."""
 
-    reads_on = ""
+    reads_on = ""  # name of a reader that sees all members of a tar, and not listed ones
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -74,8 +74,7 @@ class PackedTokens:
         pad_id: int,
         multiple_of: int = 1,  # each sample is padded to a multiple of this
         total: int | None = None,  # T; None for the sum of the padded lengths
-        # fill `cu_seq_lens` up to so many; `max_length` is then `total`
-        segments: int | None = None,
+        segments: int | None = None,  # of `cu_seq_lens` at last; `max_length` is then `total`
         mrope: bool = False,
     ) -> None:
         self._starts = edges(round_up(lengths, multiple_of))

@@ -69,7 +69,7 @@ class StepJob:
     next_use: Int64 | None = None  # int64 [n], of each sample, for a cache that evicts by it
     resident: Bools | None = None  # bool [n], samples whose images are on the device
     rows: SampleRows | None = None  # if they were read ahead; not sent to processes
-    are_cached: bool | None = None  # arrays, in the page cache; None if nothing looked
+    are_cached: bool | None = None  # images of arrays, so it seems; None if nothing looked
     fetch: Fetch | None = None  # reads that have begun; not sent to processes
 
     @property

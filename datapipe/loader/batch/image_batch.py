@@ -41,16 +41,13 @@ class ImageSlots:
         context: ImageContext,
         samples: Int64,  # int64 [B], their numbers
         images: Int64,  # int64 [B], number of images of each; of truncated samples the first ones
-        # pass and number that a slot's random numbers depend on
-        drawn_by: Callable[[int], tuple[int, int]],
-        # bool [B], of images on the device: there are no rows for them
-        resident: Bools | None = None,
+        drawn_by: Callable[[int], tuple[int, int]],  # pass and number, for random numbers of a slot
+        resident: Bools | None = None,  # bool [B], on the device: there are no rows for them
     ) -> None:
         self._context = context
         self._samples = samples
         self._drawn_by = drawn_by
-        # int64 [B + 1]; slot s has the images `first[s]` to `first[s + 1]`
-        self.first: Int64 = edges(images)
+        self.first: Int64 = edges(images)  # [B + 1]; slot s has images `first[s]` to `first[s + 1]`
         self._images = images
         self._kinds = kinds = context.kinds_of(samples)
         self._transforms = [context.transforms[0]] * len(samples)

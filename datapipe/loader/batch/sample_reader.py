@@ -45,8 +45,8 @@ class SampleReader:
     """Reader of the samples of one batch, for any thread.
 
     `decoded` are the sources of samples that are in arrays, or decoded in the memory of a cache;
-    `encoded`, bool [B], are those that have to be read. Of `images`, int64 [B], are wanted, and
-    all of those in `whole`, bool [B].
+    `encoded`, bool [B], are those that have to be read. `images`, int64 [B], is the number of
+    images of each that are wanted; `whole`, bool [B], says if these are all of them.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from datapipe.index.files.mixture_column import split_by_part
 from datapipe.index.mixture_columns import edges_of, extension_codes
 from datapipe.index.rows import Member
 from datapipe.plan.ragged import edges, places, spans
+
+_OF_SAMPLES = ("parts", "shards", "images", "counts")
+_OF_MEMBERS = {"members": "<i8", "codes": "<u2", "offsets": "<i8", "sizes": "<i8", "crc32": "<u4"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,20 +60,9 @@ class SampleRows:
     def _chosen(
         self, samples: Int64 | slice, members: Int64 | slice, keys: list[str], bounds: Int64
     ) -> SampleRows:
-        return SampleRows(
-            extensions=self.extensions,
-            parts=self.parts[samples],
-            shards=self.shards[samples],
-            images=self.images[samples],
-            counts=self.counts[samples],
-            keys=keys,
-            bounds=bounds,
-            members=self.members[members],
-            codes=self.codes[members],
-            offsets=self.offsets[members],
-            sizes=self.sizes[members],
-            crc32=self.crc32[members],
-        )
+        own = {name: getattr(self, name)[samples] for name in _OF_SAMPLES}
+        own |= {name: getattr(self, name)[members] for name in _OF_MEMBERS}
+        return replace(self, keys=keys, bounds=bounds, **own)
 
 
 class RowReader:
@@ -118,18 +110,13 @@ class RowReader:
         )
 
     def _concatenated(self, rows: list[SampleRows]) -> SampleRows:
-        def all_of(name: str, dtype: str = "<i8") -> np.ndarray:
-            return np.concatenate([getattr(each, name) for each in rows] or [np.empty(0, dtype)])
-
         lengths = [np.diff(each.bounds) for each in rows] or [np.empty(0, np.int64)]
         return SampleRows(
             extensions=self._extensions,
             keys=[key for each in rows for key in each.keys],
             bounds=edges(np.concatenate(lengths)),
-            crc32=all_of("crc32", "<u4"),
-            codes=all_of("codes", "<u2"),
             **{
-                name: all_of(name)
-                for name in ("parts", "shards", "images", "counts", "members", "offsets", "sizes")
+                name: np.concatenate([np.empty(0, dtype), *(getattr(each, name) for each in rows)])
+                for name, dtype in (dict.fromkeys(_OF_SAMPLES, "<i8") | _OF_MEMBERS).items()
             },
         )

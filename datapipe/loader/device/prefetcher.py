@@ -79,7 +79,7 @@ class DevicePrefetcher:
         The caller may drop the host's tensors, and must not write to them: they are kept until they
         have been copied. Other values stay as they are. Rows of `pixel_values` in `blank`, bool
         [rows] on the CPU, such as those of samples that were skipped, are zero on the device: zero
-        before normalisation is not zero after it. `complete` returns all rows before that.
+        before normalisation is not zero after it. `complete` returns all rows, not yet normalised.
         """
         self._drop_copied()
         kept: list[Tensor] = []

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from datapipe.errors import DatapipeError
-from datapipe.loader.metrics.watch import describe_stall
 from datapipe.workers.protocol import Results
 
 J = TypeVar("J")
@@ -96,7 +95,10 @@ class StepExecutor(Generic[J]):
             waited = time.monotonic() - started
             if waited >= patience:
                 reports = self._workers.describe(self._window[0]) if self._window else []
-                logger.warning("%s", describe_stall(waited, reports))
+                logger.warning(
+                    "the loader has been waiting %.0f s for its next batch: %s",
+                    *(waited, "; ".join(reports) or "no worker is at it"),
+                )
                 patience *= 2
 
 

@@ -31,7 +31,7 @@ Executor = StepExecutor[BatchBuilder] | StepExecutor[RemoteJob]
 
 
 class JobSource:
-    """Source of the jobs of a loader; `blocks` are those of an epoch, to evict by next use."""
+    """Source of the jobs of a loader; `blocks` returns those of an epoch, to evict by next use."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class BatchProcesses:
 
 
 class ProcessSteps:
-    """Worker processes in one run; if they are to `stay`, they are left to the next run."""
+    """Worker processes in one run; if `stays`, they are left to the next one."""
 
     def __init__(
         self, processes: BatchProcesses, context: BatchContext, *, stays: bool, meter: Meter | None

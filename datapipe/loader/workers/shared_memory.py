@@ -40,8 +40,7 @@ BOARD = np.dtype(
 class SharedFile:
     """Unnamed file that each process maps; `DatapipeError` if the system grants none.
 
-    Workers may be at `tasks` together; that of a task writes to its row of `board`, `BOARD`
-    [tasks].
+    Workers may be at `tasks` together; the worker of a task writes to its row of `board`.
     """
 
     def __init__(self, tasks: int) -> None:

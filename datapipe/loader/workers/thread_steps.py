@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ class ThreadSteps:
             workers,
             ahead=ahead,
             initializer=self._work.begin,
-            parts=_pieces,
+            parts=operator.attrgetter("pieces"),
             on_end=on_end,
         )
 
@@ -79,10 +80,6 @@ class _PieceWork:
             job.run(piece, self._own.watch)
         finally:
             self._own.watch.idle()
-
-
-def _pieces(job: BatchBuilder) -> int:
-    return job.pieces
 
 
 class InlineSteps:

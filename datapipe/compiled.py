@@ -26,12 +26,9 @@ _log = logging.getLogger(__name__)
 def compiled(signature: Any = None) -> Callable[[_Function], _Function]:
     """Compile a function, or take it from numba's cache.
 
-    The cache is beside the function's file, or where `NUMBA_CACHE_DIR` says. Without a folder that
-    can be written, each process compiles for itself.
-
-    Args:
-        signature: types of the arguments, a string or as numba has them, to compile for now; None
-            compiles for those of the first call.
+    `signature` has the types to compile for now; None compiles for those of the first call. The
+    cache is beside the function's file, or where `NUMBA_CACHE_DIR` says. Without a folder that can
+    be written, each process compiles for itself.
     """
 
     def compile(function: _Function) -> _Function:

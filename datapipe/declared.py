@@ -99,12 +99,9 @@ class _Rule:
 
 
 def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check the arguments of a function against its annotations.
+    """Check the arguments of a function against its annotations, as far as known at run time.
 
-    Types that are imported for type checkers alone are not checked.
-
-    Args:
-        error: to raise, with the argument's name, its value and what to give instead.
+    `error` is raised with the argument's name, its value and what to give instead.
 
     Examples:
         >>> @checked(DatapipeError)
@@ -135,10 +132,7 @@ def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P
 
 
 def check_fields(options: Any, error: type[DatapipeError], prefix: str = "") -> None:
-    """Check the fields of a dataclass, frozen or not, and convert them to their declared types.
-
-    Messages of `error` name a field with `prefix` before it.
-    """
+    """Check a dataclass's fields and convert them; messages have `prefix` before names."""
     kind: Any = type(options)
     for name, rule in _rules_of(kind).items():
         value = getattr(options, name)
@@ -163,11 +157,7 @@ Word = Annotated[str, _take_word]
 
 
 def take_int(value: Any) -> int:
-    """Convert an integer of any kind to Python's: NumPy's, or an array or tensor of no dimension.
-
-    Raises:
-        Refused: it is none, or a bool, or needs more than 64 bits.
-    """
+    """Convert an integer of any kind to Python's; refuse bools and more than 64 bits."""
     if type(value) is not int:
         if isinstance(value, bool) or _ndim(value) or "bool" in str(getattr(value, "dtype", "")):
             raise Refused
@@ -196,10 +186,7 @@ def _rules_of(declared: Any) -> dict[str, _Rule]:
 
 
 def declared_types(declared: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, or of a function's arguments.
-
-    Types that are imported for type checkers alone are left out.
-    """
+    """Return the types of a dataclass's fields, or of arguments, as far as known at run time."""
     if isinstance(declared, type):
         annotations = {field.name: field.type for field in fields(declared)}
         return _evaluated(annotations, vars(sys.modules[declared.__module__]))

@@ -12,13 +12,8 @@ from types import ModuleType
 class LateModule:
     """Module that is imported in the background once there was enough work for it.
 
-    Args:
-        name: of the module.
-        after: amount of work, in units of the caller, that starts the import. Until it has ended
-            the caller does the work without the module.
-
-    Attributes:
-        module: None until it is imported.
+    Until `after` units of work were counted and the import has ended, `module` is None, and the
+    caller does the work without it.
 
     Examples:
         >>> late = LateModule("datapipe.plan.rng", after=3)

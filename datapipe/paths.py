@@ -10,12 +10,7 @@ _NOT_ONE_FILE = re.compile(r"::|://|[{*?\[]")  # a URL, or a list of shards
 
 
 def path_problem(text: str, encoded: bytes) -> str:
-    """Return what a path should be that no file can have; "" for others.
-
-    Args:
-        text: the path.
-        encoded: its bytes.
-    """
+    """Return what a path with these bytes should be that no file can have; "" for others."""
     if "\0" in text:
         return "a path without NUL characters"
     if not _NOT_ONE_FILE.search(text) and (

@@ -33,11 +33,7 @@ def split_quantity(text: str) -> tuple[str, str] | None:
 
 
 def take_bytes(value: int | str) -> int:
-    """Convert `"256MB"`, `"1GiB"` or a number to bytes, for arguments declared as `Bytes`.
-
-    Raises:
-        Refused: it is no size.
-    """
+    """Convert `"256MB"`, `"1GiB"` or a number to bytes, for arguments declared as `Bytes`."""
     if isinstance(value, int) and value >= 0:
         return value
     if isinstance(value, str):
@@ -57,11 +53,7 @@ _UNIT_NEEDED = 10**6  # a text of a smaller number alone means gigabytes, or meg
 
 
 def take_room(value: int | str) -> int:
-    """Convert the size of a cache to bytes, as `take_bytes` does.
-
-    Raises:
-        Refused: it is no size, holds no image, or is a small number as text without a unit.
-    """
+    """Convert the size of a cache to bytes; refuse small numbers as text without a unit."""
     size = take_bytes(value)
     number, unit = split_quantity(value) or ("", "") if isinstance(value, str) else ("", "B")
     if not unit and 0 < size < _UNIT_NEEDED:
@@ -93,11 +85,7 @@ class Amount:
 
 
 def take_amount(value: int | str | Amount) -> Amount:
-    """Convert `"100k steps"`, `"2M samples"`, `"1.5B tokens"` or a number of samples.
-
-    Raises:
-        Refused: it is no amount, is negative, is no whole number, or needs more than 63 bits.
-    """
+    """Convert `"100k steps"`, `"2M samples"`, `"1.5B tokens"` or a number of samples."""
     if isinstance(value, Amount):
         return value
     if isinstance(value, int):
@@ -114,20 +102,12 @@ def take_amount(value: int | str | Amount) -> Amount:
 
 
 def take_percent(text: str) -> Fraction:
-    """Convert `"10%"` to a share, exactly.
-
-    Raises:
-        Refused: it is no number of percent.
-    """
+    """Convert `"10%"` to a share, exactly."""
     return _before("%", text) / 100
 
 
 def take_times(text: str) -> Fraction:
-    """Convert `"2x"` or `"0.5x"` to a number, exactly.
-
-    Raises:
-        Refused: it is no number of times.
-    """
+    """Convert `"2x"` or `"0.5x"` to a number, exactly."""
     return _before("x", text)
 
 

@@ -23,11 +23,7 @@ def unnormalized(image: ImageSpec) -> ImageSpec:
 
 
 def array_spec(image: ImageSpec) -> ImageSpec:
-    """Return the spec of images in arrays: uint8, without anything random.
-
-    Raises:
-        PlanError: they would not be of one size, or would differ from epoch to epoch.
-    """
+    """Return the spec of images in arrays, uint8; `PlanError` if random or varying in size."""
     if not image.one_size:
         raise PlanError(
             f"resize={image.resize!r} gives images of many sizes, and those of arrays have one; "

@@ -101,16 +101,10 @@ def resize_batch(
 
 
 def zero_outside(pixels: Tensor, sizes: Tensor) -> Tensor:
-    """Set the padding right of and below each image to zero, in place.
+    """Zero the padding right of and below each image in `pixels`, [N, C, H, W], and return them.
 
     Padding is zero after normalisation too; zero before it is black, which is not zero after it.
-
-    Args:
-        pixels: [N, C, H, W] of any dtype.
-        sizes: int64 [N, 2] on the device of `pixels`: height and width of each image, in pixels.
-
-    Returns:
-        `pixels`.
+    `sizes` are height and width of each image in pixels, int64 [N, 2], on the same device.
     """
     rows = torch.arange(pixels.shape[2], device=pixels.device) >= sizes[:, :1]
     columns = torch.arange(pixels.shape[3], device=pixels.device) >= sizes[:, 1:]

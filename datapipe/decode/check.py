@@ -26,16 +26,7 @@ _CONVERTIBLE = frozenset({"1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr"})
 
 
 def check_image(data: Encoded, info: ImageInfo, *, max_pixels: int = MAX_PIXELS) -> None:
-    """Raise if `decode_rgb` does not decode the image.
-
-    Args:
-        data: the encoded image.
-        info: what `probe(data)` says.
-        max_pixels: see `decode_rgb`.
-
-    Raises:
-        DecodeError: as `decode_rgb` does, with the same reason.
-    """
+    """Raise the `DecodeError` that `decode_rgb` would raise; `info` is `probe(data)`."""
     check_size(info, max_pixels)
     factor = 8 if info.scalable else 1
     if info.components in (1, 3) and decode_jpeg(data, info, factor=factor) is not None:

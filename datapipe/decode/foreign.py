@@ -29,21 +29,11 @@ def convert(
     max_pixels: int = MAX_PIXELS,
     ext: str = "",
 ) -> tuple[bytes, ImageInfo, str]:
-    """Encode an image again, at the size and in the format that `options` ask for.
+    """Encode an image again as `options` want it; return it, its `probe` and its format.
 
-    Args:
-        data: the image.
-        form: its format.
-        options: how images are made smaller; "keep" of a format means what `form` becomes.
-        max_pixels: an image with more is refused.
-        ext: extension of its file, for messages.
-
-    Returns:
-        The encoded image, its `probe`, and the name of its new format.
-
-    Raises:
-        DecodeError: the format is not supported, a package for it is missing, or the image is
-            damaged or too large.
+    "keep" of a format means what `form` becomes. `ext` is for messages. Raises `DecodeError` if the
+    format is not supported, a package for it is missing, or the image is damaged or over
+    `max_pixels`.
     """
     if form.becomes not in ("png", "jpg"):
         raise DecodeError(refusal(form, ext))

@@ -44,11 +44,7 @@ _HARMLESS = re.compile(
 
 
 def check_size(info: ImageInfo, max_pixels: int = MAX_PIXELS) -> None:
-    """Refuse an image by its header.
-
-    Raises:
-        DecodeError: it has more than `max_pixels` pixels.
-    """
+    """Raise `DecodeError` if an image has more than `max_pixels` by its header."""
     if info.width * info.height > max_pixels:
         raise DecodeError(
             f"{info.width}x{info.height} is {info.width * info.height:,} pixels, "
@@ -57,11 +53,7 @@ def check_size(info: ImageInfo, max_pixels: int = MAX_PIXELS) -> None:
 
 
 def check_indexed(found: tuple[int, int], indexed: tuple[int, int]) -> None:
-    """Refuse an image of another (width, height) than the plan counted on.
-
-    Raises:
-        DecodeError: `found` is not `indexed`.
-    """
+    """Raise `DecodeError` for another (width, height) than the plan counted on."""
     if found != indexed:
         raise DecodeError(
             f"it is {found[0]}x{found[1]}, the index says {indexed[0]}x{indexed[1]}; index the "
@@ -72,23 +64,18 @@ def check_indexed(found: tuple[int, int], indexed: tuple[int, int]) -> None:
 def decode_rgb(data: Encoded, *, max_pixels: int = MAX_PIXELS) -> UInt8:
     """Decode one image to upright RGB, uint8 [height, width, 3], contiguous.
 
-    Raises:
-        DecodeError: the bytes are no image, are cut off or damaged, or it has too many pixels.
+    Raises `DecodeError` if the bytes are no image, are cut off or damaged, or it has too many
+    pixels.
     """
     return decode_for(data, max_pixels=max_pixels).pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Decoded image, perhaps at a part of its size.
+    """Decoded image, perhaps at a part of its size."""
 
-    Attributes:
-        pixels: uint8 [h, w, 3], RGB, upright; of any strides.
-        width, height: of the whole image, upright, in pixels, before any scaling.
-    """
-
-    pixels: UInt8
-    width: int
+    pixels: UInt8  # uint8 [h, w, 3], RGB, upright; of any strides
+    width: int  # of the whole image, upright, in pixels, before any scaling; so is `height`
     height: int
 
 
@@ -98,19 +85,13 @@ def decode_for(
     *,
     max_pixels: int = MAX_PIXELS,
 ) -> Decoded:
-    """Decode one image to upright RGB, no larger than it needs to be.
+    """Decode one image to upright RGB, no larger than it needs to be; errors as of `decode_rgb`.
 
-    Args:
-        data: the encoded image.
-        target: maps the (height, width) of the upright image to those that it will be resized to.
-            A JPEG is then decoded at 1/2, 1/4 or 1/8 of its size if both sides stay at least as
-            long as that. Decoding and resizing take a quarter to half less time; on photographs the
-            result differs by 3 grey levels on average from that of the whole image, and by 1 if the
-            sides stay twice as long: double the target for that. None decodes the whole image.
-        max_pixels: an image with more is refused.
-
-    Raises:
-        DecodeError: see `decode_rgb`.
+    `target` maps the (height, width) of the upright image to those that it will be resized to. A
+    JPEG is then decoded at 1/2, 1/4 or 1/8 of its size if both sides stay at least as long as that.
+    Decoding and resizing take a quarter to half less time; on photographs the result differs by 3
+    grey levels on average from that of the whole image, and by 1 if the sides stay twice as long:
+    double the target for that. None decodes the whole image.
     """
     info = probe(data)
     check_size(info, max_pixels)
@@ -119,7 +100,7 @@ def decode_for(
     if info.components in (1, 3):
         factor = 1
         if target is not None and info.scalable:
-            factor = _scaling((height, width), target(height, width))
+            factor = scaling((height, width), target(height, width))
         pixels = decode_jpeg(data, info, factor=factor)
         if pixels is not None and factor > 1:
             # libjpeg rounds the sides up. A last row or column that is mostly outside of the
@@ -131,7 +112,7 @@ def decode_for(
     return Decoded(orient(pixels, info.orientation), width, height)
 
 
-def _scaling(size: tuple[int, int], target: tuple[int, int]) -> int:
+def scaling(size: tuple[int, int], target: tuple[int, int]) -> int:
     """Return the largest of 8, 4, 2 and 1 that scales `size` down and still covers `target`."""
     if max(size) < 8:
         return 1  # libjpeg is told sides, not factors, and of few pixels several give the same
@@ -163,14 +144,8 @@ def decode_jpeg(
 ) -> UInt8 | None:
     """Decode a JPEG of one or three components as it is stored; None if only Pillow takes it.
 
-    Args:
-        data: the JPEG.
-        info: what `probe(data)` says.
-        colorspace: "RGB", or "GRAY" for one channel.
-        factor: 2, 4 or 8 to scale a `scalable` JPEG down by it, sides rounded up.
-
-    Raises:
-        DecodeError: the JPEG is damaged.
+    A `factor` of 2, 4 or 8 scales a `scalable` JPEG down by it, sides rounded up. `colorspace` is
+    "RGB", or "GRAY" for one channel. Raises `DecodeError` if it is damaged.
     """
     least = {}
     if factor > 1:
@@ -205,11 +180,7 @@ def _check_png(data: Encoded) -> None:
 
 
 def with_pillow(data: Encoded, use: Callable[[Image.Image], _T]) -> _T:
-    """Return what `use` makes of the image, or of its first frame, as Pillow opens it.
-
-    Raises:
-        DecodeError: Pillow cannot open it, or `use` raised any exception.
-    """
+    """Return what `use` makes of the first frame; `DecodeError` if opening it or `use` fails."""
     if data[:8] == b"\x89PNG\r\n\x1a\n":
         _check_png(data)
     try:
@@ -227,11 +198,7 @@ def with_pillow(data: Encoded, use: Callable[[Image.Image], _T]) -> _T:
 
 
 def flatten(image: Image.Image) -> Image.Image:
-    """Return the image as 8-bit grey ("L") or colour ("RGB"), without alpha.
-
-    Raises:
-        DecodeError: its pixels are floating-point numbers.
-    """
+    """Return the image as "L" or "RGB", without alpha; `DecodeError` for pixels of floats."""
     if image.mode.startswith("I"):
         values: npt.NDArray[Any] = np.asarray(image)
         return Image.fromarray((values >> 8).clip(0, 255).astype(np.uint8))

@@ -35,30 +35,20 @@ KERNEL = LateModule("datapipe.decode.kernels.write", after=LOADED_AFTER)
 
 
 class ImageMoves(NamedTuple):
-    """Images that are written from one buffer to rows of a batch.
+    """Images that are written from one buffer to rows of a batch."""
 
-    Attributes:
-        source: uint8 [n], the buffer.
-        starts: int64 [k], index in `source` at which each image begins.
-        rows: int64 [k], its row of the batch.
-        mirrored: bool [k], whether left and right are exchanged.
-    """
-
-    source: UInt8
-    starts: Int64
-    rows: Int64
-    mirrored: Bools
+    source: UInt8  # uint8 [n], the buffer
+    starts: Int64  # int64 [k], index in `source` at which each image begins
+    rows: Int64  # int64 [k], its row of the batch
+    mirrored: Bools  # bool [k], whether left and right are exchanged
 
 
 class Normalizer:
-    """Writer of uint8 pixels as values of `dtype`. Thread-safe.
+    """Writer of uint8 pixels as values of `dtype`, uint8, float32 or bfloat16. Thread-safe.
 
     Floating-point values are (x / 255 - mean) / std, worked out in float32 as x * scale + shift in
     two roundings; bfloat16 is rounded from that. uint8 is copied. Kernel and torch give equal bits.
-
-    Args:
-        mean_std: of red, green and blue, for pixels from 0 to 1; None leaves them from 0 to 1.
-        dtype: torch.uint8 (without `mean_std`), torch.float32 or torch.bfloat16.
+    `mean_std` is for pixels from 0 to 1; None leaves them so.
     """
 
     def __init__(self, mean_std: tuple[Triple, Triple] | None, dtype: torch.dtype) -> None:
@@ -71,12 +61,9 @@ class Normalizer:
         self._constants = self._scale.numpy(), self._shift.numpy()
 
     def write(self, image: Tensor, out: Tensor) -> None:
-        """Write an image into a batch.
+        """Write an image into a batch: uint8 [3, h, w] to the same of `dtype`, of any strides.
 
-        Args:
-            image: uint8 [3, h, w], of any strides; fastest with the pixels of a row contiguous.
-            out: [3, h, w] of `dtype`, of any strides, overwritten; fastest with the values of a row
-                and channel contiguous.
+        Fastest with the pixels of a row contiguous, and in `out` the values of a row and channel.
         """
         assert image.shape == out.shape
         assert out.dtype == self.dtype
@@ -94,9 +81,7 @@ class Normalizer:
     def write_planes(self, values: Tensor, out: Tensor) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
 
-        Args:
-            values: uint8 [n, 3, ...], contiguous.
-            out: of `dtype`, of the same shape, of any strides.
+        `values` are uint8 [n, 3, ...], contiguous; `out` is of the same shape, of any strides.
         """
         assert values.shape == out.shape
         kernel = KERNEL.module
@@ -117,14 +102,9 @@ class Normalizer:
     def gather(
         self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
     ) -> bool:
-        """Write many images at once, as `write_planes` does each of them, if a kernel can.
+        """Write many images at once, as `write_planes` does; return False if no kernel can.
 
-        Args:
-            moves: images of each buffer: of [3, h, w], or of [h, w, 3] if `interleaved`.
-            out: [N, 3, h, w] of `dtype`.
-
-        Returns:
-            False if no kernel can: nothing was written.
+        Images are [3, h, w], or [h, w, 3] if `interleaved`; `out` is [N, 3, h, w] of `dtype`.
         """
         kernel = KERNEL.module
         if not out.is_contiguous() or self.dtype == torch.bfloat16:

@@ -33,10 +33,6 @@ def count_pages(data: Encoded, info: ImageInfo) -> int:
 
     Files of one image are told by their first bytes where the format allows it, and no pixel is
     decoded.
-
-    Args:
-        data: the image file.
-        info: from `probe(data)`.
     """
     if not _may_have_several(data, info.format):
         return 1
@@ -54,14 +50,8 @@ def encode_pages(
 ) -> Iterator[tuple[bytes, ImageInfo]]:
     """Yield each page encoded anew, as PNG unless `options` want another format.
 
-    Args:
-        data: an image file of several pages.
-        info: from `probe(data)`.
-        options: size and format of what is encoded.
-        max_pixels: most pixels of all pages together.
-
-    Raises:
-        DecodeError: a page is damaged, or there are too many pixels or pages.
+    Raises `DecodeError` if a page is damaged, or there are too many pages, or pixels of all
+    together.
     """
     try:
         with _open(data, info) as image:

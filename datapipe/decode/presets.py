@@ -69,11 +69,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset_options(name: str) -> dict[str, Any]:
-    """Return the options of the preset of this name.
-
-    Raises:
-        PlanError: there is no such preset.
-    """
+    """Return the options of the preset of this name; raise `PlanError` if there is none."""
     if name not in PRESETS:
         raise PlanError(
             f"preset {name!r} is not one of {', '.join(map(repr, PRESETS))}; give the options "

@@ -36,16 +36,11 @@ _AT_ONCE = 1 << 28  # bytes of float32 pixels that are resized at once
 
 
 def resize(image: Tensor, height: int, width: int, filter: Filter = "bilinear") -> Tensor:
-    """Resize an image, antialiased if it becomes smaller.
+    """Resize an image, antialiased if it becomes smaller: uint8 [3, h, w] to [3, height, width].
 
-    Args:
-        image: uint8 [3, h, w], of any strides; fastest with interleaved, contiguous pixels.
-        height, width: in pixels, at least 1.
-        filter: "lanczos" is done by Pillow with torch before 2.13, which takes seven times as long.
-
-    Returns:
-        uint8 [3, height, width], a view of interleaved pixels; or the image itself, if it has this
-        size already.
+    Strides may be any; interleaved, contiguous pixels are fastest, and the result is a view of
+    such; or the image itself, if it has this size. "lanczos" is Pillow's with torch before 2.13,
+    and takes seven times as long there.
     """
     if image.shape[1:] == (height, width):
         return image
@@ -72,16 +67,7 @@ def _interleaved(image: Tensor) -> Tensor:
 
 
 def resize_by_products(images: Tensor, height: int, width: int, filter: Product) -> Tensor:
-    """Resize images of one size on the device they are on.
-
-    Args:
-        images: uint8 [N, 3, h, w].
-        height, width: in pixels, at least 1.
-        filter: "bilinear" or "bicubic".
-
-    Returns:
-        uint8 [N, 3, height, width].
-    """
+    """Resize images of one size where they are: uint8 [N, 3, h, w] to [N, 3, height, width]."""
     device, (*_, old_height, old_width) = images.device, images.shape
     out = torch.empty((len(images), 3, height, width), dtype=torch.uint8, device=device)
     down, rest_down = _exact(_weights(old_height, height, filter, device))

@@ -23,6 +23,7 @@ from datapipe.decode.image import (
     decode_jpeg,
     flatten,
     orient,
+    scaling,
     with_pillow,
 )
 from datapipe.errors import DecodeError, PackError
@@ -44,22 +45,13 @@ _KEPT = ("jpg", "png", "webp")
 
 @dataclass(frozen=True, kw_only=True)
 class ShrinkOptions:
-    """Options of images that are made smaller.
+    """Options of images that are made smaller; PackError if a value is impossible."""
 
-    Attributes:
-        max_side: most pixels of the longer side; longer images are scaled down, none is scaled up.
-        quality: 1 to 100, of the JPEG and lossy WebP that are written; None is 90 for JPEG and 87
-            for WebP. Given, it is also the most that JPEGs keep: finer ones are encoded anew.
-        image_format: "jpg" or "webp" for all images; "keep" leaves JPEG, PNG and WebP what they
-            are, while images of other formats that have to be scaled become PNG.
-
-    Raises:
-        PackError: a value is not one of these.
-    """
-
-    max_side: Count | None = None
+    max_side: Count | None = None  # most pixels of the longer side; none is scaled up
+    # of the JPEG and lossy WebP that are written: None is 90 and 87. Given, it is also the
+    # most that JPEGs keep: finer ones are encoded anew.
     quality: Quality | None = None
-    image_format: ImageFormat = "keep"
+    image_format: ImageFormat = "keep"  # JPEG, PNG and WebP; others that are scaled become PNG
 
     def __post_init__(self) -> None:
         check_fields(self, PackError)
@@ -76,16 +68,8 @@ def shrink(
     """Return the image as `options` want it, or None if it stays as it is, byte for byte.
 
     An image that is encoded again was decoded fully: it needs no further check. Of one that stays
-    only the header was read. Equal input and library versions give equal bytes.
-
-    Args:
-        data: the encoded image.
-        info: from `probe(data)`.
-        options: size, format and quality.
-        max_pixels: an image with more is refused.
-
-    Raises:
-        DecodeError: see `decode_rgb`; or the image is too long for the format it should get.
+    only the header was read. Equal input and library versions give equal bytes. Raises
+    `DecodeError` as `decode_rgb` does, or if the image is too long for the format it should get.
     """
     check_size(info, max_pixels)
     size = _fit(info.upright, options.max_side)
@@ -107,14 +91,9 @@ def encode_anew(
 ) -> tuple[bytes, ImageInfo]:
     """Encode an upright image again, as small as `options` want it.
 
-    Args:
-        image: any that Pillow loads. Modes that PNG holds without loss stay, with transparency.
-        kind: "png" or "jpg", for options that keep formats.
-        options: size, format and quality.
-        quality: of JPEG, if `options` give none; None is the default one.
-
-    Raises:
-        DecodeError: see `flatten`; or the image is too long for the format.
+    `kind` is "png" or "jpg", for options that keep formats, and `quality` is of JPEG if they give
+    none. Modes that PNG holds without loss stay, with transparency. Raises `DecodeError` as
+    `flatten` does, or if the image is too long for the format.
     """
     kind = kind if options.image_format == "keep" else options.image_format
     size = _fit(image.size, options.max_side)
@@ -131,11 +110,7 @@ def encode_anew(
 
 
 def _check_sides(size: tuple[int, int], kind: str) -> None:
-    """Refuse a size that a format cannot hold.
-
-    Raises:
-        DecodeError: a side is too long.
-    """
+    """Raise `DecodeError` for a size that a format cannot hold."""
     if max(size) > _LONGEST.get(kind, max(size)):
         raise DecodeError(
             f"{size[0]}x{size[1]} pixels do not fit into {kind}, whose sides have at most "
@@ -207,18 +182,13 @@ def _stored_pixels(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> tup
     """
     if info.components in (1, 3):
         grey = info.components == 1 and info.scalable  # lossless grey is refused by decode_rgb
-        factor = _factor(info, size) if info.scalable else 1
+        factor = 1
+        if info.scalable and max(size) >= 8:
+            factor = scaling((info.width, info.height), (2 * size[0], 2 * size[1]))
         pixels = decode_jpeg(data, info, colorspace="GRAY" if grey else "RGB", factor=factor)
         if pixels is not None:
             return (pixels[..., 0] if grey else pixels), factor
     return with_pillow(data, _flat_pixels), 1
-
-
-def _factor(info: ImageInfo, size: tuple[int, int]) -> int:
-    if max(size) < 8:
-        return 1  # libjpeg is told sides, not factors, and of few pixels several give the same
-    most = min(info.width // size[0], info.height // size[1]) // 2
-    return next((factor for factor in (8, 4, 2) if factor <= most), 1)
 
 
 def _flat_pixels(image: Image.Image) -> UInt8:

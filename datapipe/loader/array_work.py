@@ -19,12 +19,9 @@ def work_on(
 ) -> Work:
     """Return the work that there is on a dataset: images of arrays are only normalised.
 
-    Args:
-        own: `ImageSpec` of each part of the dataset; None where it has that of `work`.
-        image_given: whether a person gave the `ImageSpec` of `work`; else it is that of the arrays.
-
-    Raises:
-        PlanError: the work cannot be done on arrays, or they hold other images.
+    `own` is the `ImageSpec` of each part, None where it has that of `work`, which is that of the
+    arrays unless `image_given`. Raises `PlanError` if the work cannot be done on arrays, or they
+    hold other images.
     """
     if any(own) and work.decoder == "auto":
         work = replace(work, decoder="cpu")  # DALI makes images of one kind
@@ -54,11 +51,7 @@ def work_on(
 
 
 def _check(part: DatasetPart, form: Mapping[str, Any], work: Work, image: ImageSpec) -> None:
-    """Refuse work that cannot be done on the images of a dataset, `form` says what they are.
-
-    Raises:
-        PlanError: it cannot.
-    """
+    """Raise `PlanError` for work that cannot be done on images that are stored in `form`."""
     if part.counts.images and not form:
         raise PlanError(
             f"the arrays hold no images, and their samples have {part.counts.images:,}; "
@@ -85,11 +78,7 @@ def _check(part: DatasetPart, form: Mapping[str, Any], work: Work, image: ImageS
 
 
 def _check_alike(forms: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse datasets, by name, that store images in different forms.
-
-    Raises:
-        PlanError: two forms differ.
-    """
+    """Raise `PlanError` if datasets, by name, store images in different forms."""
     first = next(iter(forms), "")
     for name, form in forms.items():
         if different := _differences(forms[first], form, f"of {first}", f"of {name}"):

@@ -14,11 +14,7 @@ class BatchesByIndex:
     """Batches that a `DataLoader(loader, batch_size=None)` takes one after the other.
 
     Index 0 begins an iteration. `StopIteration` ends that of the `DataLoader`, if the loader was
-    resumed and has fewer batches left than its length.
-
-    Args:
-        loader: the loader.
-        at_end: returns whether the batch that was yielded last is the last of the run.
+    resumed and has fewer batches left than its length: `at_end` says if the last batch was yielded.
     """
 
     def __init__(self, loader: Iterable[Any], at_end: Callable[[], bool]) -> None:
@@ -28,11 +24,7 @@ class BatchesByIndex:
         self._next = 0
 
     def take(self, index: object) -> Any:
-        """Return the next batch.
-
-        Raises:
-            DatapipeError: another batch is asked for, or from a worker of a `DataLoader`.
-        """
+        """Return the next batch; raise `DatapipeError` for another, or in a worker process."""
         worker = get_worker_info()
         if worker is not None:
             raise DatapipeError(
@@ -61,11 +53,7 @@ class BatchesByIndex:
 
 
 def refuse_batches() -> None:
-    """Refuse to be batched again.
-
-    Raises:
-        DatapipeError: always.
-    """
+    """Raise `DatapipeError`: batches are not batched again."""
     raise DatapipeError(
         "this loader makes whole batches, and a DataLoader with a batch_size would put batches "
         "into batches; iterate over the loader itself, give DataLoader(loader, batch_size=None), "

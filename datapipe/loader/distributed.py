@@ -29,16 +29,14 @@ def resolve_ranks(
 ) -> tuple[int, int]:
     """Return (rank, world size): as given, or of a mesh, the process group or torchrun, or (0, 1).
 
-    Args:
-        rank, world_size: both or none.
-        mesh: its dimensions that carry data are flattened in their order. Model-parallel ones
-            (tensor, context, pipeline, ...) are left out, so that such peers take the same share. A
-            mesh with one dimension, or without names, is taken whole.
+    Of a mesh, dimensions that carry data are flattened in their order. Model-parallel ones (tensor,
+    context, pipeline, ...) are left out, so that such peers take the same share. A mesh with one
+    dimension, or without names, is taken whole.
 
     Raises:
-        PlanError: only one of rank and world size is given, or a mesh beside them; it is unclear
-            which dimensions of the mesh carry data; this process is not in the mesh; the
-            environment has no numbers.
+        PlanError: only one of rank and world size is given, or a mesh in addition to them; it is
+            unclear which dimensions carry data; this process is not in the mesh; the environment
+            has no numbers.
     """
     if mesh is not None:
         if rank is not None or world_size is not None:
@@ -122,13 +120,10 @@ def _from_environment() -> tuple[int, int]:
 
 
 def check_ranks_hold(rank: int, world_size: int) -> None:
-    """Raise if a process group has been made with other ranks than `resolve_ranks` returned.
+    """Raise `PlanError` if a process group has other ranks than `resolve_ranks` returned.
 
     Without it, every rank of a loader that was made before its process group would see every
     sample. No collective call.
-
-    Raises:
-        PlanError: there is a process group with other numbers.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return
@@ -141,18 +136,12 @@ def check_ranks_hold(rank: int, world_size: int) -> None:
 
 
 def check_agreement(digest: str, mesh: DeviceMesh | None = None) -> None:
-    """Compare a digest of dataset and options with all ranks of the process group.
+    """Raise `PlanError` on every rank of the process group if any of them has another digest.
 
     A collective call; it does nothing outside of a process group. Ranks that disagree would each
-    follow a plan of their own, and see some samples twice and others never.
-
-    Args:
-        digest: at least 15 hexadecimal digits.
-        mesh: compare only with its ranks, since others may make no loader. A slice compares along
-            its own dimensions, so give the whole mesh to include tensor-parallel peers.
-
-    Raises:
-        PlanError: on every rank, if any of them has another digest.
+    follow a plan of their own, and see some samples twice and others never. Of a mesh only its
+    ranks are compared, since others may make no loader. A slice compares along its own dimensions,
+    so give the whole mesh to include tensor-parallel peers.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return

@@ -30,29 +30,18 @@ _TOGETHER, _TOGETHER_ON_GPU = 64, 256
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePath:
-    """Decoder and device of the images.
-
-    Attributes:
-        work: that was asked for.
-        made: images that the workers or DALI make; None if images are left out.
-        decoder: DALI; None for the CPU kernels.
-        prefetcher: copies batches to a device; None if they stay.
-    """
+    """Decoder and device of the images."""
 
     work: Work
-    made: ImageSpec | None
-    decoder: DaliDecoder | None
-    prefetcher: DevicePrefetcher | None
+    made: ImageSpec | None  # by the workers or DALI; None if images are left out
+    decoder: DaliDecoder | None  # None for the CPU kernels
+    prefetcher: DevicePrefetcher | None  # None if batches stay
 
     def transform(self, own: ImageSpec | None = None) -> ImageTransform | None:
         """Return the transform of images in the workers; None if images are left out.
 
-        Args:
-            own: images of a dataset of a mixture; None for those of the loader.
-
-        Raises:
-            PlanError: DALI, a cache on the device or the device itself work on all images alike,
-                and these are others; or as `check_rows`.
+        `own` are images of a dataset of a mixture; None for those of the loader. Raises `PlanError`
+        if these are others, and DALI, a cache on the device or the device itself work on all alike.
         """
         here, made = self.work.image, self.made
         if own is not None and here is not None and own != here:
@@ -88,12 +77,7 @@ class ImagePath:
 
 
 def choose_path(work: Work, options: LoaderOptions) -> ImagePath:
-    """Choose the decoder of the images and the device that normalises them.
-
-    Raises:
-        PlanError: DALI is asked for, and is not installed or cannot do this; or there is no such
-            device.
-    """
+    """Choose the images' decoder and the device that normalises them, or raise `PlanError`."""
     spec, given = work.image, work.device.device
     device = None if given is None else resolve_device(given)
     gpu = device if device is not None and device.type == "cuda" else None
@@ -114,11 +98,7 @@ def choose_path(work: Work, options: LoaderOptions) -> ImagePath:
 
 
 def _start_dali(work: Work, options: LoaderOptions, gpu: torch.device | None) -> DaliDecoder | None:
-    """Start DALI if it is asked for, and with "auto" on a GPU if it can do the work.
-
-    Raises:
-        PlanError: it is asked for, and is not installed or cannot do this.
-    """
+    """Start DALI if it is asked for, and with "auto" on a GPU if it can do the work."""
     asked, image = work.asks_for_dali, work.image
     # DALI decodes, fits and normalises at once, so there is nothing to keep on the device.
     if not asked and (work.decoder == "cpu" or gpu is None or work.keeps_on_device or not image):

@@ -23,34 +23,20 @@ T = TypeVar("T")
 
 
 class LoaderIterator(Iterator[Batch]):
-    """Iterator over the batches of a run, or over the rest of it.
-
-    Args:
-        check_process: called before each batch; it raises in a child that was forked.
-        on_batch: called with the job of each batch before it is yielded.
-        on_end: called once there are no more batches.
-        prefetcher: of batches to a device; None if they stay.
-        device_cache: of images on the device; None for none.
-        meter: of the caller's time; None for none.
-        pairs: samples are preference pairs, whose images come twice.
-        has_workers: if an interrupt only ends waiting for them, so that inner frames tell nothing.
-
-    Attributes:
-        closed: True if it yields nothing any more.
-    """
+    """Iterator over the batches of a run, or over the rest of it."""
 
     def __init__(
         self,
         executor: Executor,
         *,
-        check_process: Callable[[], None],
-        on_batch: Callable[[FinishedJob], None],
-        on_end: Callable[[], None],
-        prefetcher: DevicePrefetcher | None,
+        check_process: Callable[[], None],  # before each batch; raises in a child that was forked
+        on_batch: Callable[[FinishedJob], None],  # called before each is yielded
+        on_end: Callable[[], None],  # called once there are no more batches
+        prefetcher: DevicePrefetcher | None,  # None if batches stay on the host
         device_cache: DeviceCache | None,
         meter: Meter | None,
-        pairs: bool,
-        has_workers: bool,
+        pairs: bool,  # samples are preference pairs, whose images come twice
+        has_workers: bool,  # an interrupt only ends waiting for them, so inner frames tell nothing
     ) -> None:
         self._executor = executor
         self._check_process = check_process
@@ -63,7 +49,7 @@ class LoaderIterator(Iterator[Batch]):
         self._has_workers = has_workers
         # Batches that are being copied to the device; the last may be what ended them.
         self._sent: deque[tuple[FinishedJob, Sent] | Exception] = deque()
-        self.closed = False
+        self.closed = False  # it yields nothing any more
         self._exhausted = False
         self._busy = threading.Lock()
 

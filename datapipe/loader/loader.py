@@ -346,11 +346,7 @@ class Loader:
         self._resumes = self._finished = False
 
     def _check_process(self) -> None:
-        """Refuse to continue in a child that was forked.
-
-        Raises:
-            DatapipeError: the loader was made in the process that this one was forked from.
-        """
+        """Raise `DatapipeError` in a child that was forked from the loader's process."""
         if os.getpid() != self._process:
             raise DatapipeError(
                 f"this loader was made before a fork, in process {self._process}, which has its "
@@ -358,11 +354,7 @@ class Loader:
             )
 
     def _count(self, job: FinishedJob) -> None:
-        """Count a batch that is about to be yielded.
-
-        Raises:
-            DatapipeError: more samples were skipped than `max_skipped`.
-        """
+        """Count a batch that is about to be yielded; refuse more skips than `max_skipped`."""
         if not self._checked_fields:
             self._checked_fields = True
             job.warn_of_absent_fields()

@@ -13,33 +13,20 @@ from datapipe.plan.summary import DatasetSums
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlan:
-    """Figures of one dataset of a mixture, or of several together.
-
-    Attributes:
-        groups: names of the groups that it is in, outermost first.
-        dataset_samples: all of them.
-        samples: those that take part.
-        asked: samples of the epoch that weights or repeats ask for.
-        drawn: samples of the epoch as planned, without those of a dropped last step.
-        tokens, images: of these; None if no tokens were counted.
-        slots: for tokens in padded batches, padding included; None for packs.
-        run_drawn: samples of all epochs of the run.
-        run_tokens: tokens of these, from the mean of the dataset.
-        left_out: samples that take no part.
-    """
+    """Figures of one dataset of a mixture, or of several together."""
 
     name: str
-    groups: tuple[str, ...]
-    dataset_samples: int
-    samples: int
-    asked: float
-    drawn: int
-    tokens: int | None
+    groups: tuple[str, ...]  # that it is in, outermost first
+    dataset_samples: int  # all of them
+    samples: int  # those that take part
+    asked: float  # samples of the epoch that weights or repeats ask for
+    drawn: int  # samples of the epoch as planned, without those of a dropped last step
+    tokens: int | None  # of these, like `images`; None if no tokens were counted
     images: int | None
-    slots: int | None
-    run_drawn: int
-    run_tokens: int | None
-    left_out: LeftOut
+    slots: int | None  # for tokens in padded batches, padding included; None for packs
+    run_drawn: int  # samples of all epochs of the run
+    run_tokens: int | None  # of these, from the mean of the dataset
+    left_out: LeftOut  # samples that take no part
 
     @property
     def passes(self) -> float:
@@ -66,35 +53,22 @@ class DatasetPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Stretch of a run in which the shares stay, or change linearly.
+    """Stretch of a run in which the shares stay, or change linearly."""
 
-    Attributes:
-        start: samples of the run before it.
-        epoch: in which it begins; None if that was planned with another mixture.
-        step: of the epoch, in which it begins; None if that has to be planned to know it.
-        first, last: share of each dataset in the samples, at the begin and at the end.
-    """
-
-    start: int
-    epoch: int | None
-    step: int | None
-    first: dict[str, float]
+    start: int  # samples of the run before it
+    epoch: int | None  # in which it begins; None if that was planned with another mixture
+    step: int | None  # of the epoch, in which it begins; None if that has to be planned to know it
+    first: dict[str, float]  # share of each dataset in the samples, at the begin; `last` at the end
     last: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePlan:
-    """Figures of the datasets of a mixture.
+    """Figures of the datasets of a mixture."""
 
-    Attributes:
-        epochs: of the run.
-        datasets: in the order of the mixture.
-        phases: of the schedule, in order; one if the shares never change.
-    """
-
-    epochs: int
-    datasets: tuple[DatasetPlan, ...]
-    phases: tuple[Phase, ...]
+    epochs: int  # of the run
+    datasets: tuple[DatasetPlan, ...]  # in the order of the mixture
+    phases: tuple[Phase, ...]  # of the schedule, in order; one if the shares never change
 
     @property
     def total(self) -> DatasetPlan:
@@ -142,12 +116,7 @@ def plan_datasets(
     epoch: int,
     run: int,
 ) -> tuple[DatasetPlan, ...]:
-    """Return the figures of each dataset.
-
-    Args:
-        sums, left_out: of each, in an epoch.
-        run: epochs of the run.
-    """
+    """Return the figures of each dataset, from its sums in an epoch, for a run of `run` epochs."""
     asked = origin.asked(epoch)
     counts = [origin.counts(number) for number in range(origin.legs.epoch, run)]
     found = []
@@ -175,11 +144,9 @@ def plan_datasets(
 
 
 def find_phases(origin: Origin, *, share: int | None, steps: dict[int, int]) -> tuple[Phase, ...]:
-    """Return the phases of a run.
+    """Return the phases of a run; `steps` are known from planning, by the draw of the run.
 
-    Args:
-        share: samples of a step over all ranks; None if steps have different numbers of them.
-        steps: step of its epoch, by the draw of the run; where it is known from planning.
+    `share` is the number of samples of a step over all ranks; None if it varies.
     """
     found = []
     for start, first, last in segments(origin):

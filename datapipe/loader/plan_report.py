@@ -28,26 +28,17 @@ from datapipe.progress import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class PlanReport:
-    """Figures of an epoch of a loader.
-
-    Attributes:
-        dataset_samples: of the whole dataset.
-        last_samples: samples of the last step, if `drop_last` drops it.
-        lengths: samples that are too long or left out.
-        seconds: that planning took.
-        first_seconds: until the first step was known.
-        mixture: figures of each dataset; None if the loader's data are no mixture.
-    """
+    """Figures of an epoch of a loader."""
 
     epoch: int
     world_size: int
-    dataset_samples: int
-    last_samples: int
-    lengths: Lengths
+    dataset_samples: int  # of the whole dataset
+    last_samples: int  # of the last step, if `drop_last` drops it
+    lengths: Lengths  # samples that are too long or left out
     summary: PlanSummary
-    seconds: float
-    first_seconds: float
-    mixture: MixturePlan | None
+    seconds: float  # that planning took
+    first_seconds: float  # until the first step was known
+    mixture: MixturePlan | None  # None if the loader's data are no mixture
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures in one level for JSON; the histogram is a list."""
@@ -75,16 +66,10 @@ class PlanReport:
 
 
 def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
-    """Plan an epoch of a loader, and add it up.
+    """Plan an epoch of a loader, by default its current one, and add it up.
 
-    Samples that `exclude=` leaves out are counted as if they took part.
-
-    Args:
-        loader: with the plan; its state does not change.
-        epoch: by default the loader's current one.
-
-    Raises:
-        PlanError: the epoch has no step.
+    The loader's state does not change. Samples that `exclude=` leaves out are counted as if they
+    took part. Raises `PlanError` if the epoch has no step.
     """
     epoch = loader.epoch if epoch is None else epoch
     options, schedule = loader.options, loader.components().schedule
@@ -142,12 +127,7 @@ def _lengths_of(part: MixturePart, plan: PlanOptions) -> Lengths:
 
 
 class _Planning:
-    """Steps of an epoch while they are planned: the time that takes, and the phases they begin.
-
-    Attributes:
-        seconds, first: to plan all steps, and until the first was known.
-        phases: step in which each phase begins, by its first draw of the run.
-    """
+    """Steps of an epoch while they are planned: the time that takes, and the phases they begin."""
 
     def __init__(self) -> None:
         self.seconds = self.first = 0.0

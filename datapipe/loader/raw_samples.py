@@ -19,15 +19,7 @@ from datapipe.store.open import open_store
 
 
 class RawSamples:
-    """Reader of whole samples, for one thread in any process.
-
-    Args:
-        dataset: in shards.
-        verify: compare every member with its checksum.
-
-    Raises:
-        PlanError: some of the samples are in arrays.
-    """
+    """Reader of whole samples, for one thread in any process; `PlanError` for samples in arrays."""
 
     def __init__(self, dataset: Dataset, *, verify: bool) -> None:
         for part in dataset.parts:
@@ -41,11 +33,9 @@ class RawSamples:
         self._process = os.getpid()
 
     def read(self, samples: Int64) -> Iterator[dict[str, Any]]:
-        """Yield samples, given their numbers: int64 [n].
+        """Yield samples, given their numbers, int64 [n].
 
-        Raises:
-            DecodeError: a member is not the one that was indexed.
-            StoreError: a shard cannot be read.
+        Raises `DecodeError` for a member that is not as indexed, `StoreError` for a shard.
         """
         store, columns = self._open(), self._dataset.columns
         shards = columns.shards(samples).tolist()

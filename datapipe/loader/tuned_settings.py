@@ -35,18 +35,12 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """Settings that a sweep found.
-
-    Attributes:
-        num_workers, prefetch_factor: of the loader; the latter is None without workers.
-        rate: batches a second.
-        step_time: seconds of a training step that they suffice for; None for the highest rate.
-    """
+    """Settings that a sweep found."""
 
     num_workers: int
-    prefetch_factor: int | None
-    rate: float
-    step_time: float | None = None
+    prefetch_factor: int | None  # None without workers
+    rate: float  # batches a second
+    step_time: float | None = None  # seconds of a step that they suffice for; None: highest rate
 
 
 def given_or(value: int | Auto | None, default: int) -> int:
@@ -57,9 +51,7 @@ def given_or(value: int | Auto | None, default: int) -> int:
 def tuning_key(fingerprint: str, work: Mapping[str, Any]) -> str:
     """Return a digest of this machine, a dataset and the work on it: hexadecimal, 32 digits.
 
-    Args:
-        fingerprint: of the dataset's content.
-        work: options that change the work on a batch, by name. Functions count by their name.
+    `work` has options that change the work on a batch, by name. Functions count by their name.
     """
     named = {name: _named(value) for name, value in work.items()}
     content = json.dumps([VERSION, machine(), fingerprint, named], sort_keys=True)
@@ -67,11 +59,7 @@ def tuning_key(fingerprint: str, work: Mapping[str, Any]) -> str:
 
 
 def keep(key: str, tuned: Tuned) -> Path:
-    """Keep settings in place of earlier ones. Return the file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Keep settings in place of earlier ones, and return the file, or raise `OSError`."""
     path = _file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = seal({"version": VERSION, "key": key, "tuned": asdict(tuned)}, indent=1) + "\n"
@@ -116,10 +104,7 @@ def with_tuned(
 ) -> LoaderOptions:
     """Return the options with kept settings in place of "auto"; defaults stay if there are none.
 
-    Args:
-        options: with defaults in place of "auto".
-        find_key: returns the key of machine, dataset and work.
-        num_workers, prefetch_factor: as they were given.
+    `options` have defaults in place of "auto", and the other arguments are as they were given.
     """
     if "auto" not in (num_workers, prefetch_factor):
         return options

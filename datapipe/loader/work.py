@@ -23,14 +23,7 @@ DecoderName = Literal["auto", "cpu", "dali"]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Arguments of `make_loader` about the work on each sample.
-
-    Attributes:
-        cache: None if no samples are kept.
-        static_shapes: whether packs have constant shapes.
-        batch: shapes of padded batches.
-        for_model: whether options came from a model of Hugging Face.
-    """
+    """Arguments of `make_loader` about the work on each sample."""
 
     image: ImageSpec | None
     text: TextSpec | None
@@ -39,9 +32,9 @@ class Work:
     decoder: DecoderName | DaliOptions
     device: DeviceSpec
     cache: CacheSpec | None
-    static_shapes: bool
-    batch: BatchSpec
-    for_model: bool = False
+    static_shapes: bool  # packs have constant shapes
+    batch: BatchSpec  # shapes of padded batches
+    for_model: bool = False  # options came from a model of Hugging Face
 
     @property
     def asks_for_dali(self) -> bool:
@@ -54,11 +47,7 @@ class Work:
         return self.cache is not None and self.cache.device is not None
 
     def check(self, meta: Sequence[str], *, train_tokens: bool) -> None:
-        """Refuse options about images or tokens if there are none.
-
-        Raises:
-            PlanError: there is such an option; or as `check_rows`.
-        """
+        """Raise `PlanError` for options about images or tokens if there are none."""
         check_rows(self.batch, self.image)
         if GEOMETRY in meta and self.image is None:
             raise PlanError(f"{GEOMETRY} in meta is about images; give image=ImageSpec(...)")
@@ -85,11 +74,7 @@ class Work:
 
 
 def check_rows(batch: BatchSpec, image: ImageSpec | None) -> None:
-    """Refuse a constant number of rows of `pixel_values` where there is none.
-
-    Raises:
-        PlanError: images are left out, or differ in size.
-    """
+    """Raise `PlanError` for a constant number of rows if images are left out, or differ in size."""
     if batch.sample_rows is None:
         return
     name = "sample_patches" if batch.sample_images is None else "sample_images"

@@ -33,17 +33,11 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteOptions:
-    """Options of reads from a folder.
+    """Options of reads from a folder."""
 
-    Attributes:
-        concurrency: requests at a time.
-        retry: attempts and pauses.
-        storage_options: for fsspec: credentials, endpoints.
-    """
-
-    concurrency: int = 64
+    concurrency: int = 64  # requests at a time
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict)  # credentials, endpoints
 
 
 def is_remote(path: object) -> TypeGuard[str]:
@@ -52,16 +46,10 @@ def is_remote(path: object) -> TypeGuard[str]:
 
 
 class RemoteFolder:
-    """A reader of the files of one folder by name, for any thread.
+    """Reader of the files of one folder by name, for any thread.
 
-    Requests are made by one thread of fsspec's own, in the order in which they were begun.
-
-    Args:
-        url: of the folder.
-        options: how it is read.
-
-    Raises:
-        PlanError: nothing that is installed knows such URLs.
+    Requests are made by one thread of fsspec's own, in the order in which they were begun. Raises
+    `PlanError` if nothing that is installed knows such URLs.
     """
 
     def __init__(self, url: str, options: RemoteOptions = RemoteOptions()) -> None:
@@ -86,11 +74,7 @@ class RemoteFolder:
         return f"{self.url}/{name}"
 
     def read(self, name: str) -> bytes:
-        """Read a whole file.
-
-        Raises:
-            StoreError: it cannot be read; `FileNotFoundError` is its cause where it is not there.
-        """
+        """Read a whole file; a `StoreError` has the cause `FileNotFoundError` if it is missing."""
         return self._begin(self._read_part(name, None)).result()
 
     def begin(self, name: str, start: int, stop: int) -> Future[bytes]:
@@ -140,8 +124,7 @@ class RemoteFolder:
     ) -> T:
         """Await what `ask` returns, as often as the policy says.
 
-        Raises:
-            StoreError: the last attempt failed; it names URL, bytes, the reason and the attempt.
+        The `StoreError` of the last attempt names URL, bytes, the reason and the attempt.
         """
         retry, attempt = self.options.retry, 0
         while True:

@@ -21,17 +21,12 @@ class RetryPolicy:
     Pauses double from attempt to attempt, and each is drawn between nothing and that: clients that
     failed together must not come back together. Source: M. Brooker, "Exponential Backoff And
     Jitter", AWS Architecture Blog 2015 ("full jitter").
-
-    Attributes:
-        attempts: at most, at least 1.
-        first_pause, longest_pause: seconds before the second attempt, and before any, at most.
-        timeout: seconds that one attempt may take.
     """
 
-    attempts: int = 6
-    first_pause: float = 0.5
-    longest_pause: float = 20.0
-    timeout: float = 60.0
+    attempts: int = 6  # at least 1
+    first_pause: float = 0.5  # seconds before the second attempt, at most
+    longest_pause: float = 20.0  # seconds before any attempt, at most
+    timeout: float = 60.0  # seconds that one attempt may take
 
     def pause(self, attempt: int, draw: random.Random) -> float:
         """Return the seconds to wait after the `attempt`-th attempt (from 1) failed."""

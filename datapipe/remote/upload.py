@@ -18,12 +18,9 @@ _SLOWEST = 250_000  # bytes a second; what takes longer is taken for a connectio
 
 
 class RemoteTarget(RemoteFolder):
-    """A folder elsewhere that files are sent to, for any thread.
+    """Folder elsewhere that files are sent to, for any thread; `PlanError` for unknown URLs.
 
     Coroutines run in fsspec's own thread; begin them with `begin_task` from others.
-
-    Raises:
-        PlanError: nothing that is installed knows such URLs.
     """
 
     def __init__(self, url: str, options: RemoteOptions) -> None:
@@ -40,11 +37,7 @@ class RemoteTarget(RemoteFolder):
         return future
 
     def read_or_none(self, name: str) -> bytes | None:
-        """Return a whole file, or None where it is not there.
-
-        Raises:
-            StoreError: it cannot be known, or there is no such bucket.
-        """
+        """Return a whole file, None if it is not there; `StoreError` if that cannot be known."""
         try:
             return self.read(name)
         except StoreError as error:
@@ -57,11 +50,7 @@ class RemoteTarget(RemoteFolder):
             return None
 
     async def put(self, path: Path, name: str) -> None:
-        """Send a file, and check that as many bytes have arrived.
-
-        Raises:
-            StoreError: it cannot be sent; the message names URL, cause and attempt.
-        """
+        """Send a file, and check that as many bytes have arrived; else raise `StoreError`."""
         size = path.stat().st_size
 
         async def send() -> None:
@@ -75,19 +64,14 @@ class RemoteTarget(RemoteFolder):
             await self._attempt(name, send, extra_time=size / _SLOWEST, reason=_reason)
 
     async def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None where it is not there.
-
-        Raises:
-            StoreError: it cannot be known.
-        """
+        """Return the bytes of a file; None if it is not there, `StoreError` if unknown."""
         async with self._looking:
             return await self._attempt(name, lambda: self._look(name), reason=_reason)
 
     async def names(self) -> list[str]:
         """Return the names in the folder, sorted; none where it is missing or cannot be listed.
 
-        Raises:
-            StoreError: there is no answer.
+        Raises `StoreError` without an answer.
         """
 
         async def look() -> list[str]:

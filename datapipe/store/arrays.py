@@ -45,11 +45,7 @@ _REMEDY = "restore it, or convert the shards again into a new folder"
 
 
 class ArrayStore(Store):
-    """The texts of a dataset of arrays, as a `Store`; from any thread.
-
-    Args:
-        folder: where the arrays are.
-    """
+    """Texts of a dataset of arrays in a folder, as a `Store`; from any thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,15 +67,10 @@ class ArrayStore(Store):
 
 @dataclass(slots=True)
 class Advised:
-    """Images that the kernel was told to read; a `Fetch` without members of its own.
+    """Images that the kernel was told to read; a `Fetch` without members of its own."""
 
-    Attributes:
-        bytes: of these images, and of `rest`.
-        rest: members of other samples.
-    """
-
-    bytes: int
-    rest: Fetch | None = None
+    bytes: int  # of these images, and of `rest`
+    rest: Fetch | None = None  # members of other samples
 
     def contents(self, number: int) -> list[memoryview]:
         # Images are taken from the map.
@@ -87,18 +78,11 @@ class Advised:
 
 
 class ImageArray:
-    """The images of a dataset of arrays.
+    """Images of a dataset of arrays.
 
-    Args:
-        folder: where the arrays are.
-        height, width: of each image, in pixels.
-        files: those that are compared with checksums.
-
-    Attributes:
-        data: uint8 [I * height * width * 3], all values concatenated.
-        placements: float64 [I, 4], scale_x, scale_y, left and top of each: pixel (x, y) of the
-            original is at (x * scale_x + left, y * scale_y + top).
-        size: values of an image.
+    `data` are all values concatenated: uint8 [I * height * width * 3], `size` for each image.
+    `placements` are scale_x, scale_y, left and top of each, float64 [I, 4]: pixel (x, y) of the
+    original is at (x * scale_x + left, y * scale_y + top).
     """
 
     def __init__(self, folder: Path, height: int, width: int, files: CheckedFiles) -> None:
@@ -122,11 +106,7 @@ class ImageArray:
         return bool(crc32(values.data) == self._sums[image])
 
     def begin(self, images: Int64) -> int:
-        """Have the kernel read images before they are needed; return their bytes.
-
-        Args:
-            images: int64 [n], their numbers.
-        """
+        """Have the kernel read images, int64 [n], before they are needed; return their bytes."""
         with suppress(OSError), self._file() as file:  # the map outlives a file that is removed
             for image in np.unique(images).tolist():
                 os.posix_fadvise(file.fileno(), self._start(image), self.size, _WILL_NEED)
@@ -148,15 +128,10 @@ class ImageArray:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayDataset:
-    """An opened dataset of arrays.
-
-    Attributes:
-        texts: its texts.
-        images: its images; None if it has none, or they are left out.
-    """
+    """An opened dataset of arrays."""
 
     texts: ArrayStore
-    images: ImageArray | None
+    images: ImageArray | None  # None if it has none, or they are left out
 
 
 class TokenArrays:

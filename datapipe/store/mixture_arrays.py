@@ -20,14 +20,8 @@ from datapipe.store.mixture_store import MixtureStore
 class MixtureArrays:
     """Datasets of arrays in a mixture, each mapped when it is first needed.
 
-    Args:
-        parts: datasets of the mixture.
-        store: of its samples.
-        images: whether images are wanted.
-
-    Attributes:
-        image_edges: int64 [parts + 1], number of the first image of each part, and of all.
-        size: values of an image, of all datasets; 0 if they are not wanted.
+    `image_edges` is the number of the first image of each part, and of all, int64 [parts + 1].
+    `size` is the number of values of an image, of all datasets; 0 if images are not wanted.
     """
 
     def __init__(self, parts: Sequence[DatasetPart], store: MixtureStore, *, images: bool) -> None:
@@ -51,11 +45,7 @@ class MixtureArrays:
         return found
 
     def part(self, number: int) -> ArrayDataset:
-        """Return a dataset of arrays, by its number in the mixture.
-
-        Raises:
-            IndexMismatch: it has changed since the mixture was opened.
-        """
+        """Return a dataset of arrays, by its number; raise `IndexMismatch` if it has changed."""
         opened = self._opened.get(number)
         if opened is None:
             with self._lock:
@@ -65,12 +55,9 @@ class MixtureArrays:
         return opened
 
     def damaged_images(self, images: Int64) -> list[int]:
-        """Return the images that are not what was written, by their indices in `images`.
+        """Return the indices in `images`, int64 [n], of those that are not what was written.
 
         Each is compared once in a process.
-
-        Args:
-            images: int64 [n], their numbers in the mixture.
         """
         parts = (self.image_edges.searchsorted(images, side="right") - 1).tolist()
 
@@ -82,13 +69,9 @@ class MixtureArrays:
         return _damaged(images, self._good_images, is_whole)
 
     def damaged_texts(self, members: Int64, is_whole: Callable[[int], bool]) -> list[int]:
-        """Return the texts that are not what was written, by their indices in `members`.
+        """Return the indices in `members`, int64 [n], of texts that are not what was written.
 
-        Each is compared once in a process.
-
-        Args:
-            members: int64 [n], their numbers among the members of the mixture.
-            is_whole: compares a text with its checksum, by its index.
+        Each is compared once in a process, by `is_whole`, given its index.
         """
         return _damaged(members, self._good_texts, is_whole)
 

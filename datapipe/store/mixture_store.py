@@ -15,10 +15,8 @@ from datapipe.store.protocol import Fetch, Store
 class MixtureStore(Store):
     """Reader of the samples of several datasets, whose shards are numbered one after the other.
 
-    Args:
-        open_part: opens the store of a dataset, by its number; called when it is first needed.
-        shard_edges: int64 [datasets + 1], number of the first shard of each.
-        is_remote: whether reads gain from beginning early, by dataset.
+    `shard_edges` is the number of the first shard of each, int64 [datasets + 1]; `is_remote` says
+    if reads of it gain from beginning early. Stores are opened when they are first needed.
     """
 
     def __init__(

@@ -19,11 +19,7 @@ from datapipe.store.shards import ShardStore
 
 
 def open_store(dataset: Dataset) -> MixtureStore:
-    """Return the store of a dataset's samples.
-
-    Raises:
-        PlanError: arrays are behind a URL.
-    """
+    """Return the store of a dataset's samples; raise `PlanError` for arrays behind a URL."""
     for part in dataset.parts:
         if part.arrays is not None and part.is_remote:
             check_arrays_are_here(part.dataset())
@@ -35,23 +31,14 @@ def open_store(dataset: Dataset) -> MixtureStore:
 
 
 def open_arrays(dataset: Dataset, store: MixtureStore, *, images: bool) -> MixtureArrays | None:
-    """Return the datasets of arrays; None if all are shards.
-
-    Args:
-        store: of the dataset.
-        images: whether images are wanted.
-    """
+    """Return the datasets of arrays, with their images if wanted; None if all are shards."""
     if all(part.arrays is None for part in dataset.parts):
         return None
     return MixtureArrays(dataset.parts, store, images=images)
 
 
 def check_arrays_are_here(dataset: Dataset) -> None:
-    """Refuse arrays behind a URL.
-
-    Raises:
-        PlanError: the dataset is such arrays.
-    """
+    """Raise `PlanError` for arrays behind a URL."""
     if dataset.manifest.arrays is not None and isinstance(dataset.folder, RemoteFolder):
         raise PlanError(
             f"{dataset.folder} holds arrays, which are mapped and have to be here; copy them, or "

@@ -15,11 +15,7 @@ class Fetch(Protocol):
     bytes: int
 
     def contents(self, number: int) -> list[memoryview]:
-        """Wait for the members of one of the samples, by its number; return them as asked for.
-
-        Raises:
-            StoreError: they cannot be read.
-        """
+        """Wait for a sample's members, by its number, in the order asked for, or `StoreError`."""
         ...
 
 
@@ -31,11 +27,7 @@ class Store(Protocol):
         ...
 
     def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
-        """Return the bytes of members of one shard, in the order given.
-
-        Raises:
-            StoreError: the shard cannot be opened or read, or ends too early.
-        """
+        """Return the bytes of members of one shard, in the order given, or raise `StoreError`."""
         ...
 
     def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:

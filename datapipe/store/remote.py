@@ -72,18 +72,14 @@ class RemoteStore(Store):
 
 
 class RemoteFetch:
-    """Members of several samples on their way.
-
-    Attributes:
-        bytes: that are read.
-    """
+    """Members of several samples on their way."""
 
     def __init__(
         self,
         samples: Sequence[tuple[int, Sequence[Member]]],
         reads: Sequence[tuple[ByteSpan, Future[bytes]]],
     ) -> None:
-        self.bytes = sum(span.stop - span.start for span, _ in reads)
+        self.bytes = sum(span.stop - span.start for span, _ in reads)  # that are read
         self._samples = samples
         self._spans: dict[int, list[tuple[ByteSpan, Future[bytes]]]] = {}
         for span, future in reads:

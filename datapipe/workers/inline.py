@@ -14,9 +14,6 @@ R = TypeVar("R")
 class InlinePool(Generic[J, R]):
     """Pool that is the caller's thread.
 
-    Args:
-        work: makes the result of a job.
-
     Examples:
         >>> list(InlinePool(abs).run([3, -1]))
         [3, 1]

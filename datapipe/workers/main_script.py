@@ -27,11 +27,7 @@ class MainScript(NamedTuple):
 
 
 def main_script() -> MainScript:
-    """Return the script of this program.
-
-    Raises:
-        WorkerError: another process cannot import what it defines.
-    """
+    """Return the script of this program; `WorkerError` if another process cannot import from it."""
     main = sys.modules["__main__"]
     # What the script defines comes back with that name.
     sys.modules.setdefault(_AS, main)

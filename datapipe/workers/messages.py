@@ -55,11 +55,7 @@ class Message(NamedTuple):
 
 
 def message(kind: int, number: int, value: object, reducers: Reducers | None = None) -> Message:
-    """Return a message with the pickle of a value.
-
-    Raises:
-        Exception: as `pickle.dumps` does.
-    """
+    """Return a message with the pickle of a value, or raise as `pickle.dumps` does."""
     buffer = io.BytesIO()
     descriptors = dump(pickle.Pickler(buffer, protocol=5), value, reducers or {})
     return Message(kind, number, buffer.getvalue(), descriptors)
@@ -84,11 +80,7 @@ def _duplicate(index: int) -> Descriptor:
 
 
 def send(connection: socket.socket, message: Message) -> None:
-    """Send a message.
-
-    Raises:
-        OSError: the other side has gone.
-    """
+    """Send a message; raise `OSError` if the other side has gone."""
     content = memoryview(message.content)
     header = _HEADER.pack(len(content), message.number, len(message.descriptors), message.kind)
     sent = socket.send_fds(connection, [header, content], list(message.descriptors))
@@ -98,11 +90,7 @@ def send(connection: socket.socket, message: Message) -> None:
 
 
 def receive(connection: socket.socket) -> Message:
-    """Wait for a message.
-
-    Raises:
-        EOFError: the other side has gone.
-    """
+    """Wait for a message; raise `EOFError` if the other side has gone."""
     try:
         header, descriptors, _, _ = socket.recv_fds(
             connection, _HEADER.size, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC

@@ -26,21 +26,13 @@ READY, PRINTED, RESULT, LAST, DONE, FAILED = range(6)
 
 
 class SetUp(NamedTuple):
-    """State of the parent that a worker takes over.
+    """State of the parent that a worker takes over."""
 
-    Attributes:
-        folder: working directory; None if it is gone.
-        path: folders of modules.
-        arguments: of the command.
-        environment: variables.
-        script: to import; None if nothing of it is needed.
-    """
-
-    folder: str | None
-    path: list[str]
-    arguments: list[str]
+    folder: str | None  # working directory; None if it is gone
+    path: list[str]  # folders of modules
+    arguments: list[str]  # of the command
     environment: dict[str, str]
-    script: MainScript | None
+    script: MainScript | None  # to import; None if nothing of it is needed
 
 
 def work(connection: int, standard_error: int, standard_output: int) -> NoReturn:

@@ -47,31 +47,20 @@ class ProcessPool(Generic[J, R]):
     """Pool of processes, which start with the first job and stay for the next runs.
 
     The function that a factory returns may be a generator. Then each value that it yields is a
-    result, and comes as soon as it is yielded.
-
-    Args:
-        factory: called once in each worker; returns the function that makes the result of a job.
-        workers: number of processes.
-        ahead: jobs per worker that are begun or queued.
-        modules: that workers need, imported once for all of them.
-        describe: names a job in messages.
-        remedy: of a worker that was killed, in messages: what the user can do to need less memory.
-        reducers: of values in the factory.
-
-    Raises:
-        WorkerError: the factory cannot be sent to other processes.
+    result, and comes as soon as it is yielded. Raises `WorkerError` if the factory cannot be sent
+    to other processes.
     """
 
     def __init__(
         self,
-        factory: Callable[[], Callable[[J], R | Iterator[R]]],
+        factory: Callable[[], Callable[[J], R | Iterator[R]]],  # called in each worker
         workers: int,
         *,
-        ahead: int = 2,
-        modules: Sequence[str] = (),
-        describe: Callable[[J], str] = str,
-        remedy: str = "use fewer workers",
-        reducers: Reducers | None = None,
+        ahead: int = 2,  # jobs per worker that are begun or queued
+        modules: Sequence[str] = (),  # that workers need, imported once for all of them
+        describe: Callable[[J], str] = str,  # names a job in messages
+        remedy: str = "use fewer workers",  # of a worker that was killed: how to need less memory
+        reducers: Reducers | None = None,  # of values in the factory
     ) -> None:
         self.window = ahead * workers
         self.describe = describe
@@ -106,11 +95,7 @@ class ProcessPool(Generic[J, R]):
         self._end()
 
     def send(self, job: J) -> int:
-        """Send a job to the worker that has the fewest; return its number.
-
-        Raises:
-            WorkerError: a worker ended, or cannot be started.
-        """
+        """Send a job to the worker with the fewest; return its number, or raise `WorkerError`."""
         if not self._workers:
             self._start()
         worker = min(self._workers, key=lambda worker: len(worker.jobs))
@@ -129,11 +114,7 @@ class ProcessPool(Generic[J, R]):
                     self._guarded(worker, send, Message(DROP, self._jobs))
 
     def receive(self, seconds: float | None) -> list[Message] | None:
-        """Wait for messages; return those about jobs, None if the time is over.
-
-        Raises:
-            WorkerError: a worker ended, or the pool was closed by another thread.
-        """
+        """Wait for messages; return those about jobs, None if time is over, or `WorkerError`."""
         workers = {worker.connection.fileno(): worker for worker in self._workers}
         if not workers:
             raise WorkerError(_CLOSED)

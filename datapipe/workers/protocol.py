@@ -24,23 +24,17 @@ class Results(Protocol[R]):
     def __iter__(self) -> Results[R]: ...
 
     def __next__(self) -> R:
-        """Wait for the next result.
+        """Wait for the next result, or raise what the job raised.
 
-        Raises:
-            StopIteration: there are no more.
-            WorkerError: the worker ended, or the run was closed by another thread meanwhile.
-            Exception: raised by the job.
+        `WorkerError` if the worker ended, or the run was closed by another thread meanwhile.
         """
         ...
 
     def wait(self, seconds: float) -> bool:
-        """Wait until `next` need not wait: for a result, an error or the end of the run.
+        """Wait until `next` need not wait: for a result, an error or the end; else return False.
 
         Zero seconds never block. A pool without workers returns True for all but zero seconds,
         because its results are made by `next`.
-
-        Returns:
-            False if the time is over.
         """
         ...
 
@@ -53,10 +47,7 @@ class WorkerPool(Protocol[J, R]):
     """Workers that run one iterable of jobs at a time."""
 
     def run(self, jobs: Iterable[J]) -> Results[R]:
-        """Return the results of jobs.
-
-        Jobs are taken one by one in the thread that asks for results, when there is room for them.
-        """
+        """Return the results of jobs, which are taken one by one when there is room for them."""
         ...
 
     def close(self) -> None:

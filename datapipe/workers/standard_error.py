@@ -25,12 +25,9 @@ def printed_so_far() -> int:
 
 
 def take_printed(start: int = 0) -> str:
-    """Return what this worker printed to its standard error, and forget it.
+    """Return what this worker printed to its standard error after `start` bytes, and forget it.
 
     Nothing is captured in a process that is no worker.
-
-    Args:
-        start: bytes to leave: what `printed_so_far` returned.
     """
     if printed_so_far() <= start:
         return ""

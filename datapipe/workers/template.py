@@ -39,11 +39,7 @@ _COMMAND = (
 
 
 class Template:
-    """The parent's side of a template process.
-
-    Raises:
-        WorkerError: no process can be started.
-    """
+    """The parent's side of a template process; `WorkerError` if no process can be started."""
 
     def __init__(self) -> None:
         self.workers: set[int] = set()  # numbers of those in use
@@ -85,11 +81,7 @@ class Template:
         return number
 
     def end(self, workers: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Kill the workers that are still running, and wait for them.
-
-        Returns:
-            Process ID and exit status by the worker's number: negative for a signal.
-        """
+        """Kill the workers that still run; return (process ID, exit status) by number."""
         self.workers.difference_update(workers)
         send(self._connection, message(_END, 0, workers))
         status: dict[int, tuple[int, int]] = receive(self._connection).value()
@@ -117,10 +109,7 @@ def fork_worker(
 ) -> int:
     """Start a worker process from this process's template; return its number.
 
-    Args:
-        connection: the worker's side of a socket.
-        standard_error, standard_output: the worker's.
-        modules: imported in the template first.
+    The socket and outputs are the worker's; `modules` are imported in the template first.
     """
     with _lock:
         try:
@@ -131,15 +120,10 @@ def fork_worker(
 
 
 def end_workers(workers: Sequence[int], *, started: bool) -> dict[int, tuple[int, int]]:
-    """Kill the workers that are still running.
+    """Kill the workers that still run; return (process ID, exit status) by number.
 
-    Args:
-        workers: numbers.
-        started: False if none of them has begun to work. Their template may still be importing
-            modules, and is ended with them if it has no others.
-
-    Returns:
-        Process ID and exit status by the worker's number; empty if the template ended too.
+    If none of them has `started` to work, their template may still be importing modules, and is
+    ended with them if it has no others. Then the result is empty. A signal is a negative status.
     """
     global _template
     with _lock:

@@ -37,15 +37,8 @@ _PATIENCE = 5.0  # seconds that a thread may take to finish its job
 class ThreadPool(Generic[J, R]):
     """Pool of threads, which start with the first run.
 
-    Args:
-        work: makes the result of a job; called by several threads at once.
-        workers: number of threads.
-        ahead: jobs per thread that are begun or queued; with `parts`, jobs of all threads together.
-        name: of the threads; a number follows it.
-        initializer: called once in each thread; `run` returns when all have called it.
-        parts: returns the number of parts of a job, at least one. The threads do a job together:
-            `work` gets it with the number of a part, and the last part to end gives the result.
-        on_end: called when the last thread has ended, in any thread.
+    If `parts` returns the number of parts of a job, at least one, the threads do a job together:
+    `work` gets it with the number of a part, and the last part to end gives the result.
 
     Examples:
         >>> pool = ThreadPool(abs, 2)
@@ -56,14 +49,14 @@ class ThreadPool(Generic[J, R]):
 
     def __init__(
         self,
-        work: Callable[[J], R] | Callable[[J, int], R],
+        work: Callable[[J], R] | Callable[[J, int], R],  # called by several threads at once
         workers: int,
         *,
-        ahead: int = 2,
-        name: str = "datapipe-worker",
-        initializer: Callable[[], None] | None = None,
+        ahead: int = 2,  # jobs per thread that are begun or queued; with `parts`, of all
+        name: str = "datapipe-worker",  # of the threads; a number follows it
+        initializer: Callable[[], None] | None = None,  # `run` returns when all have called it
         parts: Callable[[J], int] | None = None,
-        on_end: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,  # when the last thread has ended
     ) -> None:
         self.window = ahead * workers if parts is None else ahead
         self.parts: Callable[[J], int] = parts or (lambda job: 1)

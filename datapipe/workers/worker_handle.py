@@ -23,20 +23,12 @@ J = TypeVar("J")
 
 
 class WorkerHandle(Generic[J]):
-    """Socket and standard error of a worker process, and its jobs.
-
-    Attributes:
-        number: by which the template knows it.
-        process: its ID, 0 until it has begun to work.
-        jobs: numbers and jobs that were sent and are not done.
-        connection: socket for messages.
-        standard_error: descriptor of the file that it prints to.
-    """
+    """Socket and standard error of a worker process, and its jobs."""
 
     def __init__(self, modules: Sequence[str]) -> None:
-        self.process = 0
-        self.jobs: deque[tuple[int, J]] = deque()
-        self.standard_error = os.memfd_create("datapipe-standard-error")
+        self.process = 0  # its ID, 0 until it has begun to work
+        self.jobs: deque[tuple[int, J]] = deque()  # that were sent and are not done, by number
+        self.standard_error = os.memfd_create("datapipe-standard-error")  # a descriptor
         self._end = weakref.finalize(self, os.close, self.standard_error)
         self._end.atexit = False
         self.connection, theirs = socket.socketpair()
@@ -84,11 +76,7 @@ class _FactoryPickler(pickle.Pickler):
 
 
 def dump_factory(factory: object, reducers: Reducers) -> tuple[Message, MainScript | None]:
-    """Pickle the factory of a worker's function; return it with the script that it needs.
-
-    Raises:
-        WorkerError: it cannot be sent to other processes.
-    """
+    """Pickle a worker's factory, with the script it needs; `WorkerError` if it cannot be sent."""
     buffer = io.BytesIO()
     pickler = _FactoryPickler(buffer, protocol=5)
     try:

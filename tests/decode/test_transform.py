@@ -161,8 +161,9 @@ def test_points_lie_where_the_placement_says(
         (x > max(0, shown_x[0]) + blend_x) & (x < min(width, shown_x[1]) - blend_x),
     )
     assert (blue[inside] == 100).all()
-    assert np.abs(red[inside] + 0.5 - x[inside[1]]).max(initial=0) <= 1.01
-    assert np.abs(green[inside] + 0.5 - y[inside[0]]).max(initial=0) <= 1.01
+    most = 2.01 if spec.longest else 1.01  # grey levels: some are resized twice
+    assert np.abs(red[inside] + 0.5 - x[inside[1]]).max(initial=0) <= most
+    assert np.abs(green[inside] + 0.5 - y[inside[0]]).max(initial=0) <= most
     if spec.random_crop is None or key is None:
         # The corners: all of the image is there, or its centre.
         left, top = where.move(0, 0)

@@ -48,17 +48,11 @@ class _Image:
 
 @dataclass(frozen=True)
 class _Part:
-    """Images of a batch that are decoded together.
+    """Images of a batch that are decoded together."""
 
-    Attributes:
-        rows: of the images in the batch.
-        pixels: `[n, 3, height, width]`.
-        pending: work on each row, where the kernels decode.
-    """
-
-    rows: Sequence[int]
-    pixels: Tensor
-    pending: Sequence[Future[None]] = ()
+    rows: Sequence[int]  # of the images in the batch
+    pixels: Tensor  # [n, 3, height, width]
+    pending: Sequence[Future[None]] = ()  # work on each row, where the kernels decode
 
     def finish(self, errors: dict[int, DecodeError]) -> None:
         """Wait for the work that is pending, and note what fails."""
@@ -72,19 +66,11 @@ class _Part:
 class DaliDecoder:
     """Decoder of batches of images with DALI. Thread-safe; each pipeline takes a batch at a time.
 
-    Args:
-        spec: of images of one size: resize="stretch", "pad" or "crop".
-        device: the CPU, or a GPU with its number, whose JPEG decoder is used if it has one.
-        batch_size: most images that DALI takes at once. More are cut into several batches, and so
-            are images of more than 128 million pixels together, to spare the device's memory.
-        threads: of DALI, and as many more for the CPU kernels.
-        options: see `DaliOptions`.
-        check: whether libjpeg-turbo reads the compressed data of every JPEG first, in a third to a
-            half of the time of decoding it. DALI shows most damage as pixels. Images that datapipe
-            packed were read then; a JPEG that was cut off is noticed without this.
-
-    Attributes:
-        pipelines: batches that DALI works on at once.
+    Images are of one size (resize="stretch", "pad" or "crop"). A GPU's JPEG decoder is used if it
+    has one. `pipelines` is the number of batches that DALI works on at once. With `check`,
+    libjpeg-turbo reads the compressed data of every JPEG first, in a third to a half of the time of
+    decoding it: DALI shows most damage as pixels. Images that datapipe packed were read then; one
+    that was cut off is noticed without this.
 
     Raises:
         PlanError: DALI is not installed or has no such device, or the graph does not do `spec`.
@@ -94,9 +80,9 @@ class DaliDecoder:
         self,
         spec: ImageSpec,
         *,
-        device: torch.device | None = None,
-        batch_size: int,
-        threads: int,
+        device: torch.device | None = None,  # with its number
+        batch_size: int,  # more are cut up, as are over 128 million pixels
+        threads: int,  # of DALI, and as many more for the CPU kernels
         options: DaliOptions | None = None,
         check: bool = False,
     ) -> None:
@@ -130,16 +116,10 @@ class DaliDecoder:
     def decode(
         self,
         images: Sequence[bytes | None],
-        draws: Sequence[Draw | None] | None = None,
-        sizes: Sequence[tuple[int, int] | None] | None = None,
+        draws: Sequence[Draw | None] | None = None,  # for crop and mirroring; None for neither
+        sizes: Sequence[tuple[int, int] | None] | None = None,  # in the index, upright
     ) -> tuple[Tensor, dict[int, DecodeError]]:
-        """Decode, fit and normalise a batch.
-
-        Args:
-            images: encoded, any number of them; None leaves a row empty.
-            draws: random numbers of each image, for crop and mirroring; None for neither.
-            sizes: (width, height) of each upright image in the index; None if unknown. An image of
-                another size fails.
+        """Decode, fit and normalise a batch of encoded images; None leaves a row empty.
 
         Returns:
             `[n, 3, height, width]` of the spec's dtype on the device, complete and the caller's
@@ -228,11 +208,7 @@ class DaliDecoder:
                 done.synchronize()
 
     def _header(self, image: _Image) -> ImageInfo:
-        """Read the header of an image.
-
-        Raises:
-            DecodeError: its header says that it cannot be decoded, or that it is not of this size.
-        """
+        """Read the header of an image; raise `DecodeError` for a fault or another size."""
         data, size = image.data, image.size
         info = probe(data)
         if size is not None:

@@ -52,11 +52,7 @@ def installed() -> bool:
 
 
 def check_supported(spec: ImageSpec) -> None:
-    """Refuse a spec that the graph does not support.
-
-    Raises:
-        PlanError: `resize` is none of `MODES`, or the filter is another.
-    """
+    """Raise `PlanError` for a spec that the graph does not support."""
     if spec.resize not in MODES:
         raise PlanError(
             f"resize={spec.resize!r} is not in DALI's graph, which makes images of one size "
@@ -69,10 +65,8 @@ def check_supported(spec: ImageSpec) -> None:
 def window(spec: ImageSpec, width: int, height: int, draw: Draw | None = None) -> Window:
     """Return which part of an upright image is resized, its new size and its position.
 
-    Returns:
-        (height, width) of the result; (top, left, bottom, right) of the part, in pixels of the
-        image; and the result's position in the output, down and across, from 0 at the start to 1
-        at the end.
+    They are (height, width) of the result; (top, left, bottom, right) of the part, in pixels of the
+    image; and the result's position in the output, down and across, from 0 (start) to 1 (end).
     """
     box, down, across = resized_part(spec, width, height, draw)
     if spec.resize == "pad":
@@ -110,11 +104,7 @@ def placement(spec: ImageSpec, width: int, height: int, draw: Draw | None = None
 
 
 def build(spec: ImageSpec, options: GraphOptions) -> Any:
-    """Build a pipeline with output `[n, 3, height, width]`, uint8 or float32.
-
-    Raises:
-        PlanError: DALI is not installed, or has no device to run on.
-    """
+    """Build a pipeline to `[n, 3, height, width]`, uint8 or float32; `PlanError` without DALI."""
     try:
         dali = _dali()
     except ImportError as error:

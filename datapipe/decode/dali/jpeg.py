@@ -36,14 +36,9 @@ def plain_jpeg(data: bytes, info: ImageInfo) -> bytes | None:
     has no end: compressed data cannot contain its two bytes. Damage inside the compressed data is
     not looked for.
 
-    Args:
-        data: the JPEG.
-        info: from `probe(data)`.
-
-    Returns:
-        `data` itself if it holds only segments that pixels depend on; else a copy without EXIF,
-        colour profile, comments and the like, and with the orientation, if there is one, in an
-        EXIF segment of our own.
+    The result is `data` itself if it holds only segments that pixels depend on; else a copy without
+    EXIF, colour profile, comments and the like, and with the orientation, if there is one, in an
+    EXIF segment of our own.
     """
     if not info.scalable or info.components not in (1, 3):
         return None
@@ -98,11 +93,8 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 def _is_unambiguous(frame: bytes, scan: bytes, jfif: bool, transform: int | None) -> bool:
     """Return whether all decoders agree on colours and sampling.
 
-    Args:
-        frame: the frame's segment from its marker's second byte.
-        scan: contents of the first scan's header.
-        jfif: whether there is a JFIF segment, which says grey or YCbCr.
-        transform: of the Adobe segment; None without one.
+    `frame` begins with its marker's second byte, `scan` is the first scan's header, and `transform`
+    is of the Adobe segment, None without one. A JFIF segment says grey or YCbCr.
     """
     if not frame or frame[3] != 8:
         return False

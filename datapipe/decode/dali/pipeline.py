@@ -48,11 +48,7 @@ class RefusedBatch(Exception):
 
 
 class DaliPipeline:
-    """Runner of the graph, one batch at a time. Thread-safe.
-
-    Raises:
-        PlanError: see `build`.
-    """
+    """Runner of the graph, one batch at a time. Thread-safe. It raises as `build` does."""
 
     def __init__(self, spec: ImageSpec, options: GraphOptions) -> None:
         self._spec = spec
@@ -65,15 +61,10 @@ class DaliPipeline:
         self._is_fed_evenly = True
 
     def run(self, batch: Sequence[DaliEntry]) -> Tensor:
-        """Run a batch of at least one image.
+        """Run a batch of at least one image; raise `RefusedBatch` if DALI takes only others.
 
-        Returns:
-            `[n, 3, height, width]`, uint8 or float32, in memory of DALI's that lives as long as the
-            tensor.
-
-        Raises:
-            RefusedBatch: DALI refuses the batch; it takes others again.
-            DatapipeError: see `check_open`; or DALI fails with any image.
+        The result is `[n, 3, height, width]`, uint8 or float32, in memory of DALI's that lives as
+        long as the tensor.
         """
         with self._lock:
             self.check_open()
@@ -86,11 +77,7 @@ class DaliPipeline:
             raise refused
 
     def check_open(self) -> None:
-        """Raise if the pipeline cannot run.
-
-        Raises:
-            DatapipeError: it was closed, or belongs to the process that was forked from.
-        """
+        """Raise `DatapipeError` if the pipeline was closed, or belongs to the parent process."""
         if self._pipeline is None or os.getpid() != self._process:
             raise DatapipeError(
                 "this DaliDecoder was closed, or made before a fork; make another one"
@@ -117,11 +104,7 @@ class DaliPipeline:
         return tensor
 
     def _recover(self) -> None:
-        """Run one pixel, and build another pipeline if even that fails.
-
-        Raises:
-            DatapipeError: it fails with any image, in a new pipeline too.
-        """
+        """Run one pixel, in a new pipeline if need be; raise `DatapipeError` if that fails too."""
         pixel = DaliEntry(_PIXEL, window(self._spec, 1, 1), mirrored=False, area=1)
         # After an input that was refused, the others would be those of the batch before.
         if self._is_fed_evenly:

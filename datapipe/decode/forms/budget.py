@@ -53,11 +53,6 @@ class BudgetTransform(ImageTransform):
             image[: down * across] = grid.reshape(2, -1).T
         return {"image_position_ids": torch.from_numpy(positions)}
 
-    def finish(self, values: Tensor, out: Tensor) -> None:
-        # Without normalisation, what is zero stays so.
-        shape = (len(values), 3, -1)
-        self._normalizer.write_planes(values.view(shape), out.view(shape))
-
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, self._patches, 3 * self._patch**2))
         height, width = self._target(image.height, image.width)

@@ -29,17 +29,10 @@ class ImageTransform(ABC):
 
     Widths and heights are those of the index: of upright images, in pixels, before anything is done
     to them. Rows, tokens and shapes follow from them alone, so that they can be planned.
-
-    Attributes:
-        padded: whether rows are as large as the largest image of a batch.
-        nested: whether `pixel_values` of a batch have one axis in front, of length 1. Models of
-            this form take rows of zeros for padding, which has no tokens.
-        spec: of the images.
-        dtype: of `pixel_values`.
     """
 
-    padded: ClassVar[bool] = False
-    nested: ClassVar[bool] = False
+    padded: ClassVar[bool] = False  # rows are as large as the largest image of a batch
+    nested: ClassVar[bool] = False  # an axis of length 1 is in front; rows of zeros are padding
 
     def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
         self.spec = spec
@@ -52,11 +45,7 @@ class ImageTransform(ABC):
 
     @abstractmethod
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
-        """Return the tokens of each of n images: int64 [n].
-
-        Raises:
-            PlanError: the spec does not say.
-        """
+        """Return the tokens of n images, int64 [n]; raise `PlanError` if the spec does not say."""
 
     @property
     def takes_token_number(self) -> bool:
@@ -64,11 +53,7 @@ class ImageTransform(ABC):
         return self.spec.one_size
 
     def cells(self, widths: Int64, heights: Int64) -> Int64:
-        """Return rows and columns of each of n images: int64 [n, 2], of tiles or of tokens.
-
-        Raises:
-            PlanError: images of this form have neither.
-        """
+        """Return rows and columns of tiles or tokens, int64 [n, 2]; `PlanError` without any."""
         raise PlanError(
             f"image_markup= goes with images in tiles or of their own size, and resize="
             f"{self.spec.resize!r} makes neither; leave it out"
@@ -116,39 +101,24 @@ class ImageTransform(ABC):
         }
 
     def decode(self, data: Encoded) -> Decoded:
-        """Decode one image to upright RGB.
-
-        Raises:
-            DecodeError: see `decode_for`.
-        """
+        """Decode one image to upright RGB, or raise `DecodeError` as `decode_for` does."""
         target = self._target if self.spec.scaled_decode else None
         return decode_for(data, target, max_pixels=self.spec.refuse_above)
 
     @abstractmethod
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
-        """Fill the rows of one image, all of them.
+        """Fill the rows of one image, `out` [rows, *row_shape] of `dtype`, all of them.
 
-        Args:
-            image: from `decode`.
-            out: [rows, *row_shape] of `dtype`, overwritten.
-            draw: random numbers for crop and mirroring; None for neither.
-
-        Returns:
-            Placement of points of the original in the fitted image: before it was cut into patches
-            or tiles, with the padding beside it.
-
-        Raises:
-            DecodeError: `out` was made for an image of another size.
+        Without `draw`, nothing is cropped at random or mirrored. Return the placement of points of
+        the original in the fitted image: before it was cut into patches or tiles, with the padding
+        beside it. Raises `DecodeError` if `out` was made for an image of another size.
         """
 
     def finish(self, values: Tensor, out: Tensor) -> None:
-        """Fill the rows of one image with what a transform of uint8 made of it.
-
-        Args:
-            values: uint8 of `own_shape`, contiguous.
-            out: [rows, *row_shape] of `dtype`, overwritten.
-        """
-        self._normalizer.write_planes(values, out.view(values.shape))
+        """Fill `out` from what a transform of uint8 made: of `own_shape`, contiguous."""
+        # A patch holds all its red values first, then the green ones, then the blue ones.
+        shape = (len(values), 3, -1)
+        self._normalizer.write_planes(values.view(shape), out.view(shape))
 
     def finish_many(
         self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
@@ -181,11 +151,7 @@ class ImageTransform(ABC):
         return resize(part, height, width, self.spec.interpolation), placement
 
     def _patch_tokens(self, width: _Side, height: _Side) -> _Side:
-        """Return the tokens of images of these sizes after fitting.
-
-        Raises:
-            PlanError: the spec does not name the side of a patch.
-        """
+        """Return the tokens of images of these sizes after fitting; `PlanError` without `patch`."""
         patch, merge = self.spec.patch, self.spec.merge
         if patch is None:
             raise PlanError(
@@ -197,11 +163,7 @@ class ImageTransform(ABC):
 
 
 def check_rows(image: Decoded, out: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse rows that were made for an image of another size.
-
-    Raises:
-        DecodeError: `out` has another shape than `shape`.
-    """
+    """Raise `DecodeError` if rows were made for an image of another size."""
     if tuple(out.shape) != shape:
         raise DecodeError(
             f"it has {image.width}x{image.height} pixels, which take {list(shape)} of "

@@ -58,10 +58,6 @@ class NativeTransform(ImageTransform):
         sides = {"patch": self._patch, "merge": self._merge, "temporal": self.spec.temporal}
         return super().common() | sides
 
-    def finish(self, values: Tensor, out: Tensor) -> None:
-        shape = (len(values), 3, -1)
-        self._normalizer.write_planes(values.view(shape), out.view(shape))
-
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         _check_ratio(image)
         patch, merge, frames = self._patch, self._merge, self.spec.temporal
@@ -102,11 +98,7 @@ class NativeTransform(ImageTransform):
 
 
 def _check_ratio(image: Decoded) -> None:
-    """Refuse an image that the image processor of Qwen2-VL refuses.
-
-    Raises:
-        DecodeError: one side is too many times as long as the other.
-    """
+    """Raise `DecodeError` for a ratio of sides that Qwen2-VL's image processor refuses."""
     ratio = max(image.width, image.height) / min(image.width, image.height)
     if ratio > NATIVE_MAX_RATIO:
         raise DecodeError(

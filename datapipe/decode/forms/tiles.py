@@ -52,10 +52,7 @@ class _Tiles(ImageTransform, ABC):
 
 
 class TilesTransform(_Tiles):
-    """Tiles by InternVL's rule.
-
-    An image is stretched to a grid of tiles, row by row; the thumbnail is the last one.
-    """
+    """Tiles by InternVL's rule: of the image, stretched, row by row, and then the thumbnail."""
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         tiles: Int64 = self.cells(widths, heights).prod(axis=1)

@@ -14,14 +14,7 @@ from datapipe.errors import PlanError
 
 
 def check_together(transforms: Sequence[ImageTransform], names: Sequence[str]) -> None:
-    """Refuse images that cannot be in one batch.
-
-    Args:
-        transforms: of the images of each dataset.
-        names: of the datasets, for the message.
-
-    Raises:
-        PlanError: rows of `pixel_values` or what a model takes beside them differ.
+    """Raise `PlanError` if images of datasets with these names cannot be in one batch.
 
     Examples:
         >>> from datapipe.decode.transform import make_transform
@@ -57,14 +50,10 @@ def _said(facts: dict[str, object], name: str) -> str:
 
 
 class MixedForms:
-    """Plan of the images of one batch that several transforms make.
+    """Plan of the images of one batch that several transforms make; `check_together` has passed.
 
-    Its methods are those of `ImageTransform`, for images that each have a transform.
-
-    Args:
-        transforms: of all kinds; `check_together` has passed.
-        kinds: int64 [n], index of the transform of each image.
-        present: int64, kinds to take the shape of if there are no images; not empty.
+    Its methods are those of `ImageTransform`. `kinds` is the index of the transform of each image,
+    int64 [n]. If there are none, the shape is that of the kinds in `present`, which is not empty.
     """
 
     def __init__(self, transforms: Sequence[ImageTransform], kinds: Int64, present: Int64) -> None:

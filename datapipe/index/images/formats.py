@@ -85,9 +85,7 @@ PACKED = frozenset(ext for ext, form in _BY_EXTENSION.items() if form.becomes)
 def raw_format(start: bytes, name: str = "") -> RawFormat | None:
     """Return the format of an image that no loader decodes; None if it is none of `RAW_FORMATS`.
 
-    Args:
-        start: its first bytes, 32 or more where there are as many.
-        name: its file's name, or any text that ends like one.
+    `start` has its first bytes, 32 or more where there are as many; `name` ends like its file's.
 
     Examples:
         >>> raw_format(b"8BPS" + bytes(28)).name
@@ -102,13 +100,10 @@ def raw_format(start: bytes, name: str = "") -> RawFormat | None:
 
 
 def stored_format(start: bytes) -> str:
-    r"""Return the extension of the format that a file's first bytes show; "" if it is unknown.
+    r"""Return the extension of the format that a file's first 18 bytes show; "" if it is unknown.
 
     Only formats that shards hold are looked for, without Netpbm, whose first bytes could begin a
     text.
-
-    Args:
-        start: its first bytes, 18 or more where there are as many.
 
     Examples:
         >>> stored_format(b"\xff\xd8\xff\xe0" + bytes(8)), stored_format(b"a caption")

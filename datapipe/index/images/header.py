@@ -128,9 +128,7 @@ def is_stored_image(ext: str) -> bool:
 def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
     """Read the header of an encoded image or, with `complete=False`, of its first bytes.
 
-    Raises:
-        DecodeError: `data` is no image of a known format.
-        NeedMoreData: only with `complete=False`, when the header continues after `data`.
+    Raises `DecodeError` if it is no known image, `NeedMoreData` if the header goes on after `data`.
     """
     if data[:2] == b"\xff\xd8":
         try:
@@ -200,11 +198,7 @@ def _turned(data: bytes | memoryview, segments: Iterable[tuple[int, int]]) -> in
 def _behind_frame(
     data: bytes | memoryview, position: int, *, complete: bool
 ) -> list[tuple[int, int]]:
-    """Return the ranges of APP1 segments between frame header and first scan.
-
-    Raises:
-        NeedMoreData: only without `complete`, where the first scan is not in `data`.
-    """
+    """Return the ranges of APP1 segments between frame header and first scan, or `NeedMoreData`."""
     segments: list[tuple[int, int]] = []
     found = _SCAN_OR_APP1.search(data, position)
     if found and data[found.end() - 1] == _SCAN:

@@ -25,11 +25,7 @@ KINDS = tuple(_SIDECARS)
 
 
 def parse_sidecars(text: str) -> tuple[str, ...]:
-    """Return the names in a list such as "wids,dali": sorted, each once.
-
-    Raises:
-        IndexMismatch: it names others than `KINDS`.
-    """
+    """Return the names in a list such as "wids,dali", sorted; `IndexMismatch` for unknown ones."""
     names = {name.strip() for name in text.split(",")} - {""}
     _check_kinds(names)
     return tuple(sorted(names))

@@ -49,13 +49,9 @@ field_map:
 
 
 class Sidecars:
-    """The sidecars of one reader, written into a folder.
+    """The sidecars of one reader, written into a folder."""
 
-    Attributes:
-        reads_on: the name of a reader that sees all members of a tar; "" if it sees listed ones.
-    """
-
-    reads_on = ""
+    reads_on = ""  # name of a reader that sees all members of a tar, and not listed ones
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,10 +66,7 @@ class Sidecars:
 
 
 class DaliIndexes(Sidecars):
-    """`SHARD.idx` beside each shard that holds a sample; DALI does not open others.
-
-    Its `readers.webdataset` takes them as `index_paths`.
-    """
+    """`SHARD.idx` beside each shard with a sample, for `index_paths` of `readers.webdataset`."""
 
     def add(self, shard: Shard, table: pa.Table) -> list[Path]:
         if not table.num_rows:
@@ -228,11 +221,7 @@ def _ends(table: pa.Table) -> Int64:
 
 
 def _check_adjacent(shard: Shard, table: pa.Table, reader: str) -> None:
-    """Refuse members that a reader would group to other samples: every change of key begins one.
-
-    Raises:
-        IndexMismatch: members of a sample are apart or links, or neighbours have one key.
-    """
+    """Refuse members that a reader would group to other samples: every change of key begins one."""
     offsets = pc.list_flatten(table["offset"]).to_numpy()
     misplaced = np.flatnonzero(np.diff(offsets) <= 0)
     if misplaced.size:

@@ -57,11 +57,9 @@ def with_starts(tar: TarScanner) -> Iterator[TarMember]:
 
 
 def content_of(ext: str, start: bytes) -> Content:
-    r"""Return what a member of this extension holds.
+    r"""Return what a member of this extension, behind the first dot of its name, holds.
 
-    Args:
-        ext: everything behind the first dot of its name.
-        start: its first `START` bytes, which are looked at where the extension tells nothing.
+    Its first `START` bytes are looked at where the extension tells nothing.
 
     Examples:
         >>> content_of("img", b"\xff\xd8\xff\xe0" + bytes(60)).indexed
@@ -107,9 +105,6 @@ def companions(exts: Sequence[str]) -> list[str]:
 
     The main one is the first that is called `jpg`, `png` and so on, else the first. Images that are
     numbered alike, such as `1.jpg` and `2.jpg`, are all main ones.
-
-    Args:
-        exts: extensions of the images, in order.
 
     Examples:
         >>> companions(["jpg", "seg.png"]), companions(["jpg", "1.jpg", "2.jpg"])

@@ -23,10 +23,7 @@ class MemberCounts:
         self._companions = NamedCounts()
 
     def keep(self, ext: str, what: str, name: str) -> None:
-        """Count a member that stays in its sample and that no loader reads.
-
-        `what` it is, such as "sound", is "" for a text with another use.
-        """
+        """Count a member that no loader reads; `what` is "" for a text with another use."""
         self._kept.add(f"`{ext}`, {what}" if what else f"`{ext}`", name)
 
     def accompany(self, ext: str, name: str) -> None:

@@ -200,12 +200,9 @@ class TarScanner:
 
 
 def check_ends(paths: Sequence[Path]) -> None:
-    """Refuse tars that are empty or cut off, before hours of work on the others.
+    """Refuse tars that are empty or cut off (StoreError), before hours of work on the others.
 
     Only tars that do not end in zeros are read.
-
-    Raises:
-        StoreError: with the first of them, and how many there are.
     """
     suspects = [path for path in paths if not _ends_in_zeros(path)]
     for more, path in zip(range(len(suspects) - 1, -1, -1), suspects, strict=True):

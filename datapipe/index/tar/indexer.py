@@ -221,10 +221,8 @@ def scan_shard(
 ) -> tuple[list[Row], Findings]:
     """Return the rows of one foreign shard called `name`, and what a person should know of it.
 
-    Once `stop` is set, the scan ends early with the samples found so far.
-
-    Raises:
-        IndexMismatch: most of its samples hold what a loader does not read.
+    Once `stop` is set, the scan ends early with the samples found so far. Raises `IndexMismatch` if
+    most of its samples hold what a loader does not read.
     """
     facts: dict[tuple[str, int], _Fact] = {}  # a hard link has the offset of another
     findings = Findings()

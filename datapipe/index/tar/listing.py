@@ -64,9 +64,8 @@ def names_shards(path: object) -> bool:
 def tars_at(path: str | os.PathLike[str]) -> Tars:
     """Return the tars in a folder, or those that a list or the name of one tar names.
 
-    Raises:
-        IndexMismatch: some are missing, compressed, elsewhere, or have a name that cannot be
-            written down.
+    Raises `IndexMismatch` if some are missing, compressed, elsewhere, or cannot be written down by
+    name.
     """
     if names_shards(path) or (str(path).endswith(".tar") and Path(path).is_file()):
         return _listed(os.fspath(path))
@@ -102,8 +101,7 @@ def index_home(tars: Tars) -> Path:
 def expand(text: str) -> list[str]:
     """Return the names that a list stands for, in its order, as webdataset expands it.
 
-    Raises:
-        IndexMismatch: a variable is not set, or a pattern fits no file.
+    Raises `IndexMismatch` if a variable is not set, or a pattern fits no file.
     """
     from braceexpand import braceexpand
 

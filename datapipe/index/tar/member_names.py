@@ -19,11 +19,8 @@ def name_in_tar(before: bytes | memoryview, key: str, ext: str) -> tuple[str, st
     """Return key and extension of a member as webdataset takes them from its name.
 
     The index has `img.jpg` for a JPEG called `img`, and leaves out `./` before a name. Where no
-    header names the member, as with hard links, the names are those of the index.
-
-    Args:
-        before: the last bytes before the data of the member, up to `BEFORE`.
-        key, ext: names of the member in the index.
+    header names the member, as with hard links, the names are those of the index, `key` and `ext`.
+    `before` are the last bytes before the data of the member, up to `BEFORE`.
     """
     for blocks in _BLOCKS:
         name = _first_name(bytes(before[-blocks * BLOCK :]), blocks)

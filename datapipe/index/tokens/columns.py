@@ -75,10 +75,7 @@ class TokenColumns:
 
 
 def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | None:
-    """Map the token columns of the dataset whose index is in `home`, or in the cache folder.
-
-    None where they were not counted yet, or were for another content, or are damaged.
-    """
+    """Map the token columns in `home` or the cache folder; None if none are whole and current."""
     name = token_folder(digest)
     for folder in (home / name, cached_home(manifest.fingerprint) / name):
         about = read_about(folder / ABOUT, VERSION)
@@ -97,11 +94,7 @@ def token_folder(digest: str) -> str:
 
 
 def map_tokens(folder: Path, about: dict[str, Any]) -> TokenColumns:
-    """Map the token columns in a folder; `about` is what `tokens.json` says of them.
-
-    Raises:
-        IndexMismatch: the files are not those that were written.
-    """
+    """Map the token columns that `tokens.json` describes; `IndexMismatch` if they are others."""
     remedy = f"remove {folder}, and its tokens are counted again"
     files = CheckedFiles(folder, FILES, about["checksums_crc32"], remedy=remedy)
     before, after = about["image_wrap"]

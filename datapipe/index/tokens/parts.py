@@ -85,10 +85,7 @@ def join_parts(parts: Sequence[TokenPart]) -> TokenPart:
 
 
 class PartFiles:
-    """Parts of a count, a file a shard, in a folder that may hold other things.
-
-    `digest` is of the tokenizer and the template.
-    """
+    """Parts of a count, a file a shard; `digest` is of the tokenizer and the template."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self._folder = folder

@@ -49,17 +49,12 @@ class _SlotContent:
 
 
 class BatchBuilder:
-    """Job that fills one batch, slot by slot; slots are independent of each other.
-
-    Attributes:
-        errors: of samples that failed, by slot.
-        finished: when all of it was done, in nanoseconds of `time.perf_counter_ns`.
-    """
+    """Job that fills one batch, slot by slot; slots are independent of each other."""
 
     def __init__(self, context: BatchContext, step: StepJob) -> None:
         self.step = step
-        self.errors: dict[int, SampleError] = {}
-        self.finished = 0
+        self.errors: dict[int, SampleError] = {}  # of samples that failed, by slot
+        self.finished = 0  # when all of it was done, in nanoseconds of `time.perf_counter_ns`
         self._context = context
         self._samples = samples = step.samples
         self._excluded: list[bool] = step.share.excluded.tolist()
@@ -145,11 +140,7 @@ class BatchBuilder:
         return None if self._images is None else self._images.blank
 
     def result(self) -> Batch:
-        """Return the batch as a dict.
-
-        Raises:
-            SampleError: the first sample that failed, unless failing samples are skipped.
-        """
+        """Return the batch, or raise the error of the first sample, unless such are skipped."""
         if self.errors and self._context.on_error == "raise":
             raise self.errors[min(self.errors)]
         batch: Batch = {}

@@ -14,26 +14,16 @@ from datapipe.text.truncate import IGNORE
 
 
 class PaddedTokens:
-    """Arrays of `[B, L]`: one row per text, padded on the right.
-
-    Args:
-        lengths: int64 [B], most tokens of each text.
-        pad_id: token of the padding.
-        multiple_of: L is rounded up to a multiple of this.
-        total: L; None for the longest sample.
-        mrope: whether there are positions of frame, row and column, 0 in the padding. Without it
-            models count by themselves.
-        left: pad on the left, for texts that a model continues.
-    """
+    """Arrays of `[B, L]`: one row per text, padded on the right, or on the left to be continued."""
 
     def __init__(
         self,
-        lengths: Int64,
+        lengths: Int64,  # int64 [B]
         *,
         pad_id: int,
-        multiple_of: int = 1,
-        total: int | None = None,
-        mrope: bool = False,
+        multiple_of: int = 1,  # L is rounded up to a multiple of this
+        total: int | None = None,  # L; None for the longest sample
+        mrope: bool = False,  # positions of frame, row and column; else models count by themselves
         left: bool = False,
     ) -> None:
         longest = int(round_up(lengths.max(keepdims=True), multiple_of)[0])
@@ -48,13 +38,9 @@ class PaddedTokens:
     def write(
         self, slot: int, input_ids: Int64, labels: Int64, positions: Int64 | None = None
     ) -> None:
-        """Write the tokens of one text.
+        """Write the tokens of one text: int64 [its planned length].
 
-        Args:
-            slot: of the text.
-            input_ids, labels: int64 [its length].
-            positions: int64 [3, its length], see `mrope_positions`; for batches that have
-                them.
+        Batches with positions take them too: int64 [3, its planned length], see `mrope_positions`.
         """
         start = self._mask.shape[1] - len(input_ids) if self._left else 0
         at = slice(start, start + len(input_ids))
@@ -81,27 +67,19 @@ class PackedTokens:
     """Arrays of `[1, T]`: all samples in one row, kept apart by `cu_seq_lens` and positions.
 
     There is no `attention_mask`: a model that sees one ignores the sequence lengths. The rest of
-    `total` is a segment of its own, so that no sample attends to padding of another.
-
-    Args:
-        lengths: int64 [S], of the samples.
-        pad_id: token of the padding.
-        multiple_of: each sample is padded to a multiple of this.
-        total: T; None for the sum of the padded lengths.
-        segments: number of segments to which `cu_seq_lens` are filled up with empty ones.
-            `max_length` is then `total`, so that shapes and numbers are constant.
-        mrope: whether positions of frame, row and column follow the ordinary ones, `[4, 1, T]`: by
-            the first models find packs, by the others they rotate. Padding has the ordinary ones.
+    `total` is a segment of its own, so that no sample attends to padding of another. With `mrope`,
+    positions of frame, row and column follow the ordinary ones, `[4, 1, T]`: by the first models
+    find packs, by the others they rotate. Padding has the ordinary ones.
     """
 
     def __init__(
         self,
-        lengths: Int64,
+        lengths: Int64,  # int64 [S], of the samples
         *,
         pad_id: int,
-        multiple_of: int = 1,
-        total: int | None = None,
-        segments: int | None = None,
+        multiple_of: int = 1,  # each sample is padded to a multiple of this
+        total: int | None = None,  # T; None for the sum of the padded lengths
+        segments: int | None = None,  # of `cu_seq_lens` at last; `max_length` is then `total`
         mrope: bool = False,
     ) -> None:
         self._starts = edges(round_up(lengths, multiple_of))
@@ -151,12 +129,8 @@ def mrope_positions(length: int, starts: Int64, grids: Int64) -> Int64:
     The tokens of an image that begins at position p have frame p, and their row and column in its
     grid, each counted from p. The next token has p + max(rows, columns). This is `get_rope_index`
     of Qwen2-VL in transformers, where each image is one frame. Unlike it, images may follow each
-    other without a token between them.
-
-    Args:
-        length: tokens of the sample.
-        starts: int64 [P], index of the first token of each image, ascending.
-        grids: int64 [P, 2], rows and columns of each image in tokens, row by row.
+    other without a token between them. `starts` is the index of each image's first token, int64
+    [P], ascending; `grids` are its rows and columns in tokens, int64 [P, 2].
     """
     counts = grids.prod(axis=1)
     tokens = ranges(starts, counts)

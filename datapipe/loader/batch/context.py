@@ -24,32 +24,21 @@ from datapipe.store.protocol import Fetch, Store
 
 @dataclass(frozen=True, kw_only=True)
 class BatchContext:
-    """Context that all batches of a loader share; worker processes get a copy of it.
-
-    Attributes:
-        dataset, store: samples, and how to read them.
-        arrays: datasets of arrays; None if all are shards.
-        transform: the user's own; None for none.
-        meta: keys of the batch beside those that a model takes.
-        cache: of samples; None for none.
-        on_error: "raise", or "skip" to leave a failing sample's slot empty.
-        workers: threads that share in a batch; 0 if the caller makes it.
-        ahead: batches that they prepare at a time.
-    """
+    """Context that all batches of a loader share; worker processes get a copy of it."""
 
     dataset: Dataset
     store: Store
-    arrays: MixtureArrays | None
+    arrays: MixtureArrays | None  # None if all are shards
     images: ImageContext | None
-    transform: UserTransform | None
+    transform: UserTransform | None  # the user's own
     tokens: TokenContext | None
-    meta: tuple[str, ...]
+    meta: tuple[str, ...]  # keys of the batch in addition to those that a model takes
     seed: int
     verify: bool
     cache: SampleCache | None
-    on_error: OnError
-    workers: int
-    ahead: int
+    on_error: OnError  # "skip" leaves a failing sample's slot empty
+    workers: int  # threads that share in a batch; 0 if the caller makes it
+    ahead: int  # batches that they prepare at a time
 
     def shard_name(self, sample: int) -> str:
         """Return the name of the shard of a sample, in a mixture with that of its dataset."""
@@ -69,32 +58,19 @@ class BatchContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepJob:
-    """One step of a rank, with all that its batch depends on beside the context.
-
-    Attributes:
-        share: samples that this rank takes in the step.
-        run_after: position of the run once the batch was yielded.
-        labels: tokens that all ranks predict in this step; None without a tokenizer.
-        last: no step follows.
-        next_use: int64 [n], next use of each sample, for a cache that evicts by it.
-        resident: bool [n], samples whose images are on the device already.
-        keys: what random numbers depend on.
-        rows: what the index says about the samples, if it was read ahead; not sent to processes.
-        are_cached: True if images of arrays seem to be in the page cache; None if nothing looked.
-        fetch: reads of the samples that have begun; likewise.
-    """
+    """One step of a rank, with all that its batch depends on in addition to the context."""
 
     share: Share
     epoch: int
-    run_after: Run
-    keys: RandomKeys
-    labels: int | None = None
-    last: bool = False
-    next_use: Int64 | None = None
-    resident: Bools | None = None
-    rows: SampleRows | None = None
-    are_cached: bool | None = None
-    fetch: Fetch | None = None
+    run_after: Run  # position of the run once the batch was yielded
+    keys: RandomKeys  # what random numbers depend on
+    labels: int | None = None  # tokens that all ranks predict; None without a tokenizer
+    last: bool = False  # no step follows
+    next_use: Int64 | None = None  # int64 [n], of each sample, for a cache that evicts by it
+    resident: Bools | None = None  # bool [n], samples whose images are on the device
+    rows: SampleRows | None = None  # if they were read ahead; not sent to processes
+    are_cached: bool | None = None  # images of arrays, so it seems; None if nothing looked
+    fetch: Fetch | None = None  # reads that have begun; not sent to processes
 
     @property
     def samples(self) -> Int64:

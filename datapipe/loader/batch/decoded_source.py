@@ -27,18 +27,11 @@ _REMEDY = "restore it, or convert the shards again"
 
 @dataclass(frozen=True, slots=True)
 class BatchTextMembers:
-    """Members with texts of n samples, m together.
+    """Members with texts of n samples, m together."""
 
-    Attributes:
-        members: int64 [m], indices in the members of `SampleRows`.
-        bounds: int64 [n + 1]; sample i has the members `bounds[i]` to `bounds[i + 1]`.
-        edges: int64 [m + 1], offsets of the members if they were concatenated.
-        kinds: of each.
-    """
-
-    members: Int64
-    bounds: Int64
-    edges: Int64
+    members: Int64  # int64 [m], indices in the members of `SampleRows`
+    bounds: Int64  # int64 [n + 1]; sample i has the members `bounds[i]` to `bounds[i + 1]`
+    edges: Int64  # int64 [m + 1], offsets of the members if they were concatenated
     kinds: list[Kind]
 
     @classmethod
@@ -65,9 +58,8 @@ class BatchTextMembers:
     ) -> tuple[list[SampleParts], list[tuple[int, int, SampleError]]]:
         """Parse the content of each member.
 
-        Returns:
-            The n samples without images, and each damaged member: index in `members`, sample from 0
-            to n, and the reason.
+        Return the n samples without images, and each damaged member: index in `members`, sample
+        from 0 to n, and the reason.
         """
         samples = len(self.bounds) - 1
         parts = [SampleParts() for _ in range(samples)]
@@ -90,38 +82,24 @@ def text_kinds(extensions: tuple[str, ...]) -> tuple[Bools, list[Kind]]:
 
 @dataclass(frozen=True, slots=True)
 class DecodedSource:
-    """Samples of a batch whose images are decoded in memory.
+    """Samples of a batch whose images are decoded in memory."""
 
-    Attributes:
-        slots: bool [B], the samples.
-        rows: of all samples of the batch.
-        before: bytes before each image, with facts about it.
-        interleaved: whether red, green and blue of a pixel are adjacent.
-        behind_texts: whether images are found by the sizes of the texts before them.
-    """
-
-    slots: Bools
-    rows: SampleRows
-    before: ClassVar[int]
-    interleaved: ClassVar[bool]
-    behind_texts: ClassVar[bool]
+    slots: Bools  # bool [B], the samples
+    rows: SampleRows  # of all samples of the batch
+    before: ClassVar[int]  # bytes before each image, with facts about it
+    interleaved: ClassVar[bool]  # red, green and blue of a pixel are adjacent
+    behind_texts: ClassVar[bool]  # images are found by the sizes of the texts before them
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
         """Return the content of each text of the samples in some slots."""
         raise NotImplementedError
 
     def images(self, slots: Int64, texts: BatchTextMembers) -> Int64:
-        """Return the offset in their buffer of the images of the samples in some slots.
-
-        Images of a sample are one after the other: int64 [n].
-        """
+        """Return the offset of the images of each slot in their buffer, int64 [n]."""
         raise NotImplementedError
 
     def buffers(self, slots: Int64) -> Iterator[tuple[UInt8, Int64]]:
-        """Yield each buffer with images of the samples in some slots, and their indices in it.
-
-        The indices are those in `slots`.
-        """
+        """Yield each buffer with images of some slots' samples, and their indices in `slots`."""
         raise NotImplementedError
 
     def placements(self, slot: int) -> Float64 | None:
@@ -135,15 +113,10 @@ class DecodedSource:
 
 @dataclass(frozen=True, slots=True)
 class CachedSource(DecodedSource):
-    """Samples in the memory of a cache, which is trusted.
-
-    Attributes:
-        data: the memory.
-        starts: int64 [B], offset of the entry of each: its texts, and then its images.
-    """
+    """Samples in the memory of a cache, which is trusted."""
 
     data: UInt8 = field(repr=False)
-    starts: Int64
+    starts: Int64  # int64 [B], offset of the entry of each: its texts, and then its images
     before = FACTS
     interleaved = False
     behind_texts = True
@@ -165,17 +138,11 @@ class CachedSource(DecodedSource):
 
 @dataclass(frozen=True, slots=True)
 class ArraySource(DecodedSource):
-    """Samples in datasets of arrays.
+    """Samples in datasets of arrays."""
 
-    Attributes:
-        counts: int64 [B], number of images of each that are wanted.
-        arrays: the datasets.
-        verify: whether images and texts are compared with their checksums.
-    """
-
-    counts: Int64
+    counts: Int64  # int64 [B], number of images of each that are wanted
     arrays: MixtureArrays
-    verify: bool
+    verify: bool  # images and texts are compared with their checksums
     before = 0
     interleaved = True
     behind_texts = False

@@ -34,30 +34,20 @@ class ImageSlots:
     With `geometry`, `image_geometry` holds scale_x, scale_y, left, top, width and height of each
     image: pixel (x, y) of the original, which is `width` by `height`, is at
     (x * scale_x + left, y * scale_y + top) of the image that the model sees.
-
-    Args:
-        samples: int64 [B], their numbers.
-        images: int64 [B], number of images of each; of truncated samples the first ones.
-        drawn_by: returns the pass and the number that the random numbers of a slot depend on.
-        resident: bool [B], samples whose images are on the device: there are no rows for them.
-
-    Attributes:
-        first: int64 [B + 1]; slot s has the images `first[s]` to `first[s + 1]`.
-        pixels: rows of all images.
     """
 
     def __init__(
         self,
         context: ImageContext,
-        samples: Int64,
-        images: Int64,
-        drawn_by: Callable[[int], tuple[int, int]],
-        resident: Bools | None = None,
+        samples: Int64,  # int64 [B], their numbers
+        images: Int64,  # int64 [B], number of images of each; of truncated samples the first ones
+        drawn_by: Callable[[int], tuple[int, int]],  # pass and number, for random numbers of a slot
+        resident: Bools | None = None,  # bool [B], on the device: there are no rows for them
     ) -> None:
         self._context = context
         self._samples = samples
         self._drawn_by = drawn_by
-        self.first: Int64 = edges(images)
+        self.first: Int64 = edges(images)  # [B + 1]; slot s has images `first[s]` to `first[s + 1]`
         self._images = images
         self._kinds = kinds = context.kinds_of(samples)
         self._transforms = [context.transforms[0]] * len(samples)
@@ -124,11 +114,7 @@ class ImageSlots:
         return [parts[begin - first : end - first] for begin, end in bounds]
 
     def decode(self, slot: int, number: int, data: Encoded) -> Decoded:
-        """Decode an image, the `number`-th of its sample.
-
-        Raises:
-            DecodeError: it cannot be decoded, or is not as large as the index says.
-        """
+        """Decode the `number`-th image of a sample; another size than indexed is an error."""
         image = self._transforms[slot].decode(data)
         check_indexed((image.width, image.height), self._sides[self._starts[slot] + number])
         return image
@@ -136,11 +122,7 @@ class ImageSlots:
     def place(
         self, slot: int, number: int, image: Decoded, rows: Tensor, room: UInt8 | None = None
     ) -> None:
-        """Fit an image into its rows, and into the memory of a cache for the sample's images.
-
-        Raises:
-            DecodeError: its shape is not the one that rows were made for.
-        """
+        """Fit an image into its rows, and into the memory of a cache for the sample's images."""
         if room is not None:
             kept = self._context.kept
             assert kept is not None
@@ -158,12 +140,8 @@ class ImageSlots:
     def restore_many(self, slots: Int64, starts: Int64, source: DecodedSource) -> bool:
         """Do `restore` for the samples in some slots at once; return False if that is impossible.
 
-        Python's work for each image would take longer than the copy of it.
-
-        Args:
-            slots: int64 [n].
-            starts: int64 [n], offset of the images of each sample in its buffer.
-            source: with the buffers.
+        Python's work for each image would take longer than the copy of it. `starts` is the offset
+        of the images of each sample in its buffer, int64 [n].
         """
         if not self._fixed or self._geometry is not None:
             return False

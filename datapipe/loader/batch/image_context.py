@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from datapipe.array_types import Int64
 from datapipe.decode.transform import Draw, ImageTransform
 from datapipe.index.columns import Columns
@@ -22,28 +20,17 @@ _CROPS = 4  # purpose of derived keys
 
 @dataclass(frozen=True, kw_only=True)
 class ImageContext:
-    """Context that the images of all batches share.
+    """Context that the images of all batches share."""
 
-    Attributes:
-        transforms: of each kind of images; `check_together` says which can be in one batch.
-        kinds: returns the index in `transforms` of each of n samples, int64 [n] to int64 [n]; None
-            if there is one transform.
-        columns: of the dataset, with the size of every image.
-        rows: number to which `pixel_values` is filled up; None for none.
-        geometry: whether batches have the placement of each image.
-        decoder: of all images of a batch together; None decodes them one by one.
-        kept: transform of all images in a cache, uint8 without anything random; None for none.
-    """
-
-    transforms: tuple[ImageTransform, ...]
-    kinds: Callable[[Int64], Int64] | None = None
-    columns: Columns
+    transforms: tuple[ImageTransform, ...]  # of each kind of images; `check_together` has passed
+    kinds: Callable[[Int64], Int64] | None = None  # of n samples, int64 [n] to int64 [n]
+    columns: Columns  # of the dataset, with the size of every image
     pool: BufferPool
     seed: int
-    rows: int | None = None
-    geometry: bool = False
-    decoder: DaliDecoder | None = None
-    kept: ImageTransform | None = None
+    rows: int | None = None  # number to which `pixel_values` is filled up
+    geometry: bool = False  # batches have the placement of each image
+    decoder: DaliDecoder | None = None  # of all images together; None decodes them one by one
+    kept: ImageTransform | None = None  # of all images in a cache: uint8, nothing random
 
     def __post_init__(self) -> None:
         assert self.kinds is not None or not self.several
@@ -54,11 +41,6 @@ class ImageContext:
     def several(self) -> bool:
         """True if there are images of several kinds."""
         return len(self.transforms) > 1
-
-    def transform_of(self, sample: int) -> ImageTransform:
-        """Return the transform of the images of a sample."""
-        kinds = self.kinds_of(np.array([sample]))
-        return self.transforms[0 if kinds is None else int(kinds[0])]
 
     def kinds_of(self, samples: Int64) -> Int64 | None:
         """Return the kind of each of n samples, int64 [n]; None if all are of the first one."""

@@ -23,27 +23,16 @@ FACTS = frozenset(
 
 
 class SampleMetadata:
-    """Keys, texts, and the fields that `meta` names, by slot.
-
-    Args:
-        meta: names of the keys.
-        dataset: of the samples.
-        samples: int64 [B], their numbers.
-        keys: of the samples.
-        texts: keep texts even if `meta` does not name them.
-
-    Attributes:
-        keys, text: of each slot.
-    """
+    """Keys, texts, and the fields that `meta` names, by slot."""
 
     def __init__(
         self,
         meta: Sequence[str],
         dataset: Dataset,
-        samples: Int64,
+        samples: Int64,  # int64 [B], their numbers
         keys: list[str],
         *,
-        texts: bool,
+        texts: bool,  # keep texts even if `meta` does not name them
     ) -> None:
         size = len(samples)
         self.keys = keys

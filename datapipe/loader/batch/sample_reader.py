@@ -32,32 +32,21 @@ class BadMember(Exception):
 
 @dataclass(slots=True)
 class ReadBytes:
-    """Bytes of a sample.
-
-    Attributes:
-        members, contents: members that were read, and their bytes.
-        ready: its images as a cache keeps them, instead of their members.
-        room: memory for its images in a cache; `entry` is the whole entry.
-    """
+    """Bytes of a sample: members that were read, and their contents."""
 
     members: list[Member]
     contents: list[memoryview]
-    ready: UInt8 | None = None
-    room: UInt8 | None = None
+    ready: UInt8 | None = None  # its images as a cache keeps them, instead of their members
+    room: UInt8 | None = None  # memory for its images in a cache; `entry` is the whole entry
     entry: UInt8 | None = None
 
 
 class SampleReader:
     """Reader of the samples of one batch, for any thread.
 
-    Args:
-        rows: of the samples.
-        images: int64 [B], number of images of each sample that are wanted.
-        whole: bool [B], samples of which all images are wanted.
-
-    Attributes:
-        decoded: sources of samples that are in arrays, or decoded in the memory of a cache.
-        encoded: bool [B], samples that have to be read.
+    `decoded` are the sources of samples that are in arrays, or decoded in the memory of a cache;
+    `encoded`, bool [B], are those that have to be read. `images`, int64 [B], is the number of
+    images of each that are wanted; `whole`, bool [B], says if these are all of them.
     """
 
     def __init__(
@@ -90,12 +79,7 @@ class SampleReader:
             self.encoded &= ~source.slots
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> ReadBytes:
-        """Read one sample, which has `total` images.
-
-        Raises:
-            StoreError: it cannot be read.
-            BadMember: a member is not the one that was packed.
-        """
+        """Read one sample, which has `total` images; raise `BadMember` for one not as packed."""
         count = 0 if self._images is None else self._images[slot]
         wanted = wanted_members(members, count)
         cache = self._cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,36 +13,26 @@ from datapipe.index.mixture_columns import edges_of, extension_codes
 from datapipe.index.rows import Member
 from datapipe.plan.ragged import edges, places, spans
 
+_OF_SAMPLES = ("parts", "shards", "images", "counts")
+_OF_MEMBERS = {"members": "<i8", "codes": "<u2", "offsets": "<i8", "sizes": "<i8", "crc32": "<u4"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRows:
-    """Rows of the index: n samples with m members.
+    """Rows of the index: n samples with m members."""
 
-    Attributes:
-        extensions: of members.
-        parts: int64 [n], number of the dataset of each sample.
-        shards: int64 [n], number of the shard of each.
-        images, counts: int64 [n], number of the first image of each, and of its images.
-        keys: of each.
-        bounds: int64 [n + 1]; sample i has the members `bounds[i]` to `bounds[i + 1]`.
-        members: int64 [m], their numbers.
-        codes: uint16 [m], into `extensions`.
-        offsets, sizes: int64 [m], bytes.
-        crc32: uint32 [m].
-    """
-
-    extensions: tuple[str, ...]
-    parts: Int64
-    shards: Int64
-    images: Int64
-    counts: Int64
+    extensions: tuple[str, ...]  # of members
+    parts: Int64  # int64 [n], number of the dataset of each sample
+    shards: Int64  # int64 [n], number of the shard of each
+    images: Int64  # int64 [n], number of the first image of each
+    counts: Int64  # int64 [n], of its images
     keys: list[str]
-    bounds: Int64
-    members: Int64
-    codes: UInt16
-    offsets: Int64
+    bounds: Int64  # int64 [n + 1]; sample i has the members `bounds[i]` to `bounds[i + 1]`
+    members: Int64  # int64 [m], their numbers
+    codes: UInt16  # uint16 [m], into `extensions`
+    offsets: Int64  # int64 [m], bytes; so are `sizes`
     sizes: Int64
-    crc32: UInt32
+    crc32: UInt32  # uint32 [m]
 
     def member(self, index: int) -> Member:
         """Return a member, by its index in `members`."""
@@ -70,20 +60,9 @@ class SampleRows:
     def _chosen(
         self, samples: Int64 | slice, members: Int64 | slice, keys: list[str], bounds: Int64
     ) -> SampleRows:
-        return SampleRows(
-            extensions=self.extensions,
-            parts=self.parts[samples],
-            shards=self.shards[samples],
-            images=self.images[samples],
-            counts=self.counts[samples],
-            keys=keys,
-            bounds=bounds,
-            members=self.members[members],
-            codes=self.codes[members],
-            offsets=self.offsets[members],
-            sizes=self.sizes[members],
-            crc32=self.crc32[members],
-        )
+        own = {name: getattr(self, name)[samples] for name in _OF_SAMPLES}
+        own |= {name: getattr(self, name)[members] for name in _OF_MEMBERS}
+        return replace(self, keys=keys, bounds=bounds, **own)
 
 
 class RowReader:
@@ -102,10 +81,7 @@ class RowReader:
         return RowReader, (self._dataset,)
 
     def read(self, samples: Int64) -> SampleRows:
-        """Return the rows of samples, by their numbers: int64 [n].
-
-        Each column of each dataset is read once, for all of its samples.
-        """
+        """Return the rows of samples, int64 [n]; each column of each dataset is read once."""
         split = split_by_part(self._dataset.sample_edges, samples)
         read = [self._read_part(part, own) for part, _, own in split]
         if len(read) == 1:
@@ -134,18 +110,13 @@ class RowReader:
         )
 
     def _concatenated(self, rows: list[SampleRows]) -> SampleRows:
-        def all_of(name: str, dtype: str = "<i8") -> np.ndarray:
-            return np.concatenate([getattr(each, name) for each in rows] or [np.empty(0, dtype)])
-
         lengths = [np.diff(each.bounds) for each in rows] or [np.empty(0, np.int64)]
         return SampleRows(
             extensions=self._extensions,
             keys=[key for each in rows for key in each.keys],
             bounds=edges(np.concatenate(lengths)),
-            crc32=all_of("crc32", "<u4"),
-            codes=all_of("codes", "<u2"),
             **{
-                name: all_of(name)
-                for name in ("parts", "shards", "images", "counts", "members", "offsets", "sizes")
+                name: np.concatenate([np.empty(0, dtype), *(getattr(each, name) for each in rows)])
+                for name, dtype in (dict.fromkeys(_OF_SAMPLES, "<i8") | _OF_MEMBERS).items()
             },
         )

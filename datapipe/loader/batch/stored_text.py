@@ -11,12 +11,7 @@ from datapipe.text.truncate import IGNORE
 
 
 class StoredTexts:
-    """Texts of a dataset as their tokens were written; opened when first needed.
-
-    Args:
-        part: the dataset, which holds tokens of this tokenizer and template.
-        digest: of the two.
-    """
+    """Texts of a dataset as their tokens were written; opened when first needed."""
 
     def __init__(self, part: MixturePart, digest: str) -> None:
         self._part = part

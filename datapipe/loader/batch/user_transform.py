@@ -34,10 +34,8 @@ def apply_transform(
 ) -> tuple[list[Decoded], str]:
     """Return the images and the text that the user's function makes of a sample.
 
-    The generator follows from seed, epoch and sample, so it draws the same on every worker.
-
-    Raises:
-        TransformError: the function raised, or did not return a sample.
+    The generator follows from seed, epoch and sample, so it draws the same on every worker. Raises
+    `TransformError` if the function raised, or did not return a sample.
     """
     generator = np.random.Generator(np.random.Philox(key=derive(seed, epoch, _PURPOSE, sample)))
     arrays = [image.pixels for image in images]

@@ -17,11 +17,7 @@ from datapipe.errors import PlanError
 
 
 def resolve_device(device: str | int | torch.device) -> torch.device:
-    """Return the device, with its number if it is one of several.
-
-    Raises:
-        PlanError: it is neither the CPU nor an existing CUDA device.
-    """
+    """Return the CPU or a CUDA device, with its number; raise `PlanError` if there is none."""
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -29,10 +29,7 @@ from datapipe.plan.ragged import edges, ranges, spans
 class DeviceCache:
     """Tier of a cache on the device. For the thread that takes the batches.
 
-    Args:
-        rows: memory of the images.
-        images: of the batches: uint8, without anything random.
-        flip: probability that an image is mirrored.
+    Images are uint8, without anything random but mirroring, whose probability is `flip`.
     """
 
     def __init__(self, rows: DeviceRows, images: ImageContext, flip: float) -> None:
@@ -68,15 +65,9 @@ class DeviceCache:
     ) -> Complete:
         """Complete the `image_geometry` of a batch that is still on the host.
 
-        Args:
-            step: of the batch.
-            batch: without the rows of the images on the device.
-            failed: slots that failed.
-            blank: bool [rows], rows that hold no image.
-
-        Returns:
-            The function that completes `pixel_values` on the device. Call it before `begin` of the
-            next batch.
+        `batch` lacks the rows of the images on the device, `failed` are slots, and `blank`, bool
+        [rows], are rows that hold no image. Return the function that completes `pixel_values` on
+        the device. Call it before `begin` of the next batch.
         """
         part = _BatchRows(step, self._columns, self._transform)
         indices = self._rows.layout.places(part.samples)

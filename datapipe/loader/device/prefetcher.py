@@ -39,23 +39,13 @@ class Sent(NamedTuple):
 
 
 class DevicePrefetcher:
-    """Copies batches to a device. For one thread.
+    """Copier of batches to a device. For one thread.
 
-    Args:
-        device: "cpu", "cuda" or "cuda:N".
-        mean_std: of red, green and blue, for pixels from 0 to 1: `pixel_values` of uint8 cross the
-            bus, a quarter of the bytes, and are normalised on the device. None leaves them.
-        dtype: of `pixel_values` on the device; None is float32 with `mean_std`, and otherwise their
-            own.
-        channels_last: make the values of a pixel adjacent, in `pixel_values` of [N, 3, H, W].
-        padded: `pixel_values` are as large as the largest image, and `image_sizes` of the batch
-            has the size of each. The padding is zero after normalisation too.
-
-    Attributes:
-        device: with its number.
-
-    Raises:
-        PlanError: there is no such device, or the options contradict each other.
+    With `mean_std`, of pixels from 0 to 1, `pixel_values` of uint8 cross the bus, a quarter of the
+    bytes, and are normalised on the device. `channels_last` makes the values of a pixel adjacent,
+    in `pixel_values` of [N, 3, H, W]. If they are `padded` to the largest image, `image_sizes` of
+    the batch has the size of each, and the padding is zero after normalisation too. Raises
+    `PlanError` if there is no such device, or options contradict each other.
     """
 
     def __init__(
@@ -63,6 +53,7 @@ class DevicePrefetcher:
         device: str | int | torch.device,
         *,
         mean_std: tuple[Triple, Triple] | None = None,
+        # on the device; None is float32 with `mean_std`, else their own
         dtype: torch.dtype | None = None,
         channels_last: bool = False,
         padded: bool = False,
@@ -83,19 +74,12 @@ class DevicePrefetcher:
     def send(
         self, batch: Batch, *, blank: Tensor | None = None, complete: Complete | None = None
     ) -> Sent:
-        """Begin to copy a batch; return at once.
+        """Begin to copy the tensors of a batch, except those inside lists or dicts; return at once.
 
         The caller may drop the host's tensors, and must not write to them: they are kept until they
-        have been copied. Other values stay as they are.
-
-        Args:
-            batch: a dict, whose tensors are copied, except those inside lists or dicts.
-            blank: bool [rows] on the CPU: rows of `pixel_values` to be zero on the device, such as
-                those of samples that were skipped. Zero before normalisation is not zero after it.
-            complete: returns all rows of `pixel_values` before they are normalised.
-
-        Raises:
-            PlanError: `pixel_values` to be normalised are not uint8, or of a wrong shape.
+        have been copied. Other values stay as they are. Rows of `pixel_values` in `blank`, bool
+        [rows] on the CPU, such as those of samples that were skipped, are zero on the device: zero
+        before normalisation is not zero after it. `complete` returns all rows, not yet normalised.
         """
         self._drop_copied()
         kept: list[Tensor] = []
@@ -137,10 +121,7 @@ class DevicePrefetcher:
         return sent.batch
 
     def _finish(self, pixels: Tensor, blank: Tensor | None, sizes: Any, value: int) -> Tensor:
-        """Return normalised pixels of the dtype and layout that were asked for.
-
-        Rows without an image get `value`.
-        """
+        """Return pixels, normalised, in the dtype and layout asked for; blank rows get `value`."""
         images = pixels.ndim == 4
         last = images and self._channels_last
         if self._dtype is None or (self._dtype == pixels.dtype and self._mean_std is None):

@@ -79,11 +79,7 @@ class Reading:
 
 
 class Meter:
-    """Sums of the clocks of a loader; made by `Loader.start_metering`.
-
-    Attributes:
-        caller: clock of the thread that asks for batches.
-    """
+    """Sums of the clocks of a loader, and of its caller; made by `Loader.start_metering`."""
 
     def __init__(self, workers: int, options: ClockOptions) -> None:
         self.options = options
@@ -168,10 +164,7 @@ def _less(stages: Mapping[str, Stage], earlier: Mapping[str, Stage]) -> Mapping[
 
 
 def _count_ready(given: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
-    """Return the number of batches that were finished when each was asked for.
-
-    It is counted afterwards, so it is the same for threads and processes.
-    """
+    """Return the number of batches that were finished when each was asked for."""
     finished_later: list[int] = []  # times of this batch and all after it, sorted
     counts = []
     for asked, _, finished in reversed(given):

@@ -60,10 +60,8 @@ class Tally(NamedTuple):
 class StageClock:
     """Sums of the time that one thread spends in each stage. Written by that thread alone.
 
-    A change of stage reads two clocks, which takes about half a microsecond.
-
-    Args:
-        row: name of the thread in timelines.
+    A change of stage reads two clocks, which takes about half a microsecond. `row` is the name of
+    the thread in timelines.
     """
 
     def __init__(self, row: str, options: ClockOptions = ClockOptions()) -> None:

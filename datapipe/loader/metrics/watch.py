@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Protocol
 
 from datapipe.loader.metrics.stage_clock import StageClock
@@ -51,9 +50,3 @@ class Watch:
 def describe_work(job: WatchedJob, slot: int, stage: str, seconds: float) -> str:
     """Return the sample in a slot of a job, its stage and the duration, for the log."""
     return f"{job.describe(slot)} in stage '{stage}' for {seconds:.0f} s"
-
-
-def describe_stall(waited: float, reports: Sequence[str]) -> str:
-    """Return the current work of the workers of a late batch, for the log."""
-    work = "; ".join(reports) or "no worker is at it"
-    return f"the loader has been waiting {waited:.0f} s for its next batch: {work}"

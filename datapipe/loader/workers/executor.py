@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from datapipe.errors import DatapipeError
-from datapipe.loader.metrics.watch import describe_stall
 from datapipe.workers.protocol import Results
 
 J = TypeVar("J")
@@ -43,10 +42,8 @@ class StepWorkers(Protocol[Taken]):
 class StepExecutor(Generic[J]):
     """Executor that returns finished steps in the order given. Workers start with the first one.
 
-    Args:
-        jobs: made one by one in the caller's thread, when there is room.
-        workers: make the batches.
-        stall_warning: seconds after which a wait is explained in the log.
+    Jobs are made one by one in the caller's thread, when there is room. A wait of `stall_warning`
+    seconds is explained in the log.
     """
 
     def __init__(self, jobs: Iterator[J], workers: StepWorkers[J], stall_warning: float) -> None:
@@ -58,13 +55,7 @@ class StepExecutor(Generic[J]):
         self._closed = False
 
     def next(self) -> J:
-        """Return the next step, finished.
-
-        Raises:
-            StopIteration: there are no more.
-            DatapipeError: the executor was closed, or a worker died.
-            BaseException: raised by a step.
-        """
+        """Return the next step, finished; raise what it raised, or `DatapipeError` if closed."""
         try:
             results = self._begun()
             self._wait(results)
@@ -104,7 +95,10 @@ class StepExecutor(Generic[J]):
             waited = time.monotonic() - started
             if waited >= patience:
                 reports = self._workers.describe(self._window[0]) if self._window else []
-                logger.warning("%s", describe_stall(waited, reports))
+                logger.warning(
+                    "the loader has been waiting %.0f s for its next batch: %s",
+                    *(waited, "; ".join(reports) or "no worker is at it"),
+                )
                 patience *= 2
 
 

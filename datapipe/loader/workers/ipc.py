@@ -40,27 +40,15 @@ class BatchTask:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of a task.
+    """Result of a task."""
 
-    Attributes:
-        region: number of the region that the batch is in.
-        content: bytes from the start of the region between which the pickled result is, see
-            `dump_batch`.
-        records: log records of the task.
-        absent: log records about fields that no sample has, for the first batch.
-        finished: end of the task, in nanoseconds of `time.perf_counter_ns`, which processes of a
-            machine share.
-        tally: of the worker's clock since its last report.
-        cached: counts of the worker's cache since its last report.
-    """
-
-    region: int
-    content: slice
-    records: tuple[logging.LogRecord, ...]
-    absent: tuple[logging.LogRecord, ...]
-    finished: int
-    tally: Tally | None
-    cached: Counts | None
+    region: int  # that the batch is in
+    content: slice  # bytes of the region between which the pickled result is, see `dump_batch`
+    records: tuple[logging.LogRecord, ...]  # log records of the task
+    absent: tuple[logging.LogRecord, ...]  # of fields that no sample has, for the first batch
+    finished: int  # in nanoseconds of `time.perf_counter_ns`, which processes of a machine share
+    tally: Tally | None  # of the worker's clock since its last report
+    cached: Counts | None  # counts of the worker's cache since its last report
 
 
 class TensorLocation(NamedTuple):
@@ -125,10 +113,7 @@ class _BatchUnpickler(pickle.Unpickler):
 
 
 def reduce_array(array: Any) -> Any:
-    """Reduce an array for another process that sees the same files.
-
-    An array that is mapped from a file is mapped again there, and not copied.
-    """
+    """Reduce an array for another process; one that is mapped from a file is mapped again there."""
     mapped = mapped_from(array)
     if mapped is None:
         return array.__reduce_ex__(5)

@@ -31,12 +31,7 @@ Executor = StepExecutor[BatchBuilder] | StepExecutor[RemoteJob]
 
 
 class JobSource:
-    """Source of the jobs of a loader.
-
-    Args:
-        device_cache: images on the device; None for none.
-        blocks: returns the blocks of an epoch, for caches that evict by next use.
-    """
+    """Source of the jobs of a loader; `blocks` returns those of an epoch, to evict by next use."""
 
     def __init__(
         self,
@@ -65,14 +60,7 @@ class JobSource:
     def begin(
         self, run: Run, schedule: Schedule, meter: Meter | None, on_final: Callable[[Run], None]
     ) -> Executor:
-        """Start workers on the steps of a run.
-
-        Args:
-            run: position of the first step.
-            schedule: of the steps.
-            meter: of the workers' time; None for none.
-            on_final: called with the run after its last step, once that is known.
-        """
+        """Start workers on the steps of a run; `on_final` gets the run after its last step."""
         options, context = self._options, self._context
         steps = self.steps(run, schedule, on_final)
         if self._processes is not None:

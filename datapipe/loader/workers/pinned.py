@@ -16,10 +16,7 @@ S = TypeVar("S")
 class PinnedResults(Generic[R, S]):
     """Results with a function applied to each in a thread.
 
-    The next result that is there is copied while the caller uses the one before.
-
-    Args:
-        pin: makes the result that `next` returns.
+    The next result that is there is copied by `pin` while the caller uses the one before.
     """
 
     def __init__(self, results: Results[R], pin: Callable[[R], S]) -> None:

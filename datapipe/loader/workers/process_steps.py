@@ -32,16 +32,11 @@ _MODULES = ["datapipe.loader.workers.process_worker"]
 
 
 class RemoteJob:
-    """Step whose batch is made in a worker process; the loader uses it as a `BatchBuilder`.
-
-    Attributes:
-        task: that was sent, until its result is taken.
-        errors, blank, finished: see `BatchBuilder`.
-    """
+    """Step whose batch is made in a worker process; the loader uses it as a `BatchBuilder`."""
 
     def __init__(self, context: BatchContext, step: StepJob) -> None:
         self.step = step
-        self.task: BatchTask | None = None
+        self.task: BatchTask | None = None  # that was sent, until its result is taken
         self.errors: dict[int, SampleError] = {}
         self.blank: Tensor | None = None
         self.finished = 0
@@ -57,11 +52,7 @@ class RemoteJob:
         self.task = None
 
     def result(self) -> Batch:
-        """Return the batch as a dict.
-
-        Raises:
-            SampleError: the first sample that failed, unless failing samples are skipped.
-        """
+        """Return the batch, or raise the error of the first sample, unless such are skipped."""
         if self._batch is None:
             raise self.errors[min(self.errors)]
         return self._batch
@@ -77,14 +68,8 @@ class RemoteJob:
 class BatchProcesses:
     """Worker processes of a loader and the memory of their batches, for one run after another.
 
-    Each worker has a copy of the context. They start with the first run.
-
-    Args:
-        workers: number of processes.
-        ahead: batches per process that are begun or queued.
-
-    Raises:
-        PlanError: the context cannot be sent to other processes.
+    Each worker has a copy of the context; `PlanError` if it cannot be sent. They start with the
+    first run. `ahead` batches per process are begun or queued.
     """
 
     def __init__(self, context: BatchContext, workers: int, ahead: int) -> None:
@@ -117,13 +102,7 @@ class BatchProcesses:
 
 
 class ProcessSteps:
-    """Worker processes in one run.
-
-    Args:
-        processes: that make the batches.
-        stays: if the processes are left to the next run.
-        meter: of the workers' time; None for none.
-    """
+    """Worker processes in one run; if `stays`, they are left to the next one."""
 
     def __init__(
         self, processes: BatchProcesses, context: BatchContext, *, stays: bool, meter: Meter | None

@@ -84,17 +84,11 @@ class RegionPool:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchWorkerFactory:
-    """Factory for the worker of a process.
+    """Factory for the worker of a process."""
 
-    Attributes:
-        context: of the batches, with a `RegionPool` for its pool.
-        file: memory for the batches.
-        level: of messages that the parent's log takes.
-    """
-
-    context: BatchContext
-    file: SharedFile
-    level: int
+    context: BatchContext  # with a `RegionPool` for its pool
+    file: SharedFile  # memory for the batches
+    level: int  # of messages that the parent's log takes
 
     def __call__(self) -> BatchWorker:
         torch.set_num_threads(1)

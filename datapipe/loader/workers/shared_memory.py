@@ -38,16 +38,9 @@ BOARD = np.dtype(
 
 
 class SharedFile:
-    """Unnamed file that each process maps.
+    """Unnamed file that each process maps; `DatapipeError` if the system grants none.
 
-    Args:
-        tasks: number of tasks that workers may be at together.
-
-    Attributes:
-        board: `BOARD` [tasks]; the worker of a task writes to its row.
-
-    Raises:
-        DatapipeError: the system grants no such file.
+    Workers may be at `tasks` together; the worker of a task writes to its row of `board`.
     """
 
     def __init__(self, tasks: int) -> None:
@@ -89,11 +82,7 @@ class SharedFile:
             ) from error
 
     def map(self, region: int, size: int) -> UInt8:
-        """Return the first `size` bytes of a region, or more, shared by all processes.
-
-        Raises:
-            DatapipeError: the system grants no addresses.
-        """
+        """Return the first `size` bytes of a region, or more, shared by all processes."""
         assert size <= _SPAN, "no batch is that large"
         length = max(_LEAST, 1 << (size - 1).bit_length())
         try:
@@ -130,11 +119,7 @@ class Region:
 
 
 class Regions:
-    """Allocator of the regions of a file, for the loader's process.
-
-    Args:
-        keep: number of free regions that keep their pages.
-    """
+    """Allocator of a file's regions, in the loader's process; `keep` free ones keep their pages."""
 
     def __init__(self, file: SharedFile, keep: int) -> None:
         self._file = file

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,11 +26,7 @@ logger = logging.getLogger(__name__)
 class ThreadSteps:
     """Threads of one run, each limited to one thread inside torch's kernels.
 
-    Args:
-        workers: number of threads.
-        ahead: batches that they prepare at a time.
-        on_end: called once, when the last thread has ended, in any thread.
-        meter: of the threads' time; None for none.
+    They prepare `ahead` batches at a time. `on_end` is called once all have ended, in any thread.
     """
 
     def __init__(
@@ -41,7 +38,7 @@ class ThreadSteps:
             workers,
             ahead=ahead,
             initializer=self._work.begin,
-            parts=_pieces,
+            parts=operator.attrgetter("pieces"),
             on_end=on_end,
         )
 
@@ -85,16 +82,8 @@ class _PieceWork:
             self._own.watch.idle()
 
 
-def _pieces(job: BatchBuilder) -> int:
-    return job.pieces
-
-
 class InlineSteps:
-    """The caller's thread, which makes a batch when it is asked for.
-
-    Args:
-        meter: of the time of this work; None for none.
-    """
+    """The caller's thread, which makes a batch when it is asked for."""
 
     def __init__(self, *, on_end: Callable[[], None], meter: Meter | None) -> None:
         self._watch = Watch(None if meter is None else meter.clock("caller"))

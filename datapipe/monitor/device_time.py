@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from datapipe.monitor.durations import Durations
-from datapipe.monitor.loop_timer import ENTER, LEAVE, TurnParts
+from datapipe.monitor.loop_timer import ENTER, TurnParts
 
 _MOST_PENDING = 256  # turns that the host may be ahead
 
@@ -69,13 +69,13 @@ class DeviceTimes:
         self._turn: list[tuple[int, int, DeviceMark]] = []
         self._previous: DeviceMark | None = None  # last mark that was read
 
-    def enter(self, part: int) -> None:
-        """Begin a step or a transfer."""
-        self._note(ENTER, part)
-
-    def leave(self, part: int) -> None:
-        """End a step or a transfer: all of its work is queued."""
-        self._note(LEAVE, part)
+    def note(self, event: int, part: int) -> None:
+        """Begin a step or a transfer (`ENTER`), or end it (`LEAVE`): all of its work is queued."""
+        if self._device.recording():
+            return
+        mark = self._free.pop() if self._free else self._device.mark()
+        mark.record()
+        self._turn.append((event, part, mark))
 
     def end_turn(self, counts: bool) -> None:
         """End a turn; `counts` tells whether it is in the figures."""
@@ -109,10 +109,3 @@ class DeviceTimes:
         if self._previous is not None:
             self.idle.add(parts.rest)
         self._previous = before
-
-    def _note(self, event: int, part: int) -> None:
-        if self._device.recording():
-            return
-        mark = self._free.pop() if self._free else self._device.mark()
-        mark.record()
-        self._turn.append((event, part, mark))

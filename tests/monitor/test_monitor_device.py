@@ -14,7 +14,7 @@ import torch
 from datapipe.monitor import gpu
 from datapipe.monitor.device_time import DeviceMark, DeviceTimes, current_device
 from datapipe.monitor.gpu import GpuSample, GpuSampler, find_gpu
-from datapipe.monitor.loop_timer import STEP, TRANSFER
+from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +74,12 @@ def device() -> FakeDevice:
 
 def one_turn(device: FakeDevice, times: DeviceTimes, *, counts: bool = True) -> None:
     """A turn of 10 ms of copying and 50 ms of work."""
-    times.enter(TRANSFER)
+    times.note(ENTER, TRANSFER)
     device.queued.append(0.01)
-    times.leave(TRANSFER)
-    times.enter(STEP)
+    times.note(LEAVE, TRANSFER)
+    times.note(ENTER, STEP)
     device.queued.append(0.05)
-    times.leave(STEP)
+    times.note(LEAVE, STEP)
     times.end_turn(counts)
 
 
@@ -117,12 +117,12 @@ def test_idle_time_is_what_no_transfer_fills(device: FakeDevice) -> None:
 
 def test_a_transfer_inside_a_step_is_no_part_of_it(device: FakeDevice) -> None:
     times = DeviceTimes(device)
-    times.enter(STEP)
-    times.enter(TRANSFER)
+    times.note(ENTER, STEP)
+    times.note(ENTER, TRANSFER)
     device.queued.append(0.02)
-    times.leave(TRANSFER)
+    times.note(LEAVE, TRANSFER)
     device.queued.append(0.03)
-    times.leave(STEP)
+    times.note(LEAVE, STEP)
     times.end_turn(True)
     device.run()
     times.read()

@@ -27,30 +27,23 @@ class DeviceMark(Protocol):
         """Return milliseconds up to a later mark; the device has passed both."""
 
 
-class Device(Protocol):
-    """Factory of marks."""
-
-    def mark(self) -> DeviceMark: ...
-
-    def recording(self) -> bool:
-        """Check whether work is being captured, so that nothing may be queued beside it."""
-
-
-class Cuda:
-    """The current stream of torch's current device."""
+class Device:
+    """The current stream of torch's current GPU."""
 
     def mark(self) -> DeviceMark:
+        """Make a mark, to be recorded."""
         mark: DeviceMark = sys.modules["torch"].cuda.Event(enable_timing=True)
         return mark
 
     def recording(self) -> bool:
+        """Check whether work is being captured, so that nothing may be queued beside it."""
         return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
 def current_device() -> Device | None:
     """Return the GPU; None if this process does not use one yet."""
     torch = sys.modules.get("torch")
-    return None if torch is None or not torch.cuda.is_initialized() else Cuda()
+    return None if torch is None or not torch.cuda.is_initialized() else Device()
 
 
 class DeviceTimes:

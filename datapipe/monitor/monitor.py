@@ -51,9 +51,6 @@ class Monitor:
         trace_steps: how many steps to let pass before that trace, and how many to trace.
         clock: returns nanoseconds.
 
-    Raises:
-        PlanError: an option is out of range.
-
     Examples:
         >>> monitor = datapipe.Monitor(warmup=1)
         >>> for batch in monitor(datapipe.make_loader("shards/", batch_size=2)):
@@ -154,10 +151,7 @@ class Monitor:
 
 
 class Monitored(Generic[T]):
-    """A loader whose batches are timed; made by calling a `Monitor`.
-
-    It has the loader's length and attributes.
-    """
+    """A loader whose batches are timed, with its length and attributes; see `Monitor`."""
 
     def __init__(self, meter: LoopMeter, loader: Iterable[T]) -> None:
         self._meter = meter

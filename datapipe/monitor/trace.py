@@ -22,11 +22,7 @@ _MARKER = "datapipe.clock"
 
 
 class LoopTrace:
-    """A trace of `count` turns after `start` others, with torch's profiler unless another one runs.
-
-    Raises:
-        PlanError: the folder is not there.
-    """
+    """A trace of `count` turns after `start` others, with torch's events unless a profiler runs."""
 
     def __init__(self, path: Path, start: int, count: int, clock: Callable[[], int]) -> None:
         if not path.absolute().parent.is_dir():

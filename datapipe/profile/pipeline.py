@@ -64,11 +64,8 @@ def run_pipeline(
 ) -> PipelineRun:
     """Take batches for some time, as fast as they come or with a sleep of `step_time` after each.
 
-    Batches that were prepared ahead do not count. With `events`, the begin and end of each stage
-    are kept.
-
-    Raises:
-        PlanError: the loader ended before a batch counted.
+    Batches that were prepared ahead do not count; a loader that ends before any counts is a
+    `PlanError`. With `events`, the begin and end of each stage are kept.
     """
     KERNEL.load_soon()
     KERNEL.wait()

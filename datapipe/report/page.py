@@ -81,11 +81,7 @@ class Page:
         self._parts.append(f'<figure role="img" aria-label="{label}">{_svg(figure)}</figure>')
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page; a file of this name is replaced once the new one is whole.
-
-        Raises:
-            DatapipeError: it cannot be written.
-        """
+        """Write the page; a file of this name is replaced once the new one is whole."""
         page = (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'

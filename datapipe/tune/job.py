@@ -141,12 +141,9 @@ def tune(
 
 @contextmanager
 def _remembered_interrupt() -> Iterator[Callable[[], None]]:
-    """Remember a Ctrl-C, which may come while `__del__` or a callback runs.
+    """Yield a function that raises `KeyboardInterrupt` if Ctrl-C raised one anywhere before.
 
-    Python swallows an exception there, and a sweep would continue for minutes.
-
-    Yields:
-        A function that raises `KeyboardInterrupt` if SIGINT raised one anywhere.
+    Python swallows an exception in `__del__` or a callback, and a sweep would go on for minutes.
     """
     before = signal.getsignal(signal.SIGINT)
     came = False

@@ -85,11 +85,8 @@ class Trial(Segment):
 def run_trial(make: Make, setting: Setting, aim: Aim, machine: Machine, *, round: int) -> Trial:
     """Make a loader, take its batches, and close it.
 
-    Start and warm-up do not count: at least two batches, one from each worker.
-
-    Raises:
-        EmptyLoader: the iterable yields nothing.
-        Exception: any error of `make` or of the iterable.
+    Start and warm-up do not count: at least two batches, one from each worker. Any error of `make`
+    or of the iterable is raised, and `EmptyLoader` if it yields nothing.
     """
     run = _TrialRun(setting, aim, machine)
     try:

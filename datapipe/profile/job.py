@@ -117,52 +117,55 @@ def profile_loader(
     if not isinstance(loader, Loader):
         raise PlanError(f"make returned {shorten(loader)}: give a function that returns a loader")
     with closing(loader):
-        parts = loader.components()
-        forecast, paced = _measure(loader, seconds, step_time, say)
-        say("what would make it faster")
-        remedies = predict_remedies(loader, forecast, shards=shards)
-        part = _OTHER_DECODER * seconds
-        remedies += other_decoder(loader, make, rate=forecast.rate, seconds=part)
-    workers, threaded = loader.options.num_workers, library_stage(parts.context)
-    if threaded == "tokenize" and parts.context.images is not None:
-        threaded = None  # images take most of the time, in the loader's own threads
-    kind = ("process", "processes") if forecast.processes else ("thread", "threads")
-    return Profile(
-        shards=shards,
-        loader=repr(loader),
-        workers=counted(workers, *kind) if workers else "no workers",
-        samples=parts.schedule.origin.source.count,
-        forecast=forecast,
-        paced=paced,
-        bottleneck=find_bottleneck(
-            forecast.run,
-            paced,
-            processes=forecast.processes,
-            threaded=threaded,
-            scaling=forecast.roofline.scaling.get(forecast.roofline.cores),
-        ),
-        remedies=rank(remedies),
-    )
+        return _profile(loader, make, shards, seconds, step_time, say)
 
 
-def _measure(
-    loader: Loader, seconds: float, step_time: float | None, say: Callable[[str], None]
-) -> tuple[Forecast, PipelineRun | None]:
-    """Measure the stages, the machine and the loader at work, also at the pace of training."""
-    workers, paced = loader.options.num_workers, None
+def _profile(
+    loader: Loader,
+    make: Make,
+    shards: str,
+    seconds: float,
+    step_time: float | None,
+    say: Callable[[str], None],
+) -> Profile:
+    options, context = loader.options, loader.components().context
+    cores, workers = available_cpus(), options.num_workers
     say("each stage by itself")
     alone = measure_alone(loader, seconds=min(_LONGEST_ALONE, _SHARE_ALONE * seconds))
     say("what this machine could do")
-    each = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
-    readers = max(workers, 1)
-    roofline = measure_roofline(alone, cores=available_cpus(), readers=readers, seconds=each)
+    ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
+    roofline = measure_roofline(alone, cores=cores, readers=max(workers, 1), seconds=ceiling)
     say("the loader at work")
     # Each in an epoch of its own, so that it does not find its samples in the page cache.
     loader.set_epoch(1)
     run = run_pipeline(loader, seconds=seconds, events=True)
+    paced = None
     if step_time is not None:
         say("the loader at the pace of training")
         loader.set_epoch(2)
         paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
-    processes = loader.options.workers == "processes" and workers > 0
-    return Forecast(run=run, alone=alone, roofline=roofline, processes=processes), paced
+    say("what would make it faster")
+    in_processes = options.workers == "processes" and workers > 0
+    forecast = Forecast(run=run, alone=alone, roofline=roofline, processes=in_processes)
+    remedies = predict_remedies(loader, forecast, shards=shards)
+    remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)
+    threaded = library_stage(context)
+    if threaded == "tokenize" and context.images is not None:
+        threaded = None  # images take most of the time, in the loader's own threads
+    kind = ("process", "processes") if in_processes else ("thread", "threads")
+    return Profile(
+        shards=shards,
+        loader=repr(loader),
+        workers=counted(workers, *kind) if workers else "no workers",
+        samples=loader.components().schedule.origin.source.count,
+        forecast=forecast,
+        paced=paced,
+        bottleneck=find_bottleneck(
+            run,
+            paced,
+            processes=in_processes,
+            threaded=threaded,
+            scaling=roofline.scaling.get(cores),
+        ),
+        remedies=rank(remedies),
+    )

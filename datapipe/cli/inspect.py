@@ -57,8 +57,8 @@ def _forms(dataset: Dataset, image: ImageSpec) -> dict[str, dict[str, int]]:
     sizes = form_sizes(dataset, make_transform(array_spec(image)))
     home = dataset.home if isinstance(dataset.folder, RemoteFolder) else dataset.folder
     return {
-        "shards": {"disk": sizes.shards, "memory": 0},
-        "shards, cached decoded": {"disk": sizes.shards, "memory": sizes.cache},
+        "shards": {"disk": dataset.bytes, "memory": 0},
+        "shards, cached decoded": {"disk": dataset.bytes, "memory": sizes.cache},
         "arrays": {"disk": sizes.arrays or 0, "memory": 0},
         "free": {"disk": shutil.disk_usage(home).free, "memory": free_memory()},
     }

@@ -9,8 +9,6 @@ from typing import Any
 from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.report.table import ratio
 
-_OTHERS = 0.2  # of the cores' time, from which on other processes matter
-
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
@@ -85,8 +83,3 @@ class LoaderFigures:
     def worked(self) -> Mapping[str, Stage]:
         """Stages of the threads that make batches: of the workers if there are any."""
         return self.stages if self.workers else self.all_stages
-
-    @property
-    def crowded(self) -> bool:
-        """True if other processes take a share of the cores that matters."""
-        return self.usage is not None and self.usage.others_share >= _OTHERS

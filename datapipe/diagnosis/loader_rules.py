@@ -28,6 +28,7 @@ _SCALES = 1.2  # times the work of one thread, below which threads hinder each o
 _MOSTLY = 0.5  # of the workers
 _LESS_BUSY = 0.5  # CPU seconds a second in a stage that waits, over those in the others
 _READ_RATE = 1e6  # bytes/s from storage, below which an unknown wait is not one for it
+_OTHERS = 0.2  # of the cores' time, from which on other processes matter
 _ROOM = 1.2  # times as many batches as training takes, from which on a loader is fast enough
 
 
@@ -153,7 +154,7 @@ def _of_waiting(seen: LoaderFigures) -> Limit | None:
 def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
     if usage.busy >= _BUSY:
         reason = f"all {usage.cores} cores are busy"
-        if seen.crowded:
+        if usage.others_share >= _OTHERS:
             reason += f", {usage.others / usage.seconds:.1f} of them with other processes"
     elif ratio(usage.cpu, _team(seen, usage) * usage.seconds) >= _BUSY:
         who = "each worker is" if seen.workers else "the caller's thread is"

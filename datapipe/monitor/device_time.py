@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from datapipe.monitor.durations import Durations
-from datapipe.monitor.loop_timer import ENTER, LEAVE, TurnParts
+from datapipe.monitor.loop_timer import ENTER, TurnParts
 
 _MOST_PENDING = 256  # turns that the host may be ahead
 
@@ -27,30 +27,23 @@ class DeviceMark(Protocol):
         """Return milliseconds up to a later mark; the device has passed both."""
 
 
-class Device(Protocol):
-    """Factory of marks."""
-
-    def mark(self) -> DeviceMark: ...
-
-    def recording(self) -> bool:
-        """Check whether work is being captured, so that nothing may be queued beside it."""
-
-
-class Cuda:
-    """The current stream of torch's current device."""
+class Device:
+    """The current stream of torch's current GPU."""
 
     def mark(self) -> DeviceMark:
+        """Make a mark, to be recorded."""
         mark: DeviceMark = sys.modules["torch"].cuda.Event(enable_timing=True)
         return mark
 
     def recording(self) -> bool:
+        """Check whether work is being captured, so that nothing may be queued beside it."""
         return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
 def current_device() -> Device | None:
     """Return the GPU; None if this process does not use one yet."""
     torch = sys.modules.get("torch")
-    return None if torch is None or not torch.cuda.is_initialized() else Cuda()
+    return None if torch is None or not torch.cuda.is_initialized() else Device()
 
 
 class DeviceTimes:
@@ -69,13 +62,13 @@ class DeviceTimes:
         self._turn: list[tuple[int, int, DeviceMark]] = []
         self._previous: DeviceMark | None = None  # last mark that was read
 
-    def enter(self, part: int) -> None:
-        """Begin a step or a transfer."""
-        self._note(ENTER, part)
-
-    def leave(self, part: int) -> None:
-        """End a step or a transfer: all of its work is queued."""
-        self._note(LEAVE, part)
+    def note(self, event: int, part: int) -> None:
+        """Begin a step or a transfer (`ENTER`), or end it (`LEAVE`): all of its work is queued."""
+        if self._device.recording():
+            return
+        mark = self._free.pop() if self._free else self._device.mark()
+        mark.record()
+        self._turn.append((event, part, mark))
 
     def end_turn(self, counts: bool) -> None:
         """End a turn; `counts` tells whether it is in the figures."""
@@ -109,10 +102,3 @@ class DeviceTimes:
         if self._previous is not None:
             self.idle.add(parts.rest)
         self._previous = before
-
-    def _note(self, event: int, part: int) -> None:
-        if self._device.recording():
-            return
-        mark = self._free.pop() if self._free else self._device.mark()
-        mark.record()
-        self._turn.append((event, part, mark))

@@ -26,11 +26,6 @@ class Timing:
     p99: float = 0.0
     longest: float = 0.0
 
-    @property
-    def mean(self) -> float:
-        """Seconds; 0 if there were none."""
-        return self.total / self.count if self.count else 0.0
-
 
 class Durations:
     """Histogram of durations of whole nanoseconds. For one thread to write."""

@@ -12,7 +12,7 @@ import threading
 import weakref
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +27,18 @@ class GpuSample(NamedTuple):
     total: int
 
 
-class Gpu(Protocol):
-    """Interface of a GPU that can be queried."""
+class Gpu:
+    """The current GPU of torch."""
 
-    name: str
+    def __init__(self) -> None:
+        self._cuda = sys.modules["torch"].cuda
+        self._device = self._cuda.current_device()
+        self.name = str(self._cuda.get_device_name(self._device))
 
     def sample(self) -> GpuSample:
         """Query its state; may raise any error of its driver."""
+        free, total = self._cuda.mem_get_info(self._device)
+        return GpuSample(self._cuda.utilization(self._device) / 100, total - free, total)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,19 +103,6 @@ class _SamplingThread(threading.Thread):
             )
 
 
-class _CurrentGpu:
-    """The current GPU of torch."""
-
-    def __init__(self) -> None:
-        self._cuda = sys.modules["torch"].cuda
-        self._device = self._cuda.current_device()
-        self.name = str(self._cuda.get_device_name(self._device))
-
-    def sample(self) -> GpuSample:
-        free, total = self._cuda.mem_get_info(self._device)
-        return GpuSample(self._cuda.utilization(self._device) / 100, total - free, total)
-
-
 def find_gpu() -> Gpu | None:
     """Find the GPU that this process uses; None, with a line in the log, if it cannot be queried.
 
@@ -121,7 +113,7 @@ def find_gpu() -> Gpu | None:
         _log_once(logging.INFO, "this process uses no GPU, so the monitor says nothing of one")
         return None
     try:
-        gpu = _CurrentGpu()
+        gpu = Gpu()
         gpu.sample()
     except Exception as error:  # of the driver, of any kind
         why = str(error)

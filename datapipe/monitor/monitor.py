@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from datapipe.declared import Natural, checked
+from datapipe.declared import Count, Natural, checked
 from datapipe.diagnosis.loop_figures import Verdict
 from datapipe.diagnosis.loop_rules import judge
 from datapipe.errors import PlanError
@@ -51,9 +51,6 @@ class Monitor:
         trace_steps: how many steps to let pass before that trace, and how many to trace.
         clock: returns nanoseconds.
 
-    Raises:
-        PlanError: an option is out of range.
-
     Examples:
         >>> monitor = datapipe.Monitor(warmup=1)
         >>> for batch in monitor(datapipe.make_loader("shards/", batch_size=2)):
@@ -71,7 +68,7 @@ class Monitor:
         meter: bool = True,
         ranges: bool = False,
         trace: str | os.PathLike[str] | None = None,
-        trace_steps: tuple[int, int] = (10, 5),
+        trace_steps: tuple[Natural, Count] = (10, 5),
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._meter = LoopMeter(warmup=warmup, gpu=gpu, meter=meter, ranges=ranges, clock=clock)
@@ -117,16 +114,15 @@ class Monitor:
         save_page(self.report(), path)
 
     @checked(PlanError)
-    def trace(self, path: str | os.PathLike[str], *, steps: tuple[int, int] = (10, 5)) -> None:
+    def trace(
+        self, path: str | os.PathLike[str], *, steps: tuple[Natural, Count] = (10, 5)
+    ) -> None:
         """Write a Chrome trace of some steps, for ui.perfetto.dev or chrome://tracing.
 
         It shows waiting, transfers and steps, the events of torch's profiler, and the stages of a
         datapipe loader if it is ordered before the loop begins. It is written when its last step
-        has ended, or the pass over the loader; its steps are in no figure.
-
-        Args:
-            path: of the JSON file; replaced if it exists.
-            steps: how many to let pass from now on, and how many to trace.
+        has ended, or the pass over the loader; its steps are in no figure. `steps` tells how many
+        to let pass from now on, and how many to trace. A file of this name is replaced.
 
         Raises:
             PlanError: a number is out of range, the folder is not there, or a trace is being made.
@@ -140,13 +136,9 @@ class Monitor:
         """Measure the most that a faster pipeline could give: one batch replayed, and the loader.
 
         The step is a real one and trains, so give it a copy of the model, or do this before
-        training. The loader's position moves on. The device is waited for at the ends of each
-        stretch. See `datapipe.monitor.headroom`.
-
-        Args:
-            loader: of the training; one with few batches is begun again.
-            step: called with each batch, copies to the device included.
-            steps: to time of each kind; half as many again are not timed.
+        training. The loader's position moves on; one with few batches is begun again. The device
+        is waited for at the ends of each stretch. Of each kind, so many `steps` are timed, and half
+        as many again are not.
 
         Raises:
             PlanError: `steps` is under 10, or the loader has too few batches.
@@ -159,10 +151,7 @@ class Monitor:
 
 
 class Monitored(Generic[T]):
-    """A loader whose batches are timed; made by calling a `Monitor`.
-
-    It has the loader's length and attributes.
-    """
+    """A loader whose batches are timed, with its length and attributes; see `Monitor`."""
 
     def __init__(self, meter: LoopMeter, loader: Iterable[T]) -> None:
         self._meter = meter

@@ -27,21 +27,13 @@ def save_page(report: LoopReport, path: str | os.PathLike[str]) -> None:
         for name, share in parts(report).items():
             label = f"{PARTS[name]} {share:.1%}"
             shares[label], colours[label] = share, _COLOURS[name]
-        page.figure("Where the time goes", stacked([("", shares)], colours), ", ".join(shares))
+        page.figure("Where the time goes", stacked([("", shares)], colours))
     for heading, table in tables(report):
         page.table(heading, *table)
     if report.turns:
-        page.figure(
-            "Over the run",
-            _timeline(report),
-            "time of a step and what it is made of, from the first step to the last",
-        )
+        page.figure("Time of a step, from the first step to the last", _timeline(report))
     if report.stages:
-        page.figure(
-            "What the loader's threads do",
-            _stages(report),
-            "seconds of each stage, on a processor and waiting",
-        )
+        page.figure("Time of the loader's stages, on a processor and waiting", _stages(report))
     page.save(path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from typing import Any
 
 
@@ -50,28 +50,23 @@ class Ranges:
     """Named ranges of one thread, nested: torch's, and NVIDIA's through NVTX if there is a GPU."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[AbstractContextManager[Any], bool]] = []
+        self._open: list[ExitStack] = []
 
     def push(self, name: str) -> None:
         """Open a range, if torch is imported."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
-        opened = torch.autograd.profiler.record_function(name)
-        opened.__enter__()
-        nvtx = bool(torch.cuda.is_available())
-        if nvtx:
-            torch.cuda.nvtx.range_push(name)
-        self._open.append((opened, nvtx))
+        opened = ExitStack()
+        opened.enter_context(torch.autograd.profiler.record_function(name))
+        if torch.cuda.is_available():
+            opened.enter_context(torch.cuda.nvtx.range(name))
+        self._open.append(opened)
 
     def pop(self) -> None:
         """Close the range opened last, if any is open."""
-        if not self._open:
-            return
-        opened, nvtx = self._open.pop()
-        if nvtx:
-            sys.modules["torch"].cuda.nvtx.range_pop()
-        opened.__exit__(None, None, None)
+        if self._open:
+            self._open.pop().close()
 
     def close(self) -> None:
         """Close all ranges."""

@@ -42,45 +42,31 @@ class OnDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopReport:
-    """Measurements of a training loop. Shares are of `seconds`, 0 to 1; times are in seconds.
+    """Measurements of a training loop. Shares are of `seconds`, 0 to 1; times are in seconds."""
 
-    Attributes:
-        turns: of the loop that count; one a batch.
-        seconds: of these turns.
-        wait_share, transfer_share, step_share, rest_share: of waiting for batches, of
-            `monitor.transfer()`, of `monitor.step()`, and of the rest of the loop; together 1.
-        wait, transfer, step: each wait, transfer and step, on the host.
-        first: each wait for the first batch of a pass over the loader, which starts workers; in no
-            other figure.
-        left_out: how many turns are in no other figure, and why: "first" of a pass, "warm-up",
-            "recorded", "traced", "disturbed" by an error or another loop.
-        timeline: the whole run in stretches.
-        verdict: on the limit of the loop.
-        device: by the GPU's clock; None without a GPU.
-        gpu: by NVML; None without a GPU.
-        sampled: exchange with other ranks, waits for the GPU and the roofline, from steps that
-            torch's profiler recorded; None before the first one.
-        datasets: of a mixture, from all batches so far whose `meta` has "dataset", on this rank.
-        stages: of a datapipe loader, by name, summed over its threads.
-    """
-
-    turns: int
-    seconds: float
+    turns: int  # of the loop that count; one a batch
+    seconds: float  # of these turns
+    # of waiting for batches, `monitor.transfer()`, `monitor.step()`, and the rest; together 1
     wait_share: float
     transfer_share: float
     step_share: float
     rest_share: float
+    # each one, on the host
     wait: Timing
     transfer: Timing
     step: Timing
+    # each wait for the first batch of a pass, which starts workers; in no other figure
     first: Timing
+    # turns in no other figure, by reason: "first" of a pass, "warm-up", "recorded", "traced",
+    # "disturbed" by an error or another loop
     left_out: Mapping[str, int]
-    timeline: tuple[Stretch, ...]
+    timeline: tuple[Stretch, ...]  # the whole run
     verdict: Verdict
-    device: OnDevice | None = None
-    gpu: GpuUsage | None = None
-    sampled: SampledSteps | None = None
-    datasets: tuple[DatasetShare, ...] = ()
+    device: OnDevice | None = None  # None without a GPU
+    gpu: GpuUsage | None = None  # by NVML; None without a GPU
+    sampled: SampledSteps | None = None  # recorded by torch's profiler; None before the first one
+    datasets: tuple[DatasetShare, ...] = ()  # of a mixture, from all batches so far, on this rank
+    # of a datapipe loader, by name, summed over its threads
     stages: Mapping[str, Stage] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,10 +154,9 @@ class LoopLoader:
 
     def begin(self, loader: Any, *, meter: bool, events: bool, ranges: bool) -> None:
         """Find or start the meter of a loader before its pass."""
+        self.hints = _hints(loader)
         if not hasattr(loader, "start_metering"):
-            self.hints = _hints(loader)
             return
-        self.hints = ()
         found: Meter | None = loader.meter
         if meter and (found is None or (found is self._ours and found.options.events != events)):
             found = self._ours = loader.start_metering(events=events, ranges=ranges)
@@ -197,7 +182,7 @@ class LoopLoader:
 
 def _hints(loader: Any) -> tuple[str, ...]:
     """Suggest actions for a loader without a meter, such as torch's."""
-    workers = getattr(loader, "num_workers", None)
+    workers = None if hasattr(loader, "start_metering") else getattr(loader, "num_workers", None)
     tune = "find how many workers it takes: `datapipe.tune_workers(make)`"
     if workers == 0:
         return ("prepare batches beside the training: `num_workers` of at least 1", tune)
@@ -227,11 +212,9 @@ class Counters:
 
     def figures(self, *, thoroughly: bool) -> LoopFigures:
         """Compute the figures of the verdict, see `StepRecorder.figures`."""
-        loop, device, reading = self.loop, self.device, self.loader.reading()
+        loop, device, gpu, reading = self.loop, self.device, self._gpu(), self.loader.reading()
         wait, transfer, step, rest = loop.shares(loop.seldom)
-        limit = None
-        if reading is not None:
-            limit = find_limit(LoaderFigures.of(reading, asked=reading.waited))
+        seen = None if reading is None else LoaderFigures.of(reading, asked=reading.waited)
         return LoopFigures(
             turns=loop.turns,
             wait=wait,
@@ -240,10 +223,10 @@ class Counters:
             rest=rest,
             idle=None if device is None else self._of_turn(device, device.idle),
             device_transfer=None if device is None else self._of_turn(device, device.transfers),
-            utilization=None if (gpu := self._gpu()) is None else gpu.utilization,
+            utilization=None if gpu is None else gpu.utilization,
             recorded=self.recorder.figures(thoroughly=thoroughly),
             marked=loop.steps.count > 0,
-            limit=limit,
+            limit=None if seen is None else find_limit(seen),
             hints=self.loader.hints,
             datasets=self.datasets.figures(),
         )
@@ -254,11 +237,8 @@ class Counters:
         figures = self.figures(thoroughly=True)
         wait, transfer, step, rest = loop.shares()
         if (times := self.device) is not None:
-            device = OnDevice(
-                step=times.steps.timing(),
-                transfer=times.transfers.timing(),
-                idle=times.idle.timing(),
-            )
+            kinds = {"step": times.steps, "transfer": times.transfers, "idle": times.idle}
+            device = OnDevice(**{name: each.timing() for name, each in kinds.items()})
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,

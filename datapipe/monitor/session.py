@@ -75,11 +75,7 @@ class LoopMeter:
         return self._counters
 
     def order(self, trace: LoopTrace) -> None:
-        """Order a trace.
-
-        Raises:
-            PlanError: one is being made.
-        """
+        """Order a trace; raise `PlanError` while one is being made."""
         if self._trace is not None:
             raise PlanError(
                 f"the trace {self._trace.path} is not finished; one monitor makes one at a time"
@@ -104,10 +100,9 @@ class LoopMeter:
         return self._passes
 
     def ask(self, number: int, earlier: int | None) -> bool:
-        """Begin a turn of a pass, and end the one before: a batch is asked for.
+        """Begin a turn of a pass; return False, without measuring, in another thread.
 
-        `earlier` are ns spent before on the first batch of the pass; None for all others. Return
-        False, without measuring, in another thread than the loop's.
+        `earlier` are ns spent before on the first batch of the pass; None for all others.
         """
         if not self._is_measured():
             return False
@@ -115,7 +110,10 @@ class LoopMeter:
         if self._begun >= self._trace_at:
             self._finish_trace()
             if self._trace is not None:
-                self._begin_trace(self._trace)
+                self._add_up()
+                self._trace.begin()
+                self._trace_at = self._begun + self._trace.count
+                self._look_at = self._begun + 1
         self._reason = None
         self._steps_open = 0
         if number != self._number:
@@ -163,7 +161,7 @@ class LoopMeter:
         if self._shows:
             self._ranges.push(f"datapipe.{PARTS[part]}")
         if self._counters.device is not None:
-            self._counters.device.enter(part)
+            self._counters.device.note(ENTER, part)
         self._steps_open += part == STEP
         self._noted.append((ENTER, self.clock(), part))
 
@@ -174,7 +172,7 @@ class LoopMeter:
             return
         self._noted.append((LEAVE, now, part))
         if self._counters.device is not None:
-            self._counters.device.leave(part)
+            self._counters.device.note(LEAVE, part)
         if self._shows:
             self._ranges.pop()
         if failed:
@@ -265,11 +263,9 @@ class LoopMeter:
         if not self._equipped:
             self._equipped = True
             self._counters.loader.settle()
-            device = current_device()
-            if device is not None:
+            if (device := current_device()) is not None:
                 self._counters.device = DeviceTimes(device)
-            gpu = find_gpu() if self._gpu else None
-            if gpu is not None:
+            if self._gpu and (gpu := find_gpu()) is not None:
                 self._counters.sampler = GpuSampler(gpu)
         if self._counters.sampler is not None:
             self._counters.sampler.count(True)
@@ -282,12 +278,6 @@ class LoopMeter:
         if self._counters.sampler is not None:
             self._counters.sampler.count(False)
         self._add_up()
-
-    def _begin_trace(self, trace: LoopTrace) -> None:
-        self._add_up()
-        trace.begin()
-        self._look_at = self._begun + 1
-        self._trace_at = self._begun + trace.count
 
     def _finish_trace(self) -> None:
         trace = self._trace

@@ -13,7 +13,7 @@ from typing import Any
 from datapipe.errors import DatapipeError, PlanError
 from datapipe.monitor.loop_timer import BEGIN, ENTER, GOT, LEAVE, PARTS, Event
 from datapipe.monitor.profiler import start_profiler
-from datapipe.report.trace import TraceEvent, merge_trace, write_document
+from datapipe.report.trace import TraceEvent, write_trace
 
 logger = logging.getLogger(__name__)
 
@@ -22,18 +22,9 @@ _MARKER = "datapipe.clock"
 
 
 class LoopTrace:
-    """A trace of `count` turns after `start` others, with torch's profiler unless another one runs.
-
-    Raises:
-        PlanError: a number is out of range, or the folder is not there.
-    """
+    """A trace of `count` turns after `start` others, with torch's events unless a profiler runs."""
 
     def __init__(self, path: Path, start: int, count: int, clock: Callable[[], int]) -> None:
-        if start < 0 or count < 1:
-            raise PlanError(
-                f"steps=({start}, {count}): a trace begins after 0 or more steps, and is of 1 or "
-                "more; (10, 5) are a good choice"
-            )
         if not path.absolute().parent.is_dir():
             raise PlanError(
                 f"the trace {path} cannot be written, as its folder is not there; make it before "
@@ -78,8 +69,8 @@ class LoopTrace:
             if stop > self._began and start < end
         ]
         try:
-            document = merge_trace(self._profiled(), events, marker=_MARKER, marker_ns=self._marker)
-            write_document(self.path, document)
+            recorded, began = self._profiled(), self._marker
+            write_trace(self.path, events, recorded=recorded, marker=_MARKER, marker_ns=began)
         except DatapipeError as error:
             logger.warning("%s", error)
         else:

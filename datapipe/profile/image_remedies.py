@@ -37,6 +37,7 @@ _ROUNDS = 3  # in which forms of an image are compared in turn
 _COMPARING = 0.6  # seconds, after which no round is begun
 _SHRINKS = 0.95  # of their pixels, that smaller images keep at most
 _ASPECT = 4 / 3  # of photographs: the longer side that goes with a shorter one
+_DEFAULTS = (None, "bilinear")  # of options of images, which a command need not name
 _ROUNDED = 16  # pixels that sides are rounded up to
 
 
@@ -188,16 +189,13 @@ def convert_command(shards: str, spec: ImageSpec) -> str:
     if spec.fills_borders and (spec.fill is not None or isinstance(spec.normalize, tuple)):
         # No option of the command sets such a colour.
         return f"datapipe.convert_dataset({source!r}, {out!r}, image=IMAGE), with its ImageSpec"
-    options = {"size": f"{spec.height}x{spec.width}", "resize": spec.resize}
-    if spec.interpolation != "bilinear":
-        options["interpolation"] = spec.interpolation
-    if spec.crop_from is not None:
-        options["crop_from"] = str(spec.crop_from)
-    if spec.scaled_decode:
-        options["scaled_decode"] = ""
-    if spec.fills_borders and isinstance(spec.normalize, str):
-        options["normalize"] = spec.normalize  # its mean is the colour of the padding
-    text = ",".join(f"{name}={value}".rstrip("=") for name, value in options.items())
+    given = [f"size={spec.height}x{spec.width}"]
+    names = ["resize", "interpolation", "crop_from"]
+    if spec.fills_borders:
+        names.append("normalize")  # its mean is the colour of the padding
+    values = {name: getattr(spec, name) for name in names}
+    given += [f"{name}={value}" for name, value in values.items() if value not in _DEFAULTS]
+    text = ",".join(given + ["scaled_decode"] * spec.scaled_decode)
     return f"datapipe convert {quote(source)} {quote(out)} --image {quote(text)}"
 
 

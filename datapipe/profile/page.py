@@ -32,17 +32,9 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
     page.verdict(verdict[0].upper() + verdict[1:], profile.bottleneck.level)
     for line in headline(profile):
         page.text(f"{line}.")
-    page.figure(
-        "Where time goes",
-        time_figure(profile),
-        "Shares of the time of workers, and of the thread that takes batches",
-    )
+    page.figure("Time of workers, and of the thread that takes batches", time_figure(profile))
     if good:
-        page.figure(
-            "What would make it faster",
-            remedy_figure(profile, good),
-            "Samples per second that each remedy is predicted to give",
-        )
+        page.figure("Samples per second with each remedy", remedy_figure(profile, good))
     page.table("Remedies", *remedy_table([*good, *bad]))
     page.table("What this machine can do", *ceiling_table(profile))
     page.table("Stages", *stage_table(profile))

@@ -64,28 +64,25 @@ def run_pipeline(
 ) -> PipelineRun:
     """Take batches for some time, as fast as they come or with a sleep of `step_time` after each.
 
-    Batches that were prepared ahead do not count. With `events`, the begin and end of each stage
-    are kept.
-
-    Raises:
-        PlanError: the loader ended before a batch counted.
+    Batches that were prepared ahead do not count; a loader that ends before any counts is a
+    `PlanError`. With `events`, the begin and end of each stage are kept.
     """
     KERNEL.load_soon()
     KERNEL.wait()
-    meter = loader.start_metering(events=events)
+    meter, machine = loader.start_metering(events=events), UsageMeter(probe_gil=True)
     skipped, count = loader.skipped, 0
     try:
         batches = iter(loader)
         _warm_up(batches, loader, seconds, step_time)
-        with UsageMeter(probe_gil=True) as machine:
-            before, began = meter.reading(), time.perf_counter_ns()
-            for _ in batches:
-                count += 1
-                if time.perf_counter_ns() - began >= 1e9 * seconds:
-                    break
-                if step_time:
-                    time.sleep(step_time)
-            reading = meter.reading().since(before)
+        machine.start()
+        before, began = meter.reading(), time.perf_counter_ns()
+        for _ in batches:
+            count += 1
+            if time.perf_counter_ns() - began >= 1e9 * seconds:
+                break
+            if step_time:
+                time.sleep(step_time)
+        reading, usage = meter.reading().since(before), machine.stop()
     finally:
         loader.close()
     if not count:
@@ -95,7 +92,7 @@ def run_pipeline(
         )
     return PipelineRun(
         reading=reading,
-        usage=machine.usage,
+        usage=usage,
         step_time=step_time,
         skipped=loader.skipped - skipped,
         events=[event for event in meter.events if event.end > began],

@@ -21,9 +21,8 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class FormSizes:
-    """Bytes of a dataset in each form."""
+    """Bytes of a dataset in other forms than shards."""
 
-    shards: int
     cache: int  # memory that holds all of it
     arrays: int | None  # None if images have many sizes
 
@@ -33,7 +32,6 @@ def form_sizes(dataset: Dataset, kept: ImageTransform) -> FormSizes:
     sizes = EntrySizes(dataset.columns, kept, images=True)
     layout = EntryLayout(len(dataset), sizes, _NO_LIMIT, stop=_LOOKED_AT)
     return FormSizes(
-        shards=dataset.bytes,
         cache=round(layout.bytes * len(dataset) / max(layout.kept, 1)),
         arrays=array_bytes(dataset, kept.spec) if kept.spec.one_size else None,
     )

@@ -27,11 +27,7 @@ _SHOWN = 0.05  # of the width, from which on a part of a bar is labelled inside
 
 
 def plot(height: float = 3.2) -> tuple[Figure, Axes]:
-    """Make a figure with one pair of axes, 8 inches wide, without a window.
-
-    Raises:
-        PlanError: matplotlib is not installed.
-    """
+    """Make a figure with one pair of axes, 8 inches wide; `PlanError` without matplotlib."""
     try:
         from matplotlib.figure import Figure as NewFigure
     except ImportError as error:

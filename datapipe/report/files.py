@@ -11,8 +11,7 @@ from datapipe.errors import DatapipeError
 def write_whole(path: str | os.PathLike[str], text: str, what: str) -> None:
     """Write a file by rename, so that no reader ever opens half of one.
 
-    Raises:
-        DatapipeError: the file cannot be written; it is called `what`, such as "report".
+    The `DatapipeError` of a file that cannot be written calls it `what`, such as "report".
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -71,21 +71,17 @@ class Page:
         ]
         lines = [_row("th", header, words)]
         lines += [_row("td", row, words) for row in rows]
-        self._heading(heading)
+        self._parts.append(f"<h2>{escape(heading)}</h2>")
         self._parts.append(f'<div class="table"><table>{"".join(lines)}</table></div>')
 
-    def figure(self, heading: str, figure: Figure, alt: str) -> None:
-        """Add a figure of `charts.py`; `alt` describes it to screen readers."""
-        self._heading(heading)
-        label = escape(alt, quote=True)
+    def figure(self, heading: str, figure: Figure) -> None:
+        """Add a figure of `charts.py`; the heading describes it to screen readers too."""
+        label = escape(heading, quote=True)
+        self._parts.append(f"<h2>{label}</h2>")
         self._parts.append(f'<figure role="img" aria-label="{label}">{_svg(figure)}</figure>')
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page; a file of this name is replaced once the new one is whole.
-
-        Raises:
-            DatapipeError: it cannot be written.
-        """
+        """Write the page; a file of this name is replaced once the new one is whole."""
         page = (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -93,10 +89,6 @@ class Page:
             f"<body>{''.join(self._parts)}</body></html>\n"
         )
         write_whole(path, page, "report")
-
-    def _heading(self, text: str) -> None:
-        if text:
-            self._parts.append(f"<h2>{escape(text)}</h2>")
 
 
 def _svg(figure: Figure) -> str:

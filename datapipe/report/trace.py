@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from datapipe.report.files import write_whole
@@ -20,38 +21,29 @@ TraceEvent = tuple[str, str, int, int]
 _PROCESS = 1 << 30  # above any process id, so that our rows mix with no other process's
 
 
-def write_trace(path: str | os.PathLike[str], events: Iterable[TraceEvent]) -> None:
+def write_trace(
+    path: str | os.PathLike[str],
+    events: Iterable[TraceEvent],
+    *,
+    recorded: Mapping[str, Any] = MappingProxyType({}),
+    marker: str = "",
+    marker_ns: int = 0,
+) -> None:
     """Write one Chrome trace; time 0 is the start of the earliest event.
 
-    Events of a row must not overlap, other than one inside another.
+    Events of a row must not overlap, other than one inside another. They are added to the trace
+    `recorded` of a profiler, on its clock, if that has the range `marker`, which began at
+    `marker_ns` on our clock.
     """
-    write_document(path, _document(list(events)))
-
-
-def merge_trace(
-    document: dict[str, Any], events: Sequence[TraceEvent], *, marker: str, marker_ns: int
-) -> dict[str, Any]:
-    """Return the trace of a profiler with events of ours, on the profiler's clock.
-
-    Its range `marker`, which began at `marker_ns` on our clock, aligns them; without it, the result
-    has our events alone.
-    """
-    recorded = document.get("traceEvents", [])
-    starts = [event["ts"] for event in recorded if event.get("name") == marker and "ts" in event]
-    if not starts:
-        return _document(events)
-    added = _chrome_events(events, zero_ns=marker_ns, zero_us=float(min(starts)))
-    return {**document, "traceEvents": [*recorded, *added]}
-
-
-def write_document(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
-    """Write a trace as JSON."""
+    events, theirs = list(events), recorded.get("traceEvents", [])
+    starts = [event["ts"] for event in theirs if event.get("name") == marker and "ts" in event]
+    if starts:
+        ours = _chrome_events(events, zero_ns=marker_ns, zero_us=float(min(starts)))
+        document = {**recorded, "traceEvents": [*theirs, *ours]}
+    else:
+        zero = min((start for _, _, start, _ in events), default=0)
+        document = {"traceEvents": _chrome_events(events, zero_ns=zero)}
     write_whole(path, json.dumps({"displayTimeUnit": "ms", **document}), "trace")
-
-
-def _document(events: Sequence[TraceEvent]) -> dict[str, Any]:
-    zero = min((start for _, _, start, _ in events), default=0)
-    return {"traceEvents": _chrome_events(events, zero_ns=zero)}
 
 
 def _chrome_events(

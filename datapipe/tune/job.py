@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 from datapipe.cpus import WorkerCount
@@ -12,7 +16,6 @@ from datapipe.declared import Count, Say, Seconds, Within, checked
 from datapipe.errors import PlanError
 from datapipe.loader.tuned_settings import Tuned, keep
 from datapipe.tune.choice import MARGIN, choose
-from datapipe.tune.interrupt import remembered_interrupt
 from datapipe.tune.paced import WaitShare, find_sufficient, least_waiting
 from datapipe.tune.reason import explain, explain_pace, find_limit_of
 from datapipe.tune.result import TuneResult, summarise
@@ -110,7 +113,7 @@ def tune(
 ) -> TuneResult:
     """Find the smallest setting of a loader on a machine, as `tune_workers` does on this one."""
     waits: dict[Setting, WaitShare] = {}
-    with remembered_interrupt() as check, warnings.catch_warnings():
+    with _remembered_interrupt() as check, warnings.catch_warnings():
         # The sweep finds out itself whether there are too many workers.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -134,6 +137,39 @@ def tune(
     result = _result(sweep, waits, interrupted=interrupted)
     _keep(sweep, result)
     return result
+
+
+@contextmanager
+def _remembered_interrupt() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises `KeyboardInterrupt` if Ctrl-C raised one anywhere before.
+
+    Python swallows an exception in `__del__` or a callback, and a sweep would go on for minutes.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    came = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        assert callable(before)
+        try:
+            before(number, frame)
+        except KeyboardInterrupt:
+            came = True
+            raise
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    # Only the main thread may set handlers; it is also the one that Ctrl-C interrupts.
+    replaced = callable(before) and threading.current_thread() is threading.main_thread()
+    if replaced:
+        signal.signal(signal.SIGINT, remember)
+    try:
+        yield check
+    finally:
+        if replaced:
+            signal.signal(signal.SIGINT, before)
 
 
 def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bool) -> TuneResult:

@@ -69,7 +69,6 @@ def write_report(result: TuneResult, path: str | os.PathLike[str], title: str) -
             kind = "chosen" if row is result.chosen else "tried"
             bars.append((str(row.setting), {kind: row.rate}))
     colours = {"chosen": COLOURS[1], "tried": PALE}
-    figure = stacked(bars, colours, "batches a second")
-    page.figure("Batches a second", figure, "Rate of every setting, in a median trial")
+    page.figure("Rate of every setting, in a median trial", stacked(bars, colours, "batches/s"))
     page.table("Settings", *settings_table(result.settings))
     page.save(path)

@@ -40,23 +40,6 @@ class Tried:
 class TuneResult:
     """The setting to take, and the figures behind it.
 
-    Attributes:
-        num_workers, prefetch_factor: to take; the latter is None without workers.
-        variant: further arguments of `make` to take, if several were tried.
-        rate: batches a second.
-        samples_rate: samples a second; None if batches do not tell their size.
-        room: how many times faster than training the loader is; None without a step time.
-        waiting: share of its time that training waits; None without a step time.
-        sufficient: whether training waits no longer than `max_wait`; None without a step time.
-        step_time: seconds of a step of training; None if there is none.
-        reason: why this setting, and why a larger one does not help.
-        settled: whether the time sufficed to be sure.
-        limit: of the loader with this setting; None if it was not measured.
-        settings: all that were to be tried, smallest first.
-        trials: all that counted batches, in order.
-        seconds: that it took.
-        interrupted: whether Ctrl-C ended it early.
-
     Examples:
         >>> def make(**workers):
         ...     return datapipe.make_loader("shards/", batch_size=4, **workers)
@@ -66,22 +49,24 @@ class TuneResult:
         >>> print(result)  # doctest: +SKIP
     """
 
-    num_workers: int
-    prefetch_factor: int | None
-    variant: Mapping[str, Any]
-    rate: float
-    samples_rate: float | None
+    num_workers: int  # to take
+    prefetch_factor: int | None  # to take; None without workers
+    variant: Mapping[str, Any]  # further arguments of `make` to take, if several were tried
+    rate: float  # batches a second
+    samples_rate: float | None  # samples a second; None if batches do not tell their size
+    # None without a step time: how many times faster than training the loader is, the share of its
+    # time that training waits, and whether that is no longer than `max_wait`
     room: float | None
     waiting: float | None
     sufficient: bool | None
-    step_time: float | None
-    reason: str
-    settled: bool
-    limit: Limit | None
-    settings: tuple[Tried, ...]
-    trials: tuple[Trial, ...]
-    seconds: float
-    interrupted: bool = False
+    step_time: float | None  # seconds of a step of training; None if there is none
+    reason: str  # for this setting, and why a larger one does not help
+    settled: bool  # whether the time sufficed to be sure
+    limit: Limit | None  # of the loader with this setting; None if it was not measured
+    settings: tuple[Tried, ...]  # all that were to be tried, smallest first
+    trials: tuple[Trial, ...]  # all that counted batches, in order
+    seconds: float  # that it took
+    interrupted: bool = False  # whether Ctrl-C ended it early
 
     @property
     def chosen(self) -> Tried:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.loader.loader import Loader
-from datapipe.loader.metrics.meter import Reading, Stage
+from datapipe.loader.metrics.meter import Reading
 from datapipe.profile.measure.usage import UsageMeter
 from datapipe.tune.arrivals import Arrivals, Segment, bounds, count, samples_of
 from datapipe.tune.setting import Setting
@@ -31,8 +31,7 @@ class Machine:
 
     clock: Callable[[], float] = time.perf_counter  # seconds
     sleep: Callable[[float], object] = time.sleep
-    # called with `probe_gil` for each trial; None if nothing can be metered
-    meter: Callable[..., UsageMeter | None] = UsageMeter
+    meter: Callable[..., UsageMeter] = UsageMeter  # called with `probe_gil` for each trial
 
 
 class EmptyLoader(Exception):
@@ -86,62 +85,46 @@ class Trial(Segment):
 def run_trial(make: Make, setting: Setting, aim: Aim, machine: Machine, *, round: int) -> Trial:
     """Make a loader, take its batches, and close it.
 
-    Start and warm-up do not count: at least two batches, one from each worker.
-
-    Raises:
-        EmptyLoader: the iterable yields nothing.
-        Exception: any error of `make` or of the iterable.
+    Start and warm-up do not count: at least two batches, one from each worker. Any error of `make`
+    or of the iterable is raised, and `EmptyLoader` if it yields nothing.
     """
-    began = machine.clock()
     run = _TrialRun(setting, aim, machine)
     try:
-        run.open(make)
-        run.take()
+        run.take(make)
     finally:
         run.close()
-    return Trial(
-        **vars(run.counted()),
-        **run.seen,
-        setting=setting,
-        round=round,
-        paced=aim.step is not None,
-        startup=run.arrivals.got[0] - began,
-        total=machine.clock() - began,
-    )
+    return run.result(round)
 
 
 class _TrialRun:
     """A trial in progress."""
 
     def __init__(self, setting: Setting, aim: Aim, machine: Machine) -> None:
-        self.arrivals = Arrivals()
-        self.seen: dict[str, Any] = {}  # fields of `Trial`
-        self._group = max(1, setting.num_workers)
         self._setting, self._aim, self._clock = setting, aim, machine.clock
         self._began = machine.clock()
         self._meter = machine.meter(probe_gil=aim.probe)
+        self._arrivals = Arrivals()
+        self._group = max(1, setting.num_workers)
+        self._seen: dict[str, Any] = {}  # fields of `Trial`
         self._loader: Any = None
         self._before: Reading | None = None
         self._caller = 0.0
 
-    def open(self, make: Make) -> None:
-        """Make the loader."""
-        if self._meter is not None:
-            self._meter.start()
+    def take(self, make: Make) -> None:
+        """Make the loader, and take batches until enough of them count."""
+        arrivals, step = self._arrivals, self._aim.step
+        self._meter.start()
         self._loader = make(**self._setting.arguments)
         if isinstance(self._loader, Loader):
-            self.seen["key"] = self._loader.components().find_tuning_key()
+            self._seen["key"] = self._loader.components().find_tuning_key()
             self._loader.set_epoch(self._aim.epoch)
             if self._aim.probe:
                 self._loader.start_metering()
-
-    def take(self) -> None:
-        """Take batches until enough of them count."""
-        arrivals, step = self.arrivals, self._aim.step
         with closing(_batches(self._loader, arrivals, self._clock)) as batches:
             for batch in batches:
                 if len(arrivals.got) == max(2, self._group) - 1:
-                    self._mark()  # in the warm-up, since it takes milliseconds
+                    self._meter.mark()  # in the warm-up, since it takes milliseconds
+                    self._caller, self._before = time.thread_time(), self._reading()
                 if arrivals.skip is None and self._is_warm():
                     arrivals.skip = len(arrivals.got)
                 if self._is_enough():
@@ -150,18 +133,29 @@ class _TrialRun:
                     step(batch)
         if not arrivals.got:
             raise EmptyLoader("yields no batch at all")
-        if self._meter is not None:
-            self._read(self._meter.stop())
+        caller = time.thread_time() - self._caller
+        usage = self._meter.stop()
+        self._seen["memory"] = usage.memory
+        if usage.gil is not None:
+            self._seen["figures"] = self._figures(usage, caller)
 
-    def counted(self) -> Segment:
-        """Return the batches that count so far."""
+    def result(self, round: int) -> Trial:
+        """Return the batches that count, once the loader is closed."""
         paced = self._aim.step is not None
-        return count(self.arrivals, *bounds(self.arrivals, group=self._group, paced=paced))
+        counted = count(self._arrivals, *bounds(self._arrivals, group=self._group, paced=paced))
+        return Trial(
+            **vars(counted),
+            **self._seen,
+            setting=self._setting,
+            round=round,
+            paced=paced,
+            startup=self._arrivals.got[0] - self._began,
+            total=self._clock() - self._began,
+        )
 
     def close(self) -> None:
         """Stop the workers and drop all references, for any kind of iterable."""
-        if self._meter is not None:
-            self._meter.stop()
+        self._meter.stop()
         loader, self._loader = self._loader, None
         if callable(close := getattr(loader, "close", None)):
             close()
@@ -169,14 +163,29 @@ class _TrialRun:
             del loader
             gc.collect()  # workers may end with objects in a reference cycle
 
+    def _reading(self) -> Reading | None:
+        """Return the figures of a datapipe loader whose stages are metered."""
+        metered = isinstance(self._loader, Loader) and self._loader.meter is not None
+        return self._loader.meter.reading() if metered else None
+
+    def _figures(self, usage: Usage, caller_cpu: float) -> LoaderFigures:
+        """Return what the loader used since the warm-up."""
+        more: dict[str, Any] = {"usage": usage, "caller_cpu": caller_cpu}
+        reading = self._reading()
+        if reading is not None and self._before is not None:
+            more["processes"] = self._loader.options.workers == "processes"
+            return LoaderFigures.of(reading.since(self._before), **more)
+        more["processes"] = isinstance(self._loader, DataLoader)
+        return LoaderFigures(seconds=usage.seconds, workers=self._setting.num_workers, **more)
+
     def _is_warm(self) -> bool:
         """Check for two batches, one of each worker, and half the time of starting.
 
         The last worker to start may take that much longer than the first. Batches that were ready
         with the first one do not count either, if that does not take too long.
         """
-        taken, first = len(self.arrivals.got), self.arrivals.got[0]
-        passed = self.arrivals.got[-1] - first
+        taken, first = len(self._arrivals.got), self._arrivals.got[0]
+        passed = self._arrivals.got[-1] - first
         ready = self._group * (self._setting.prefetch_factor or 0)
         if taken < ready and passed < _PATIENCE * self._aim.seconds:
             return False
@@ -185,43 +194,15 @@ class _TrialRun:
     def _is_enough(self) -> bool:
         """Check that enough batches count, or that the trial has to end."""
         aim = self._aim
-        if self._meter is not None and aim.max_memory is not None:
-            self.seen["over"] = self._meter.memory > aim.max_memory
-        if self.seen.get("over") or self.arrivals.got[-1] >= aim.deadline:
+        if aim.max_memory is not None:
+            self._seen["over"] = self._meter.memory > aim.max_memory
+        if self._seen.get("over") or self._arrivals.got[-1] >= aim.deadline:
             return True
-        first, stop = bounds(self.arrivals, group=self._group, paced=aim.step is not None)
+        first, stop = bounds(self._arrivals, group=self._group, paced=aim.step is not None)
         if stop - first >= _MOST:
             return True
-        got = self.arrivals.got
+        got = self._arrivals.got
         return stop - first >= aim.batches and got[stop - 1] - got[first - 1] >= aim.seconds
-
-    def _mark(self) -> None:
-        if self._meter is not None:
-            self._meter.mark()
-            self._caller = time.thread_time()
-        if isinstance(self._loader, Loader) and self._loader.meter is not None:
-            self._before = self._loader.meter.reading()
-
-    def _read(self, usage: Usage) -> None:
-        """Note what the loader used in the batches that count."""
-        caller = time.thread_time() - self._caller
-        self.seen["memory"] = usage.memory
-        if usage.gil is None:
-            return
-        loader = self._loader
-        processes, stages = isinstance(loader, DataLoader), dict[str, Stage]()
-        if isinstance(loader, Loader):
-            processes = loader.options.workers == "processes"
-            if self._before is not None and loader.meter is not None:
-                stages = dict(loader.meter.reading().since(self._before).stages)
-        self.seen["figures"] = LoaderFigures(
-            seconds=usage.seconds,
-            usage=usage,
-            workers=self._setting.num_workers,
-            processes=processes,
-            caller_cpu=caller,
-            stages=stages,
-        )
 
 
 def _batches(

@@ -29,13 +29,15 @@ def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
         thread.start()
-    with UsageMeter(probe_gil=True) as meter:
-        time.sleep(1.0)
+    meter = UsageMeter(probe_gil=True)
+    meter.start()
+    time.sleep(1.0)
+    usage = meter.stop()
     ended.set()
     for thread in threads:
         thread.join()
     # As on a machine with no more cores than these threads take.
-    usage = replace(meter.usage, cores=2)
+    usage = replace(usage, cores=2)
     return LoaderFigures(usage=usage, seconds=usage.seconds, workers=2, stages=stages or {})
 
 

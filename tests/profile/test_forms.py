@@ -30,8 +30,9 @@ def shards(tmp_path: Path) -> Path:
 
 def test_the_sizes_of_forms_are_those_that_are_written(shards: Path, tmp_path: Path) -> None:
     kept = make_transform(array_spec(ImageSpec(size=32)))
-    sizes = form_sizes(open_dataset(shards), kept)
-    assert sizes.shards == sum(path.stat().st_size for path in shards.glob("*.tar"))
+    dataset = open_dataset(shards)
+    sizes = form_sizes(dataset, kept)
+    assert dataset.bytes == sum(path.stat().st_size for path in shards.glob("*.tar"))
     assert sizes.arrays is not None
     assert sizes.arrays < sizes.cache < sizes.arrays + 5 * 256
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=ImageSpec(size=32))

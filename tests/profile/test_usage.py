@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +29,23 @@ def burn(seconds: float) -> None:
         pass
 
 
+@contextmanager
+def metered(meter: UsageMeter) -> Iterator[UsageMeter]:
+    meter.start()
+    try:
+        yield meter
+    finally:
+        meter.stop()
+
+
 def during(work: Callable[[], object], *, threads: int = 1, probe_gil: bool = False) -> Usage:
-    with UsageMeter(probe_gil=probe_gil) as meter:
+    with metered(UsageMeter(probe_gil=probe_gil)) as meter:
         started = [threading.Thread(target=work) for _ in range(threads)]
         for thread in started:
             thread.start()
         for thread in started:
             thread.join()
-    return meter.usage
+    return meter.stop()
 
 
 def test_cpu_time_of_all_threads_counts_and_sleep_does_not() -> None:
@@ -54,14 +64,14 @@ def test_cpu_time_of_processes_that_live_and_that_have_ended_counts() -> None:
             stdout=subprocess.PIPE,
         )
 
-    with UsageMeter() as meter:
+    with metered(UsageMeter()) as meter:
         ended, living = start(0.5), start(0.5)
         for process in (ended, living):
             assert process.stdout is not None
             process.stdout.readline()
         ended.communicate(b"\n")
     living.communicate(b"\n")
-    assert meter.usage.cpu >= 0.95
+    assert meter.stop().cpu >= 0.95
 
 
 def test_marking_leaves_out_what_was_before() -> None:
@@ -88,7 +98,7 @@ def test_what_others_take_is_not_ours() -> None:
 def test_memory_is_that_of_the_whole_tree_at_its_peak() -> None:
     size = 64 << 20
     program = f"x = b'1' * {size}\nprint(flush=True)\ninput()"
-    with UsageMeter() as meter:
+    with metered(UsageMeter()) as meter:
         before = meter.memory
         child = subprocess.Popen(
             [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -99,7 +109,7 @@ def test_memory_is_that_of_the_whole_tree_at_its_peak() -> None:
         while meter.memory < before + size and time.monotonic() < deadline:
             time.sleep(0.05)
         child.communicate(b"\n")
-    assert before + size <= meter.usage.memory <= before + 2 * size
+    assert before + size <= meter.stop().memory <= before + 2 * size
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="nobody divides pages")
@@ -110,7 +120,7 @@ def test_memory_that_processes_share_counts_once(tmp_path: Path) -> None:
         "import mmap, sys\nfile = open(sys.argv[1], 'r+b')\nm = mmap.mmap(file.fileno(), 0)\n"
         "x = m[::4096]\nprint(flush=True)\ninput()"
     )
-    with UsageMeter() as meter:
+    with metered(UsageMeter()) as meter:
         before = meter.memory
         children = [
             subprocess.Popen(
@@ -128,7 +138,7 @@ def test_memory_that_processes_share_counts_once(tmp_path: Path) -> None:
             time.sleep(0.05)
         for child in children:
             child.communicate(b"\n")
-    assert before + size <= meter.usage.memory < before + 2 * size
+    assert before + size <= meter.stop().memory < before + 2 * size
 
 
 def test_the_interpreters_lock_is_seen_where_python_code_holds_it() -> None:
@@ -184,4 +194,4 @@ def test_no_thread_stays() -> None:
 def test_stopping_twice_says_the_same() -> None:
     meter = UsageMeter()
     meter.start()
-    assert meter.stop() == meter.stop() == meter.usage
+    assert meter.stop() == meter.stop()

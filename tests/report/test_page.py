@@ -34,7 +34,7 @@ def test_a_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     axes.plot([1, 3, 2], label="rate")
     page = Page("Rates", "two cores")
     page.verdict("decode-bound", "warn")
-    page.figure("Rate", figure, "rate over rounds")
+    page.figure("Rate over rounds", figure)
     page.save(tmp_path / "page.html")
     outline = Outline((tmp_path / "page.html").read_text())
     assert {"h1", "svg", "figure"} <= set(outline.tags)
@@ -79,7 +79,7 @@ def test_equal_reports_are_equal_files(tmp_path: Path) -> None:
         figure, axes = plot()
         axes.bar(["a", "b"], [1, 2])
         page = Page("t")
-        page.figure("", figure, "bars")
+        page.figure("Bars", figure)
         page.save(tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import datapipe
-from datapipe.report.trace import merge_trace, write_trace
+from datapipe.report.trace import write_trace
 
 EVENTS = [
     ("loop", "wait", 5_000_000_000, 5_000_200_000),
@@ -47,13 +47,15 @@ def test_a_trace_that_cannot_be_written_says_why_and_leaves_nothing(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
-def test_events_are_moved_to_the_profilers_clock() -> None:
+def test_events_are_moved_to_the_profilers_clock(tmp_path: Path) -> None:
     theirs = [
         {"ph": "X", "name": "marker", "ts": 7_000.0, "dur": 1, "pid": 12, "tid": 12},
         {"ph": "X", "name": "aten::mm", "ts": 7_100.0, "dur": 20, "pid": 12, "tid": 12},
     ]
     document = {"schemaVersion": 1, "traceEvents": theirs}
-    merged = merge_trace(document, EVENTS, marker="marker", marker_ns=4_999_999_000)
+    path = tmp_path / "trace.json"
+    write_trace(path, EVENTS, recorded=document, marker="marker", marker_ns=4_999_999_000)
+    merged = json.loads(path.read_text())
     assert merged["schemaVersion"] == 1
     assert merged["traceEvents"][:2] == theirs
     ours = {e["name"]: e for e in merged["traceEvents"][2:] if e["ph"] == "X"}
@@ -65,10 +67,10 @@ def test_events_are_moved_to_the_profilers_clock() -> None:
     assert {e["pid"] for e in ours.values()}.isdisjoint({12})
 
 
-def test_without_a_common_moment_the_profilers_events_are_left_out() -> None:
+def test_without_a_common_moment_the_profilers_events_are_left_out(tmp_path: Path) -> None:
     document = {"traceEvents": [{"ph": "X", "name": "aten::mm", "ts": 1.0, "dur": 2}]}
-    merged = merge_trace(document, EVENTS, marker="marker", marker_ns=0)
-    assert {e["name"] for e in merged["traceEvents"] if e["ph"] == "X"} == {
+    write_trace(tmp_path / "trace.json", EVENTS, recorded=document, marker="marker")
+    assert {e["name"] for e in read(tmp_path / "trace.json") if e["ph"] == "X"} == {
         "wait",
         "decode",
         "step",

@@ -13,7 +13,7 @@ from datapipe.tune.result import TuneResult
 from datapipe.tune.setting import grid
 from datapipe.tune.sweep import Goal
 
-from .synthetic import PREFETCH, WORKERS, Case, Clock, Loader, Machine
+from .synthetic import PREFETCH, WORKERS, Case, Clock, Loader, Machine, NoMeter
 
 Sweep = Callable[..., TuneResult]
 
@@ -41,7 +41,7 @@ def row(result: TuneResult, workers: int, ahead: int | None = 2) -> Any:
 
 
 def _run(
-    case: Case, made: list[Loader] | None = None, meter: Any = lambda: None, **options: Any
+    case: Case, made: list[Loader] | None = None, meter: Any = NoMeter, **options: Any
 ) -> TuneResult:
     clock = Clock(meter)
     made = [] if made is None else made

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from datapipe.diagnosis.loader_figures import Usage
+
 Speed = Callable[[int], float]
 """How fast each of a number of active workers is, 1 alone on an idle machine."""
 Drift = Callable[[float], float]
@@ -30,10 +32,23 @@ SETTINGS: tuple[tuple[int, int | None], ...] = (
 _LOOK = 0.5  # seconds after which drift is looked at again
 
 
+class NoMeter:
+    """A meter of a machine that measures nothing."""
+
+    memory = 0
+
+    def start(self) -> None: ...
+
+    def mark(self) -> None: ...
+
+    def stop(self) -> Usage:
+        return Usage(seconds=1.0, cpu=0.0, cores=1, others=0.0, gil=None, memory=0, read=None)
+
+
 class Clock:
     """A machine for trials whose time passes only when it is spent."""
 
-    def __init__(self, meter: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, meter: Callable[[], Any] = NoMeter) -> None:
         self.now = 1000.0
         self._meter = meter
 

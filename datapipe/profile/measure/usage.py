@@ -27,7 +27,7 @@ _GONE = (psutil.Error, OSError, NotImplementedError)
 
 
 class UsageMeter:
-    """Measures the `Usage` from `start` to `stop`; also a context manager, then see `usage`.
+    """Measures the `Usage` from `start` to `stop`.
 
     A thread samples memory four times a second, less often where that takes long; a peak that is
     shorter may be missed. With `probe_gil`, another one probes the interpreter's lock.
@@ -76,19 +76,6 @@ class UsageMeter:
     def memory(self) -> int:
         """Most bytes so far."""
         return self._peak.memory
-
-    @property
-    def usage(self) -> Usage:
-        """Measured usage; only once the meter has stopped."""
-        assert self._usage is not None, "the meter has not stopped"
-        return self._usage
-
-    def __enter__(self) -> UsageMeter:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 class _Sampler(threading.Thread):

@@ -127,7 +127,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options = parse(parser, samples=64, rounds=3)
+    options = parse(parser, samples=256, rounds=3)
     where = machine("transformers", "torch", "pillow", cache="warm")
     print(f"{where['cpu']}, {where['cores']} cores; {where['versions']}; page cache warm\n")
     rows = [

@@ -44,7 +44,6 @@ def train(asked: argparse.Namespace) -> None:
         total = torch.zeros((), device=accelerator.device)
         for pack in group:
             with accelerator.accumulate(model):
-                # With a cache, samples of a pack would see each other.
                 loss = model(**pack, num_items_in_batch=labels).loss
                 total += loss.detach()
                 # DDP averages over processes and Accelerate over packs what is to be summed.

@@ -34,7 +34,6 @@ class Packs(pl.LightningModule):
     def training_step(self, pack: dict[str, Any], index: int) -> torch.Tensor:
         """Return the summed loss, times what DDP (ranks) and Lightning (packs) divide it by."""
         self.labels += pack.pop("num_items_in_batch")  # of all ranks
-        # With a cache, samples of a pack would see each other.
         loss: torch.Tensor = self.model(**pack, num_items_in_batch=1).loss
         self.summed = self.summed.to(loss) + loss.detach()
         return loss * self.trainer.world_size * self.trainer.accumulate_grad_batches
@@ -46,7 +45,7 @@ class Packs(pl.LightningModule):
             if parameter.grad is not None:
                 parameter.grad /= max(1, self.labels)
         loss = float(summed.sum() / max(1, self.labels))
-        self.print(f"step {self.global_step + 1}  loss {loss}")
+        self.print(f"step {self.global_step + 1}  loss {loss}", flush=True)
         self.summed, self.labels = torch.zeros(()), 0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -52,7 +52,6 @@ def train(asked: argparse.Namespace) -> None:
     for pack in loader:
         labels = max(1, pack.pop("num_items_in_batch"))
         with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
-            # With a cache, samples of a pack would see each other.
             loss = model(**pack, num_items_in_batch=labels).loss
         (loss * ranks).backward()  # DDP averages what is to be summed
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

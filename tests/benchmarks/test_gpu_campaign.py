@@ -124,7 +124,7 @@ def test_every_stage_can_be_rehearsed_without_a_gpu(tmp_path: Path) -> None:
     assert [rung["aside"] for rung in load(tmp_path, "asides")["results"]] == [False, True]
     assert load(tmp_path, "profile-reference")["report"]["stages"]
     assert load(tmp_path, "profile-memory")["report"]["memory_phases"]
-    assert (tmp_path / "profile-loader.html").stat().st_size > 50_000
+    assert (tmp_path / "profile-loader.html").stat().st_size > 10_000
     assert (tmp_path / "profile-trace.json.gz").stat().st_size > 10_000
 
     aims = [load(tmp_path, name)["aims"] for name in ("decode", "feed", "attention", "ladder")]

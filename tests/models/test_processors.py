@@ -93,8 +93,8 @@ def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
         off = (in_grey_levels(ours, spec) - in_grey_levels(torch.from_numpy(pixels), spec)).abs()
         thrice = spec.interpolation == "lanczos"  # resized one after the other
         assert off.max() < (3.01 if thrice else 2.01)
-        # One value of a small image is a larger share.
-        assert (off > 1.01).sum() <= max(1, (2e-4 if thrice else 5e-5) * off.numel())
+        # A few values of a small image are a larger share.
+        assert (off > 1.01).sum() <= max(8, (2e-4 if thrice else 5e-5) * off.numel())
 
 
 @pytest.mark.parametrize("source", CASES)

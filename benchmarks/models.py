@@ -86,13 +86,20 @@ def timed(batches: Iterator[Any]) -> Run:
     return Run(samples=count * BATCH, seconds=seconds, startup=first - begun)
 
 
-def contestants(case: Case, folder: Path, samples: int, workers: int) -> list[Contestant]:
+def contestants(
+    case: Case, folder: Path, samples: int, workers: datapipe.WorkerSpec, count: int
+) -> list[Contestant]:
     """Return the loader, for the checkpoint in a folder, and the processor in a DataLoader."""
 
     def ours() -> Callable[[], Run]:
         shards, _ = chats(samples)
         loader = datapipe.make_loader(
-            shards, model=folder, batch_size=BATCH, num_workers=workers, drop_last=True
+            shards,
+            model=folder,
+            batch_size=BATCH,
+            num_workers=count,
+            workers=workers,
+            drop_last=True,
         )
         KERNEL.load()  # else a run begins without it
         return lambda: timed(iter(loader))
@@ -103,7 +110,7 @@ def contestants(case: Case, folder: Path, samples: int, workers: int) -> list[Co
             Conversations(samples),
             batch_size=BATCH,
             shuffle=True,
-            num_workers=workers,
+            num_workers=count,
             collate_fn=Collate(case),
             persistent_workers=True,
             drop_last=True,
@@ -130,6 +137,9 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "--processes", action="store_true", help="worker processes for the loader too, not threads"
+    )
     options = parse(parser, samples=256, rounds=5)
     where = machine("transformers", "torch", "pillow", cache="warm")
     print(f"{where['cpu']}, {where['cores']} cores; {where['versions']}; page cache warm\n")
@@ -142,7 +152,8 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory(prefix="datapipe-model-") as name:
             folder = case.save(Path(name))
-            entries = contestants(case, folder, options.samples, options.workers)
+            kind = datapipe.WorkerSpec(kind="processes" if options.processes else "threads")
+            entries = contestants(case, folder, options.samples, kind, options.workers)
             ours, theirs = compete(entries, options.rounds)
             counting = count_a_million(folder)
         rows.append(

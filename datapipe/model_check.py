@@ -38,6 +38,8 @@ class ModelCheck:
 
     Attributes:
         samples, images: how many were compared.
+        labels: samples whose labels were compared too: something is learnt of them, and the
+            template does not rewrite what was said before.
         differences: the first difference of each sample that differs, as text of some lines.
 
     Examples:
@@ -48,6 +50,7 @@ class ModelCheck:
     samples: int
     images: int
     differences: tuple[str, ...]
+    labels: int = 0
 
     @property
     def is_equal(self) -> bool:
@@ -99,7 +102,7 @@ def check_model(
         num_workers=0,
         meta=("key",),
     )
-    differences, images = [], 0
+    differences, images, labels = [], 0, 0
     with loader:
         for number, batch in enumerate(loader):
             if number == samples:
@@ -110,10 +113,15 @@ def check_model(
             theirs = _processed(processor, messages, sample["images"])
             tokenizer = processor.tokenizer
             told = _difference(batch, theirs, sample["images"], image, tokenizer)
-            if told := told or _labels(batch["labels"][0], messages, processor):
+            if not told and (pair := _learnt(batch["labels"][0], messages, processor)):
+                labels += 1
+                told = _labels(*pair)
+            if told:
                 differences.append(f"{batch['key'][0]}: {told}")
     compared = min(len(seen), samples)
-    return ModelCheck(samples=compared, images=images, differences=tuple(differences))
+    return ModelCheck(
+        samples=compared, images=images, differences=tuple(differences), labels=labels
+    )
 
 
 def _processor(model: Any) -> Any:
@@ -178,8 +186,8 @@ def _difference(
     return _pixels(pixels, _rows(theirs["pixel_values"], pictures, spec), spec)
 
 
-def _labels(labels: Tensor, messages: list[Any], processor: Any) -> str:
-    """Compare what is learnt with what the template adds for each answer."""
+def _learnt(labels: Tensor, messages: list[Any], processor: Any) -> tuple[str, str] | None:
+    """Return what is learnt, and what the template adds for each answer; None if it cannot say."""
 
     def render(turns: list[Any], **options: Any) -> str:
         return str(processor.apply_chat_template(turns, tokenize=False, **options))
@@ -190,13 +198,16 @@ def _labels(labels: Tensor, messages: list[Any], processor: Any) -> str:
             before = render(messages[:number], add_generation_prompt=True)
             after = render(messages[: number + 1])
             if not after.startswith(before):
-                return ""  # the template rewrites what was said before
+                return None  # the template rewrites what was said before
             answers.append(after[len(before) :])
-    expected = " ".join(answers)
-    learnt = processor.tokenizer.decode(labels[labels >= 0].tolist())
-    if not learnt or "".join(learnt.split()) == "".join(expected.split()):
-        return ""  # nothing is learnt of a sample whose turns say so
-    return f"labels differ\n    datapipe   {learnt!r}\n    processor  {expected!r}"
+    learnt = labels[labels >= 0].tolist()
+    return (processor.tokenizer.decode(learnt), " ".join(answers)) if learnt else None
+
+
+def _labels(ours: str, theirs: str) -> str:
+    if "".join(ours.split()) == "".join(theirs.split()):
+        return ""
+    return f"labels differ\n    datapipe   {ours!r}\n    processor  {theirs!r}"
 
 
 def _ids(ours: list[int], theirs: list[int], tokenizer: Any) -> str:

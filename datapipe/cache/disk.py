@@ -43,7 +43,8 @@ _ENTRIES, _WORDS, _ABOUT = "entries", "words", "about.json"
 class DiskTier(Tier):
     """Entries in a folder. If it cannot be written, nothing more is kept, with one warning.
 
-    `covered` is of faster tiers, as `Tier` has it. `broken` keeps nothing more, without a warning.
+    `covered` counts the samples of faster tiers, as in `Tier`. If `broken`, it keeps nothing more,
+    without a warning.
     `layout` has no entries if the folder cannot be used at all.
     """
 

@@ -22,7 +22,7 @@ def check_model(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a loader's tokens and pixels with those of the model's processor in transformers.
+    """Compare a loader's tokens, pixels and labels with the model's processor in transformers.
 
     Exits with 1 if a sample differs.
     """
@@ -35,7 +35,7 @@ def check_model(
         equal = found.samples - len(found.differences)
         print(
             f"{equal:,} of {found.samples:,} samples with {found.images:,} images are what the "
-            "processor makes"
+            f"processor makes; labels of {found.labels:,} were compared"
         )
     if not found.is_equal:
         raise typer.Exit(1)

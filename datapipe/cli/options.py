@@ -39,7 +39,7 @@ Tokenizer = Annotated[
 Template = Annotated[str | None, typer.Option(help=help_of(TextSpec, "template"))]
 MAX_REJECTS = own_flag("max_rejects", "Stop past this: a number or share (5%, 0.05).", str, "5%")
 CHECK_FLAGS = (
-    own_flag("space_check", "Refuse to start where the disk has not enough room.", bool, True),
+    own_flag("space_check", "Refuse to start if the disk is too full.", bool, True),
     own_flag("lock_check", "Refuse to start where OUT cannot be locked by one run.", bool, True),
 )
 SIDECARS = own_flag("sidecars", "Index files for others too: dali,wids,energon.")

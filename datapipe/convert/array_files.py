@@ -57,7 +57,7 @@ _KINDS: dict[str, tuple[str, tuple[int, ...]]] = {TEXTS: ("|u1", ()), **CHECKED}
 
 
 def array_bytes(dataset: Dataset, spec: ImageSpec | None) -> int:
-    """Return the bytes of the arrays of a dataset; without `spec` they are of texts alone."""
+    """Return the bytes that the arrays of a dataset take; without `spec`, those of its texts."""
     columns = dataset.columns
     if spec is None:
         return int(columns.member_size[:].sum())

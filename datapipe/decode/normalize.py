@@ -81,7 +81,7 @@ class Normalizer:
     def write_planes(self, values: Tensor, out: Tensor) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
 
-        `values` are uint8 [n, 3, ...], contiguous; `out` is of the same shape, of any strides.
+        `values` are uint8 [n, 3, ...], contiguous; `out` has the same shape, and any strides.
         """
         assert values.shape == out.shape
         kernel = KERNEL.module

@@ -91,9 +91,9 @@ def encode_anew(
 ) -> tuple[bytes, ImageInfo]:
     """Encode an upright image again, as small as `options` want it.
 
-    `kind` is "png" or "jpg", for options that keep formats, and `quality` is of JPEG if they give
-    none. Modes that PNG holds without loss stay, with transparency. Raises `DecodeError` as
-    `flatten` does, or if the image is too long for the format.
+    `kind` is "png" or "jpg", for options that keep formats, and `quality` the JPEG quality where
+    they give none. Modes that PNG holds without loss stay, with transparency. Raises `DecodeError`
+    as `flatten` does, or if the image is too long for the format.
     """
     kind = kind if options.image_format == "keep" else options.image_format
     size = _fit(image.size, options.max_side)

@@ -29,7 +29,7 @@ class DatasetShare:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledSteps:
-    """Steps that torch's profiler recorded. Shares are of their time, 0 to 1; medians."""
+    """Steps that torch's profiler recorded: medians. Shares of their time are 0 to 1."""
 
     steps: int = 0  # their number
     exchange: float = 0.0  # in collectives while nothing else ran, or a slower rank was waited for

@@ -19,7 +19,7 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RankTimes:
-    """Steps of several ranks. Shares are of a step's time, 0 to 1; medians over the steps."""
+    """Steps of several ranks: medians over the steps. Shares of a step's time are 0 to 1."""
 
     exchange: float  # exchange itself
     waiting: float  # this rank waits for a slower one

@@ -36,7 +36,8 @@ def gemma4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         **options | {"normalize": None},
     )
     text = files.config.get("text_config") or {}
-    vision = text.get("use_bidirectional_attention") == "vision"
+    # A processor does not say. Smaller models ignore the types.
+    vision = not files.config or text.get("use_bidirectional_attention") == "vision"
     return image, TextSpec(
         tokenizer=files.tokenizer,
         template=files.template,

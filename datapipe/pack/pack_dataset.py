@@ -96,7 +96,7 @@ def pack_dataset(
         limit: take no more inputs than these.
         append: add to the finished dataset in `out`, as new shards.
         sidecars: of "dali", "wids" and "energon", which index files of others to write too.
-        space_check: refuse to start where the disk has not enough room.
+        space_check: refuse to start if the disk is too full.
         lock_check: refuse to start where files cannot be locked, as on some mounts of NFS; a second
             pack into the same folder would not be noticed there.
         dry_run: read and check, but write nothing.

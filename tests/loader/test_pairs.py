@@ -58,7 +58,7 @@ def load(pairs: Path, text: MakeText) -> Callable[..., datapipe.Loader]:
 
 
 def expected(tokenizer: Path, numbers: list[int]) -> dict[str, torch.Tensor]:
-    """What TRL's collator makes of pairs: prompts and answers are encoded apart and joined."""
+    """The rows of TRL's collator: it encodes prompts and answers apart, and joins their tokens."""
     encoder = Tokenizer.from_file(str(tokenizer))
 
     def ids(text: str) -> list[int]:

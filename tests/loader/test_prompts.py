@@ -36,7 +36,7 @@ def load(packed: Path, text: MakeText) -> Callable[..., datapipe.Loader]:
 
 
 def texts_of(batch: dict[str, Any], tokenizer: Path) -> list[str]:
-    """What stands in each row beside padding, with one place for each image."""
+    """The text of each row without its padding, an image written once."""
     decoder = Tokenizer.from_file(str(tokenizer))
     rows = zip(batch["input_ids"], batch["attention_mask"].bool(), strict=True)
     found = [decoder.decode(ids[mask].tolist(), skip_special_tokens=False) for ids, mask in rows]

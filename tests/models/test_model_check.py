@@ -29,7 +29,7 @@ def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.source)
 def test_a_processor_that_is_followed_shows_no_difference(case: Any, shards: Path) -> None:
     found = datapipe.check_model(case.make(), shards, samples=6)
-    assert found == datapipe.ModelCheck(samples=6, images=8, differences=())
+    assert found == datapipe.ModelCheck(samples=6, images=8, differences=(), labels=6)
 
 
 @pytest.mark.parametrize("case", [QWEN, LLAVA], ids=lambda case: case.source)
@@ -102,15 +102,35 @@ def test_labels_that_a_template_does_not_mean_are_shown(
     )
 
 
+def test_samples_whose_labels_cannot_be_compared_are_not_counted(shards: Path) -> None:
+    class Rewriting(Other):
+        def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+            # As a template that marks the last turn.
+            return f"{len(messages)}" * (len(messages) == 1) + super().apply_chat_template(
+                messages, **options
+            )
+
+    found = datapipe.check_model(Rewriting(QWEN), shards, samples=2)
+    assert (found.samples, found.labels) == (2, 0)
+
+
 def test_the_command_says_what_differs(tmp_path: Path, shards: Path) -> None:
     folder = LLAVA.save(tmp_path, apart=True)
     result = CliRunner().invoke(app, ["check-model", str(folder), str(shards), "--samples", "4"])
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "4 of 4 samples with 4 images are what the processor makes" in result.stdout
+    assert (
+        "4 of 4 samples with 4 images are what the processor makes; labels of 4 were"
+        in result.stdout
+    )
     result = CliRunner().invoke(
         app, ["check-model", str(folder), str(shards), "--samples", "2", "--json"]
     )
-    assert json.loads(result.stdout) == {"samples": 2, "images": 1, "differences": []}
+    assert json.loads(result.stdout) == {
+        "samples": 2,
+        "images": 1,
+        "differences": [],
+        "labels": 2,
+    }
 
 
 def test_a_model_that_is_not_there_is_one_message(shards: Path) -> None:

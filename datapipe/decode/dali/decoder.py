@@ -66,7 +66,7 @@ class _Part:
 class DaliDecoder:
     """Decoder of batches of images with DALI. Thread-safe; each pipeline takes a batch at a time.
 
-    Images are of one size (resize="stretch", "pad" or "crop"). A GPU's JPEG decoder is used if it
+    All images get one size (resize="stretch", "pad" or "crop"). A GPU's JPEG decoder is used if it
     has one. `pipelines` is the number of batches that DALI works on at once. With `check`,
     libjpeg-turbo reads the compressed data of every JPEG first, in a third to a half of the time of
     decoding it: DALI shows most damage as pixels. Images that datapipe packed were read then; one

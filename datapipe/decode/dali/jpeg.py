@@ -94,7 +94,7 @@ def _is_unambiguous(frame: bytes, scan: bytes, jfif: bool, transform: int | None
     """Return whether all decoders agree on colours and sampling.
 
     `frame` begins with its marker's second byte, `scan` is the first scan's header, and `transform`
-    is of the Adobe segment, None without one. A JFIF segment says grey or YCbCr.
+    comes from the Adobe segment, None without one. A JFIF segment says grey or YCbCr.
     """
     if not frame or frame[3] != 8:
         return False

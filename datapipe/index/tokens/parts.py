@@ -85,7 +85,7 @@ def join_parts(parts: Sequence[TokenPart]) -> TokenPart:
 
 
 class PartFiles:
-    """Parts of a count, a file a shard; `digest` is of the tokenizer and the template."""
+    """Parts of a count, one file per shard; `digest` names the tokenizer and the template."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self._folder = folder

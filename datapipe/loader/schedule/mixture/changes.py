@@ -26,8 +26,8 @@ def resume_origin(
 ) -> tuple[Origin, Position, list[str]]:
     """Return the samples of the rest of a run, its position there, and a line for each change.
 
-    `given` is of the mixture that was given now, as if a run began with it; `legs` and `position`
-    are in the state, possible in its plan.
+    `given` belongs to the mixture of this call, as if a run began with it; `legs` and `position`
+    come from the state, and are possible in its plan.
     """
     saved = given.with_legs(legs)
     before, here = legs.legs[-1], given.legs.legs[-1]
@@ -93,7 +93,7 @@ def _shared(
 ) -> Position | None:
     """Return the position in a mixture whose plan is the same until there; None if it is not.
 
-    `edges` are of the blocks of the epoch in the state, whose plan is fixed until `change`.
+    `edges` are the blocks' of the state's epoch, whose plan is fixed until `change`.
     """
     here = given.legs.legs[-1]
     draw = position.epoch * before.epoch + change

@@ -167,22 +167,13 @@ class SizedImages(Protocol):
 
     @property
     def image_tokens(self) -> int | Literal["per-tile", "native"]:
-        """Tokens of an image in the model.
-
-        Raises:
-            PlanError: the options do not say.
-        """
+        """Tokens of an image in the model; `PlanError` if the options do not say."""
 
 
 def with_image_tokens(text: TextSpec, image: SizedImages | None) -> TextSpec:
-    """Return text options in which `image_tokens` is given.
+    """Return text options in which `image_tokens` is given; `PlanError` if neither spec says it.
 
-    Args:
-        text: the options.
-        image: images of the same samples; None if they are left out.
-
-    Raises:
-        PlanError: neither of the two says how many tokens an image has.
+    `image` is that of the same samples; None if images are left out.
     """
     if text.image_tokens is not None:
         return text

@@ -141,8 +141,7 @@ def texts_at(data: UInt8, starts: Int64, stops: Int64) -> list[str]:
 def open_columns(home: Path, manifest: Manifest) -> Columns:
     """Map the columns of the dataset whose index is in `home`, making them where needed.
 
-    Raises:
-        IndexMismatch: they cannot be made, or are damaged as soon as they are.
+    Raises `IndexMismatch` if they cannot be made, or are damaged as soon as they are.
     """
     return open_or_build(
         home,
@@ -212,12 +211,11 @@ def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]
                     f"{home / shard.index} has no checksums, as earlier versions indexed tars of "
                     "someone else; index them again: `datapipe index --force`"
                 )
-            values: dict[str, Any] = {f"member_{name}": column for name, column in flat.items()}
-            values["text_bytes"] = table["text_bytes"]
+            for name, column in flat.items():
+                files[f"member_{name}"].append(column.to_numpy())
+            files["text_bytes"].append(table["text_bytes"].to_numpy())
             for name in ("image_width", "image_height"):
-                values[name] = pc.list_flatten(table[name])
-            for name, column in values.items():
-                files[name].append(column.to_numpy())
+                files[name].append(pc.list_flatten(table[name]).to_numpy())
             for name in ("key", "source"):
                 joined = "".join(table[name].to_pylist()).encode()
                 files[f"{name}_bytes"].append(np.frombuffer(joined, np.uint8))

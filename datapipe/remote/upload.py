@@ -110,6 +110,5 @@ def _reason(error: Exception) -> str:
 
 
 def _code(error: BaseException) -> str:
-    """Return the code of an error of S3."""
     response = getattr(error.__cause__, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from datapipe.array_types import Int64
-from datapipe.declared import Count, Refused, Say, check_fields, take_path
+from datapipe.declared import Count, Refused, Say, check_fields, take_if, take_path
 from datapipe.errors import PlanError
 from datapipe.short_repr import short_repr
 from datapipe.text.image_markup import ImageMarkup
@@ -26,12 +26,7 @@ def _no_number(tokenizer: Any) -> Any:
     return take_path(tokenizer) if isinstance(tokenizer, str | PathLike) else tokenizer
 
 
-def _filled(text: str | Path) -> str | Path:
-    if not str(text).strip():
-        raise Refused
-    return text
-
-
+_filled = take_if(lambda text: str(text).strip())
 AnyTokenizer = Annotated[
     Any,
     _no_number,

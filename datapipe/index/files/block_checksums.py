@@ -68,10 +68,8 @@ class CheckedFiles:
     """Arrays in the `.npy` files of a folder, compared with checksums before they are used.
 
     `dtypes` are in the order of the checksums, and `sums` is what `write_sums` returned. `remedy`
-    says what a person can do about damage.
-
-    Raises:
-        IndexMismatch: a file is missing, or is not the one that was written.
+    says what a person can do about damage. Raises `IndexMismatch` if a file is missing, or is not
+    the one that was written.
     """
 
     def __init__(self, folder: Path, dtypes: Mapping[str, Kind], sums: int, *, remedy: str) -> None:
@@ -99,10 +97,7 @@ class CheckedFiles:
         return {name.removesuffix(".npy"): self.array(name) for name in self._dtypes}
 
     def array(self, name: str) -> Any:
-        """Return the values of a file: an array, or a `CheckedColumn` if the files are large.
-
-        IndexMismatch if the file is not the one that was written.
-        """
+        """Return the values of a file: an array, or a `CheckedColumn` if the files are large."""
         path, kind = os.path.join(self._folder, name), self._dtypes[name]
         if self._is_small:
             return _map(Path(path), kind, self._remedy)
@@ -233,7 +228,6 @@ class CheckedColumn:
         return found
 
     def _read_blocks(self, wanted: Int64) -> list[bytes]:
-        """Read and compare blocks."""
         read = list(read_at(self._path, (wanted * BLOCK).tolist(), BLOCK))
         found = np.fromiter(map(crc32, read), np.uint32, len(wanted))
         wrong = wanted[found != self._sums[wanted]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 COLUMNS = "columns"
 _ABOUT = "columns.json"
 _VERSION = 6
+_KEYS_AT_ONCE = 1 << 20  # that are compared
 _MOST_EXTENSIONS = np.iinfo(np.uint16).max
 
 DTYPES: dict[str, str] = {
@@ -136,6 +138,22 @@ def texts_at(data: UInt8, starts: Int64, stops: Int64) -> list[str]:
             return [text[at : at + length] for at in range(0, len(text), length)]
     pairs = zip(starts.tolist(), stops.tolist(), strict=True)
     return [data[a:b].tobytes().decode() for a, b in pairs]
+
+
+def find_keys(columns: Columns, keys: Collection[str]) -> dict[str, int]:
+    """Return the numbers of the samples with these keys; keys that no sample has are missing.
+
+    There is no index of keys: all keys are compared with the few wanted.
+    """
+    found: dict[str, int] = {}
+    encodable = {key for key in keys if key == key.encode(errors="replace").decode()}
+    wanted = pa.array(sorted(encodable), pa.large_string())
+    samples = len(columns.text_bytes)  # columns of a mixture have it too
+    for start in range(0, samples, _KEYS_AT_ONCE):
+        array = columns.strings("key", start, min(start + _KEYS_AT_ONCE, samples))
+        for row in np.flatnonzero(pc.is_in(array, wanted).to_numpy(zero_copy_only=False)).tolist():
+            found.setdefault(array[row].as_py(), start + row)
+    return found
 
 
 def open_columns(home: Path, manifest: Manifest) -> Columns:

@@ -10,9 +10,9 @@ from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import SizedTransform, check_rows
 from datapipe.decode.image import Decoded
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.budget import budget_size
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
+from datapipe.geometry.sizes import budget_size
 
 
 class BudgetTransform(SizedTransform):

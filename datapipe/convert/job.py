@@ -169,10 +169,7 @@ def convert_dataset(
 
 
 def arrays_at(out: Path) -> Manifest | None:
-    """Return the manifest of finished arrays; None for a folder in which they can be made.
-
-    Raises `PackError` if the folder holds something else.
-    """
+    """Return the manifest of finished arrays, None for a new folder; `PackError` for any other."""
     if not (out / MANIFEST).exists():
         refuse_foreign(out)
         return None
@@ -225,10 +222,7 @@ class _Conversion:
     max_rejects: MaxRejects
 
     def finished(self) -> Manifest | None:
-        """Return the manifest of the output, if it is what would be made.
-
-        PackError if the folder holds something else.
-        """
+        """Return the manifest of finished output; `PackError` if it is not what would be made."""
         if (there := arrays_at(self.out)) is None:
             return None
         part = there.parts[-1]

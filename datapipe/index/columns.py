@@ -157,10 +157,7 @@ def find_keys(columns: Columns, keys: Collection[str]) -> dict[str, int]:
 
 
 def open_columns(home: Path, manifest: Manifest) -> Columns:
-    """Map the columns of the dataset whose index is in `home`, making them where needed.
-
-    Raises `IndexMismatch` if they cannot be made, or are damaged as soon as they are.
-    """
+    """Map the columns of the index in `home`, made where needed; `IndexMismatch` if they cannot."""
     return open_or_build(
         home,
         COLUMNS,

@@ -141,10 +141,7 @@ class TextEncoder:
         return sha256(model.encode()).hexdigest()
 
     def encode(self, texts: Sequence[SampleText]) -> list[EncodedText | DecodeError]:
-        """Encode samples; the result of one that cannot be encoded is its error.
-
-        Raises `PlanError` if a sample has images and the vocabulary has no token for them.
-        """
+        """Encode samples, or say why not; `PlanError` for images without a token to stand for."""
         rendered = [text for sample in texts for text in self._render(sample)]
         if not self.spec.pairs:
             return self._encode(rendered, texts)

@@ -47,10 +47,7 @@ class Rendered:
     exact: bool
 
     def write(self, spell: Callable[[str], str] | None = None) -> tuple[str, list[Span]]:
-        """Return the text, and (start, stop) of its characters that are learnt.
-
-        `spell` writes special tokens where they mean something; None leaves them as they are.
-        """
+        """Return the text, with special tokens as `spell` writes them, and the spans of labels."""
         texts = [
             text if spell is None or kind in (Kind.CONTENT, Kind.ANSWER) else spell(text)
             for kind, text in self.pieces

@@ -90,7 +90,12 @@ class CheckedFiles:
         limit = min(_WHOLE, _WHOLE_TOGETHER // _datasets.get())
         self._is_small = sum(sizes.values()) <= limit
         for name in dtypes if self._is_small else ():
-            self._compare(name)
+            at = 0
+            for found in _sums_of(folder / name):
+                wrong = np.flatnonzero(found != self._sums[name][at : at + len(found)])
+                if len(wrong):
+                    raise damaged(folder / name, remedy, at + int(wrong[0]))
+                at += len(found)
 
     def arrays(self) -> dict[str, Any]:
         """Return the values of `NAME.npy` by `NAME`, for all files; see `array`."""
@@ -102,14 +107,6 @@ class CheckedFiles:
         if self._is_small:
             return _map(Path(path), kind, self._remedy)
         return CheckedColumn(path, kind, self._sizes[name], self._sums[name], self._remedy)
-
-    def _compare(self, name: str) -> None:
-        at = 0
-        for found in _sums_of(self._folder / name):
-            wrong = np.flatnonzero(found != self._sums[name][at : at + len(found)])
-            if len(wrong):
-                raise damaged(self._folder / name, self._remedy, at + int(wrong[0]))
-            at += len(found)
 
 
 class CheckedColumn:

@@ -51,11 +51,36 @@ def parse_where(expression: Any) -> Where:
     `is None`. Columns that need a tokenizer are missed when it is evaluated. Raises `PlanError` if
     it is not such an expression, or mixes numbers and strings.
     """
-    where = _parse(expression)
+    if not isinstance(expression, str):
+        raise PlanError(f"where is an expression in a string, and {expression!r} is none")
+    written = expression.replace("\r\n", "\n").replace("\r", "\n").strip()
+    if not written:
+        raise PlanError("where is empty; leave it out to take all samples")
+    # Python reads on over the end of a line only within parentheses. The text begins on the second
+    # line in both cases, which is what `fault` counts on.
+    source = f"(\n{written}\n)" if "\n" in written else f"\\\n{written}"
     try:
-        holds(where, where.tree, no_samples())
+        tree = ast.parse(source, mode="eval").body
+        normal = ast.unparse(tree)
+    except SyntaxError as error:
+        lines = source.split("\n")
+        number = min(error.lineno or 2, len(lines))
+        # What is missing at the end has no offset.
+        before = lines[number - 1][: error.offset - 1] if error.offset else lines[number - 1]
+        node = ast.Constant(None, lineno=number, col_offset=len(before.encode(errors="replace")))
+        remedy = "write it as in Python: and, or, not, ==, and strings in quotes"
+        raise fault(written, node, f"{error.msg}; {remedy}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise PlanError(
+            f"where cannot be parsed ({type(error).__name__}: {error}); write it in fewer levels "
+            "and without control characters"
+        ) from None
+    columns = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    where = Where(expression=normal, columns=columns, written=written, tree=tree)
+    try:
+        holds(where, tree, no_samples())
     except RecursionError:
-        raise fault(where.written, where.tree, "nested too deeply; use fewer levels") from None
+        raise fault(written, tree, "nested too deeply; use fewer levels") from None
     return where
 
 
@@ -234,36 +259,6 @@ def _type(choices: list[Any]) -> pa.DataType:
     if any(isinstance(choice, str) for choice in choices):
         return pa.large_string()
     return pa.float64() if any(isinstance(choice, float) for choice in choices) else pa.int64()
-
-
-def _parse(expression: Any) -> Where:
-    """Parse an expression, without a check of what it asks for; PlanError if Python cannot."""
-    if not isinstance(expression, str):
-        raise PlanError(f"where is an expression in a string, and {expression!r} is none")
-    written = expression.replace("\r\n", "\n").replace("\r", "\n").strip()
-    if not written:
-        raise PlanError("where is empty; leave it out to take all samples")
-    # Python reads on over the end of a line only within parentheses. The text begins on the second
-    # line in both cases, which is what `fault` counts on.
-    source = f"(\n{written}\n)" if "\n" in written else f"\\\n{written}"
-    try:
-        tree = ast.parse(source, mode="eval").body
-        normal = ast.unparse(tree)
-    except SyntaxError as error:
-        lines = source.split("\n")
-        number = min(error.lineno or 2, len(lines))
-        # What is missing at the end has no offset.
-        before = lines[number - 1][: error.offset - 1] if error.offset else lines[number - 1]
-        node = ast.Constant(None, lineno=number, col_offset=len(before.encode(errors="replace")))
-        remedy = "write it as in Python: and, or, not, ==, and strings in quotes"
-        raise fault(written, node, f"{error.msg}; {remedy}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise PlanError(
-            f"where cannot be parsed ({type(error).__name__}: {error}); write it in fewer levels "
-            "and without control characters"
-        ) from None
-    columns = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return Where(expression=normal, columns=columns, written=written, tree=tree)
 
 
 def fault(written: str, node: ast.expr, problem: str) -> PlanError:

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from datapipe import plan as plan
     from datapipe import testing as testing
     from datapipe.cache.spec import CacheSpec
-    from datapipe.convert.job import convert_dataset
+    from datapipe.convert.job import ConvertReport, convert_dataset
     from datapipe.convert.packed_index import pack_arrays
-    from datapipe.convert.report import ConvertReport
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
@@ -108,7 +107,7 @@ __all__ = [
 _LAZY = {
     "BatchSpec": "datapipe.loader.specs",
     "CacheSpec": "datapipe.cache.spec",
-    "ConvertReport": "datapipe.convert.report",
+    "ConvertReport": "datapipe.convert.job",
     "DaliOptions": "datapipe.decode.dali.options",
     "DeviceSpec": "datapipe.loader.specs",
     "ImageMarkup": "datapipe.text.image_markup",

@@ -265,7 +265,9 @@ def _either(whats: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _if(allowed: Callable[[Any], bool]) -> Take:
+def take_if(allowed: Callable[[Any], object]) -> Take:
+    """Return a check of values, for annotations: those that are not `allowed` are refused."""
+
     def take(value: Any) -> Any:
         if not allowed(value):
             raise Refused
@@ -275,7 +277,7 @@ def _if(allowed: Callable[[Any], bool]) -> Take:
 
 
 def _is(kind: Any) -> Take:
-    return _if(lambda value: isinstance(value, kind))
+    return take_if(lambda value: isinstance(value, kind))
 
 
 def _one_of(choices: tuple[Any, ...]) -> Take:
@@ -369,7 +371,7 @@ def _ndim(value: Any) -> int | None:
 _SEVERAL = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _PATH = _Rule(take_path, "a path")
 _MAPPING = _Rule(
-    _if(lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value)),
+    take_if(lambda value: isinstance(value, Mapping) and all(isinstance(n, str) for n in value)),
     "a dict with names as keys",
 )
 _SIMPLE: dict[Any, _Rule] = {
@@ -382,5 +384,5 @@ _SIMPLE: dict[Any, _Rule] = {
     os.PathLike: _PATH,
     dict: _MAPPING,
     collections.abc.Mapping: _MAPPING,
-    collections.abc.Callable: _Rule(_if(callable), "a function"),
+    collections.abc.Callable: _Rule(take_if(callable), "a function"),
 }

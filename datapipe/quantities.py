@@ -47,7 +47,6 @@ def take_bytes(value: int | str) -> int:
 
 Bytes = Annotated[int | str, take_bytes, Say("a size in bytes, such as 256MB or 1GiB")]
 
-
 _LEAST_ROOM = 1000  # bytes; no image with its text takes less
 _UNIT_NEEDED = 10**6  # a text of a smaller number alone means gigabytes, or megabytes
 

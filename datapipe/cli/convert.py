@@ -25,7 +25,7 @@ from datapipe.cli.text import text_spec
 from datapipe.cli.values import parse_array_image
 
 if TYPE_CHECKING:
-    from datapipe.convert.report import ConvertReport
+    from datapipe.convert.job import ConvertReport
 
 _JSON_KEYS = ("samples", "images", "rejected", "bytes", "seconds", "output", "finished_before")
 

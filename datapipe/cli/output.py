@@ -16,7 +16,7 @@ from datapipe.errors import DatapipeError
 from datapipe.progress import readable_size
 
 if TYPE_CHECKING:
-    from datapipe.convert.report import ConvertReport
+    from datapipe.convert.job import ConvertReport
     from datapipe.pack.report import PackReport
 
 _NAMES = 9  # characters for the names of a table, at least

@@ -10,13 +10,13 @@ import logging
 import math
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datapipe.array_types import UInt8
 from datapipe.convert.chunk import ArrayChunk
 from datapipe.decode.spec import ImageSpec
 from datapipe.index.dataset import Dataset
@@ -29,6 +29,7 @@ from datapipe.index.manifest import Shard
 from datapipe.index.parquet import file_sha256
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import same_options
+from datapipe.pack.rejects import RejectCounts
 from datapipe.store.arrays import (
     CHECKED,
     IMAGE_CRC32,
@@ -92,49 +93,43 @@ class ArrayFiles:
     ) -> None:
         self._row = None if size is None else (*size, 3)
         names = (TEXTS, *(() if size is None else _OF_IMAGES), *(_OF_TOKENS if tokens else ()))
-        self._images: int | None = None
+        self._images = -1
         self._files: dict[str, NpyFile] = {}
-        try:
+        with ExitStack() as opened:
             for name in names:
                 length, checksum = noted.get(name, (0, 0))
                 # The last offset is the number of items in the other file.
                 end, _ = noted.get(_OFFSETS.get(name, ""), (0, 0))
-                self._files[name] = NpyFile(
-                    folder / name, *_KINDS[name], length=length, end=end, crc32=checksum
-                )
+                file = NpyFile(folder / name, *_KINDS[name], length=length, end=end, crc32=checksum)
+                self._files[name] = opened.enter_context(closing(file))
                 if name in _OFFSETS and not noted:
-                    self._files[name].append(np.zeros(1, np.int64))
+                    file.append(np.zeros(1, np.int64))
             if self._row is not None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                 self._images = os.open(folder / IMAGES, flags, 0o666)
-                self._allocate(images)
-        except BaseException:
-            self.abandon()
-            raise
-
-    @property
-    def images(self) -> int:
-        """Number of images so far."""
-        return self._files[IMAGE_CRC32].length
+                opened.callback(os.close, self._images)
+                _reserve(self._images, HEADER + images * math.prod(self._row))
+            self._opened = opened.pop_all()
 
     @property
     def texts(self) -> int:
         """Bytes of texts so far."""
         return self._files[TEXTS].length
 
-    def put(self, images: UInt8, first: int) -> None:
-        """Write images, uint8 [n, height, width, 3], from number `first` on; from any thread."""
-        assert self._images is not None
-        data, start = images.reshape(-1).data, HEADER + first * self._image_bytes
+    def put(self, made: ArrayChunk) -> None:
+        """Write the images of a chunk that was added; from any thread."""
+        data, start = made.images.reshape(-1).data, HEADER + made.first * made.images[:1].size
         done = 0
         while done < len(data):  # one write takes at most 2 GiB
             done += os.pwrite(self._images, data[done:], start + done)
 
     def append(self, made: ArrayChunk) -> None:
-        """Add the samples of a chunk, apart from pixels."""
+        """Add the samples of a chunk, apart from pixels, for which it notes where they go."""
         files = self._files
-        files[TEXTS].append(np.frombuffer(made.text, np.uint8))
+        text = b"".join(data for texts in made.texts for _, data in texts)
+        files[TEXTS].append(np.frombuffer(text, np.uint8))
         if self._row is not None:
+            made.first = files[IMAGE_CRC32].length
             files[IMAGE_CRC32].append(np.array(made.sums, np.uint32))
             files[IMAGE_PLACEMENT].append(np.array(made.placements, np.float64).reshape(-1, 4))
             files[IMAGE_OFFSETS].append_ends(np.array(made.counts, np.int64))
@@ -147,63 +142,42 @@ class ArrayFiles:
         """Make all of it durable; return how far each file goes."""
         for file in self._files.values():
             file.sync()
-        if self._images is not None:
+        if self._row is not None:
             os.fdatasync(self._images)
         return {name: (file.length, file.crc32 or 0) for name, file in self._files.items()}
 
     def finish(self) -> list[str]:
         """Close the files, each as long as what it holds; return their names."""
         names = list(self._files)
-        if self._images is not None:
-            assert self._row is not None
-            os.ftruncate(self._images, HEADER + self.images * self._image_bytes)
-            os.pwrite(self._images, header("|u1", self.images, self._row), 0)
+        if self._row is not None:
+            images = self._files[IMAGE_CRC32].length
+            os.ftruncate(self._images, HEADER + images * math.prod(self._row))
+            os.pwrite(self._images, header("|u1", images, self._row), 0)
             os.fsync(self._images)
             names.append(IMAGES)
-        self.abandon()
-        self._files.clear()
+        self.close()
         return names
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         """Close the files as they are, where that was not done."""
-        if self._images is not None:
-            os.close(self._images)
-            self._images = None
-        for file in self._files.values():
-            file.close()
+        self._opened.close()
 
-    @property
-    def _image_bytes(self) -> int:
-        assert self._row is not None
-        return math.prod(self._row)
 
-    def _allocate(self, images: int) -> None:
-        """Reserve the bytes of all images at once, so that they are together and cannot run out."""
-        assert self._images is not None
-        assert self._row is not None
-        os.pwrite(self._images, header("|u1", 0, self._row), 0)
-        size = HEADER + images * self._image_bytes
-        try:
-            os.posix_fallocate(self._images, 0, size)
-        except OSError as error:
-            if error.errno not in _NOT_KNOWN_HERE:
-                raise
-            os.ftruncate(self._images, size)
+def _reserve(descriptor: int, size: int) -> None:
+    """Reserve the bytes of all images at once, so that they are together and cannot run out."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in _NOT_KNOWN_HERE:
+            raise
+        os.ftruncate(descriptor, size)
 
 
 class ConvertJournal:
-    """A file in the working folder with a line for each finished shard.
-
-    Raises:
-        PackError: it was begun with other options.
-    """
+    """A file with a line for each finished shard; `PackError` if begun with other options."""
 
     def __init__(self, work: Path, options: dict[str, Any], out: Path) -> None:
         self._work = work
-        self.parts: list[Shard] = []  # that are done
-        self.noted: ArrayEnds = {}  # how far each array goes then
-        # Samples looked at so far, and those of them that were refused.
-        self.inputs = self.rejected = rejects_crc32 = rejects_bytes = 0
         path = work / _JOURNAL
         content = path.read_bytes() if path.exists() else b""
         entries, ends = unseal_lines(content)
@@ -217,11 +191,13 @@ class ConvertJournal:
                 "%s is not as it was written; what followed shard %d is converted again",
                 *(changed, done),
             )
-        for entry in entries[1 : 1 + done]:
-            self.parts.append(Shard(**entry["part"]))
-            self.noted = entry["noted"]
-            self.inputs, self.rejected = entry["inputs"], entry["rejected"]
-            rejects_bytes, rejects_crc32 = entry["rejects"]
+        nothing = {"noted": {}, "inputs": 0, "rejected": 0, "rejects": (0, 0)}
+        last: dict[str, Any] = entries[done] if done else nothing
+        self.parts = [Shard(**entry["part"]) for entry in entries[1 : 1 + done]]  # that are done
+        self.noted: ArrayEnds = last["noted"]  # how far each array goes then
+        self.inputs: int = last["inputs"]  # samples looked at so far
+        self.refused = RejectCounts(number=last["rejected"])  # those of them that were refused
+        rejects_bytes, rejects_crc32 = last["rejects"]
         self._files = JournalFiles(
             work / _REJECTS,
             path,
@@ -232,9 +208,9 @@ class ConvertJournal:
         )
 
     def reject(self, reject: Reject) -> None:
-        """Write one refused sample down."""
+        """Write one refused sample down, and count it."""
         self._files.reject(reject.line())
-        self.rejected += 1
+        self.refused.add(reject)
 
     def rejects(self) -> bytes:
         """Return all lines of refused samples."""
@@ -247,7 +223,7 @@ class ConvertJournal:
             "part": asdict(part),
             "noted": noted,
             "inputs": self.inputs,
-            "rejected": self.rejected,
+            "rejected": self.refused.number,
             "rejects": [self._files.rejects_size, self._files.rejects_crc32],
         }
         self._files.note(entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,9 +29,10 @@ from datapipe.text.truncate import IGNORE
 class ArrayChunk:
     """The samples of a chunk that can be used, as arrays will hold them."""
 
+    images: UInt8  # uint8 [I, height, width, 3], of these samples; [0] where images are left out
+    first: int = 0  # number of the first of them in the array
     samples: list[int] = field(default_factory=list)  # their numbers, in order
     counts: list[int] = field(default_factory=list)  # images of each
-    images: UInt8 | None = None  # uint8 [I, height, width, 3], of these; None without images
     # `sums`, `placements`: checksum of each image, and where its points went
     sums: list[int] = field(default_factory=list)
     placements: list[tuple[float, ...]] = field(default_factory=list)
@@ -43,11 +44,6 @@ class ArrayChunk:
     # Samples that cannot be used, and why
     refused: list[tuple[int, SampleError]] = field(default_factory=list)
 
-    @property
-    def text(self) -> bytes:
-        """All texts, concatenated."""
-        return b"".join(data for texts in self.texts for _, data in texts)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkMaker:
@@ -58,13 +54,14 @@ class ChunkMaker:
     transform: ImageTransform | None  # makes images, uint8; None leaves them out
     encoder: TextEncoder | None  # makes tokens; None for none
 
-    def make(self, shard: int, samples: Sequence[int]) -> ArrayChunk:
+    def make(self, samples: range) -> ArrayChunk:
         """Return some samples of one shard."""
-        columns, made = self.columns, ArrayChunk()
+        columns, shard = self.columns, self.columns.shard(samples[0])
         first, last = columns.sample_image[samples[0]], columns.sample_image[samples[-1] + 1]
+        shape: tuple[int, ...] = (0,)
         if self.transform is not None:
-            spec = self.transform.spec
-            made.images = np.empty((int(last - first), spec.height, spec.width, 3), np.uint8)
+            shape = int(last - first), self.transform.spec.height, self.transform.spec.width, 3
+        made = ArrayChunk(np.empty(shape, np.uint8))
         texts: list[SampleText] = []
         wanted = []
         for sample in samples:
@@ -75,10 +72,11 @@ class ChunkMaker:
         for number, (sample, wants) in enumerate(zip(samples, wanted, strict=True)):
             before = len(made.sums)
             try:
-                contents = (
-                    self.store.read(shard, wants) if fetch is None else fetch.contents(number)
-                )
-                text, held = self._sample(sample, wants, contents, made)
+                if fetch is None:
+                    contents = self.store.read(shard, wants)
+                else:
+                    contents = fetch.contents(number)
+                text, held = self._sample(sample, zip(wants, contents, strict=True), made)
             except SampleError as error:
                 del made.sums[before:], made.placements[before:]
                 made.refused.append((sample, error))
@@ -87,8 +85,7 @@ class ChunkMaker:
             made.counts.append(text.images)
             made.texts.append(held)
             texts.append(text)
-        if made.images is not None:
-            made.images = made.images[: len(made.sums)]
+        made.images = made.images[: len(made.sums)]
         if self.encoder is not None and texts:
             for result in self.encoder.encode(texts):
                 tokens = labels = np.zeros(0, np.int32)  # if it is refused, as its counts say later
@@ -100,22 +97,15 @@ class ChunkMaker:
         return made
 
     def _sample(
-        self,
-        sample: int,
-        wanted: Sequence[Member],
-        contents: Sequence[memoryview],
-        made: ArrayChunk,
+        self, sample: int, members: Iterable[tuple[Member, memoryview]], made: ArrayChunk
     ) -> tuple[SampleText, list[tuple[Member, bytes]]]:
         """Return the texts of a sample, and put its images behind those that `made` holds."""
-        columns = self.columns
-        key, images = (
-            columns.key(sample),
-            range(*columns.sample_image[sample : sample + 2].tolist()),
-        )
+        key = self.columns.key(sample)
+        images = range(*self.columns.sample_image[sample : sample + 2].tolist())
         texts: list[tuple[Member, bytes]] = []
         parts = SampleParts()
         done = 0
-        for member, data in zip(wanted, contents, strict=True):
+        for member, data in members:
             try:
                 if not self.store.verify(member, data):
                     raise DecodeError(NOT_AS_INDEXED)
@@ -137,11 +127,9 @@ class ChunkMaker:
 
     def _place(self, number: int, data: memoryview, made: ArrayChunk) -> None:
         assert self.transform is not None
-        assert made.images is not None
-        columns = self.columns
-        sides = int(columns.image_width[number]), int(columns.image_height[number])
+        width, height = self.columns.image_width[number], self.columns.image_height[number]
         image = self.transform.decode(data)
-        check_indexed((image.width, image.height), sides)
+        check_indexed((image.width, image.height), (int(width), int(height)))
         out = made.images[len(made.sums)]
         placed = self.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])
         made.sums.append(crc32(out))

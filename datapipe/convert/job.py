@@ -17,10 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.array_types import UInt8
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, array_bytes, take_back
 from datapipe.convert.chunk import ArrayChunk, ChunkMaker, PartRows
-from datapipe.convert.report import ConvertReport
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
@@ -65,6 +63,36 @@ from datapipe.torch_threads import default_kept, work_alone
 from datapipe.workers.threads import ThreadPool
 
 _CHUNK = 16  # samples that a thread takes at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertReport:
+    """Counts and reasons of a finished conversion.
+
+    Attributes:
+        samples, images, bytes: of the arrays; `bytes` of all their files.
+        rejected: samples of the shards that could not be used.
+        seconds: this run took.
+        reasons: how often each reason for that was met in this run.
+        examples: a few of these samples.
+        output: the folder.
+        finished_before: whether there was nothing to do.
+
+    Examples:
+        >>> report = datapipe.convert_dataset("shards/", "arrays/")
+        >>> report.samples, report.images, report.rejected
+        (8, 8, 0)
+    """
+
+    samples: int
+    images: int
+    rejected: int
+    bytes: int
+    seconds: float
+    output: str
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: tuple[Reject, ...] = ()
+    finished_before: bool = False
 
 
 @checked(PackError)
@@ -119,28 +147,29 @@ def convert_dataset(
     if not isinstance(dataset.folder, RemoteFolder) and out.resolve() == dataset.folder.resolve():
         raise PackError(f"{out} holds the shards; give another folder for the arrays")
     spec = None if image is None or not dataset.manifest.images else array_spec(image)
+    encoder = None if text is None else TextEncoder(text)
     job = _Conversion(
         dataset=dataset,
         out=out,
         spec=spec,
-        encoder=None if text is None else TextEncoder(text),
+        encoder=encoder,
+        options=conversion_options(spec, encoder),
         workers=workers or available_cpus(),
         max_rejects=parse_max_rejects(str(max_rejects)),
-        space_check=space_check,
-        lock_check=lock_check,
     )
-    done = job.finished()
-    report = report_of(done or job.run(), out, started=started, finished_before=done is not None)
-    reasons = dict(job.rejects.reasons.most_common())
-    return replace(report, reasons=reasons, examples=tuple(job.rejects.examples))
+    if (there := job.finished()) is not None:
+        return report_of(there, out, started=started, finished_before=True)
+    if not dataset.manifest.samples:
+        raise PackError(f"{dataset.folder} holds no samples")
+    with working_folder(out, lock_check=lock_check) as work, writing(out):
+        manifest, refused = job.run(work, space_check=space_check)
+    report = report_of(manifest, out, started=started, finished_before=False)
+    reasons = dict(refused.reasons.most_common())
+    return replace(report, reasons=reasons, examples=tuple(refused.examples))
 
 
 def arrays_at(out: Path) -> Manifest | None:
-    """Return the manifest of finished arrays; None for a folder in which they can be made.
-
-    Raises:
-        PackError: the folder holds something else.
-    """
+    """Return the manifest of finished arrays, None for a new folder; `PackError` for any other."""
     if not (out / MANIFEST).exists():
         refuse_foreign(out)
         return None
@@ -182,27 +211,18 @@ def conversion_options(image: ImageSpec | None, encoder: TextEncoder | None) -> 
     }
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Conversion:
     dataset: Dataset
     out: Path
     spec: ImageSpec | None
     encoder: TextEncoder | None
+    options: dict[str, Any]
     workers: int
     max_rejects: MaxRejects
-    space_check: bool
-    lock_check: bool
-    rejects: RejectCounts = field(default_factory=RejectCounts)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return conversion_options(self.spec, self.encoder)
 
     def finished(self) -> Manifest | None:
-        """Return the manifest of the output, if it is what would be made.
-
-        PackError if the folder holds something else.
-        """
+        """Return the manifest of finished output; `PackError` if it is not what would be made."""
         if (there := arrays_at(self.out)) is None:
             return None
         part = there.parts[-1]
@@ -215,16 +235,13 @@ class _Conversion:
         remove_working_folder(self.out)
         return there
 
-    def run(self) -> Manifest:
-        """Write what is still to be written."""
+    def run(self, work: Path, *, space_check: bool) -> tuple[Manifest, RejectCounts]:
+        """Write what is still to be written; count what was refused."""
         source = self.dataset.manifest
-        if not source.samples:
-            raise PackError(f"{self.dataset.folder} holds no samples")
-        with working_folder(self.out, lock_check=self.lock_check) as work, writing(self.out):
-            take_back(self.out, work)
-            journal = ConvertJournal(work, {"source": source.fingerprint, **self.options}, self.out)
-            self.rejects.number = journal.rejected
-            if self.space_check and not journal.parts:
+        take_back(self.out, work)
+        options = {"source": source.fingerprint, **self.options}
+        with closing(ConvertJournal(work, options, self.out)) as journal:
+            if space_check and not journal.parts:
                 size, content = array_bytes(self.dataset, self.spec), f"{source.images:,} images"
                 check_room(self.out, size, content, "or a smaller --image-size")
             files = ArrayFiles(
@@ -234,47 +251,34 @@ class _Conversion:
                 tokens=self.encoder is not None,
                 noted=journal.noted,
             )
-            try:
+            with closing(files):
                 with closing(open_store(self.dataset)) as store:
                     self._write(store, files, journal, work)
-                return self._publish(journal, files.finish(), work)
-            finally:
-                files.abandon()
-                journal.close()
+                names = files.finish()
+            return self._publish(journal, names, work), journal.refused
 
     def _write(self, store: Store, files: ArrayFiles, journal: ConvertJournal, work: Path) -> None:
         columns, shards = self.dataset.columns, self.dataset.manifest.shards
         transform = None if self.spec is None else make_transform(self.spec)
         maker = ChunkMaker(columns=columns, store=store, transform=transform, encoder=self.encoder)
         edges = columns.shard_sample.tolist()
-
-        def make(chunk: tuple[int, range]) -> tuple[int, ArrayChunk]:
-            return len(chunk[1]), maker.make(*chunk)
-
-        def write(images: tuple[UInt8, int]) -> None:
-            files.put(*images)
-
+        options: Any = {"name": "datapipe-convert", "initializer": work_alone}
         with (
-            closing(
-                ThreadPool(make, self.workers, name="datapipe-convert", initializer=work_alone)
-            ) as makers,
-            closing(ThreadPool(write, self.workers, name="datapipe-write")) as writers,
+            closing(ThreadPool(maker.make, self.workers, **options)) as makers,
+            closing(ThreadPool(files.put, self.workers, name="datapipe-write")) as writers,
             Progress("converting", unit="sample", total=edges[-1]) as progress,
         ):
             progress.advance(edges[len(journal.parts)])
             for shard in range(len(journal.parts), len(shards)):
-                rows = PartRows(self.dataset, shard, edges[shard])
                 first, stop = edges[shard : shard + 2]
-                chunks = (
-                    (shard, range(start, min(start + _CHUNK, stop)))
-                    for start in range(first, stop, _CHUNK)
-                )
+                rows = PartRows(self.dataset, shard, first)
+                starts = range(first, stop, _CHUNK)
                 with default_kept():
-                    made = makers.run(chunks)
+                    made = makers.run(range(at, min(at + _CHUNK, stop)) for at in starts)
                 for _ in writers.run(self._sequenced(made, rows, files, journal, progress)):
                     pass
                 at_end = shard + 1 == len(shards)
-                self.rejects.check(self.max_rejects, journal.inputs, at_end=at_end)
+                journal.refused.check(self.max_rejects, journal.inputs, at_end=at_end)
                 table = rows.table()
                 name = f"part-{shard:06d}.parquet"
                 part = Shard(
@@ -289,30 +293,26 @@ class _Conversion:
 
     def _sequenced(
         self,
-        results: Iterable[tuple[int, ArrayChunk]],
+        chunks: Iterable[ArrayChunk],
         rows: PartRows,
         files: ArrayFiles,
         journal: ConvertJournal,
         progress: Progress,
-    ) -> Iterator[tuple[UInt8, int]]:
-        """Take what came of each chunk, in order; yield its images with the number of the first."""
+    ) -> Iterator[ArrayChunk]:
+        """Take down all but the pixels of each chunk, in order, and yield it."""
         columns = self.dataset.columns
-        for samples, made in results:
-            has_images = made.images is not None and len(made.images) > 0
-            first = files.images if has_images else 0  # arrays of texts alone count none
+        for made in chunks:
+            samples = len(made.samples) + len(made.refused)
             rows.add(made, files.texts)
             files.append(made)
             journal.inputs += samples
             for sample, error in made.refused:
                 (source,) = columns.sources(np.array([sample]))
                 file = error.member or columns.key(sample)
-                reject = Reject(source, error.reason, type(error).__name__, file)
-                journal.reject(reject)
-                self.rejects.add(reject)
-            self.rejects.check(self.max_rejects, journal.inputs)
+                journal.reject(Reject(source, error.reason, type(error).__name__, file))
+            journal.refused.check(self.max_rejects, journal.inputs)
             progress.advance(samples)
-            if made.images is not None and has_images:
-                yield made.images, first
+            yield made
 
     def _publish(self, journal: ConvertJournal, names: list[str], work: Path) -> Manifest:
         """Put everything in place, the manifest last."""
@@ -329,7 +329,7 @@ class _Conversion:
                     shards=len(journal.parts),
                     inputs=source.samples,
                     inputs_sha256=source.fingerprint,
-                    rejected=self.rejects.number,
+                    rejected=journal.refused.number,
                     rejects_bytes=len(rejects),
                     options=self.options,
                 ),

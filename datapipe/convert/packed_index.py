@@ -7,8 +7,13 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from datapipe.convert.job import arrays_at, conversion_options, convert_dataset, report_of
-from datapipe.convert.report import ConvertReport
+from datapipe.convert.job import (
+    ConvertReport,
+    arrays_at,
+    conversion_options,
+    convert_dataset,
+    report_of,
+)
 from datapipe.cpus import PackWorkers
 from datapipe.declared import Word, checked
 from datapipe.decode.spec import ImageSpec

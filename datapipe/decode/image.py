@@ -108,7 +108,7 @@ def decode_for(
             down, across = ((side + factor // 2) // factor for side in (info.height, info.width))
             pixels = pixels[:down, :across]
     if pixels is None:
-        pixels = with_pillow(data, _rgb_pixels)
+        pixels = with_pillow(data, lambda image: np.array(flatten(image).convert("RGB")))
     return Decoded(orient(pixels, info.orientation), width, height)
 
 
@@ -211,7 +211,3 @@ def flatten(image: Image.Image) -> Image.Image:
     if image.mode in ("L", "RGB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")
-
-
-def _rgb_pixels(image: Image.Image) -> UInt8:
-    return np.array(flatten(image).convert("RGB"), dtype=np.uint8)

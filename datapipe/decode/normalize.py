@@ -29,7 +29,6 @@ LOADED_AFTER = 2048 * 336 * 336
 Loading takes a second of a core, which the kernel makes up for within some ten thousand images; a
 run that comes this far will come to those. And the first batch must not wait for it."""
 
-
 KERNEL = LateModule("datapipe.decode.kernels.write", after=LOADED_AFTER)
 """Kernel that writes pixels, of the whole process. Work is counted in pixels."""
 

@@ -14,54 +14,41 @@ NORMALIZATIONS: dict[str, tuple[Triple, Triple]] = {
     "siglip": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
 
+_VIT = {"patch": 14, "interpolation": "bicubic"}
+
 # Each follows the defaults of the family's processor in transformers: the processor's class, and
 # the checkpoint where it sets other values.
 PRESETS: dict[str, dict[str, Any]] = {
     # torchvision's transforms of ResNet and most models after it.
     "imagenet": {"size": 224, "resize": "crop", "crop_from": 256, "normalize": "imagenet"},
     # CLIPImageProcessor, openai/clip-vit-large-patch14.
-    "clip": {
-        "size": 224,
-        "resize": "crop",
-        "patch": 14,
-        "interpolation": "bicubic",
-        "normalize": "clip",
-    },
+    "clip": {**_VIT, "size": 224, "resize": "crop", "normalize": "clip"},
     # SiglipImageProcessor, google/siglip-so400m-patch14-384.
-    "siglip": {
-        "size": 384,
-        "resize": "stretch",
-        "patch": 14,
-        "interpolation": "bicubic",
-        "normalize": "siglip",
-    },
+    "siglip": {**_VIT, "size": 384, "resize": "stretch", "normalize": "siglip"},
     # Qwen2VLImageProcessor.
     "qwen2-vl": {
+        **_VIT,
         "resize": "native",
-        "patch": 14,
         "merge": 2,
         "temporal": 2,
         "mrope": True,
-        "interpolation": "bicubic",
         "normalize": "clip",
     },
     # dynamic_preprocess of InternVL 1.5 and later; GotOcr2ImageProcessor, OpenGVLab/InternVL3.
     "internvl": {
+        **_VIT,
         "size": 448,
         "resize": "tiles",
         "tiles": 12,
-        "patch": 14,
         "merge": 2,
-        "interpolation": "bicubic",
         "normalize": "imagenet",
     },
     # LlavaNextImageProcessor, llava-hf/llava-v1.6-mistral-7b-hf.
     "llava-next": {
+        **_VIT,
         "size": 336,
         "resize": "tiles",
         "grids": ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)),
-        "patch": 14,
-        "interpolation": "bicubic",
         "normalize": "clip",
         "fill": (0, 0, 0),
     },

@@ -188,11 +188,7 @@ def _stored_pixels(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> tup
         pixels = decode_jpeg(data, info, colorspace="GRAY" if grey else "RGB", factor=factor)
         if pixels is not None:
             return (pixels[..., 0] if grey else pixels), factor
-    return with_pillow(data, _flat_pixels), 1
-
-
-def _flat_pixels(image: Image.Image) -> UInt8:
-    return np.array(flatten(image))
+    return with_pillow(data, lambda image: np.array(flatten(image))), 1
 
 
 def _encode(image: Image.Image, kind: str, quality: int) -> bytes:

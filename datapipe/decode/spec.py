@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from datapipe.declared import Refused, Say, Share, Within, Word, check_fields, checked
+from datapipe.declared import Say, Share, Within, Word, check_fields, checked, take_if
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.normalize import Triple
 from datapipe.decode.presets import NORMALIZATIONS, preset_options
@@ -30,32 +30,11 @@ _PATCH = 14
 _USUAL_PATCHES = (14, 16, 32)
 
 
-def _known_dtype(dtype: torch.dtype) -> torch.dtype:
-    if dtype not in _DTYPES:
-        raise Refused
-    return dtype
-
-
-def _usable(normalize: Normalization) -> Normalization:
-    if isinstance(normalize, str) and normalize not in NORMALIZATIONS:
-        raise Refused
-    if not isinstance(normalize, str):
-        mean, std = normalize
-        if not (all(0 <= m <= 1 for m in mean) and all(s > 0 for s in std)):
-            raise Refused
-    return normalize
-
-
-def _rising(areas: tuple[float, float]) -> tuple[float, float]:
-    if not 0 < areas[0] <= areas[1]:
-        raise Refused
-    return areas
-
-
-def _not_empty(grids: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    if not grids:
-        raise Refused
-    return grids
+def _is_usable(normalize: Normalization) -> bool:
+    if isinstance(normalize, str):
+        return normalize in NORMALIZATIONS
+    mean, std = normalize
+    return all(0 <= m <= 1 for m in mean) and all(s > 0 for s in std)
 
 
 Side = Annotated[int, Within(1, _MAX_SIDE)]
@@ -68,21 +47,23 @@ Size = Annotated[
 ]
 Normalize = Annotated[
     Normalization,
-    _usable,
+    take_if(_is_usable),
     Say(
         f"one of {', '.join(map(repr, NORMALIZATIONS))}, or (mean, std) of three values each, for "
         "pixel values from 0 to 1: means from 0 to 1, standard deviations above 0; divide those "
         "for 0 to 255 by 255"
     ),
 ]
-Dtype = Annotated[torch.dtype, _known_dtype, Say(f"one of {', '.join(map(str, _DTYPES))}")]
+Dtype = Annotated[
+    torch.dtype, take_if(_DTYPES.__contains__), Say(f"one of {', '.join(map(str, _DTYPES))}")
+]
 Color = Annotated[tuple[Level, Level, Level], Say("(red, green, blue) of 0 to 255 each")]
 Grids = Annotated[
-    tuple[tuple[Side, Side], ...], _not_empty, Say("a tuple of (height, width) in pixels")
+    tuple[tuple[Side, Side], ...], take_if(bool), Say("a tuple of (height, width) in pixels")
 ]
 Shares = Annotated[
     tuple[Share, Share],
-    _rising,
+    take_if(lambda areas: 0 < areas[0] <= areas[1]),
     Say(
         "(least, most) share of an image's area, above 0 and at most 1; (0.08, 1.0) is usual for "
         "ImageNet, (0.9, 1.0) for CLIP"
@@ -245,8 +226,7 @@ class ImageSpec:
     def image_tokens(self) -> int | Literal["per-tile", "native"]:
         """Tokens of an image in a model, where `TextSpec(image_tokens=...)` is not given.
 
-        Raises:
-            PlanError: images have a fixed size, and the side of a patch is not known.
+        `PlanError` if images have a fixed size, and the side of a patch is not known.
         """
         if not self.one_size:
             return "per-tile" if self.resize == "tiles" else "native"

@@ -45,11 +45,7 @@ _REMEDIES = {
 
 
 def check_together(spec: ImageSpec) -> None:
-    """Refuse options that mean nothing for `resize`, or contradict each other.
-
-    Raises:
-        PlanError: they do.
-    """
+    """Raise `PlanError` for options that mean nothing for `resize`, or contradict each other."""
     if spec.dtype == torch.uint8 and spec.normalize is not None:
         raise PlanError(
             "normalised values do not fit into torch.uint8; use torch.float32 or "

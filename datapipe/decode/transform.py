@@ -8,7 +8,6 @@ from datapipe.decode.forms.image_transform import ImageTransform
 from datapipe.decode.forms.native import NativeTransform
 from datapipe.decode.forms.padded import PaddedTransform
 from datapipe.decode.forms.tiles import AnyresTransform, ScaledTilesTransform, TilesTransform
-from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
@@ -31,6 +30,6 @@ def form_of(spec: ImageSpec) -> type[ImageTransform]:
     return _FORMS.get(spec.resize, FixedTransform)
 
 
-def make_transform(spec: ImageSpec, normalizer: Normalizer | None = None) -> ImageTransform:
-    """Return the transform for `spec`; measurements give a normalizer of their own."""
-    return form_of(spec)(spec, normalizer)
+def make_transform(spec: ImageSpec) -> ImageTransform:
+    """Return the transform for `spec`."""
+    return form_of(spec)(spec)

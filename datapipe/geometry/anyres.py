@@ -21,10 +21,7 @@ def best_grid(widths: Integers, heights: Integers, *, grids: Grids) -> tuple[Int
     """Return the canvas of each image: (widths, heights), int64 [n] each.
 
     The one that keeps most of the image's pixels; of equals the one that wastes least, then the
-    first.
-
-    Raises:
-        PlanError: a size is not above 0.
+    first. `PlanError` if a size is not above 0.
     """
     check_sizes(widths, heights)
     area = widths.astype(np.int64) * heights
@@ -63,18 +60,13 @@ def anyres_tiles(widths: Integers, heights: Integers, *, grids: Grids, tile: int
 
 
 def anyres_tokens(
-    widths: Integers, heights: Integers, *, grids: Grids, tile: int, patch: int = 14
+    widths: Integers, heights: Integers, *, grids: Grids, tile: int, patch: int
 ) -> Int64:
     """Return the tokens of each image, int64 [n]: of the whole, the canvas without padding, rows.
 
-    A model drops the rows or columns of features that are in the padding, and ends each row that is
-    left with one token more (`image_newline`).
-
-    Args:
-        widths, heights: int [n].
-        grids: canvases to choose from.
-        tile: side of a tile in pixels.
-        patch: side of a patch in pixels; a tile has `(tile // patch) ** 2` features.
+    A tile has `(tile // patch) ** 2` features, both sides in pixels. A model drops the rows or
+    columns of features that are in the padding, and ends each row that is left with one token more
+    (`image_newline`).
     """
     side = tile // patch
     across, down = best_grid(widths, heights, grids=grids)

@@ -15,13 +15,9 @@ _RATIOS = (3 / 4, 4 / 3)
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Random numbers of one image; equal keys draw equal numbers on every machine.
+    """Random numbers of one image; equal keys draw equal numbers on every machine."""
 
-    Attributes:
-        key: 64 bits that depend on seed, epoch, sample and image.
-    """
-
-    key: int
+    key: int  # 64 bits that depend on seed, epoch, sample and image
 
     def numbers(self) -> Iterator[float]:
         """Yield numbers uniform over [0, 1), without end; the first one decides about mirroring."""

@@ -1,7 +1,7 @@
 """Sizes whose longer side is given: Pixtral's, and the grids of tiles of Idefics 3.
 
 Functions take the widths and heights of n images, in pixels, and compute in the floating-point
-steps of their sources, so that equal sizes come out.
+steps of their sources, so that equal sizes come out. `PlanError` if a size is not above 0.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ def bounded_size(
     Smaller images keep their size. Both sides are then rounded up to multiples of `multiple_of`.
     This is `get_resize_output_image_size` of transformers' `image_processing_pixtral.py`; a side
     that it makes 0 gets one multiple here.
-
-    Raises:
-        PlanError: a size is not above 0.
     """
     check_sizes(widths, heights)
     ratio = np.maximum(np.maximum(heights / longest, widths / longest), 1.0)
@@ -40,9 +37,6 @@ def scaled_size(widths: Integers, heights: Integers, *, longest: int) -> tuple[I
     """Return sizes with a longer side of `longest`, the shorter one even: (widths, heights).
 
     This is `get_resize_output_image_size` of transformers' `image_processing_idefics3.py`.
-
-    Raises:
-        PlanError: a size is not above 0.
     """
     check_sizes(widths, heights)
     wide, aspect = widths >= heights, widths / heights
@@ -64,9 +58,6 @@ def scaled_grid(
 
     The longer side is rounded up to whole tiles, then the shorter one, which keeps the aspect ratio
     of before: `resize_for_vision_encoder` of transformers' `image_processing_idefics3.py`.
-
-    Raises:
-        PlanError: a size is not above 0.
     """
     across, down = scaled_size(widths, heights, longest=longest)
     aspect = across / down

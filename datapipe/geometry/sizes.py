@@ -1,7 +1,7 @@
 """Sizes that images are resized to.
 
 Every function takes the widths and heights of n images and gives int64 [n] of each; one image is an
-array of one. Sizes are in pixels.
+array of one. Sizes are in pixels. `PlanError` if one is not above 0.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def native_size(
     widths: Integers,
     heights: Integers,
     *,
-    multiple_of: int = 28,
-    min_pixels: int = NATIVE_MIN_PIXELS,
-    max_pixels: int = NATIVE_MAX_PIXELS,
+    multiple_of: int,
+    min_pixels: int,
+    max_pixels: int,
     least_side: int = 1,
 ) -> tuple[Int64, Int64]:
     """Return sizes near the images' own: (widths, heights), int64 [n] each.
@@ -56,15 +56,8 @@ def native_size(
     floating-point steps. It refuses an aspect ratio over `NATIVE_MAX_RATIO`; here such an image
     gets the size that its formula gives, so that it can be planned; "native" refuses its pixels.
 
-    Args:
-        widths, heights: int [n], pixels.
-        multiple_of: of both sides, in pixels.
-        min_pixels, max_pixels: of the result.
-        least_side: images with a shorter side count as enlarged to it, as in GLM-4V's
-            `smart_resize`.
-
-    Raises:
-        PlanError: a size is not above 0, or the limits exclude each other.
+    With `least_side`, images with a shorter side count as enlarged to it, as in GLM-4V's
+    `smart_resize`. Raises `PlanError` if the limits exclude each other.
     """
     check_sizes(widths, heights)
     if multiple_of < 1 or not 0 < min_pixels <= max_pixels:
@@ -104,11 +97,7 @@ def native(
 ) -> Int64:
     """Return the tokens of images that keep their resolution, as in Qwen2-VL: int64 [n].
 
-    Args:
-        widths, heights: int [n], pixels.
-        patch: side of a patch in pixels.
-        merge: patches merged along a side into one token.
-        min_pixels, max_pixels: see `native_size`.
+    `merge` patches along a side, of `patch` pixels, become one token. See `native_size`.
     """
     side = patch * merge
     across, down = native_size(
@@ -117,15 +106,35 @@ def native(
     return (across // side) * (down // side)
 
 
+def budget_size(
+    widths: Integers, heights: Integers, *, tokens: int, patch: int, merge: int
+) -> tuple[Int64, Int64]:
+    """Return the largest sizes with at most so many tokens: (widths, heights), int64 [n] each.
+
+    The aspect ratio is kept, and both sides are rounded down to whole tokens. This is
+    `get_aspect_ratio_preserving_size` of transformers' `image_processing_gemma4.py`, in the same
+    floating-point steps. `merge` patches along each side, of `patch` pixels, become one token.
+    """
+    check_sizes(widths, heights)
+    side = patch * merge
+    wide, high = widths.astype(np.int64), heights.astype(np.int64)
+    factor = np.sqrt(tokens * merge**2 * patch**2 / (high * wide))
+    across = np.floor(factor * wide / side).astype(np.int64)
+    down = np.floor(factor * high / side).astype(np.int64)
+    # A line is as long as its aspect ratio in whole tokens.
+    across, down = (
+        np.where(down == 0, np.minimum(wide // high, tokens), across),
+        np.where(across == 0, np.minimum(high // wide, tokens), down),
+    )
+    return np.maximum(across, 1) * side, np.maximum(down, 1) * side
+
+
 def shortest(widths: Integers, heights: Integers, *, side: int) -> tuple[Int64, Int64]:
     """Return sizes whose shorter side is `side`, the longer one rounded down: (widths, heights).
 
     This is `get_resize_output_image_size` of transformers' `image_transforms.py`, and torchvision's
     `Resize` with one number. The longer side gets at most `LONGEST` times the shorter one: beyond,
     the aspect ratio is not kept.
-
-    Raises:
-        PlanError: a size is not above 0.
     """
     check_sizes(widths, heights)
     wide, high = widths.astype(np.int64), heights.astype(np.int64)

@@ -16,9 +16,7 @@ def tile_grid(
 
     The grid whose aspect ratio is closest to the image's; of several equally close ones the largest
     that the image covers by more than half. This is `dynamic_preprocess` of InternVL 1.5 and later.
-
-    Raises:
-        PlanError: a size is not above 0, or `tile` or `max_tiles` is below 1.
+    Raises `PlanError` if a size is not above 0, or `tile` or `max_tiles` is below 1.
     """
     check_sizes(widths, heights)
     if tile < 1 or max_tiles < 1:
@@ -38,22 +36,6 @@ def tile_grid(
     return across, down
 
 
-def count_tiles(
-    widths: Integers,
-    heights: Integers,
-    *,
-    tile: int = 448,
-    max_tiles: int = 12,
-    thumbnail: bool = True,
-) -> Int64:
-    """Return the tiles of each image, int64 [n]; `thumbnail` adds one to images of several."""
-    across, down = tile_grid(widths, heights, tile=tile, max_tiles=max_tiles)
-    tiles = across * down
-    if thumbnail:
-        tiles += tiles > 1
-    return tiles
-
-
 def per_tile(
     widths: Integers,
     heights: Integers,
@@ -65,15 +47,12 @@ def per_tile(
 ) -> Int64:
     """Return the tokens of images cut into square tiles, as in InternVL: int64 [n].
 
-    Args:
-        widths, heights: int [n], pixels.
-        tile: side of a tile in pixels.
-        tokens: of a tile.
-        max_tiles: tiles of an image at most, the thumbnail not counted.
-        thumbnail: an image of several tiles gets one more that shows the whole of it.
+    `tokens` are those of a tile. With `thumbnail`, an image of several tiles has one more that
+    shows the whole of it, and that `max_tiles` does not count.
     """
-    tiles = count_tiles(widths, heights, tile=tile, max_tiles=max_tiles, thumbnail=thumbnail)
-    return tiles * tokens
+    across, down = tile_grid(widths, heights, tile=tile, max_tiles=max_tiles)
+    tiles = across * down
+    return (tiles + (tiles > 1) if thumbnail else tiles) * tokens
 
 
 def _grids(max_tiles: int) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 COLUMNS = "columns"
 _ABOUT = "columns.json"
 _VERSION = 6
+_KEYS_AT_ONCE = 1 << 20  # that are compared
 _MOST_EXTENSIONS = np.iinfo(np.uint16).max
 
 DTYPES: dict[str, str] = {
@@ -138,12 +140,24 @@ def texts_at(data: UInt8, starts: Int64, stops: Int64) -> list[str]:
     return [data[a:b].tobytes().decode() for a, b in pairs]
 
 
-def open_columns(home: Path, manifest: Manifest) -> Columns:
-    """Map the columns of the dataset whose index is in `home`, making them where needed.
+def find_keys(columns: Columns, keys: Collection[str]) -> dict[str, int]:
+    """Return the numbers of the samples with these keys; keys that no sample has are missing.
 
-    Raises:
-        IndexMismatch: they cannot be made, or are damaged as soon as they are.
+    There is no index of keys: all keys are compared with the few wanted.
     """
+    found: dict[str, int] = {}
+    encodable = {key for key in keys if key == key.encode(errors="replace").decode()}
+    wanted = pa.array(sorted(encodable), pa.large_string())
+    samples = len(columns.text_bytes)  # columns of a mixture have it too
+    for start in range(0, samples, _KEYS_AT_ONCE):
+        array = columns.strings("key", start, min(start + _KEYS_AT_ONCE, samples))
+        for row in np.flatnonzero(pc.is_in(array, wanted).to_numpy(zero_copy_only=False)).tolist():
+            found.setdefault(array[row].as_py(), start + row)
+    return found
+
+
+def open_columns(home: Path, manifest: Manifest) -> Columns:
+    """Map the columns of the index in `home`, made where needed; `IndexMismatch` if they cannot."""
     return open_or_build(
         home,
         COLUMNS,
@@ -212,12 +226,11 @@ def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]
                     f"{home / shard.index} has no checksums, as earlier versions indexed tars of "
                     "someone else; index them again: `datapipe index --force`"
                 )
-            values: dict[str, Any] = {f"member_{name}": column for name, column in flat.items()}
-            values["text_bytes"] = table["text_bytes"]
+            for name, column in flat.items():
+                files[f"member_{name}"].append(column.to_numpy())
+            files["text_bytes"].append(table["text_bytes"].to_numpy())
             for name in ("image_width", "image_height"):
-                values[name] = pc.list_flatten(table[name])
-            for name, column in values.items():
-                files[name].append(column.to_numpy())
+                files[name].append(pc.list_flatten(table[name]).to_numpy())
             for name in ("key", "source"):
                 joined = "".join(table[name].to_pylist()).encode()
                 files[f"{name}_bytes"].append(np.frombuffer(joined, np.uint8))

@@ -85,11 +85,7 @@ class Dataset:
         return str(self.folder)
 
     def check_unchanged(self) -> None:
-        """Compare the manifest on the disk with the one that was opened.
-
-        Raises:
-            IndexMismatch: they differ.
-        """
+        """Raise `IndexMismatch` unless the manifest on the disk is the one that was opened."""
         if read_manifest(self.home).fingerprint != self.fingerprint:
             raise IndexMismatch(
                 f"{self.folder} was packed or indexed again after it was opened; call make_loader "
@@ -150,18 +146,20 @@ def _open_here(folder: str | os.PathLike[str]) -> Dataset:
             logger.info("%s has no index yet; making it once", tars.name)
             index_shards(folder, home=home)
         manifest = read_manifest(home)
+    name = str(root)
     if tars is None:
         check_shards(root, manifest)
     else:
         check_same(tars, manifest)
-        root = tars.folder
+        root, name = tars.folder, tars.name
     columns = open_columns(home, manifest)
-    _check_index(home, manifest, columns.index_bytes, str(root if tars is None else tars.name))
+    indexes = zip((shard.index for shard in manifest.shards), columns.index_bytes, strict=True)
+    said = "it had {}; it was cut or replaced"
+    _check_sizes(home, dict(indexes), said, _remedy(manifest, name))
     return Dataset(folder=root, home=home, manifest=manifest, columns=columns)
 
 
 def _foreign(path: str | os.PathLike[str]) -> Tars:
-    """Return the foreign tars at `path`."""
     root = Path(path)
     if names_shards(path):
         return tars_at(path)
@@ -188,18 +186,8 @@ def check_shards(root: Path, manifest: Manifest) -> None:
     _check_sizes(root, sizes, said, _remedy(manifest, str(root)))
 
 
-def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: str) -> None:
-    """Raise `IndexMismatch` for an index file that is missing or has another size.
-
-    `name` is that of the dataset, in a shell.
-    """
-    named = zip((shard.index for shard in manifest.shards), sizes, strict=True)
-    said = "it had {}; it was cut or replaced"
-    _check_sizes(home, dict(named), said, _remedy(manifest, name))
-
-
 def _remedy(manifest: Manifest, name: str) -> str:
-    """Return what to do about a file that is missing or was changed."""
+    """Return what to do about a file of a dataset, called `name` in a shell, that was changed."""
     if manifest.foreign:
         return f"restore it, or index again with `datapipe index --force {quote(name)}`"
     if manifest.arrays is not None:
@@ -231,11 +219,8 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
     """Fetch manifest and index of a remote dataset; return the local folder, and the manifest.
 
     They are in the cache folder under the dataset's fingerprint, so they are fetched once, wherever
-    copies of it are. The manifest is read each time.
-
-    Raises:
-        IndexMismatch: there is no dataset at the URL, or its index is not that of its manifest.
-        StoreError: the server does not answer.
+    copies of it are. The manifest is read each time. Raises `IndexMismatch` if no dataset is at the
+    URL, or its index is not that of its manifest, and `StoreError` if the server does not answer.
     """
     try:
         content = folder.read(MANIFEST)
@@ -252,21 +237,17 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
     compared = not (home / COLUMNS).exists()
     missing = [shard for shard in manifest.shards if not _is_here(home, shard, compared)]
     if missing:
-        _fetch(folder, home, missing)
+        fetch = functools.partial(_fetch, folder, home)
+        with (
+            Progress("fetching the index", unit="shard", total=len(missing)) as progress,
+            closing(ThreadPool(fetch, _AT_ONCE, name="datapipe-fetch")) as pool,
+        ):
+            for _ in pool.run(missing):
+                progress.advance()
     if not (home / MANIFEST).exists():
         home.mkdir(parents=True, exist_ok=True)
         replace_file(home / MANIFEST, manifest_file(manifest))
     return home, manifest
-
-
-def _fetch(folder: RemoteFolder, home: Path, shards: list[Shard]) -> None:
-    fetch = functools.partial(_fetch_one, folder, home)
-    with (
-        Progress("fetching the index", unit="shard", total=len(shards)) as progress,
-        closing(ThreadPool(fetch, _AT_ONCE, name="datapipe-fetch")) as pool,
-    ):
-        for _ in pool.run(shards):
-            progress.advance()
 
 
 def _is_here(home: Path, shard: Shard, compared: bool) -> bool:
@@ -280,7 +261,7 @@ def _is_here(home: Path, shard: Shard, compared: bool) -> bool:
     return True
 
 
-def _fetch_one(folder: RemoteFolder, home: Path, shard: Shard) -> None:
+def _fetch(folder: RemoteFolder, home: Path, shard: Shard) -> None:
     content = folder.read(shard.index)
     if hashlib.sha256(content).hexdigest() != shard.index_sha256:
         raise IndexMismatch(

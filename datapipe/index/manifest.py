@@ -141,8 +141,7 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read `folder/dataset.json`.
 
-    Raises:
-        IndexMismatch: there is none, or it is damaged, or a newer version wrote it.
+    Raises `IndexMismatch` if there is none, or it is damaged, or a newer version wrote it.
     """
     path = folder / MANIFEST
     try:
@@ -153,11 +152,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(content: bytes, path: str) -> Manifest:
-    """Parse the content of a manifest file; `path` is its name in messages.
-
-    Raises:
-        IndexMismatch: it is damaged, or a newer version wrote it.
-    """
+    """Parse the content of a manifest file, called `path` in messages, as `read_manifest` does."""
     try:
         document = json.loads(content)
         sealed = isinstance(document, dict) and "crc32" in document

@@ -61,13 +61,9 @@ def medium_of(name: str) -> str:
 def unread_medium(start: bytes, name: str) -> str:
     """Return the medium of a file that is neither an image that loaders decode nor text.
 
-    Args:
-        start: the file's first bytes, `START` of them if it has as many.
-        name: the file's name, or its extension.
-
-    Returns:
-        "a video", "sound", "an image (JPEG XL)" and the like; "binary data" for other bytes that
-        are no text; "" for text, such as a class number.
+    It is "a video", "sound", "an image (JPEG XL)" and the like; "binary data" for other bytes that
+    are no text; "" for text, such as a class number. `start` are the file's first bytes, `START` of
+    them if it has as many; `name` is its name, or its extension.
 
     Examples:
         >>> unread_medium(b"fLaC" + bytes(60), "0001.audio"), unread_medium(b"7", "0001.cls")

@@ -12,10 +12,7 @@ import pyarrow as pa
 
 from datapipe.array_types import Int64, UInt16
 from datapipe.index.columns import DTYPES, Columns
-from datapipe.index.files.mixture_column import (
-    MixtureColumn,
-    split_by_part,
-)
+from datapipe.index.files.mixture_column import MixtureColumn, split_by_part
 
 _NONE: Any = np.zeros(0, np.uint8)
 _TEXTS = ("sample_key", "sample_source", "key_bytes", "source_bytes")
@@ -102,7 +99,6 @@ class MixtureColumns(Columns):
         return pa.array(self._texts(f"{name}s", np.arange(start, stop)), pa.large_string())
 
     def _texts(self, name: str, samples: Int64) -> list[str]:
-        """Return the keys or sources of samples."""
         found = np.empty(len(samples), object)
         edges = edges_of([count.samples for count in self.counts])
         for part, chosen, own in split_by_part(edges, samples):

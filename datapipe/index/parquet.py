@@ -113,8 +113,7 @@ def write_index(path: Path, table: pa.Table) -> str:
 def read_index(path: Path, *, sha256: str | None = None) -> pa.Table:
     """Read the index of one shard; its sha256, in hex, is compared before anything is parsed.
 
-    Raises:
-        IndexMismatch: the file is missing, damaged, or not an index.
+    Raises `IndexMismatch` if the file is missing, damaged, or not an index.
     """
     try:
         content = path.read_bytes()
@@ -133,11 +132,7 @@ def read_index(path: Path, *, sha256: str | None = None) -> pa.Table:
 
 
 def checked_index(home: Path, shard: Shard) -> pa.Table:
-    """Read the index of a shard.
-
-    Raises:
-        IndexMismatch: it is missing, damaged or not that of the manifest.
-    """
+    """Read the index of a shard; `IndexMismatch` if it is missing, damaged or of another shard."""
     path = home / shard.index
     table = read_index(path, sha256=shard.index_sha256)
     if table.num_rows != shard.samples:

@@ -14,7 +14,7 @@ RECORD_KINDS = dict.fromkeys(("json", "jsonl", "jsonlines", "ndjson"), "json") |
     kind: kind for kind in ("csv", "tsv", "parquet")
 }
 """Kinds of files that hold records, by the extensions of their names."""
-_COMPRESSED_TARS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
+COMPRESSED_TARS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
 _ARCHIVES = frozenset({"zip", "7z", "rar"})
 _LOOKED_AT = 2000  # entries of a folder and those below
 _NAMED = 3
@@ -39,7 +39,7 @@ def not_a_dataset(path: Path) -> str:
 def _about_file(path: Path) -> str:
     name = path.name.lower()
     ext = name.removesuffix(".gz").rpartition(".")[2]
-    if name.endswith(_COMPRESSED_TARS):
+    if name.endswith(COMPRESSED_TARS):
         return (
             f"{path} is compressed, and samples cannot be read from the middle of it; decompress a "
             "shard of WebDataset and give the .tar, or unpack raw data and pack its folder with "

@@ -64,7 +64,7 @@ class RemoteFolder:
         self._running: set[Future[bytes]] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return RemoteFolder, (self.url, self.options)
+        return type(self), (self.url, self.options)
 
     def __str__(self) -> str:
         return self.url
@@ -151,11 +151,10 @@ class RemoteFolder:
 
     async def _ask(self, name: str, span: tuple[int, int] | None) -> bytes:
         path = f"{self._root}/{name}"
-        if span is None:
-            whole: bytes = await self._filesystem._cat_file(path)
-            return whole
-        start, stop = span
+        start, stop = span or (None, None)
         data: bytes = await self._filesystem._cat_file(path, start=start, end=stop)
+        if start is None or stop is None:
+            return data
         if len(data) > stop - start:
             raise StoreError(
                 f"{self.url_of(name)}: the server sends whole files and no parts of them (HTTP "

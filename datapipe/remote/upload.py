@@ -28,9 +28,6 @@ class RemoteTarget(RemoteFolder):
         self._sending = asyncio.Semaphore(_AT_ONCE)
         self._looking = asyncio.Semaphore(_LOOKS)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return RemoteTarget, (self.url, self.options)
-
     def begin_task(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin a coroutine that awaits the methods below; `close` cancels it."""
         future: Future[T] = self._begin(work)  # type: ignore[assignment]  # it holds any
@@ -110,6 +107,5 @@ def _reason(error: Exception) -> str:
 
 
 def _code(error: BaseException) -> str:
-    """Return the code of an error of S3."""
     response = getattr(error.__cause__, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""

@@ -67,45 +67,29 @@ _IMAGE_PARTS = ("image", "image_url", "input_image")
 
 
 class Turn(NamedTuple):
-    """One turn of a conversation.
+    """One turn of a conversation."""
 
-    Attributes:
-        role: "user", "assistant", "system" or "tool".
-        text: with `<image>` at the place of each image.
-        trained: whether the model learns to write it: the assistant's turns that have text and are
-            not marked otherwise.
-    """
-
-    role: str
-    text: str
+    role: str  # "user", "assistant", "system" or "tool"
+    text: str  # with `<image>` at the place of each image
+    # True if the model learns to write it: the assistant's turns that have text and are not marked
+    # otherwise
     trained: bool
 
 
 class RawTurn(NamedTuple):
-    """A turn as its record has it.
+    """A turn as its record has it."""
 
-    Attributes:
-        role: the record's own word, "" where it has none.
-        text: the record's own, with `<image>` for each image part.
-        learn: what the record says of whether it is learnt; None where it says nothing.
-    """
-
-    role: str
-    text: str
-    learn: Any = None
+    role: str  # the record's own word, "" where it has none
+    text: str  # the record's own, with `<image>` for each image part
+    learn: Any = None  # what the record says of whether it is learnt; None where it says nothing
 
 
 def conversation(record: Mapping[str, Any], *, images: int | None = None) -> list[Turn] | None:
-    """Return the turns of a record, or None where it holds no conversation.
+    """Return the turns of a record, a parsed JSON object, or None where it holds no conversation.
 
-    Args:
-        record: a parsed JSON object.
-        images: how many images its sample has; None if that is not known.
-
-    Raises:
-        DecodeError: a role is not known, a mark of what is learnt is neither true nor false, the
-            record has a video, sound or anything else that is not read, or numbered places of
-            images are out of order.
+    `images` is how many its sample has; None if that is not known. Raises `DecodeError` if a role
+    is not known, a mark of what is learnt is neither true nor false, the record has a video, sound
+    or anything else that is not read, or numbered places of images are out of order.
 
     Examples:
         >>> conversation({"conversations": [{"from": "human", "value": "<image>What?"},

@@ -38,19 +38,13 @@ ENCODER_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """The text of one sample, T tokens without those of its P images.
+    """The text of one sample, T tokens without those of its P images."""
 
-    Attributes:
-        tokens: int32 [T].
-        image_at: int32 [P], ascending; the tokens of image i stand before `tokens[image_at[i]]`.
-        trained: bool [T], which tokens the model learns to write.
-        rejected: of a preference pair, the text with the rejected answer, with the same images at
-            the same positions; the other fields have the chosen one.
-    """
-
-    tokens: Int32
-    image_at: Int32
-    trained: Bools
+    tokens: Int32  # int32 [T]
+    image_at: Int32  # int32 [P], ascending; tokens of image i stand before `tokens[image_at[i]]`
+    trained: Bools  # bool [T], which tokens the model learns to write
+    # Of a preference pair, the text with the rejected answer, with the same images at the same
+    # positions; the other fields have the chosen one
     rejected: EncodedText | None = None
 
 
@@ -147,22 +141,12 @@ class TextEncoder:
         return sha256(model.encode()).hexdigest()
 
     def encode(self, texts: Sequence[SampleText]) -> list[EncodedText | DecodeError]:
-        """Encode samples; the result of one that cannot be encoded is its error.
-
-        Raises:
-            PlanError: a sample has images and the vocabulary has no token for them.
-        """
-        if self.spec.pairs:
-            return self._encode_pairs(texts)
-        return self._encode([self._render(sample) for sample in texts], texts)
-
-    def _encode_pairs(self, texts: Sequence[SampleText]) -> list[EncodedText | DecodeError]:
-        """Encode preference pairs, both answers of each."""
-        both = [self._render_pair(sample) for sample in texts]
-        rendered = [one for pair in both for one in pair]
+        """Encode samples, or say why not; `PlanError` for images without a token to stand for."""
+        rendered = [text for sample in texts for text in self._render(sample)]
+        if not self.spec.pairs:
+            return self._encode(rendered, texts)
         encoded = self._encode(rendered, [sample for sample in texts for _ in range(2)])
-        answers = zip(encoded[::2], encoded[1::2], strict=True)
-        return [self._pair(chosen, rejected) for chosen, rejected in answers]
+        return list(map(self._pair, encoded[::2], encoded[1::2]))
 
     def _pair(
         self, chosen: EncodedText | DecodeError, rejected: EncodedText | DecodeError
@@ -188,17 +172,15 @@ class TextEncoder:
     def _encode(
         self, rendered: Sequence[Rendered | DecodeError], texts: Sequence[SampleText]
     ) -> list[EncodedText | DecodeError]:
-        """Encode samples that were rendered."""
         written = [text.write() for text in rendered if isinstance(text, Rendered)]
-        encodings = zip(
-            _encode(self._tokenizer, [text for text, _ in written]), written, strict=True
-        )
+        encodings = iter(_encode(self._tokenizer, [text for text, _ in written]))
+        every_label = iter([labels for _, labels in written])
         results: list[EncodedText | DecodeError] = []
         for sample, text in zip(texts, rendered, strict=True):
             if isinstance(text, DecodeError):
                 results.append(text)
                 continue
-            encoding, (_, labels) = next(encodings)
+            encoding, labels = next(encodings), next(every_label)
             if isinstance(encoding, DecodeError):
                 results.append(encoding)
                 continue
@@ -208,20 +190,18 @@ class TextEncoder:
         return results
 
     def messages(self, sample: SampleText) -> list[Message]:
-        """Return the conversation of a sample as the chat template takes it.
-
-        Raises:
-            DecodeError: the sample makes no sense.
-        """
+        """Return the conversation of a sample as the chat template takes it, or `DecodeError`."""
         assert self._layout is not None, "template='caption' takes no messages"
-        return self._layout.messages(self._turns(sample, self._layout), "none")
+        return self._layout.messages(self._turns(sample, self._layout)[0], "none")
 
-    def _turns(self, sample: SampleText, layout: TurnLayout) -> list[RenderedTurn]:
+    def _turns(self, sample: SampleText, layout: TurnLayout) -> Sequence[list[RenderedTurn]]:
+        """Return the turns of a sample; of a pair with its chosen and with its rejected answer."""
+        system = self.spec.system
+        newline = not layout.writes_images and not self._mark.endswith("\n")
+        if self.spec.pairs:
+            return read_pair_turns(sample, system=system, newline=newline)
         read = read_prompt_turns if self.spec.prompts else read_turns
-        return read(sample, system=self.spec.system, newline=self._newline(layout))
-
-    def _newline(self, layout: TurnLayout) -> bool:
-        return not layout.writes_images and not self._mark.endswith("\n")
+        return [read(sample, system=system, newline=newline)]
 
     def ids(self, text: str) -> list[int]:
         """Return the tokens of a text, in which special tokens are meant."""
@@ -239,34 +219,23 @@ class TextEncoder:
                 'before it looks for them: set "normalized": false for them in tokenizer.json'
             )
 
-    def _check_images(self, sample: SampleText) -> None:
+    def _render(self, sample: SampleText) -> list[Rendered | DecodeError]:
+        """Return the text of a sample, or two of a pair, as `_turns` does."""
         if sample.images and self.image_token is None:
             raise PlanError(
                 "a sample has images, and none of the tokens that models are known to repeat for "
                 "an image is in the vocabulary; name it by image_token=, after adding it to the "
                 "tokenizer if need be"
             )
-
-    def _render(self, sample: SampleText) -> Rendered | DecodeError:
-        self._check_images(sample)
+        layout, spec = self._layout, self.spec
         try:
-            if self._layout is None:
-                return caption_layout(read_caption(sample), self._mark)
-            turns = self._turns(sample, self._layout)
-            return self._layout.render(turns, prompt=self.spec.prompts)
+            if layout is None:
+                return [caption_layout(read_caption(sample), self._mark)]
+            return [
+                layout.render(turns, prompt=spec.prompts) for turns in self._turns(sample, layout)
+            ]
         except DecodeError as error:
-            return error
-
-    def _render_pair(self, sample: SampleText) -> tuple[Rendered | DecodeError, ...]:
-        """Return the text with the chosen and with the rejected answer."""
-        self._check_images(sample)
-        assert self._layout is not None, "pairs are not captions"
-        newline = self._newline(self._layout)
-        try:
-            both = read_pair_turns(sample, system=self.spec.system, newline=newline)
-            return tuple(self._layout.render(turns) for turns in both)
-        except DecodeError as error:
-            return error, error
+            return [error] * (1 + spec.pairs)
 
     def _encode_apart(self, rendered: Rendered, sample: SampleText) -> EncodedText | DecodeError:
         """Encode a text that spells special tokens, which mean nothing there."""

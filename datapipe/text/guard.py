@@ -33,10 +33,6 @@ class Guard:
     Those are the special ones, and the image token. Tokens that the configuration names, such as
     `eos_token`, are special even if the tokenizer does not call them so. The unknown token is
     left out of all counts, as it also stands for characters of the text.
-
-    Args:
-        vocabulary: the tokenizer.
-        image_token: guarded whether or not the tokenizer calls it special.
     """
 
     def __init__(self, vocabulary: Vocabulary, image_token: str | None) -> None:
@@ -127,11 +123,7 @@ class Guard:
 
 
 def check_spelling(text: str) -> None:
-    """Refuse a text that could be mistaken for another spelling of a token.
-
-    Raises:
-        DecodeError: it has one of two code points that mean nothing in any text.
-    """
+    """Raise `DecodeError` for a text with a code point that other spellings of tokens have."""
     if (found := _RESERVED.search(text)) is not None:
         raise DecodeError(
             f"the text spells a special token and has the noncharacter U+{ord(found[0]):04X}; "
@@ -189,6 +181,5 @@ def _rename(model: Mapping[str, Any], alias: Mapping[str, str]) -> dict[str, Any
 
 
 def _merged(merge: str | list[str], prefix: str) -> tuple[str, str, str]:
-    """Return the two pieces of a merge, and what they become."""
     first, second = merge.split(" ") if isinstance(merge, str) else merge
     return first, second, first + second.removeprefix(prefix)

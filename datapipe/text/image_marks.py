@@ -59,14 +59,8 @@ def mark_all(texts: Sequence[str], images: int | None) -> list[str]:
     """Return the texts of a sample with `<image>` at each place of its images.
 
     Special tokens are places where the sample has images and nothing else marks theirs; they are
-    words elsewhere.
-
-    Args:
-        texts: of the sample, in order.
-        images: how many it has; None if that is not known.
-
-    Raises:
-        DecodeError: numbered places are not in order.
+    words elsewhere. `images` is None if their number is not known. Raises `DecodeError` if numbered
+    places are not in order.
 
     Examples:
         >>> mark_all(["<|vision_start|><|image_pad|><|vision_end|>What?", "A cat."], images=1)
@@ -104,11 +98,7 @@ def numbers_in(texts: Iterable[str]) -> list[int]:
 
 
 def check_order(texts: Iterable[str]) -> None:
-    """Refuse numbered places, such as `<image_2>`, that do not come once each and in order.
-
-    Raises:
-        DecodeError: an image is named twice or before an earlier one.
-    """
+    """Raise `DecodeError` for numbered places, such as `<image_2>`, not once each and in order."""
     numbers = numbers_in(texts)
     if numbers and numbers != list(range(numbers[0] and 1, len(numbers) + (numbers[0] and 1))):
         raise DecodeError(

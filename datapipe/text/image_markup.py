@@ -65,11 +65,7 @@ def pieces_of(
 ) -> list[tuple[str, int]]:
     """Return the texts of an image in their order, each with the number of image tokens after it.
 
-    Args:
-        markup: of the model.
-        rows, columns: of the grid.
-        tokens: image tokens of a cell.
-        whole: True if an image of several cells has another one that shows the whole.
+    A cell has so many `tokens`. If `whole`, an image of several has another that shows the whole.
     """
     if rows == columns == 1 and markup.alone is not None:
         return _joined([(markup.start + markup.alone, tokens), (markup.end, 0)])
@@ -101,29 +97,17 @@ def _joined(pieces: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageRuns:
-    """Runs of tokens that images become, by the grid of each.
+    """Runs of tokens that images become, by the grid of each."""
 
-    Attributes:
-        markup: between the image tokens.
-        encode: returns the ids of a text.
-        image_id: the image token.
-        tokens: image tokens of a cell.
-        whole: True if images of several cells have another one that shows the whole.
-    """
-
-    markup: ImageMarkup
-    encode: Callable[[str], Sequence[int]]
-    image_id: int
-    tokens: int
-    whole: bool
+    markup: ImageMarkup  # between the image tokens
+    encode: Callable[[str], Sequence[int]]  # returns the ids of a text
+    image_id: int  # the image token
+    tokens: int  # image tokens of a cell
+    whole: bool  # True if images of several cells have another one that shows the whole
     _known: dict[str, Int64] = field(default_factory=dict, init=False, repr=False)
 
     def lengths(self, grids: Int64) -> Int64:
-        """Return the tokens of n images, markup included: int64 [n].
-
-        Args:
-            grids: rows and columns of each, int64 [n, 2].
-        """
+        """Return the tokens of images, markup included: int64 [n] from rows and columns [n, 2]."""
         wide = int(grids[:, 1].max(initial=0)) + 1
         found, at = np.unique(grids[:, 0] * wide + grids[:, 1], return_inverse=True)
         lengths = [

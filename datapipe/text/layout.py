@@ -38,25 +38,16 @@ _FIRST_TAG = re.compile(r"\s*(<[^<>\s]+>)")
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The text of a sample.
+    """The text of a sample."""
 
-    Attributes:
-        pieces: (who wrote it, text), concatenated.
-        labels: (start, stop) of pieces that are learnt.
-        exact: labels end where answers do, even if transformers' assistant mask, which goes by the
-            template's own `{% generation %}` blocks, would end a token away.
-    """
-
-    pieces: list[Piece]
-    labels: list[Span]
+    pieces: list[Piece]  # (who wrote it, text), concatenated
+    labels: list[Span]  # (start, stop) of pieces that are learnt
+    # Labels end where answers do, even if transformers' assistant mask, which goes by the
+    # template's own `{% generation %}` blocks, would end a token away
     exact: bool
 
     def write(self, spell: Callable[[str], str] | None = None) -> tuple[str, list[Span]]:
-        """Return the text, and (start, stop) of its characters that are learnt.
-
-        Args:
-            spell: writes special tokens where they mean something; None leaves them as they are.
-        """
+        """Return the text, with special tokens as `spell` writes them, and the spans of labels."""
         texts = [
             text if spell is None or kind in (Kind.CONTENT, Kind.ANSWER) else spell(text)
             for kind, text in self.pieces
@@ -67,41 +58,26 @@ class Rendered:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnLayout:
-    """The form in which a template takes conversations, and what is done with its text.
-
-    Attributes:
-        template: the template.
-        copies: the template is known to copy contents as they are, so that needs no check.
-        parts: contents are lists of parts, else strings.
-        writes_images: the template writes the images among the parts itself.
-        mark: how an image is written.
-        placeholder: what the template writes for an image, to be replaced by `mark`; None where
-            nothing has to be.
-        ends_line: an image is followed by a newline that the template or the mark writes.
-        turn_end: what follows the assistant's content and is learnt with it.
-        find: the first token in a text that means something, None where there is none.
-    """
+    """The form in which a template takes conversations, and what is done with its text."""
 
     template: ChatTemplate
-    copies: bool
-    parts: bool
-    writes_images: bool
-    mark: str
-    placeholder: str | None
-    ends_line: bool
-    turn_end: re.Pattern[str]
-    find: Callable[[str], str | None]
+    copies: bool  # the template is known to copy contents as they are, so that needs no check
+    parts: bool  # contents are lists of parts, else strings
+    writes_images: bool  # the template writes the images among the parts itself
+    mark: str  # how an image is written
+    placeholder: str | None  # what the template writes for an image, if `mark` has to replace it
+    ends_line: bool  # an image is followed by a newline that the template or the mark writes
+    turn_end: re.Pattern[str]  # what follows the assistant's content and is learnt with it
+    find: Callable[[str], str | None]  # returns the first token in a text that means something
 
     def render(self, turns: Sequence[RenderedTurn], *, prompt: bool = False) -> Rendered:
         """Return the text of a conversation, and the beginning of an answer if `prompt`.
 
-        Raises:
-            DecodeError: the template refuses it, or rewrites it beyond recognition.
+        Raises `DecodeError` if the template refuses it, or rewrites it beyond recognition.
         """
         if self.copies:
-            parsed = parse_marks(
-                self.template.render_marked(self.messages(turns, "whole"), prompt=prompt)
-            )
+            marked = self.template.render(self.messages(turns, "whole"), prompt=prompt, marked=True)
+            parsed = parse_marks(marked)
             assert parsed is not None
         else:
             rendered = self.template.render(self.messages(turns, "none"), prompt=prompt)
@@ -165,8 +141,8 @@ class TurnLayout:
         styles: tuple[Marks, ...] = ("whole", "inner")
         for marks in styles:
             try:
-                marked = self.template.render_marked(self.messages(turns, marks), prompt=prompt)
-                parsed = parse_marks(marked)
+                messages = self.messages(turns, marks)
+                parsed = parse_marks(self.template.render(messages, prompt=prompt, marked=True))
             except DecodeError:
                 continue  # the template looks into contents, and took offence at a mark
             if parsed is not None and parsed.text == rendered:
@@ -194,7 +170,7 @@ class TurnLayout:
         ]
         if not self.template.marks_generation:
             return self._rendered(*_cut_out(rendered, answers))
-        marked = self.template.render_marked(self.messages(turns, "none"), prompt=prompt)
+        marked = self.template.render(self.messages(turns, "none"), prompt=prompt, marked=True)
         parsed = parse_marks(marked)
         if parsed is None or parsed.text != rendered:
             raise DecodeError(
@@ -215,10 +191,8 @@ class TurnLayout:
         """Return (start, stop) of an answer and the end of its turn, in what the template wrote.
 
         A mark is rendered in the answer's place: what the template writes around the mark is what
-        it writes around the answer. None where nothing is left of the answer.
-
-        Raises:
-            DecodeError: the answer cannot be found.
+        it writes around the answer. None where nothing is left of the answer; `DecodeError` if it
+        cannot be found.
         """
         marked = self.messages(_with_answer(turns, number, ANSWER), "none")
         pieces = self.template.render(marked).split(ANSWER)
@@ -268,7 +242,6 @@ def caption_layout(pieces: Sequence[TurnPiece], mark: str) -> Rendered:
 
 
 def _common(first: str, second: str) -> int:
-    """Return how many characters two texts have in common at their beginnings."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(first), len(second)))
 

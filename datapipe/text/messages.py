@@ -23,31 +23,20 @@ Piece = str | None
 
 
 class SampleText(NamedTuple):
-    """The members that make up the text of a sample.
+    """The members that make up the text of a sample."""
 
-    Attributes:
-        caption: its caption member, None where it has none.
-        record: its parsed JSON member, None where it has none.
-        images: how many images it has.
-    """
-
+    # `caption`, `record`: its caption member and its parsed JSON member, None where it has none
     caption: str | None
     record: Any
-    images: int
+    images: int  # how many images it has
 
 
 class RenderedTurn(NamedTuple):
-    """One message of a conversation, in pieces.
+    """One message of a conversation, in pieces."""
 
-    Attributes:
-        role: "user", "assistant", "system" or "tool".
-        pieces: stretches of text, None at the places of images.
-        trained: whether the model learns to write it.
-    """
-
-    role: str
-    pieces: list[Piece]
-    trained: bool = False
+    role: str  # "user", "assistant", "system" or "tool"
+    pieces: list[Piece]  # stretches of text, None at the places of images
+    trained: bool = False  # True if the model learns to write it
 
 
 def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list[RenderedTurn]:
@@ -56,17 +45,12 @@ def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list
     What is no conversation becomes one: the images that come first are the user's turn, and the
     rest, a caption or a document with images between its texts, is the assistant's. Without images
     at its beginning the user's turn is empty. A turn without text is not trained, so a sample
-    without text has no label.
+    without text has no label. Where the text marks no places, all images come first, in the first
+    turn that is not the system's.
 
-    Args:
-        sample: the sample. Where its text marks no places, all images come first, in the first turn
-            that is not the system's.
-        system: goes before a conversation without a system message.
-        newline: a line ends after each image that is put before a text.
-
-    Raises:
-        DecodeError: places and images differ in number, the conversation makes no sense, or it is a
-            preference pair.
+    `system` goes before a conversation without a system message; if `newline`, a line ends after
+    each image that is put before a text. Raises `DecodeError` if places and images differ in
+    number, the conversation makes no sense, or it is a preference pair.
     """
     _refuse_pair(sample)
     turns = _conversation(sample)
@@ -93,10 +77,8 @@ def read_pair_turns(
 ) -> tuple[list[RenderedTurn], list[RenderedTurn]]:
     """Return the turns of a preference pair, with its chosen and with its rejected answer.
 
-    Only the answers are trained. The arguments are those of `read_turns`.
-
-    Raises:
-        DecodeError: as `read_turns`, or the sample is no preference pair.
+    Only the answers are trained. Arguments and errors are those of `read_turns`, but that the
+    sample has to be a pair.
     """
     records = pair_records(sample.record) if isinstance(sample.record, Mapping) else None
     if records is None:
@@ -116,10 +98,8 @@ def read_prompt_turns(
 ) -> list[RenderedTurn]:
     """Return the turns of a sample before the answer that ends it. None is trained.
 
-    Of a preference pair it is the prompt. The arguments are those of `read_turns`.
-
-    Raises:
-        DecodeError: as `read_turns`, or nothing is asked.
+    Of a preference pair it is the prompt. Arguments and errors are those of `read_turns`, and
+    something has to be asked.
     """
     if isinstance(sample.record, Mapping):
         record = prompt_record(sample.record)
@@ -155,11 +135,8 @@ def read_caption(sample: SampleText) -> list[Piece]:
     """Return the text of a sample as one caption, its images in place, all first if none is marked.
 
     Of a conversation it is what the assistant says and the model learns, and the images wherever
-    they stand, as in the pretraining of LLaVA, whose questions only ask for a caption.
-
-    Raises:
-        DecodeError: places and images differ in number, the conversation makes no sense, or it is a
-            preference pair.
+    they stand, as in the pretraining of LLaVA, whose questions only ask for a caption. Raises
+    `DecodeError` as `read_turns` does.
     """
     _refuse_pair(sample)
     turns = _conversation(sample)
@@ -187,7 +164,6 @@ def _conversation(sample: SampleText) -> list[RenderedTurn] | None:
 
 
 def _plain_pieces(sample: SampleText) -> list[Piece]:
-    """Return the text of a sample that is no conversation, in pieces."""
     text = raw_text(sample.caption, sample.record)
     if isinstance(sample.record, Mapping):
         check_marks(text, sample.record, is_answer=True)
@@ -236,14 +212,6 @@ def _check_places(pieces: Sequence[Piece], images: int) -> bool:
 
 
 def _split(text: str) -> list[Piece]:
-    _check_text(text)
-    pieces: list[Piece] = []
-    for stretch in text.split(IMAGE_PLACE):
-        pieces += [None, stretch] if stretch else [None]
-    return pieces[1:]
-
-
-def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -251,3 +219,7 @@ def _check_text(text: str) -> None:
             f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character "
             f"{error.start}, half of a character that was cut in two; repair the text"
         ) from error
+    pieces: list[Piece] = []
+    for stretch in text.split(IMAGE_PLACE):
+        pieces += [None, stretch] if stretch else [None]
+    return pieces[1:]

@@ -69,19 +69,8 @@ _WORDS = frozenset(
         *("image", "img", "url", "uri", "link", "path", "source", "filename", "id", "name"),
         *("meta", "metadata", "tool", "function", "messages", "message", "conversations"),
         *("conversation", "dialogue", "dialog", "turn", "text", "system", "user", "assistant"),
-        *(
-            "title",
-            "author",
-            "email",
-            "domain",
-            "site",
-            "website",
-            "page",
-            "header",
-            "body",
-            "html",
-        ),
-        *("human", "gpt", "question", "answer", "input", "output", "instruction", "prompt"),
+        *("title", "author", "email", "domain", "site", "website", "page", "header", "body"),
+        *("html", "human", "gpt", "question", "answer", "input", "output", "instruction", "prompt"),
         *("response", "query", "option", "choice", "solution", "think"),
         *("area", "base", "br", "col", "embed", "hr", "param", "track", "wbr"),  # HTML without end
     }
@@ -89,14 +78,9 @@ _WORDS = frozenset(
 
 
 def check_fields(record: Mapping[str, Any], images: int | None) -> None:
-    """Refuse a record with a video, sound, or a document without images of its pages.
+    """Raise `DecodeError` for a record with a video, sound, or a document without page images.
 
-    Args:
-        record: a parsed JSON object.
-        images: how many images its sample has; None if that is not known.
-
-    Raises:
-        DecodeError: it has one.
+    `images` is how many its sample has; None if that is not known.
     """
     for field in _RECORDING_FIELDS:
         if (value := record.get(field)) and not is_null(value):
@@ -111,11 +95,7 @@ def check_fields(record: Mapping[str, Any], images: int | None) -> None:
 
 
 def check_turn(turn: Mapping[str, Any], number: int) -> None:
-    """Refuse a turn with a medium of its own, in a part or in a field.
-
-    Raises:
-        DecodeError: it has one.
-    """
+    """Raise `DecodeError` for a turn with a medium of its own, in a part or in a field."""
     content = turn.get("content")
     for part in content if isinstance(content, list) else ():
         if isinstance(part, Mapping) and (kind := media_part(part)):
@@ -134,21 +114,14 @@ def check_turn(turn: Mapping[str, Any], number: int) -> None:
             raise DecodeError(f"turn {number} has `{field}`; only text and images are supported")
 
 
-def check_marks(text: str, record: Mapping[str, Any], *, is_answer: bool = False) -> None:
-    """Refuse a text with a mark for something that is not read.
+def check_marks(text: str, record: Mapping[str, Any], *, is_answer: bool) -> None:
+    """Raise `DecodeError` for a text with a mark for something that is not read.
 
     A mark is the name of a field of the record that holds a path, an address, bytes, an object, or
     the numbers of a shape: `<sound>` where the record has `sound` or `sounds`. `<video>` and
     `<audio>` are marks without a field too, except in an answer. Elements of HTML, which have an
-    end, and marks in backticks are words.
-
-    Args:
-        text: the text, with the marks of images as its record spells them.
-        record: the fields beside the text.
-        is_answer: True for a turn of the assistant.
-
-    Raises:
-        DecodeError: there is a mark.
+    end, and marks in backticks are words. The text has the marks of images as its record spells
+    them; `is_answer` is True for a turn of the assistant.
     """
     if "<" not in text:
         return

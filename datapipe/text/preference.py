@@ -42,8 +42,7 @@ def has_answers(record: Any) -> bool:
 def read_pair(record: Record) -> Pair | None:
     """Return the preference pair of a record, or None if it has no two answers.
 
-    Raises:
-        DecodeError: an answer is empty or not understood, or nothing is asked.
+    Raises `DecodeError` if an answer is empty or not understood, or nothing is asked.
 
     Examples:
         >>> read_pair({"question": "What?", "chosen": "A cat.", "rejected": "A dog."}).prompt
@@ -91,10 +90,7 @@ def read_pair(record: Record) -> Pair | None:
 def pair_records(record: Record) -> tuple[Record, Record] | None:
     """Return a record as two conversations, with the chosen and with the rejected answer, or None.
 
-    Only the answers are learnt: turns of the prompt are marked as not.
-
-    Raises:
-        DecodeError: as `read_pair`.
+    Only the answers are learnt: turns of the prompt are marked as not. Raises as `read_pair` does.
     """
     pair = read_pair(record)
     if pair is None:
@@ -110,8 +106,7 @@ def pair_records(record: Record) -> tuple[Record, Record] | None:
 def prompt_record(record: Record) -> Record:
     """Return a record whose turns are the prompt of its pair, or its own; itself if it has none.
 
-    Raises:
-        DecodeError: as `read_pair`.
+    Raises as `read_pair` does.
     """
     pair = read_pair(record) if has_answers(record) else None
     messages = _asked(record) if pair is None and not _turns_of(record) else None
@@ -165,7 +160,6 @@ def _as_messages(name: str, answer: Any) -> Messages:
 
 
 def _asked(record: Record) -> Messages | None:
-    """Return what a record asks beside its turns."""
     texts = []
     for name in _ASKED:
         value = record.get(name)

@@ -36,20 +36,12 @@ def find_layout(
     mark: tuple[str, str],
     system: str | None,
 ) -> TurnLayout:
-    """Find out how to use a chat template.
+    """Find out how to use a chat template, which `copies` contents as they are if it is ours.
 
-    Args:
-        template: the template.
-        copies: it is one of ours, and copies contents as they are.
-        guard: of the tokenizer.
-        image_token: stands once for each image; None where the vocabulary has none.
-        mark: how an image is written where the template leaves it to us, and what the template
-            writes instead.
-        system: a system message that will be given to it.
-
-    Raises:
-        PlanError: the template shows neither strings nor lists of parts, or refuses the system
-            message, or writes several image tokens for an image.
+    `image_token` is None where the vocabulary has none. `mark` is how an image is written where the
+    template leaves it to us, and what the template writes instead. Raises `PlanError` if the
+    template shows neither strings nor lists of parts, or refuses the `system` message that it will
+    be given, or writes several image tokens for an image.
     """
     written, placeholder = mark
     layout = TurnLayout(
@@ -113,15 +105,9 @@ def image_wrap(
 ) -> tuple[int, int]:
     """Return how many special tokens before and after an image's token belong to it.
 
-    They are those of a known model's mark, or else one on each side if both are special and
-    different from each other.
-
-    Args:
-        text: an image between two texts, so that all beside it is its own.
-        ids: the same, encoded.
-        mark: how an image is written where that is left to us.
-        image_token: in it.
-        guard: of the tokenizer.
+    They are those of a known model's `mark`, or else one on each side if both are special and
+    different from each other. `text`, and `ids` of it, is an image between two texts, so that all
+    beside it is its own.
     """
     before, _, after = mark.partition(image_token)
     wrap = (guard.count(before), guard.count(after))
@@ -206,7 +192,7 @@ def _after_answers(layout: TurnLayout, turns: Sequence[RenderedTurn]) -> list[st
     """Return what the template writes after each of the assistant's messages, up to the next."""
     parsed = None
     with contextlib.suppress(DecodeError):
-        parsed = parse_marks(layout.template.render_marked(layout.messages(turns, "whole")))
+        parsed = parse_marks(layout.template.render(layout.messages(turns, "whole"), marked=True))
     if parsed is not None:
         rests: list[str] = []
         for kind, text in parsed.pieces:

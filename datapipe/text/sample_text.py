@@ -24,18 +24,13 @@ _ANSWERED = ("answer", "response", "output", "completion", "solution")
 
 
 class TextMembers(NamedTuple):
-    """The members of a sample that are its text, as indices among its members.
+    """The members of a sample that are its text, as indices among its members."""
 
-    Attributes:
-        plain: the caption, such as `txt`; None without one.
-        named: without a plain one, those with names of their own: one such as `alt.txt`, which is
-            the caption, or a question and its answer; all of them where `unclear` is set.
-        unclear: why the named ones are no text of the sample; empty where they are.
-    """
-
-    plain: int | None = None
+    plain: int | None = None  # the caption, such as `txt`; None without one
+    # Without a plain one, those with names of their own: one such as `alt.txt`, which is the
+    # caption, or a question and its answer; all of them where `unclear` is set
     named: tuple[int, ...] = ()
-    unclear: str = ""
+    unclear: str = ""  # why the named ones are no text of the sample; empty where they are
 
 
 def find_texts(exts: Sequence[str]) -> TextMembers:
@@ -70,13 +65,9 @@ def find_texts(exts: Sequence[str]) -> TextMembers:
 
 
 def named_texts_count(texts: int, record: Any) -> bool:
-    """Return whether texts with names of their own are the text of a sample, beside its JSON.
+    """Return whether so many texts with names of their own are the text of a sample with a JSON.
 
     Turns in the JSON go before any such text, a caption in the JSON before a single one.
-
-    Args:
-        texts: how many there are.
-        record: the parsed JSON.
     """
     if not isinstance(record, Mapping):
         return True
@@ -174,7 +165,5 @@ def is_document(texts: Any, images: Any) -> bool:
 
 def misplaced(texts: Sequence[Any], images: Sequence[Any]) -> int | None:
     """Return the first index that holds both a text and an image, or neither."""
-    for number, (text, image) in enumerate(zip(texts, images, strict=True)):
-        if (text is None) == (image is None):
-            return number
-    return None
+    pairs = enumerate(zip(texts, images, strict=True))
+    return next((n for n, (text, image) in pairs if (text is None) == (image is None)), None)

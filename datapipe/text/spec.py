@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from datapipe.array_types import Int64
-from datapipe.declared import Count, Refused, Say, check_fields, take_path
+from datapipe.declared import Count, Refused, Say, check_fields, take_if, take_path
 from datapipe.errors import PlanError
 from datapipe.short_repr import short_repr
 from datapipe.text.image_markup import ImageMarkup
@@ -26,12 +26,7 @@ def _no_number(tokenizer: Any) -> Any:
     return take_path(tokenizer) if isinstance(tokenizer, str | PathLike) else tokenizer
 
 
-def _filled(text: str | Path) -> str | Path:
-    if not str(text).strip():
-        raise Refused
-    return text
-
-
+_filled = take_if(lambda text: str(text).strip())
 AnyTokenizer = Annotated[
     Any,
     _no_number,
@@ -167,22 +162,13 @@ class SizedImages(Protocol):
 
     @property
     def image_tokens(self) -> int | Literal["per-tile", "native"]:
-        """Tokens of an image in the model.
-
-        Raises:
-            PlanError: the options do not say.
-        """
+        """Tokens of an image in the model; `PlanError` if the options do not say."""
 
 
 def with_image_tokens(text: TextSpec, image: SizedImages | None) -> TextSpec:
-    """Return text options in which `image_tokens` is given.
+    """Return text options in which `image_tokens` is given; `PlanError` if neither spec says it.
 
-    Args:
-        text: the options.
-        image: images of the same samples; None if they are left out.
-
-    Raises:
-        PlanError: neither of the two says how many tokens an image has.
+    `image` is that of the same samples; None if images are left out.
     """
     if text.image_tokens is not None:
         return text

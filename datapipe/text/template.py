@@ -52,17 +52,11 @@ _BEGINS = {CONTENT: Kind.CONTENT, ANSWER: Kind.ANSWER, IMAGE: Kind.IMAGE}
 
 
 class Parsed(NamedTuple):
-    """A rendered conversation in pieces.
+    """A rendered conversation in pieces."""
 
-    Attributes:
-        pieces: (who wrote it, text), concatenated.
-        generated: (start, stop) of pieces that the template says the assistant wrote.
-        text: without marks.
-    """
-
-    pieces: list[Piece]
-    generated: list[Span]
-    text: str
+    pieces: list[Piece]  # (who wrote it, text), concatenated
+    generated: list[Span]  # (start, stop) of pieces that the template says the assistant wrote
+    text: str  # without marks
 
 
 def parse_marks(marked: str) -> Parsed | None:
@@ -100,7 +94,7 @@ def parse_marks(marked: str) -> Parsed | None:
 
 # The date that Llama's templates fall back on. Tokens are counted once and used for months, so the
 # day on which a text is rendered must not change it.
-_DATE = (2024, 7, 26)
+_TODAY = datetime(2024, 7, 26)
 
 # What a template can raise on a conversation it was not written for.
 _ERRORS = (
@@ -117,12 +111,7 @@ _ERRORS = (
 class ChatTemplate:
     """A compiled chat template; may be used by several threads at once.
 
-    Args:
-        source: Jinja.
-        names: special tokens, by the names that templates know them by.
-
-    Raises:
-        PlanError: the source is not Jinja.
+    `names` are special tokens by the names that templates know. `PlanError` if it is not Jinja.
     """
 
     def __init__(self, source: str, names: Mapping[str, str]) -> None:
@@ -146,25 +135,20 @@ class ChatTemplate:
         )
         """True if it marks what the assistant wrote by `{% generation %}`."""
 
-    def render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
+    def render(
+        self, messages: Sequence[Message], *, prompt: bool = False, marked: bool = False
+    ) -> str:
         """Return the text of a conversation, and the beginning of an assistant's turn if `prompt`.
 
-        Raises:
-            DecodeError: the template refuses the conversation.
+        If `marked`, marks are around what the template says that the assistant wrote. Raises
+        `DecodeError` if the template refuses the conversation.
         """
-        return _render(self._plain.render, messages, prompt)
-
-    def render_marked(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
-        """Return it with marks around what the template says that the assistant wrote."""
-        return _render(self._marked.render, messages, prompt)
-
-
-def _render(render: Callable[..., str], messages: Sequence[Message], prompt: bool) -> str:
-    try:
-        return render(messages=messages, add_generation_prompt=prompt)
-    except _ERRORS as error:
-        reason = str(error) or type(error).__name__
-        raise DecodeError(f"the chat template refuses the conversation: {reason}") from error
+        template = self._marked if marked else self._plain
+        try:
+            return template.render(messages=messages, add_generation_prompt=prompt)
+        except _ERRORS as error:
+            reason = str(error) or type(error).__name__
+            raise DecodeError(f"the chat template refuses the conversation: {reason}") from error
 
 
 def _environment(generation: type[Extension]) -> Environment:
@@ -173,7 +157,7 @@ def _environment(generation: type[Extension]) -> Environment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = _TODAY.strftime
     return environment
 
 
@@ -191,10 +175,6 @@ def _to_json(
 
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime(*_DATE).strftime(format)
 
 
 class _PlainGeneration(Extension):

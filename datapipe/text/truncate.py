@@ -20,19 +20,13 @@ IGNORE = -100
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A sample of L tokens, images included.
+    """A sample of L tokens, images included, and P of the sample's images, from the first on."""
 
-    Attributes:
-        input_ids: int64 [L].
-        labels: int64 [L]; `IGNORE` at images, at what is not trained, and at the first token,
-            which nothing stands before to predict.
-        image_at: int64 [P], where the tokens of each image begin, ascending. P is how many of the
-            sample's images are in it, from the first one on.
-    """
-
-    input_ids: Int64
+    input_ids: Int64  # int64 [L]
+    # int64 [L]; `IGNORE` at images, at what is not trained, and at the first token, which nothing
+    # stands before to predict
     labels: Int64
-    image_at: Int64
+    image_at: Int64  # int64 [P], where the tokens of each image begin, ascending
 
     @property
     def images(self) -> int:
@@ -46,7 +40,7 @@ def expand(
     limit: int | None = None,
     wrap: tuple[int, int] = (0, 0),
 ) -> Expanded:
-    """Put the tokens of its images into a text.
+    """Put the tokens of its images into a text; `PlanError` if the numbers of images differ.
 
     Args:
         encoded: the text, with P positions of images.
@@ -54,9 +48,6 @@ def expand(
         limit: keep at most so many tokens: the longest beginning that cuts no image and none of the
             text tokens that belong to one. An image that does not fit goes, and all after it.
         wrap: text tokens before and after an image that belong to it.
-
-    Raises:
-        PlanError: the numbers of images differ.
     """
     positions = len(encoded.image_at)
     if len(images) != positions:

@@ -26,11 +26,7 @@ _REMEDY = (
 _USUAL_NAMES = {
     "bos_token": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>"),
     "eos_token": (
-        "</s>",
-        "<eos>",
-        "<|end_of_text|>",
-        "<|im_end|>",
-        "<|endoftext|>",
+        *("</s>", "<eos>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"),
         "<end_of_utterance>",
     ),
     "pad_token": ("<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>"),
@@ -40,21 +36,13 @@ _USUAL_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """A tokenizer as datapipe uses it.
+    """A tokenizer as datapipe uses it."""
 
-    Attributes:
-        tokenizer: our own copy, without truncation and padding.
-        model: its JSON, parsed, without both.
-        names: special tokens by name, such as `eos_token`.
-        chat_template: Jinja source of its own chat template, None where it has none.
-        begin: tokens that its post-processor puts before a text, such as BOS.
-    """
-
-    tokenizer: Tokenizer
-    model: Mapping[str, Any]
-    names: Mapping[str, str]
-    chat_template: str | None
-    begin: tuple[int, ...]
+    tokenizer: Tokenizer  # our own copy, without truncation and padding
+    model: Mapping[str, Any]  # its JSON, parsed, without both
+    names: Mapping[str, str]  # special tokens by name, such as `eos_token`
+    chat_template: str | None  # Jinja source of its own chat template, None where it has none
+    begin: tuple[int, ...]  # tokens that its post-processor puts before a text, such as BOS
 
     @property
     def added(self) -> dict[str, tuple[int, AddedToken]]:
@@ -71,8 +59,7 @@ class Vocabulary:
 def open_vocabulary(tokenizer: Any) -> Vocabulary:
     """Read a tokenizer, given as in `TextSpec.tokenizer`.
 
-    Raises:
-        PlanError: there is no tokenizer there, or not one of the `tokenizers` library.
+    Raises `PlanError` if there is no tokenizer there, or not one of the `tokenizers` library.
     """
     if isinstance(tokenizer, (str, Path)):
         return _from_file(Path(tokenizer))
@@ -92,8 +79,7 @@ def open_vocabulary(tokenizer: Any) -> Vocabulary:
 def find_image_token(named: str | None, vocabulary: Vocabulary) -> str | None:
     """Return the token that is repeated for an image, None where the vocabulary has none.
 
-    Raises:
-        PlanError: the one that was named is not there.
+    Raises `PlanError` if the one that was named is not there.
     """
     added = vocabulary.added
     if named is not None:
@@ -111,8 +97,7 @@ def find_image_token(named: str | None, vocabulary: Vocabulary) -> str | None:
 def find_template(template: str | Path | None, vocabulary: Vocabulary) -> str:
     """Return the Jinja source of a template: built-in, in a file, itself, or the tokenizer's.
 
-    Raises:
-        PlanError: there is none, or the vocabulary lacks a token that it needs.
+    Raises `PlanError` if there is none, or the vocabulary lacks a token that it needs.
     """
     if template is None:
         if vocabulary.chat_template is None:
@@ -149,11 +134,7 @@ def find_template(template: str | Path | None, vocabulary: Vocabulary) -> str:
 
 
 def read_template_file(path: Path) -> str:
-    """Return the chat template in a Jinja or JSON file.
-
-    Raises:
-        PlanError: there is none.
-    """
+    """Return the chat template in a Jinja or JSON file; raise `PlanError` if there is none."""
     text = _read(path, "chat template")
     if path.suffix != ".json":
         return text
@@ -194,11 +175,8 @@ def _from_file(path: Path) -> Vocabulary:
 def _default(template: Any) -> str | None:
     """Return the template itself, or the default one of several with names."""
     if isinstance(template, list):
-        template = {
-            entry.get("name"): entry.get("template")
-            for entry in template
-            if isinstance(entry, Mapping)
-        }
+        entries = (entry for entry in template if isinstance(entry, Mapping))
+        template = {entry.get("name"): entry.get("template") for entry in entries}
     if isinstance(template, Mapping):
         template = template.get("default")
     return template if isinstance(template, str) else None
@@ -267,11 +245,8 @@ def _begin(tokenizer: Tokenizer) -> tuple[int, ...]:
 def _usual_names(tokenizer: Tokenizer, begin: tuple[int, ...]) -> dict[str, str]:
     """Return the names of special tokens, for a tokenizer that comes without them."""
     special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
-    names = {}
-    for name, tokens in _USUAL_NAMES.items():
-        found = next((token for token in tokens if token in special), None)
-        if found is not None:
-            names[name] = found
+    present = ((name, [t for t in usual if t in special]) for name, usual in _USUAL_NAMES.items())
+    names = {name: tokens[0] for name, tokens in present if tokens}
     if begin and (first := tokenizer.id_to_token(begin[0])) is not None:
         names["bos_token"] = first
     logger.info("special tokens taken by their usual names, as the tokenizer came alone: %s", names)

@@ -63,5 +63,5 @@ def test_the_whole_image_is_a_tile_of_its_own() -> None:
     tiles = anyres_tiles(widths, heights, grids=PUBLISHED, tile=336)
     assert tiles.tolist() == [1 + 2, 1 + 3]
     # 24 x 24 of the whole, and rows of the canvas that have one token more each.
-    tokens = anyres_tokens(widths[:1], heights[:1], grids=PUBLISHED, tile=336)
+    tokens = anyres_tokens(widths[:1], heights[:1], grids=PUBLISHED, tile=336, patch=14)
     assert tokens.tolist() == [576 + 24 * 48 + 24]

@@ -106,4 +106,4 @@ def test_a_size_of_nothing_is_refused() -> None:
     with pytest.raises(PlanError, match="0 x 5 pixels"):
         shortest(*one(0, 5), side=3)
     with pytest.raises(PlanError, match="at most max_pixels"):
-        native_size(*one(5, 5), min_pixels=5, max_pixels=4)
+        native_size(*one(5, 5), multiple_of=28, min_pixels=5, max_pixels=4)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from datapipe.errors import PlanError
-from datapipe.geometry.tiles import count_tiles, per_tile, tile_grid
+from datapipe.geometry.tiles import per_tile, tile_grid
 
 from .sides import SIZES, columns
 
@@ -27,7 +27,7 @@ def test_tile_grids_are_those_of_internvl(
 
 def test_tiles_have_a_thumbnail_beside_them_if_there_are_several() -> None:
     widths, heights = np.array([448, 896, 4480]), np.array([448, 448, 448])
-    assert count_tiles(widths, heights).tolist() == [1, 3, 11]
+    assert per_tile(widths, heights, tokens=1).tolist() == [1, 3, 11]
     assert per_tile(widths, heights).tolist() == [256, 3 * 256, 11 * 256]
     assert per_tile(widths, heights, thumbnail=False, tokens=64).tolist() == [64, 128, 640]
 

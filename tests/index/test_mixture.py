@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 import datapipe
 from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch
-from datapipe.index.columns import DTYPES, Columns
+from datapipe.index.columns import DTYPES, Columns, find_keys
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files import block_checksums
 from datapipe.index.files.block_checksums import CheckedColumn, CheckedFiles
 from datapipe.index.files.mixture_column import MixtureColumn, split_by_part
 from datapipe.index.files.npy import NpyFile
 from datapipe.index.files.random_read import gather, gather_counts
-from datapipe.index.find_keys import find_keys
 from datapipe.index.mixture_columns import ColumnCounts, MixtureColumns
 
 from .dataset_parts import Opener, mixture_of

@@ -105,7 +105,8 @@ def test_texts_without_special_tokens_are_the_same_on_both_ways(
     ]
     sample = chat(*pairs, images=len(turns))
     usual = encoded(encoder, sample)
-    apart = encoder._encode_apart(encoder._render(sample), sample)
+    (rendered,) = encoder._render(sample)
+    apart = encoder._encode_apart(rendered, sample)
     assert isinstance(apart, EncodedText)
     assert apart.tokens.tolist() == usual.tokens.tolist()
     assert apart.image_at.tolist() == usual.image_at.tolist()

@@ -71,9 +71,7 @@ class DaliDecoder:
     libjpeg-turbo reads the compressed data of every JPEG first, in a third to a half of the time of
     decoding it: DALI shows most damage as pixels. Images that datapipe packed were read then; one
     that was cut off is noticed without this.
-
-    Raises:
-        PlanError: DALI is not installed or has no such device, or the graph does not do `spec`.
+    Raises `PlanError` if DALI is not installed or has no such device, or the graph does not do it.
     """
 
     def __init__(
@@ -121,15 +119,12 @@ class DaliDecoder:
     ) -> tuple[Tensor, dict[int, DecodeError]]:
         """Decode, fit and normalise a batch of encoded images; None leaves a row empty.
 
-        Returns:
-            `[n, 3, height, width]` of the spec's dtype on the device, complete and the caller's
-            own, with zeros for images that failed and empty rows; and the errors of those that
-            failed, by index. On a GPU the memory is of a stream of the decoder's: who uses it
-            longer than it keeps the tensor calls `Tensor.record_stream`, as for every tensor of
-            another stream. `DevicePrefetcher` does.
-
-        Raises:
-            DatapipeError: it was closed, or made before a fork, or DALI fails with any image.
+        Return `[n, 3, height, width]` of the spec's dtype on the device, complete and the caller's
+        own, with zeros for images that failed and empty rows; and the errors of those that failed,
+        by index. On a GPU the memory is of a stream of the decoder's: who uses it longer than it
+        keeps the tensor calls `Tensor.record_stream`, as for every tensor of another stream.
+        `DevicePrefetcher` does. Raises `DatapipeError` if it was closed, or made before a fork, or
+        DALI fails with any image.
         """
         for pipeline in self._pipelines:
             pipeline.check_open()
@@ -218,9 +213,11 @@ class DaliDecoder:
 
     def _check(self, entries: dict[int, DaliEntry], errors: dict[int, DecodeError]) -> None:
         """Move damaged images from `entries` to `errors`."""
-        checks = {
-            row: self._pool.submit(_check_whole, entry.data) for row, entry in entries.items()
-        }
+
+        def check_whole(image: bytes) -> None:
+            check_image(image, probe(image))
+
+        checks = {row: self._pool.submit(check_whole, e.data) for row, e in entries.items()}
         for row, check in checks.items():
             try:
                 check.result()
@@ -318,7 +315,3 @@ class DaliDecoder:
 
     def _make(self, image: _Image, row: Tensor) -> None:
         self._kernels.place(self._kernels.decode(image.data), row, image.draw)
-
-
-def _check_whole(image: bytes) -> None:
-    check_image(image, probe(image))

@@ -16,12 +16,10 @@ import torch
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.forms.fixed import resized_part
 from datapipe.decode.spec import ImageSpec
+from datapipe.decode.spec_checks import ONE_SIZE
 from datapipe.errors import PlanError
 from datapipe.geometry.crop import Box, Draw
 from datapipe.geometry.placement import Placement
-
-MODES = ("stretch", "pad", "crop")
-"""Values of `ImageSpec.resize` that the graph supports."""
 
 IMAGES, WINDOWS, MIRRORS = "images", "windows", "mirrors"
 """Names of the graph's inputs."""
@@ -53,10 +51,10 @@ def installed() -> bool:
 
 def check_supported(spec: ImageSpec) -> None:
     """Raise `PlanError` for a spec that the graph does not support."""
-    if spec.resize not in MODES:
+    if not spec.one_size:
         raise PlanError(
             f"resize={spec.resize!r} is not in DALI's graph, which makes images of one size "
-            f"({', '.join(map(repr, MODES))}); use decoder='cpu'"
+            f"({', '.join(map(repr, ONE_SIZE))}); use decoder='cpu'"
         )
     if spec.interpolation == "lanczos":
         raise PlanError("interpolation='lanczos' is not in DALI's graph; use decoder='cpu'")

@@ -7,17 +7,15 @@ import torch
 from torch import Tensor
 
 from datapipe.array_types import Int64
-from datapipe.decode.forms.image_transform import ImageTransform, check_rows
+from datapipe.decode.forms.image_transform import SizedTransform, check_rows
 from datapipe.decode.image import Decoded
-from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.budget import budget_size
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import one
+from datapipe.geometry.sizes import budget_size
 
 
-class BudgetTransform(ImageTransform):
+class BudgetTransform(SizedTransform):
     """Form with `pixel_values` of [images, patches, 3 * patch**2], zeros after those of an image.
 
     Patches are row by row, and the values of a patch in the order row, column, channel: that of
@@ -25,18 +23,11 @@ class BudgetTransform(ImageTransform):
     row of each patch, -1 where there is none.
     """
 
-    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
-        super().__init__(spec, normalizer)
+    def __init__(self, spec: ImageSpec) -> None:
+        super().__init__(spec)
         assert spec.tokens is not None
-        self._tokens, self._patch, self._merge = spec.tokens, spec.patch_side, spec.merge
+        self._tokens, self._patch = spec.tokens, spec.patch_side
         self._patches = spec.tokens * spec.merge**2
-
-    def tokens(self, widths: Int64, heights: Int64) -> Int64:
-        counts: Int64 = self.cells(widths, heights).prod(axis=1)
-        return counts
-
-    def cells(self, widths: Int64, heights: Int64) -> Int64:
-        return self._grids(widths, heights) // self._merge
 
     def sufficient_side(self, aspect: float) -> float:
         return self._patch * float((self._patches * aspect) ** 0.5)
@@ -46,9 +37,8 @@ class BudgetTransform(ImageTransform):
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         positions = np.full((len(widths), self._patches, 2), -1, np.int64)
-        for image, (down, across) in zip(
-            positions, self._grids(widths, heights).tolist(), strict=True
-        ):
+        grids = np.stack(self._sizes(widths, heights), axis=1) // self._patch
+        for image, (across, down) in zip(positions, grids.tolist(), strict=True):
             grid = np.mgrid[:down, :across][::-1]
             image[: down * across] = grid.reshape(2, -1).T
         return {"image_position_ids": torch.from_numpy(positions)}
@@ -67,13 +57,6 @@ class BudgetTransform(ImageTransform):
         out[0, down * across :] = 0
         return placement
 
-    def _grids(self, widths: Int64, heights: Int64) -> Int64:
-        """Return the patches down and across each image: int64 [n, 2]."""
-        across, down = budget_size(
-            widths, heights, tokens=self._tokens, patch=self._patch, merge=self._merge
-        )
-        return np.stack([down, across], axis=1) // self._patch
-
-    def _target(self, height: int, width: int) -> tuple[int, int]:
-        down, across = self._grids(*one(width, height))[0].tolist()
-        return down * self._patch, across * self._patch
+    def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
+        options = {"tokens": self._tokens, "patch": self._patch, "merge": self.spec.merge}
+        return budget_size(widths, heights, **options)

@@ -12,7 +12,7 @@ from torch import Tensor
 from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import ImageTransform, check_rows
 from datapipe.decode.image import Decoded
-from datapipe.decode.normalize import ImageMoves, Normalizer
+from datapipe.decode.normalize import ImageMoves
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Box, Draw, least_box, middle_box, random_box
 from datapipe.geometry.placement import Placement
@@ -22,8 +22,8 @@ from datapipe.geometry.sizes import contain, cover
 class FixedTransform(ImageTransform):
     """Form with `pixel_values` of [images, 3, height, width]."""
 
-    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
-        super().__init__(spec, normalizer)
+    def __init__(self, spec: ImageSpec) -> None:
+        super().__init__(spec)
         self._shape = (3, spec.height, spec.width)
         self._size = spec.height, spec.width
         self._border = torch.empty(3, 1, 1, dtype=self.dtype, device="cpu")
@@ -92,7 +92,7 @@ class FixedTransform(ImageTransform):
 
 
 def resized_part(
-    spec: ImageSpec, width: int, height: int, draw: Draw | None = None
+    spec: ImageSpec, width: int, height: int, draw: Draw | None
 ) -> tuple[Box | None, int, int]:
     """Return the part of an upright image that is resized, and its new height and width.
 

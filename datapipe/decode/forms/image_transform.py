@@ -34,10 +34,10 @@ class ImageTransform(ABC):
     padded: ClassVar[bool] = False  # rows are as large as the largest image of a batch
     nested: ClassVar[bool] = False  # an axis of length 1 is in front; rows of zeros are padding
 
-    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
+    def __init__(self, spec: ImageSpec) -> None:
         self.spec = spec
         self.dtype = spec.out_dtype
-        self._normalizer = normalizer or Normalizer(spec.mean_std, self.dtype)
+        self._normalizer = Normalizer(spec.mean_std, self.dtype)
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         """Return the rows of `pixel_values` of each of n images: int64 [n]."""
@@ -160,6 +160,30 @@ class ImageTransform(ABC):
                 "of a patch as ImageSpec(patch=...)"
             )
         return (width // patch // merge) * (height // patch // merge)
+
+
+class SizedTransform(ImageTransform):
+    """Form whose images are resized whole, to sizes of their own in cells of `_unit` pixels."""
+
+    def __init__(self, spec: ImageSpec) -> None:
+        super().__init__(spec)
+        self._unit = spec.patch_side * spec.merge
+
+    def tokens(self, widths: Int64, heights: Int64) -> Int64:
+        counts: Int64 = self.cells(widths, heights).prod(axis=1)
+        return counts
+
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
+        across, down = self._sizes(widths, heights)
+        return np.stack([down, across], axis=1) // self._unit
+
+    @abstractmethod
+    def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
+        """Return widths and heights after resizing: int64 [n] each."""
+
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        across, down = self._sizes(*one(width, height))
+        return int(down[0]), int(across[0])
 
 
 def check_rows(image: Decoded, out: Tensor, shape: tuple[int, ...]) -> None:

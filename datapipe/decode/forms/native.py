@@ -7,17 +7,16 @@ import torch
 from torch import Tensor
 
 from datapipe.array_types import Int64
-from datapipe.decode.forms.image_transform import ImageTransform, check_rows
+from datapipe.decode.forms.image_transform import SizedTransform, check_rows
 from datapipe.decode.image import Decoded
-from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import NATIVE_MAX_RATIO, native_size, one
+from datapipe.geometry.sizes import NATIVE_MAX_RATIO, native_size
 
 
-class NativeTransform(ImageTransform):
+class NativeTransform(SizedTransform):
     """Form with `pixel_values` of [patches, 3 * temporal * patch**2].
 
     The `merge * merge` patches of one token are a block. Blocks, the patches of a block and the
@@ -26,21 +25,12 @@ class NativeTransform(ImageTransform):
     patches down and across, of each image.
     """
 
-    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
-        super().__init__(spec, normalizer)
+    def __init__(self, spec: ImageSpec) -> None:
+        super().__init__(spec)
         self._patch, self._merge = spec.patch_side, spec.merge
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
-        across, down = self._grids(widths, heights)
-        return across * down
-
-    def tokens(self, widths: Int64, heights: Int64) -> Int64:
-        counts: Int64 = self.cells(widths, heights).prod(axis=1)
-        return counts
-
-    def cells(self, widths: Int64, heights: Int64) -> Int64:
-        across, down = self._grids(widths, heights)
-        return np.stack([down // self._merge, across // self._merge], axis=1)
+        return self.tokens(widths, heights) * self._merge**2
 
     def sufficient_side(self, aspect: float) -> float:
         return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
@@ -49,7 +39,7 @@ class NativeTransform(ImageTransform):
         return (3 * self.spec.temporal * self._patch**2,)
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
-        across, down = self._grids(widths, heights)
+        across, down = (side // self._patch for side in self._sizes(widths, heights))
         grids = np.stack([np.ones_like(down), down, across], axis=1)
         return {"image_grid_thw": torch.from_numpy(grids)}
 
@@ -79,22 +69,10 @@ class NativeTransform(ImageTransform):
             blocks[row] = ordered
         return placement
 
-    def _grids(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
-        """Return the patches across and down each image."""
+    def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
         least, most = self.spec.pixel_limits
-        across, down = native_size(
-            widths,
-            heights,
-            multiple_of=self._patch * self._merge,
-            min_pixels=least,
-            max_pixels=most,
-            least_side=self.spec.least_side,
-        )
-        return across // self._patch, down // self._patch
-
-    def _target(self, height: int, width: int) -> tuple[int, int]:
-        across, down = self._grids(*one(width, height))
-        return int(down[0]) * self._patch, int(across[0]) * self._patch
+        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
+        return native_size(widths, heights, **options, least_side=self.spec.least_side)
 
 
 def _check_ratio(image: Decoded) -> None:

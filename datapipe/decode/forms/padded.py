@@ -7,17 +7,16 @@ import torch
 from torch import Tensor
 
 from datapipe.array_types import Int64
-from datapipe.decode.forms.image_transform import ImageTransform, check_rows
+from datapipe.decode.forms.image_transform import ImageTransform, SizedTransform, check_rows
 from datapipe.decode.image import Decoded
-from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.longest import bounded_size
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import native_size, one, shortest
+from datapipe.geometry.sizes import native_size, shortest
 
 
-class PaddedTransform(ImageTransform):
+class PaddedTransform(SizedTransform):
     """Form with `pixel_values` of [images, 3, H, W] of the largest, zeros to the right and below.
 
     `facts` has `image_sizes`, int64 [images, 2]: height and width of each image in it.
@@ -25,22 +24,19 @@ class PaddedTransform(ImageTransform):
 
     padded = True
 
-    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
-        super().__init__(spec, normalizer)
-        self._unit = spec.patch_side * spec.merge
+    def __init__(self, spec: ImageSpec) -> None:
+        super().__init__(spec)
         self._least = self._unit if spec.resize == "dynamic" else spec.height
 
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
-        across, down = self._sizes(widths, heights)
         if self.spec.resize == "dynamic":
-            return (across // self._unit) * (down // self._unit)
-        return self._patch_tokens(across, down)
+            return super().tokens(widths, heights)
+        return self._patch_tokens(*self._sizes(widths, heights))
 
     def cells(self, widths: Int64, heights: Int64) -> Int64:
-        if self.spec.resize == "shortest":
+        if self.spec.resize == "dynamic":
             return super().cells(widths, heights)
-        across, down = self._sizes(widths, heights)
-        return np.stack([down, across], axis=1) // self._unit
+        return ImageTransform.cells(self, widths, heights)
 
     @property
     def takes_token_number(self) -> bool:
@@ -73,8 +69,7 @@ class PaddedTransform(ImageTransform):
     def finish(self, values: Tensor, out: Tensor) -> None:
         _, _, height, width = values.shape
         self._normalizer.write_planes(values, out[:, :, :height, :width])
-        out[0, :, height:] = 0
-        out[0, :, :height, width:] = 0
+        _zero_outside(out, height, width)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         height, width = self._target(image.height, image.width)
@@ -82,8 +77,7 @@ class PaddedTransform(ImageTransform):
             check_rows(image, out, (1, 3, height, width))
         fitted, placement = self._fit(image, height, width)
         self._normalizer.write(fitted, out[0, :, :height, :width])
-        out[0, :, height:] = 0
-        out[0, :, :height, width:] = 0
+        _zero_outside(out, height, width)
         return placement
 
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
@@ -93,10 +87,10 @@ class PaddedTransform(ImageTransform):
             longest = self.spec.longest
             return bounded_size(widths, heights, multiple_of=self._unit, longest=longest)
         least, most = self.spec.pixel_limits
-        return native_size(
-            widths, heights, multiple_of=self._unit, min_pixels=least, max_pixels=most
-        )
+        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
+        return native_size(widths, heights, **options)
 
-    def _target(self, height: int, width: int) -> tuple[int, int]:
-        across, down = self._sizes(*one(width, height))
-        return int(down[0]), int(across[0])
+
+def _zero_outside(out: Tensor, height: int, width: int) -> None:
+    out[0, :, height:] = 0
+    out[0, :, :height, width:] = 0

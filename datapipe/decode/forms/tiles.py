@@ -11,7 +11,6 @@ from torch import Tensor
 from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import ImageTransform, check_rows
 from datapipe.decode.image import Decoded
-from datapipe.decode.normalize import Normalizer
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.anyres import anyres_tiles, anyres_tokens, best_grid, fit_grid
@@ -27,8 +26,8 @@ _USUAL_TILES = 4  # of the largest grid, in models of the LLaVA-NeXT family
 class _Tiles(ImageTransform, ABC):
     """Form with `pixel_values` of [tiles, 3, size, size]."""
 
-    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
-        super().__init__(spec, normalizer)
+    def __init__(self, spec: ImageSpec) -> None:
+        super().__init__(spec)
         self._side = spec.height
 
     def sufficient_side(self, aspect: float) -> float:
@@ -136,9 +135,9 @@ class AnyresTransform(_Tiles):
     of the originals, from which a model works out the padding that it drops.
     """
 
-    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
+    def __init__(self, spec: ImageSpec) -> None:
         assert spec.grids is not None
-        super().__init__(spec, normalizer)
+        super().__init__(spec)
         self._grids = spec.grids
         fill = torch.tensor(spec.fill_color, dtype=torch.uint8, device="cpu")
         self._fill = fill.view(3, 1, 1)

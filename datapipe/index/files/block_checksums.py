@@ -68,10 +68,8 @@ class CheckedFiles:
     """Arrays in the `.npy` files of a folder, compared with checksums before they are used.
 
     `dtypes` are in the order of the checksums, and `sums` is what `write_sums` returned. `remedy`
-    says what a person can do about damage.
-
-    Raises:
-        IndexMismatch: a file is missing, or is not the one that was written.
+    says what a person can do about damage. Raises `IndexMismatch` if a file is missing, or is not
+    the one that was written.
     """
 
     def __init__(self, folder: Path, dtypes: Mapping[str, Kind], sums: int, *, remedy: str) -> None:
@@ -92,29 +90,23 @@ class CheckedFiles:
         limit = min(_WHOLE, _WHOLE_TOGETHER // _datasets.get())
         self._is_small = sum(sizes.values()) <= limit
         for name in dtypes if self._is_small else ():
-            self._compare(name)
+            at = 0
+            for found in _sums_of(folder / name):
+                wrong = np.flatnonzero(found != self._sums[name][at : at + len(found)])
+                if len(wrong):
+                    raise damaged(folder / name, remedy, at + int(wrong[0]))
+                at += len(found)
 
     def arrays(self) -> dict[str, Any]:
         """Return the values of `NAME.npy` by `NAME`, for all files; see `array`."""
         return {name.removesuffix(".npy"): self.array(name) for name in self._dtypes}
 
     def array(self, name: str) -> Any:
-        """Return the values of a file: an array, or a `CheckedColumn` if the files are large.
-
-        IndexMismatch if the file is not the one that was written.
-        """
+        """Return the values of a file: an array, or a `CheckedColumn` if the files are large."""
         path, kind = os.path.join(self._folder, name), self._dtypes[name]
         if self._is_small:
             return _map(Path(path), kind, self._remedy)
         return CheckedColumn(path, kind, self._sizes[name], self._sums[name], self._remedy)
-
-    def _compare(self, name: str) -> None:
-        at = 0
-        for found in _sums_of(self._folder / name):
-            wrong = np.flatnonzero(found != self._sums[name][at : at + len(found)])
-            if len(wrong):
-                raise damaged(self._folder / name, self._remedy, at + int(wrong[0]))
-            at += len(found)
 
 
 class CheckedColumn:
@@ -233,7 +225,6 @@ class CheckedColumn:
         return found
 
     def _read_blocks(self, wanted: Int64) -> list[bytes]:
-        """Read and compare blocks."""
         read = list(read_at(self._path, (wanted * BLOCK).tolist(), BLOCK))
         found = np.fromiter(map(crc32, read), np.uint32, len(wanted))
         wrong = wanted[found != self._sums[wanted]]

@@ -65,10 +65,7 @@ def open_or_build(
 
     `name` is the folder's, relative to `home`; a warning calls its content `content`. `open_at`
     returns None where there is nothing that can be used, and `build` makes the files and returns
-    them opened.
-
-    Raises:
-        DatapipeError: neither folder can be written.
+    them opened. Raises `DatapipeError` if neither folder can be written.
     """
     folder = home / name
     if (found := open_at(folder)) is not None:

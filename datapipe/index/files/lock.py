@@ -17,11 +17,8 @@ def lock_file(path: Path, work: str) -> IO[bytes]:
     """Lock a file, waiting for the process that holds it; closing the file releases it.
 
     The file is created, with its folder; its holder may remove both. Messages name the `work` of
-    the holder, such as "counts tokens".
-
-    Raises:
-        IndexMismatch: files cannot be locked there.
-        OSError: the file cannot be created.
+    the holder, such as "counts tokens". Raises `IndexMismatch` if files cannot be locked there, and
+    OSError if the file cannot be created.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)

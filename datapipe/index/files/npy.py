@@ -105,9 +105,7 @@ def npy_files(
 def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
     """Map a file that `NpyFile` wrote, as an array that other processes can map again.
 
-    Raises:
-        ValueError: it holds something else.
-        OSError: it cannot be read.
+    Raises ValueError if it holds something else, and OSError if it cannot be read.
     """
     length = _length(path, dtype, row)
     if not length:
@@ -159,10 +157,7 @@ def map_file(path: str | os.PathLike[str]) -> UInt8:
     """Map a file for reading: uint8 [its bytes]. The file does not stay open.
 
     Maps of Python and NumPy keep it open, and a mixture of a thousand datasets has some 20,000
-    files; those of Arrow do not.
-
-    Raises:
-        OSError: it cannot be read.
+    files; those of Arrow do not. Raises OSError if it cannot be read.
     """
     with pa.memory_map(os.fspath(path)) as file:
         return np.frombuffer(file.read_buffer(), np.uint8)

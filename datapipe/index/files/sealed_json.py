@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from datapipe.index.files.crc32 import crc32
@@ -25,8 +26,7 @@ def seal(document: Mapping[str, Any], *, indent: int | None = None) -> str:
 def unseal(content: str | bytes) -> dict[str, Any]:
     """Return the document that `seal` wrote, without its checksum.
 
-    Raises:
-        ValueError: it is not JSON, no object, or not what was written.
+    Raises ValueError if it is not JSON, no object, or not what was written.
 
     Examples:
         >>> unseal(seal({"version": 1}))
@@ -47,14 +47,12 @@ def unseal_lines(content: bytes) -> tuple[list[dict[str, Any]], list[int]]:
     """
     held: list[dict[str, Any]] = []
     ends: list[int] = []
-    for line in content.splitlines(keepends=True):
-        try:
+    with suppress(ValueError):
+        for line in content.splitlines(keepends=True):
             if not line.endswith(b"\n"):
                 break
             held.append(unseal(line))
-        except ValueError:
-            break
-        ends.append(len(line) + (ends[-1] if ends else 0))
+            ends.append(len(line) + (ends[-1] if ends else 0))
     return held, ends
 
 

@@ -40,10 +40,9 @@ def write_sidecars(
     dataset last. What a person may have set (Energon's `dataset.yaml` and `split.yaml`) is kept.
     `home` has the Parquet indexes; by default it is `folder`.
 
-    Raises:
-        IndexMismatch: an index is missing or not that of the manifest, a shard holds what a reader
-            cannot be told of, or `folder` cannot be written.
-        StoreError: a foreign tar is missing or damaged.
+    Raises `IndexMismatch` if an index is missing or not that of the manifest, a shard holds what a
+    reader cannot be told of, or `folder` cannot be written; `StoreError` if a foreign tar is
+    missing or damaged.
     """
     kinds = sorted(set(kinds))
     _check_kinds(kinds)

@@ -181,18 +181,16 @@ class EnergonMetadata(Sidecars):
         folder = self._folder / ".nv-meta"
         folder.mkdir(exist_ok=True)
         fsync_folder(self._folder)
+        dataset = _CRUDE
+        if self._counts and self._captioned and self._images <= _DECODED:
+            dataset = _CAPTIONING.format(image=",".join(sorted(self._images)))
         info = folder / ".info.json"
         replace_file(info, json.dumps({"shard_counts": self._counts}, indent=2).encode())
         settings = {
-            folder / "dataset.yaml": self._dataset_yaml(),
+            folder / "dataset.yaml": dataset,
             folder / "split.yaml": _split_yaml(list(self._counts)),
         }
         return [info, *(path for path, text in settings.items() if _settle(path, text.encode()))]
-
-    def _dataset_yaml(self) -> str:
-        if not self._counts or not self._captioned or not self._images <= _DECODED:
-            return _CRUDE
-        return _CAPTIONING.format(image=",".join(sorted(self._images)))
 
 
 def _split_yaml(names: Sequence[str]) -> str:

@@ -52,12 +52,10 @@ class Findings:
 
     def __init__(self) -> None:
         self.members = MemberCounts()
+        # `left_out`, `samples`: members and samples that no loader will see, by reason
         self.left_out = NamedCounts()
-        """Members that no loader will see, by reason."""
         self.samples = NamedCounts()
-        """Samples that no loader will see, by reason."""
-        self.broken = NamedCounts()
-        """Names of members that are indexed and cannot be read, by reason."""
+        self.broken = NamedCounts()  # members that are indexed and cannot be read, by reason
 
     def update(self, other: Findings) -> None:
         """Add those of another shard."""

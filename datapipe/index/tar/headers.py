@@ -47,10 +47,8 @@ class TarScanner:
     """An iterator over the regular files of one tar, which can be read on the way.
 
     Use as a context manager. Hard links are members like the files they link to. `unread` lists
-    other members, apart from folders, as (name, reason). `window` bytes are read at once.
-
-    Raises:
-        StoreError: the file is compressed, damaged, empty or cut off.
+    other members, apart from folders, as (name, reason). `window` bytes are read at once. Raises
+    `StoreError` if the file is compressed, damaged, empty or cut off.
     """
 
     def __init__(self, path: Path, *, window: int = _WINDOW) -> None:

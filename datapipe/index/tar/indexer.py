@@ -155,7 +155,23 @@ def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifes
     stop = threading.Event()
 
     def index(shard: tuple[Path, str]) -> tuple[Shard, list[str], Findings]:
-        return _index_one(*shard, home, ignore, progress, stop)
+        """Write the index of one shard; return its entry, keys that come again, findings."""
+        path, name = shard
+        rows, found = scan_shard(path, name, ignore, progress, stop)
+        target = home / f"{name.removesuffix('.tar')}.index.parquet"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+        digest = write_index(temporary, to_table(Rows(rows)))
+        temporary.replace(target)
+        entry = Shard(
+            name=name,
+            index=target.relative_to(home).as_posix(),
+            samples=len(rows),
+            images=sum(len(row.images) for row in rows),
+            bytes=path.stat().st_size,
+            index_sha256=digest,
+        )
+        return entry, [row.source for row in rows if row.source != f"{name}:{row.key}"], found
 
     with (
         Progress("indexing", unit="sample", total=total, total_unit="bytes") as progress,
@@ -175,33 +191,6 @@ def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifes
             *(len(again), again[0]),
         )
     return Manifest(shards=tuple(entries)), findings
-
-
-def _index_one(
-    path: Path,
-    name: str,
-    home: Path,
-    ignore: tuple[str, ...],
-    progress: Progress,
-    stop: threading.Event,
-) -> tuple[Shard, list[str], Findings]:
-    """Write the index of one shard; return its entry, keys that come again, findings."""
-    rows, findings = scan_shard(path, name, ignore, progress, stop)
-    index = f"{name.removesuffix('.tar')}.index.parquet"
-    target = home / index
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
-    digest = write_index(temporary, to_table(Rows(rows)))
-    temporary.replace(target)
-    shard = Shard(
-        name=name,
-        index=index,
-        samples=len(rows),
-        images=sum(len(row.images) for row in rows),
-        bytes=path.stat().st_size,
-        index_sha256=digest,
-    )
-    return shard, [row.source for row in rows if row.source != f"{name}:{row.key}"], findings
 
 
 class _Fact(NamedTuple):

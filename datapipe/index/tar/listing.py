@@ -19,10 +19,10 @@ from pathlib import Path
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.derived import cache_folder
+from datapipe.index.raw_data import COMPRESSED_TARS
 
 logger = logging.getLogger(__name__)
 
-_COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
 _TOOLS = {".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
 _SIGNS = re.compile(r"::|[{}*?\[]")
 _URL_SIGNS = re.compile(r"::|\{.*\}|\*")
@@ -208,7 +208,7 @@ def download_command(url: str) -> str:
 
 
 def _refuse_compressed(said: str, paths: list[Path]) -> None:
-    compressed = [path for path in paths if path.name.lower().endswith(_COMPRESSED)]
+    compressed = [path for path in paths if path.name.lower().endswith(COMPRESSED_TARS)]
     if compressed:
         tool = _TOOLS.get(compressed[0].suffix.lower(), "gunzip")
         count = f"{len(compressed):,} shards are" if len(compressed) > 1 else "1 shard is"

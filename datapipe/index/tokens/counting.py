@@ -56,9 +56,7 @@ def open_or_count(
     of them continues with the shards that are missing. Shards that a dataset had before it grew are
     not counted again. If `home` cannot be written, the user's cache folder is used. `count` writes
     the parts of the shards whose numbers it is given; those that it wrote before an error stay.
-
-    Raises:
-        IndexMismatch: the files hold something else than their names say.
+    Raises `IndexMismatch` if the files hold something else than their names say.
     """
     for _ in range(_ATTEMPTS):
         found = open_tokens(home, manifest, digest)

@@ -22,7 +22,6 @@ from datapipe.index.manifest import Shard, replace_file
 
 logger = logging.getLogger(__name__)
 
-
 VERSION = 1
 """Of parts and of the columns they become; raise it where what stands in them changes."""
 

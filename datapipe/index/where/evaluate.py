@@ -9,10 +9,10 @@ that divides by zero, is null, and only samples for which the condition is true 
 from __future__ import annotations
 
 import ast
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from functools import partial, reduce
 from typing import Any
 
@@ -26,8 +26,7 @@ from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.where.values import NEED_TEXT, ExtraColumns, Span, no_samples
 
-_SHOWN = 60  # characters of a long expression on either side of the position
-_LONGEST = 60  # characters of a part in a message
+_SHOWN = 60  # characters of a part in a message, and on either side of the position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,33 +48,54 @@ def parse_where(expression: Any) -> Where:
 
     There are comparisons (chained too), `and`, `or`, `not`, `+ - * / // %`, parentheses, numbers,
     strings, `in (...)`, `"part" in source`, `source.startswith("coco/")`, `.endswith` and
-    `is None`. Columns that need a tokenizer are missed when it is evaluated.
-
-    Raises:
-        PlanError: it is not such an expression, or mixes numbers and strings.
+    `is None`. Columns that need a tokenizer are missed when it is evaluated. Raises `PlanError` if
+    it is not such an expression, or mixes numbers and strings.
     """
-    where = _parse(expression)
+    if not isinstance(expression, str):
+        raise PlanError(f"where is an expression in a string, and {expression!r} is none")
+    written = expression.replace("\r\n", "\n").replace("\r", "\n").strip()
+    if not written:
+        raise PlanError("where is empty; leave it out to take all samples")
+    # Python reads on over the end of a line only within parentheses. The text begins on the second
+    # line in both cases, which is what `fault` counts on.
+    source = f"(\n{written}\n)" if "\n" in written else f"\\\n{written}"
     try:
-        holds(where, where.tree, no_samples())
+        tree = ast.parse(source, mode="eval").body
+        normal = ast.unparse(tree)
+    except SyntaxError as error:
+        lines = source.split("\n")
+        number = min(error.lineno or 2, len(lines))
+        # What is missing at the end has no offset.
+        before = lines[number - 1][: error.offset - 1] if error.offset else lines[number - 1]
+        node = ast.Constant(None, lineno=number, col_offset=len(before.encode(errors="replace")))
+        remedy = "write it as in Python: and, or, not, ==, and strings in quotes"
+        raise fault(written, node, f"{error.msg}; {remedy}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise PlanError(
+            f"where cannot be parsed ({type(error).__name__}: {error}); write it in fewer levels "
+            "and without control characters"
+        ) from None
+    columns = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    where = Where(expression=normal, columns=columns, written=written, tree=tree)
+    try:
+        holds(where, tree, no_samples())
     except RecursionError:
-        raise _fault(where.written, where.tree, "nested too deeply; use fewer levels") from None
+        raise fault(written, tree, "nested too deeply; use fewer levels") from None
     return where
 
 
 def evaluate(where: Where, columns: Columns, extra: ExtraColumns, start: int, stop: int) -> Bools:
     """Return whether the condition holds for each of the samples `start` to `stop`: bool [n].
 
-    Raises:
-        PlanError: it names a column that is not there, or a number exceeds 64 bits.
+    Raises `PlanError` if it names a column that is not there, or a number exceeds 64 bits.
     """
     return holds(where, where.tree, Span(columns, extra, start, stop))
 
 
 def holds(where: Where, tree: ast.expr, span: Span) -> Bools:
     """Return whether `tree`, a part of `where`, is true of each sample of a span: bool [n]."""
-    evaluator = _Evaluator(where, span)
-    true = pc.fill_null(evaluator.operand(tree, "condition"), False)
-    return true.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    condition = _Evaluator(where.written, span).operand(tree, "condition")
+    return pc.fill_null(condition, False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def _divide(function: Any, a: pa.Array, b: pa.Array) -> pa.Array:
@@ -111,8 +131,6 @@ _REMEDIES = {
     ast.Invert: "write `not`",
     ast.Pow: "write the product out",
 }
-
-
 _COMPARED = {
     "condition": "compare it with a number or string",
     "number": "compare numbers with numbers",
@@ -123,8 +141,8 @@ _COMPARED = {
 class _Evaluator:
     """Evaluator of the parts of one expression: bool, int64, double or large_string [n]."""
 
-    def __init__(self, where: Where, span: Span) -> None:
-        self._where = where
+    def __init__(self, written: str, span: Span) -> None:
+        self._fault = partial(fault, written)
         self._span = span
 
     def operand(self, node: ast.expr, *kinds: str) -> pa.Array:
@@ -138,8 +156,7 @@ class _Evaluator:
     def _value(self, node: ast.expr) -> pa.Array:
         match node:
             case ast.BoolOp(op=op, values=parts):
-                conditions = [self.operand(part, "condition") for part in parts]
-                return reduce(_FUNCTIONS[type(op)], conditions)
+                return reduce(_FUNCTIONS[type(op)], [self.operand(p, "condition") for p in parts])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return pc.invert(self.operand(operand, "condition"))
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
@@ -175,10 +192,9 @@ class _Evaluator:
                     raise self._fault(right, "`is` is only for None; write == or !=")
                 number = self.operand(left, "number")
                 return number.is_null() if isinstance(compared, ast.Is) else number.is_valid()
-            case ast.In():
-                return self._within(left, right)
-            case ast.NotIn():
-                return pc.invert(self._within(left, right))
+            case ast.In() | ast.NotIn():
+                hit = self._within(left, right)
+                return hit if isinstance(compared, ast.In) else pc.invert(hit)
         a = self.operand(left, "number", "string")
         b = self.operand(right, _kind(a))
         return self._apply(left, _FUNCTIONS[type(compared)], a, b)
@@ -218,12 +234,9 @@ class _Evaluator:
         if name in there:
             return self._span.column(name)
         if name in NEED_TEXT:
-            needed = "text=TextSpec(tokenizer=..., template=...)"
-            raise self._fault(
-                node, f"no column {name!r} without a tokenizer; {name} needs {needed}"
-            )
-        alike = partial(difflib.SequenceMatcher, None, name)
-        near = sorted(sorted(there), key=lambda other: -alike(other).ratio())
+            needed = f"{name} needs text=TextSpec(tokenizer=..., template=...)"
+            raise self._fault(node, f"no column {name!r} without a tokenizer; {needed}")
+        near = sorted(sorted(there), key=lambda other: -SequenceMatcher(None, name, other).ratio())
         raise self._fault(node, f"no column {shorten(name)}; there are {', '.join(near)}")
 
     def _apply(self, node: ast.expr, function: Callable[..., pa.Array], *of: pa.Array) -> pa.Array:
@@ -234,9 +247,6 @@ class _Evaluator:
         except pa.ArrowInvalid as error:
             problem = f"{clip(node)} exceeds 64 bits ({error}); compare with smaller numbers"
             raise self._fault(node, problem) from None
-
-    def _fault(self, node: ast.expr, problem: str) -> PlanError:
-        return _fault(self._where.written, node, problem)
 
 
 def _kind(value: pa.Array) -> str:
@@ -251,37 +261,7 @@ def _type(choices: list[Any]) -> pa.DataType:
     return pa.float64() if any(isinstance(choice, float) for choice in choices) else pa.int64()
 
 
-def _parse(expression: Any) -> Where:
-    """Parse an expression, without a check of what it asks for; PlanError if Python cannot."""
-    if not isinstance(expression, str):
-        raise PlanError(f"where is an expression in a string, and {expression!r} is none")
-    written = expression.replace("\r\n", "\n").replace("\r", "\n").strip()
-    if not written:
-        raise PlanError("where is empty; leave it out to take all samples")
-    # Python reads on over the end of a line only within parentheses. The text begins on the second
-    # line in both cases, which is what `_fault` counts on.
-    source = f"(\n{written}\n)" if "\n" in written else f"\\\n{written}"
-    try:
-        tree = ast.parse(source, mode="eval").body
-        normal = ast.unparse(tree)
-    except SyntaxError as error:
-        lines = source.split("\n")
-        number = min(error.lineno or 2, len(lines))
-        # What is missing at the end has no offset.
-        before = lines[number - 1][: error.offset - 1] if error.offset else lines[number - 1]
-        node = ast.Constant(None, lineno=number, col_offset=len(before.encode(errors="replace")))
-        remedy = "write it as in Python: and, or, not, ==, and strings in quotes"
-        raise _fault(written, node, f"{error.msg}; {remedy}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise PlanError(
-            f"where cannot be parsed ({type(error).__name__}: {error}); write it in fewer levels "
-            "and without control characters"
-        ) from None
-    columns = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return Where(expression=normal, columns=columns, written=written, tree=tree)
-
-
-def _fault(written: str, node: ast.expr, problem: str) -> PlanError:
+def fault(written: str, node: ast.expr, problem: str) -> PlanError:
     """Return the error of a problem at `node` of the expression `written`."""
     # The parser was given one line before the text, and counts columns in bytes.
     lines = written.split("\n")
@@ -296,4 +276,4 @@ def _fault(written: str, node: ast.expr, problem: str) -> PlanError:
 def clip(node: ast.expr) -> str:
     """Return a part of an expression for a message, cut if it is long."""
     text = ast.unparse(node)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

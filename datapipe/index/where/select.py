@@ -52,14 +52,9 @@ def select_where(
     The answer is in `folder`, or in the user's cache folder if that cannot be written. Opening it
     compares checksums; a damaged one is found again. Several processes may do this at once.
 
-    Args:
-        extra: see `Span`.
-        keep: one more condition: bool [stop - start] of a slice of samples, given for which of them
-            `where` holds.
-        identity: what `extra` and `keep` depend on beside the dataset.
-
-    Raises:
-        PlanError: no sample is left, or the expression cannot be evaluated.
+    `keep` is one more condition: bool [stop - start] of a slice of samples, given for which of them
+    `where` holds. `identity` is what `extra` and `keep` depend on beside the dataset. Raises
+    `PlanError` if no sample is left, or the expression cannot be evaluated.
     """
     if where is not None:
         evaluate(where, columns, extra, 0, 0)
@@ -116,9 +111,8 @@ class _Scan:
         counts = np.zeros(1 + len(terms), np.int64)
         for span in self.spans():
             counts += [holds(self.where, term, span).sum() for term in (tree, *terms)]
-        shown = [
-            f"`{clip(term)}` keeps {count:,}" for term, count in zip(terms, counts[1:], strict=True)
-        ]
+        kept = zip(terms, counts[1:], strict=True)
+        shown = [f"`{clip(term)}` keeps {count:,}" for term, count in kept]
         if len(shown) > _MOST_TERMS:
             shown[_MOST_TERMS:] = [f"and {len(shown) - _MOST_TERMS} more terms"]
         what = f"where keeps none of {self.samples:,} samples: {', '.join(shown)}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from datapipe.declared import Refused, shorten, take_int
 from datapipe.errors import PlanError
-from datapipe.index.find_keys import find_keys
+from datapipe.index.columns import find_keys
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.plan_view import StepView
 from datapipe.loader.schedule.run_schedule import SeenIn

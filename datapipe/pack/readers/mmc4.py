@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.conversations import unpack_document
 from datapipe.pack.records.images.fields import named_blob
 from datapipe.pack.records.images.roots import Images, find_images
-from datapipe.pack.records.reader import Record, each_record
+from datapipe.pack.records.reader import Record, Samples, each_record
 from datapipe.pack.records.streams.containers import first_records
 from datapipe.pack.records.streams.record_files import (
     RecordFiles,
@@ -67,13 +66,14 @@ class Mmc4Reader:
 
     def read(self, source: Documents, options: ReadOptions) -> Iterator[RawSample | Reject]:
         missing = 0
-        make = partial(_sample, source.images, options)
-        for found in each_record(source.records, make):
-            if isinstance(found, Reject):
-                yield found
-            else:
-                missing += found[1]
-                yield found[0]
+
+        def samples(source_of_record: str, record: Record) -> Samples:
+            nonlocal missing
+            sample, left_out = _sample(source.images, options, source_of_record, record)
+            missing += left_out
+            return (sample,)
+
+        yield from each_record(source.records, samples)
         if missing:
             options.notes.decide(
                 f"{missing:,} images that were not downloaded are left out of documents that "

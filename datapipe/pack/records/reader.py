@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from datapipe.errors import SampleError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
@@ -25,7 +25,7 @@ from datapipe.pack.records.streams.record_files import (
 )
 
 Record = Mapping[str, Any]
-T = TypeVar("T")
+Samples = Iterable[RawSample]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,30 +55,29 @@ class RecordReader:
     def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawSample | Reject]:
         for part in source.parts():
 
-            def sample(source: str, record: Record, files: Images = part.images) -> RawSample:
+            def samples(source: str, record: Record, files: Images = part.images) -> Samples:
                 values, rest = self.unpack(record)
                 note_unused(record, values, source, options.notes, map_of_turns(record, values))
                 images = raw_images(values, files, source)
                 kept, others = plain(rest, ())
                 key = key_of_record(record, options)
-                return RawSample(source, images, record=kept, others=others, key=key)
+                return (RawSample(source, images, record=kept, others=others, key=key),)
 
-            yield from each_record(part, sample)
+            yield from each_record(part, samples)
 
 
 def each_record(
-    records: Iterable[tuple[str, dict[str, Any] | Reject]], make: Callable[[str, Record], T]
-) -> Iterator[T | Reject]:
-    """Yield what `make` makes of each source and record; those that it refuses as rejects."""
+    records: Iterable[tuple[str, dict[str, Any] | Reject]],
+    samples: Callable[[str, Record], Samples],
+) -> Iterator[RawSample | Reject]:
+    """Yield the samples of each source and record; records that are refused as rejects."""
     for source, record in records:
         if isinstance(record, Reject):
             yield record
             continue
         try:
-            made = make(source, record)
+            yield from samples(source, record)
         except SampleError as error:
             yield rejected(source, error)
         except RecursionError:
             yield Reject(source, "record is nested too deeply", "DecodeError")
-        else:
-            yield made

@@ -36,17 +36,13 @@ _FIELDS = tuple(name for name in TURN_FIELDS if name not in ("conversations", "m
 _GEMINI = "contents"
 
 
-def is_chat(record: Any) -> bool:
+def is_chat(record: Record) -> bool:
     """Return whether a record has a list of messages."""
-    return isinstance(record, Mapping) and _field(record) is not None
-
-
-def _is_cauldron(record: Any) -> bool:
-    return isinstance(record, Mapping) and is_question_list(record.get("texts"))
+    return _field(record) is not None
 
 
 def _unpack_cauldron(record: Record) -> tuple[list[Any], Record]:
-    if record.get("texts") and not _is_cauldron(record):
+    if record.get("texts") and not is_question_list(record["texts"]):
         raise DecodeError("`texts` is no list of objects with `user` and `assistant` of text")
     return unpack_turns(record, "texts")
 
@@ -66,15 +62,11 @@ def _alternates(record: Record) -> bool:
 
     Its `answer` is the last of them, which tells who says it.
     """
-    turns = record.get("messages")
-    return (
-        isinstance(turns, list)
-        and len(turns) > 0
-        and len(turns) % 2 == 0
-        and all(isinstance(text, str) for text in turns)
-        and isinstance(record.get("answer"), str)
-        and turns[-1].strip() == record["answer"].strip()
-    )
+    turns, answer = record.get("messages"), record.get("answer")
+    if not isinstance(turns, list) or not turns or len(turns) % 2:
+        return False
+    are_texts = all(isinstance(text, str) for text in (*turns, answer))
+    return are_texts and turns[-1].strip() == str(answer).strip()
 
 
 def _field(record: Record) -> str | None:
@@ -146,11 +138,7 @@ LLAVA = RecordReader(
     name="llava",
     summary="LLaVA / ShareGPT / Qwen-VL: image or images, and conversations of {from, value}",
     what="`conversations`",
-    fits=lambda record: (
-        isinstance(record, Mapping)
-        and isinstance(record.get("conversations"), list)
-        and not is_preference(record)
-    ),
+    fits=lambda record: isinstance(record.get("conversations"), list) and not is_preference(record),
     unpack=lambda record: unpack_turns(record, "conversations"),
 )
 CHAT = RecordReader(
@@ -164,16 +152,14 @@ CAULDRON = RecordReader(
     name="cauldron",
     summary="The Cauldron / FineVision: images, texts of user and assistant",
     what="`texts` of `user` and `assistant`",
-    fits=_is_cauldron,
+    fits=lambda record: is_question_list(record.get("texts")),
     unpack=_unpack_cauldron,
 )
 INTERLEAVED = RecordReader(
     name="interleaved",
     summary="OBELICS: documents of texts and images in turn",
     what="`texts` and `images` over the same places",
-    fits=lambda record: (
-        isinstance(record, Mapping) and is_document(record.get("texts"), record.get("images"))
-    ),
+    fits=lambda record: is_document(record.get("texts"), record.get("images")),
     unpack=unpack_document,
 )
 READERS = (LLAVA, CHAT, CAULDRON, INTERLEAVED)

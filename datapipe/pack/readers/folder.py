@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -15,6 +15,7 @@ from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
+from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.listing import kind_of_name, split_extension
 from datapipe.pack.input.loose_images import are_labels
 from datapipe.pack.input.parallel_folders import (
@@ -37,7 +38,7 @@ from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers.textless import TextlessFolders
-from datapipe.pack.readers.unrecognized import only_names_images, seems_records
+from datapipe.pack.readers.unrecognized import START_OF_TEXT, are_names_alone, seems_records
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
@@ -192,12 +193,10 @@ class _Samples:
                     f"{printable(text.pattern)} belong to images of the same names elsewhere"
                 )
             elif text.reports:
-                reason = "texts of images that have others beside them"
+                second = "texts of images that have others beside them"
+                reason = LABELS if text.kind == "labels" else second
                 for name in text.names:
-                    self._leave_out(
-                        self._tree.below(text.folder) + name,
-                        LABELS if text.kind == "labels" else reason,
-                    )
+                    self._leave_out(self._tree.below(text.folder) + name, reason)
         taken = [text for text in texts if text.kind == "taken"]
         labels = not taken and self._are_labels(folder)
         for group, others in merged_groups(folder.files, taken):
@@ -207,10 +206,9 @@ class _Samples:
         """Return whether the texts beside images are boxes, by the first of them."""
         if self._captioned >= _FOLDERS_JUDGED:
             return False
-        names = list(itertools.islice(folder.files, _JUDGED))
-        images = {name for name in names if is_image_extension(split_extension(name)[1])}
-        stems = images | {split_extension(name)[0] for name in images}
-        parts = [(name, *split_extension(name)) for name in names]
+        parts = [(name, *split_extension(name)) for name in islice(folder.files, _JUDGED)]
+        images = [(name, stem) for name, stem, ext in parts if is_image_extension(ext)]
+        stems = {text for names in images for text in names}
         texts = [
             f"{folder.path}/{name}"
             for name, stem, ext in parts
@@ -256,18 +254,15 @@ class _Samples:
         for image in sidecars.keys() & set(names):
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
-        alike: Counter[str] = Counter()
-        if len(names) > 2:  # an image, another, and their text
-            parts = map(split_extension, names)
-            alike.update(
-                stem for stem, ext in parts if stem in sidecars and is_image_extension(ext)
-            )
+        # Only an image, another and their text have a stem that is shared.
+        parts = map(split_extension, names if len(names) > 2 else ())
+        alike = Counter(stem for stem, ext in parts if is_image_extension(ext))
         for name in names:
             stem, ext = split_extension(name)
             if is_image_extension(ext):
                 if not chosen or tree.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
-                    if alike[stem] > 1:
+                    if alike[stem] > 1 and stem in sidecars:
                         self._notes.count(printable(below + name), _SHARED)
                     sample = _sample(folder.path, below, name, own)
                     for _, second in sample.others:
@@ -306,7 +301,7 @@ class _Samples:
             reason = LABELS
         elif (not text and kind_of_name(name)) or (ext == "json" and alone and seems_records(path)):
             reason = "records, which the format folder does not read"
-        elif alone and only_names_images(path):
+        elif alone and are_names_alone(start_of(path, START_OF_TEXT)):
             reason = "lists of files"
         elif alone and not parallel and not tree.survey.listing(folder).images:
             reason = "texts in a folder without images, which the format folder does not read"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
@@ -81,12 +81,11 @@ class Mmc4Reader:
             )
 
 
-def fits(record: Any) -> bool:
+def fits(record: Record) -> bool:
     """Return whether a record has sentences, and images matched to them."""
-    if not isinstance(record, Mapping) or not isinstance(record.get("text_list"), list):
-        return False
-    images = record.get("image_info")
-    return isinstance(images, list) and all(isinstance(image, Mapping) for image in images)
+    sentences, images = record.get("text_list"), record.get("image_info")
+    are_lists = isinstance(sentences, list) and isinstance(images, list)
+    return are_lists and all(isinstance(image, Mapping) for image in images or ())
 
 
 def document(record: Record, there: set[str]) -> Record:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from heapq import nlargest
 from pathlib import Path
 from shlex import quote
@@ -110,17 +109,12 @@ def _parallel_to(alone: Sequence[Group], texts: Iterable[Group]) -> str:
 
 
 def _kind(member: TarMember) -> str:
-    return _kind_of(member.name.rpartition(".")[2].lower())
-
-
-@cache
-def _kind_of(ext: str) -> str:
+    ext = member.name.rpartition(".")[2].lower()
     if is_image_extension(ext):
         return "image"
     # Parquet compresses the names in it.
-    if ext in TEXT_EXTENSIONS or kind_of_name(f"x.{ext}") not in ("", "parquet"):
-        return "text"
-    return ""
+    is_text = ext in TEXT_EXTENSIONS or kind_of_name(f"x.{ext}") not in ("", "parquet")
+    return "text" if is_text else ""
 
 
 def tars_in(survey: Survey) -> list[Path]:

@@ -94,7 +94,8 @@ def _recognised(
     ]
     folder = next((reading for reading in readings if reading.reader.fallback), None)
     others = [reading for reading in readings if not reading.reader.fallback]
-    if folder is not None and _are_unpacked(survey):
+    tars = tars_in(survey)
+    if folder is not None and 0 < len(tars) <= _TARS and all(map(lies_beside, tars)):
         others = [reading for reading in others if reading.reader.name != "webdataset"]
     if others and (meant := _meant(others, folder)) is not folder:
         return meant
@@ -127,8 +128,7 @@ def _below(survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
     said = ""
     for folder in survey.top.folders[:_FOLDERS]:
         inner = Survey(survey.raw / folder)
-        names = [name for name, reader in readers.items() if reader.recognises(inner, options)]
-        if names:
+        if names := [name for name, r in readers.items() if r.recognises(inner, options)]:
             said += f"\n{inner.raw} looks like {' or '.join(names)}: give that folder"
     return said
 
@@ -172,12 +172,6 @@ def _meant(readings: Sequence[RawReading], folder: RawReading | None) -> RawRead
         counts = Counts(holds=loose.describe(), paths=_home(survey, loose))
         counted.append((folder, counts))
     raise PackError(_ambiguous(survey, counted))
-
-
-def _are_unpacked(survey: Survey) -> bool:
-    """Return whether all tars of a folder are unpacked beside themselves."""
-    tars = tars_in(survey)
-    return 0 < len(tars) <= _TARS and all(map(lies_beside, tars))
 
 
 def _are_sidecars(survey: Survey, loose: LooseImages) -> bool:

@@ -118,9 +118,8 @@ def _of_records(reading: RawReading, loose: LooseImages) -> Counts:
     for paths, where in ((len(named), "here"), (missing, "missing")):
         if paths:
             number = round(paths * scale)
-            words.append(
-                f"{_count(number, 'named image')} {'is' if number == 1 else 'are'} {where}"
-            )
+            verb = "is" if number == 1 else "are"
+            words.append(f"{_count(number, 'named image')} {verb} {where}")
     if faults.total() < seen and not (held or named or missing):
         words.append("no images")
     if faults:

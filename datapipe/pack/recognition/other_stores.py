@@ -6,7 +6,6 @@ the lines of Python that write them as files that are.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -19,10 +18,10 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.survey import Survey
+from datapipe.pack.records.streams.json_stream import small_object
 
 _FILES = 20_000
 _FEW = 20
-_INDEX = 64 << 20  # bytes of an index that is read
 _NUMBERED = re.compile(r".*-\d{5}-of-\d{5}")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _LMDB = b"\xde\xc0\xef\xbe"  # at byte 16: https://github.com/LMDB/lmdb, MDB_MAGIC
@@ -95,7 +94,7 @@ def _index(files: Sequence[Path]) -> str:
     for path in files:
         if path.name != "index.json":
             continue
-        index = _read_json(path)
+        index = small_object(path)
         shards, chunks = index.get("shards"), index.get("chunks")
         first = shards[0] if isinstance(shards, list) and shards else None
         if isinstance(first, dict) and "format" in first:
@@ -236,13 +235,3 @@ def _is_tfrecord(path: Path) -> bool:
     start = start_of(path, 12)
     length = int.from_bytes(start[:8], "little")
     return len(start) == 12 and 0 < length <= os.path.getsize(path) - 16
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _INDEX:
-            return {}
-        held = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError):
-        return {}
-    return held if isinstance(held, dict) else {}

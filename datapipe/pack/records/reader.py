@@ -17,6 +17,7 @@ from datapipe.pack.records.images.fields import raw_images, rejected
 from datapipe.pack.records.images.roots import Images
 from datapipe.pack.records.images.unused import map_of_turns, note_unused
 from datapipe.pack.records.streams.record_files import (
+    Fits,
     RecordFiles,
     find_records,
     key_of_record,
@@ -36,7 +37,7 @@ class RecordReader:
     name: str
     summary: str
     what: str  # the records it reads, for messages
-    fits: Callable[[Any], bool]  # whether a record is one of them; must not raise
+    fits: Fits  # whether a record is one of them; must not raise
     # A record's images, in order, and the record without their bytes. Raises `SampleError` where it
     # makes no sense.
     unpack: Callable[[Record], tuple[list[Any], Record]]

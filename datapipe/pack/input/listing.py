@@ -75,10 +75,7 @@ def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
 def list_folder(
     folder: str | os.PathLike[str], most: int | None = None, *, strict: bool = False
 ) -> Listing:
-    """Return the content of a folder, or `most` entries of it.
-
-    One that cannot be read is empty; with `strict`, its OSError is raised.
-    """
+    """Return `most` entries of a folder; with `strict`, an OSError is raised, else it is empty."""
     path = os.fspath(folder)
     files, folders, identity = SortedNames(), [], UNKNOWN
     try:

@@ -24,7 +24,7 @@ _BOX = re.compile(rb"\s*[-+]?[\d.]+(e[-+]?\d+)?([\s,]+[-+]?[\d.]+(e[-+]?\d+)?){3
 class LooseImages:
     """Images below a folder that are files of their own."""
 
-    # Each image's path as `RealPaths` spells it, with whether a text of the same stem is beside it
+    # Each image's path as `real_paths` spells it, with whether a text of the same stem is beside it
     paths: dict[str, bool] = field(default_factory=dict)
     complete: bool = True  # False where there were more files than were looked at
 

@@ -70,11 +70,7 @@ class ParallelFolders:
             self._folders[folder] = inner
 
     def texts_of(self, images: str) -> list[TextFolder]:
-        """Return the folders of texts for a folder of images.
-
-        Raises:
-            PackError: several hold files of the images' stems.
-        """
+        """Return the folders of texts for a folder of images; PackError if several may be meant."""
         return [
             TextFolder(
                 folder=texts,

@@ -99,11 +99,7 @@ class Survey:
             waiting += [f"{folder}/{name}" for name in reversed(listing.folders)]
 
     def levels(self, most: int | None = None) -> Iterator[list[Listing]]:
-        """Yield the folders of each depth below the path, until `most` files were seen.
-
-        Raises:
-            OSError: a folder cannot be read.
-        """
+        """Yield the folders of each depth, until `most` files were seen; may raise OSError."""
         folders = [self._root]
         visited = set(self._above)
         seen = 0

@@ -111,11 +111,7 @@ def _part(part: Any) -> Any:
 
 
 def unpack_document(record: Record) -> tuple[list[Any], Record]:
-    """Return the images of a document, in order, and the record with names in their places.
-
-    Raises:
-        SampleError: the record is no document, or a place in it is not text or image.
-    """
+    """Return the images of a document, in order, and the record with names in their places."""
     texts: Any = record.get("texts")
     images: Any = record.get("images")
     if not texts or not images:

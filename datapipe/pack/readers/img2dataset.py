@@ -130,19 +130,13 @@ def _download(survey: Survey) -> Download:
             else:
                 others.append(name)
 
-    def part(name: str, names: set[str]) -> Path | None:
+    def part(name: str, names: set[str] = files) -> Path | None:
         return survey.raw / name if name in names else None
 
-    shards = [
-        DownloadedShard(
-            stem,
-            part(f"{stem}.tar", files),
-            part(stem, folders),
-            part(f"{stem}.parquet", files),
-            f"{stem}_stats.json" in files,
-        )
-        for stem in sorted(stems, key=lambda stem: (int(stem), stem))
-    ]
+    shards = []
+    for stem in sorted(stems, key=lambda stem: (int(stem), stem)):
+        parts = part(f"{stem}.tar"), part(stem, folders), part(f"{stem}.parquet")
+        shards.append(DownloadedShard(stem, *parts, f"{stem}_stats.json" in files))
     return Download(survey, shards, others)
 
 
@@ -200,19 +194,19 @@ def _is_begun(table: Path) -> bool:
 def _key(row: _Row | Reject, width: int) -> str:
     """Return the key of a row as members are named; a rewritten table may hold it as a number."""
     key = None if isinstance(row, Reject) else row.get("key")
-    return str(key).zfill(width) if isinstance(key, int) else "" if key is None else str(key)
+    if isinstance(key, int):
+        return str(key).zfill(width)
+    return "" if key is None else str(key)
 
 
 def _failed(source: str, row: _Row, home: str) -> Reject:
     status = row.get("status")
-    if status == "success":
-        reason = f"img2dataset: status is success, but {home} does not hold it"
-        return Reject(source, reason, "MissingMember")
     message = " ".join(str(row.get("error_message") or "").split())
     reason = f"img2dataset: {status or 'no status'}" + (f": {message}" if message else "")
-    return Reject(
-        source, reason, "DecodeError" if status == "failed_to_resize" else "MissingMember"
-    )
+    if status == "success":
+        reason = f"img2dataset: status is success, but {home} does not hold it"
+    error = "DecodeError" if status == "failed_to_resize" else "MissingMember"
+    return Reject(source, reason, error)
 
 
 # --- what was downloaded ----------------------------------------------------------------------

@@ -91,11 +91,7 @@ def fits(record: Record) -> bool:
 def document(record: Record, there: set[str]) -> Record:
     """Return the record with `texts` and `images` in turn, as OBELICS has them.
 
-    `record` has `text_list` and `image_info`; all but the first stays in it. `there` are names of
-    the images that are there.
-
-    Raises:
-        SampleError: it is no such document, or none of its images is there.
+    `there` are names of the images that are there. SampleError if none is, or on no such document.
     """
     if not fits(record):
         raise MissingMember(f"record has no {_WHAT} as lists")

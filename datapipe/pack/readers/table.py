@@ -56,9 +56,6 @@ def sample_columns(records: RecordFiles) -> dict[str, list[Any]]:
 
     Columns of Parquet that are null everywhere have a value that tells their type; those with
     images or bytes are read of one row alone, as they may be large.
-
-    Raises:
-        PackError: a file cannot be read.
     """
     columns: dict[str, list[Any]] = {}
     for number, path in enumerate(records.files):

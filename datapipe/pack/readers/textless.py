@@ -48,7 +48,5 @@ class TextlessFolders:
         if self._has_text or len(names) < 2:
             return ""
         shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        return (
-            f"no image has a text; --map 'caption={{folder}}' takes the names of their folders "
-            f"({shown})"
-        )
+        takes = "--map 'caption={folder}' takes the names of their folders"
+        return f"no image has a text; {takes} ({shown})"

@@ -51,8 +51,7 @@ def refuse_textless(
 ) -> None:
     """Refuse a folder of images none of which has a text, though texts are there.
 
-    Nothing is refused where one of the first samples has a text: then sidecars are what is meant.
-    `samples` are what the reader of folders makes of it; only the first are read.
+    Nothing is refused where one of the first `samples` has a text: then sidecars are what is meant.
     """
     raw = survey.raw
     unread: dict[str, Any] = {}

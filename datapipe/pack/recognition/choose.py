@@ -49,8 +49,7 @@ def choose_reading(
 ) -> RawReading:
     """Return the reading of the format called `name`, or of the one that recognises a survey.
 
-    Raises:
-        PackError: nothing is there, or no format or more than one fits.
+    PackError if nothing is there, or no format or more than one fits.
     """
     raw, options = survey.raw, options or ReadOptions()
     readers = all_readers()
@@ -137,12 +136,9 @@ def _below(survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
 
 
 def _meant(readings: Sequence[RawReading], folder: RawReading | None) -> RawReading:
-    """Return the reading that is plainly meant.
+    """Return the one meant of `readings` that fit, or `folder`, that of loose images.
 
-    `readings` are those that fit, without that of loose images, `folder`.
-
-    Raises:
-        PackError: several could be meant; it lists them with counts.
+    PackError if several could be meant; it lists them with counts.
     """
     first, survey = readings[0], readings[0].survey
     only = len(readings) == 1
@@ -184,10 +180,7 @@ def _are_sidecars(survey: Survey, loose: LooseImages) -> bool:
 
 
 def _named_by_options(reading: RawReading, folder: RawReading) -> bool:
-    """Return whether an option was given that means something to a format and not to `folder`.
-
-    A pattern that takes files of records names these.
-    """
+    """Return whether an option was given that means something to a format and not to `folder`."""
     given = {name for name in _OPTIONS_OF_RECORDS if getattr(reading.options, name) is not None}
     return bool(given & (reading.reader.takes - (folder.reader.takes - {"include"})))
 
@@ -210,8 +203,7 @@ def _conversations(
 ) -> RawReading | None:
     """Return the reading as conversations if a table beside them is about the same images.
 
-    Examples are LLaVA's datasets: `chat.json` and `metadata.json`, whose texts are captions, or
-    `blip_laion_cc_sbu_558k.json` and `..._meta.json`, whose texts have no known name.
+    An example is `blip_laion_cc_sbu_558k.json` of LLaVA, and its `..._meta.json`.
     """
     tables = [counts for reading, counts in counted if reading.reader.name == "table"]
     others = [pair for pair in counted if pair[0].reader.name in _CONVERSATIONS]

@@ -189,10 +189,7 @@ def checked_object(value: Any) -> dict[str, Any]:
 def parsed_entries(
     entries: Iterable[tuple[Any, ...]], parse: Callable[..., tuple[str, Any]]
 ) -> Iterator[Entry]:
-    """Yield entries for a join, each of a number, a value, and what else `parse` is to be told.
-
-    `parse` gives the id and the body of an object, or raises a `SampleError`.
-    """
+    """Yield entries for a join of (number, value, *what else `parse` takes), or their faults."""
     for number, value, *more in entries:
         try:
             yield Entry(number, *parse(checked_object(value), *more))

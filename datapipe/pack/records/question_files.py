@@ -84,11 +84,7 @@ def holds_answers(path: Path) -> bool:
 
 
 def open_questions(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
-    """Return the file of questions, and that of their answers if it is another.
-
-    Raises:
-        PackError: there are none or several, or their answers are not there.
-    """
+    """Return the file of questions, and that of their answers if it is another; or PackError."""
     raw = survey.raw
     found = find_objects(survey, options, lambda path: _sniff(path) is not None)
     if not found:

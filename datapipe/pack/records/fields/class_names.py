@@ -40,11 +40,7 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
 
 
 def with_class_names(fields: FieldMap, names: ClassNames) -> FieldMap:
-    """Return a map whose texts have the names of classes in place of their numbers.
-
-    Raises:
-        DecodeError: later, when a record is read whose number has no name.
-    """
+    """Return a map whose texts have the names of classes in place of their numbers."""
 
     def named(source: FieldSource) -> FieldSource:
         columns = names.keys() & {*source.fields}

@@ -23,12 +23,8 @@ _OF_IDS = re.compile(r"(id|key|name|file|index)$", re.IGNORECASE)
 def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
     """Return the template of image files near `raw` that a column names by ids; None if none does.
 
-    Most of its values must be in the names of files; they have to differ, as those of a class do
-    not, unless the column is called an id.
-
-    Args:
-        raw: the file or folder of the records; the template is relative to its folder.
-        columns: the first values of each.
+    Most of its first values must be in the names of files; they have to differ, as those of a class
+    do not, unless the column is called an id. The template is relative to the folder of `raw`.
 
     Examples:
         >>> named_by(Path("nowhere"), {"image_id": [42]}) is None

@@ -36,14 +36,11 @@ class Seen(NamedTuple):
     beside: str = ""
 
 
-_CAPTIONED = {images: Seen(images, True, 1) for images in range(_MOST_IMAGES)}
-
-
 def look(caption: str | None, record: Any, images: int) -> Seen:
     """Return what a sample teaches, read as a loader reads it; DecodeError if it is refused."""
     if caption is not None and "<" not in caption and "[IMG]" not in caption:
         if caption.strip():  # most samples there are; what follows comes to the same
-            return _CAPTIONED.get(images) or Seen(images, True, 1)
+            return Seen(images, True, 1)
         return Seen(images, False, 0, "", _texts_in(record))
     sample = SampleText(caption, record, images)
     if is_pair(sample):
@@ -229,7 +226,6 @@ def as_record(record: Any) -> Any:
 
 
 def _texts_in(record: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a record that hold words."""
     if not isinstance(record, Mapping):
         return ()
     return tuple(name for name, value in record.items() if _has_words(value, _DEEP))[:_FIELDS]

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.listing import split_extension
+from datapipe.pack.input.listing import split_extension, start_of
 from datapipe.pack.input.survey import Survey
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 

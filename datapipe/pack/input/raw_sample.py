@@ -23,10 +23,6 @@ def as_it_lies(path: str) -> str | None:
 
     Tried are both normal forms of Unicode, as macOS takes accents off their letters, and the
     extension in small and in capital letters, as cameras and Windows write `IMG_1.JPG`.
-
-    Examples:
-        >>> as_it_lies("/no/such/image.jpg") is None
-        True
     """
     existing = ""
     if not path.isascii():  # what is there keeps its spelling: it may be in another form

@@ -219,7 +219,6 @@ def _first_members(path: Path, most: int) -> dict[str, Any]:
 
 
 def _captions(value: Any) -> list[str] | None:
-    """Return the captions of a member; None where it has none."""
     if isinstance(value, dict):
         named = [value[field] for field in _TEXTS if isinstance(value.get(field), str | list)]
         return _captions(named[0]) if len(named) == 1 else None

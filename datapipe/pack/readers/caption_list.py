@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import BinaryIO
 
 from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
-from datapipe.pack.input.file_start import start_of
+from datapipe.pack.input.listing import start_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import Captioned, CaptionFile, CaptionReader
@@ -218,15 +219,13 @@ class CaptionListReader(CaptionReader):
     marks = ("\n", "")
 
     def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
-        try:
+        with suppress(OSError):
             for level in list_files(survey, options.include):
                 found = [path for path in level[:_PROBES] if survey.look(layout_of, path)]
                 names = {path.name for path in found}
                 originals = [(path, path.name.replace(_COPIES, ".")) for path in found]
                 if found := [p for p, name in originals if name == p.name or name not in names]:
                     return found
-        except OSError:
-            pass
         return []
 
     def choose(self, survey: Survey, options: ReadOptions) -> Path:

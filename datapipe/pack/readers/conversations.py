@@ -88,7 +88,6 @@ def _has_parts(turn: Any) -> bool:
 
 
 def _as_messages(record: Record) -> Record:
-    """Return a record of Gemini with `messages` in place of `contents`."""
     rest = dict(record)
     turns = rest.pop(_GEMINI)
     for name in ("systemInstruction", "system_instruction"):

@@ -15,8 +15,7 @@ from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
-from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.listing import kind_of_name, split_extension
+from datapipe.pack.input.listing import kind_of_name, split_extension, start_of
 from datapipe.pack.input.loose_images import are_labels
 from datapipe.pack.input.parallel_folders import (
     LABELS,
@@ -25,14 +24,7 @@ from datapipe.pack.input.parallel_folders import (
     is_text,
     merged_groups,
 )
-from datapipe.pack.input.raw_sample import (
-    Blob,
-    RawImage,
-    RawSample,
-    ReadOptions,
-    Reject,
-    printable,
-)
+from datapipe.pack.input.raw_sample import Blob, RawImage, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
@@ -156,7 +148,6 @@ class ImageTree:
             waiting += [(f"{folder}/{name}", here) for name in reversed(inner)]
 
     def _list(self, folder: str) -> tuple[SortedNames, list[tuple[str, str]], list[str]]:
-        """Return the files in a folder, those that are ignored, and the folders."""
         try:
             listing = self.survey.listing(folder)
         except OSError as error:
@@ -182,7 +173,6 @@ class _Samples:
         self._captioned = 0  # folders whose texts were found to be captions
 
     def read_folder(self, folder: TreeFolder) -> Iterator[RawSample | Reject]:
-        """Yield the samples of the images in a folder, and what becomes of its other files."""
         texts = self._tree.parallel.texts_of(folder.path)
         for text in texts:
             if text.kind == "taken":

@@ -17,13 +17,8 @@ from datapipe.index.members import member_kind
 from datapipe.index.tar.contents import Content, content_of
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
-from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.members import (
-    member_rejects,
-    read_members,
-    sample_of_members,
-    tar_members,
-)
+from datapipe.pack.input.listing import start_of
+from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import rejected
@@ -96,9 +91,6 @@ def is_img2dataset(survey: Survey) -> bool:
         with suppress(PackError):
             return survey.look(columns_of, table).keys() >= _COLUMNS
     return False
-
-
-# --- shards -----------------------------------------------------------------------------------
 
 
 class DownloadedShard(NamedTuple):
@@ -209,13 +201,9 @@ def _failed(source: str, row: _Row, home: str) -> Reject:
     return Reject(source, reason, error)
 
 
-# --- what was downloaded ----------------------------------------------------------------------
-
-
 def _read_tar(
     path: Path, interrupted: bool, options: ReadOptions
 ) -> tuple[list[_Downloaded], list[Reject]]:
-    """Return the samples of a tar, and what fits in none."""
     members: list[TarMember] = []
     with TarScanner(path) as tar:
         cut = interrupted and tar.read(max(tar.bytes - _TAR_END, 0), _TAR_END) != bytes(_TAR_END)
@@ -241,7 +229,6 @@ def _read_tar(
 def _read_folder(
     survey: Survey, folder: Path, interrupted: bool, options: ReadOptions
 ) -> tuple[list[_Downloaded], list[Reject]]:
-    """Return the samples of a folder, in order of name, and the files that fit in none."""
     samples: dict[str, _Members] = {}
     rejects = []
     ignore = parse_ignore(options.ignore)

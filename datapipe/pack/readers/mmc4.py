@@ -133,7 +133,6 @@ def _find_images(path: Path, raw: Path, options: ReadOptions) -> Images:
 
 
 def _names(record: Record) -> list[str]:
-    """Return the names of a document's images."""
     info = record.get("image_info")
     images = [i for i in info if isinstance(i, Mapping)] if isinstance(info, list) else []
     return [name for i in images if isinstance(name := i.get("image_name"), str) and name]

@@ -23,7 +23,6 @@ def is_preference(record: Any) -> bool:
 
 
 def _unpack(record: Record) -> tuple[list[Any], Record]:
-    """Return the images of a pair, in order, and the record with names in their places."""
     pair = read_pair(record) if has_answers(record) else None
     if pair is None:
         raise DecodeError("record has no `chosen` and `rejected` answer")

@@ -16,8 +16,7 @@ from datapipe.index.ignore import ignored_by
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.media import is_text
 from datapipe.pack.input.file_kinds import is_paper, medium_of
-from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.listing import kind_of_name, split_extension
+from datapipe.pack.input.listing import kind_of_name, split_extension, start_of
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.fields.refusals import longest, prose

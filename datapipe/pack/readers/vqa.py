@@ -121,11 +121,7 @@ def _spellings(file: QuestionFile, names: list[str]) -> tuple[Spelling, ...]:
     return (*coco, numbered("", ".jpg"), *spellings_of_names(names))
 
 
-# --- questions and answers ----------------------------------------------------------------------
-
-
 def _question(value: dict[str, Any], name: str) -> tuple[str, Any]:
-    """Return the image of a question, and the question."""
     text, field = value.get("question"), image_field(value)
     image = identity(value[field]) if field else None
     if not isinstance(text, str) or not text.strip():
@@ -163,9 +159,6 @@ def _chosen(fields: Mapping[str, Any]) -> str | None:
         if counts:
             return counts.most_common(1)[0][0]
     return None
-
-
-# --- samples ------------------------------------------------------------------------------------
 
 
 def _turns(

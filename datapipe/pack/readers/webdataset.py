@@ -17,12 +17,7 @@ from datapipe.index.tar.listing import Tars, tars_at
 from datapipe.pack.input.archives import unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper
 from datapipe.pack.input.listing import kind_of_name
-from datapipe.pack.input.members import (
-    member_rejects,
-    read_members,
-    sample_of_members,
-    tar_members,
-)
+from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.img2dataset import is_img2dataset

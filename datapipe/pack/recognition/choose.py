@@ -79,7 +79,6 @@ def choose_reading(
 def _recognised(
     survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
 ) -> RawReading:
-    """Return the reading that is plainly meant of those that fit a survey."""
     asked = list(readers.values())
     if options.map is not None:  # of a reader of files, the images are not fields of a record
         fields = parse_map(options.map)
@@ -130,9 +129,6 @@ def _below(survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
         if names := [name for name, r in readers.items() if r.recognises(inner, options)]:
             said += f"\n{inner.raw} looks like {' or '.join(names)}: give that folder"
     return said
-
-
-# --- readings compared ----------------------------------------------------------------------------
 
 
 def _meant(readings: Sequence[RawReading], folder: RawReading | None) -> RawReading:

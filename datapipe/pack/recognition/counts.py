@@ -150,7 +150,6 @@ def _fault(sample: Input) -> str:
 
 
 def _rejects(faults: Counter[str], seen: int, scale: float) -> str:
-    """Return how many records would be rejected, and why."""
     count = faults.total()
     ((reason, most),) = faults.most_common(1)
     said = f"{round(count * scale):,} of them rejected"

@@ -16,7 +16,7 @@ from typing import Any
 
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper, medium_of
-from datapipe.pack.input.file_start import start_of
+from datapipe.pack.input.listing import start_of
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.json_stream import small_object
 
@@ -84,9 +84,6 @@ def _named(files: Sequence[Path], extensions: tuple[str, ...]) -> list[Path]:
     """Return the files with an extension and, as writers choose their own, the first few others."""
     named = [path for path in files if path.suffix.lower() in extensions]
     return [*named, *files[:_FEW]]
-
-
-# --- each library's files -------------------------------------------------------------------------
 
 
 def _index(files: Sequence[Path]) -> str:

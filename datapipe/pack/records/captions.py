@@ -162,9 +162,6 @@ class CaptionReader:
             yield from with_captions(sample, captions, mode, options.notes)
 
 
-# --- entries of JSON ------------------------------------------------------------------------------
-
-
 def first_entry(path: Path, *names: str, most: int = LOOK) -> tuple[str, dict[str, Any]]:
     """Return the first entry of some arrays, with its array; ("", {}) if it is no object."""
     with suppress(PackError), closing(read_member_arrays(path, names, most=most)) as entries:

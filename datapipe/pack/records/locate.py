@@ -7,6 +7,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -199,13 +200,11 @@ LOOK = 1 << 20
 
 def find_objects(survey: Survey, options: ReadOptions, fits: Callable[[Path], bool]) -> list[Path]:
     """Return the files nearest to the path whose start fits, in order; quick, never raises."""
-    try:
+    with suppress(OSError):
         for level in levels(survey, options.include, _QUICK):
             files = [path for path in level if path.suffix.lower() == ".json"]
             if fitting := [path for path in files[:_PROBES] if survey.look(fits, path)]:
                 return fitting
-    except OSError:
-        pass
     return []
 
 

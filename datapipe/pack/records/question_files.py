@@ -162,9 +162,6 @@ def _text_member(path: Path, name: str) -> str:
     return match[1].decode(errors="replace") if match else ""
 
 
-# --- where the answers are --------------------------------------------------------------------
-
-
 def _answers_name(path: Path) -> str:
     """Return how VQA calls the answers to a file of questions."""
     return re.sub(r"(OpenEnded|MultipleChoice)_", "", path.name).replace("questions", "annotations")

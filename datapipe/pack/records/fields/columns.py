@@ -177,9 +177,6 @@ def _named(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[
     return (source,)
 
 
-# --- layouts of texts -------------------------------------------------------------------------
-
-
 def _conversation(table: TableColumns) -> FieldMap | None:
     chats = [name for name in _conversations(table.columns) if name not in table.held]
     if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
@@ -317,11 +314,7 @@ def _pair(table: TableColumns, asked: Sequence[str], answered: Sequence[str]) ->
     return FieldMap(messages=history, turns=turns)
 
 
-# --- kinds of columns -------------------------------------------------------------------------
-
-
 def _conversations(columns: Columns) -> list[str]:
-    """Return the columns of turns, as lists or as their text."""
     return [
         name
         for name, values in columns.items()

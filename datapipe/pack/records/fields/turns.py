@@ -147,7 +147,6 @@ def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[li
 
 
 def _image_fields(record: Record) -> list[str]:
-    """Return the fields of a record that hold images, by their names and values."""
     columns = columns_of_record(record)
     fields = [name for name in image_columns(columns) if columns[name]]
     if not fields and (urls := url_columns(columns)):
@@ -253,7 +252,6 @@ def _beside(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
 
 
 def _filled(part: Mapping[str, Any]) -> list[str]:
-    """Return the fields of an image part that hold an image."""
     return [
         field
         for field in _PAYLOADS

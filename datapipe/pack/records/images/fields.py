@@ -274,7 +274,6 @@ def _holds_image(column: str, values: Sequence[Any]) -> bool:
 
 
 def _names_image(column: str, values: Sequence[Any]) -> bool:
-    """Return whether a column names images, as its own name says."""
     if column.lower() in FILE_FIELDS:  # of any kind of file
         return _names_files(column, values)
     if not says_image(column):
@@ -333,7 +332,6 @@ def _numbered(column: str) -> tuple[str, int]:
 
 
 def _is_there(values: Sequence[Any], files: Images) -> bool:
-    """Return whether the first of some values is the path of a file."""
     value = _first(values)
     if not isinstance(value, str) or len(value) > _LONGEST_NAMES or is_url(value):
         return False

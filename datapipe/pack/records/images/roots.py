@@ -160,9 +160,6 @@ def _first(names: Sequence[Sequence[str]]) -> str:
     return next(filter(None, names[0]))
 
 
-# --- folders ----------------------------------------------------------------------------------
-
-
 def _near(file: Path, bases: Sequence[Path], *, is_given: bool) -> list[Path]:
     """Return `bases`, the folders above a file unless a root is given, and image folders in all."""
     split = file.name.partition(".")[0].rpartition("_")[2]
@@ -214,9 +211,6 @@ def _search(bases: Iterable[Path], names: Sequence[Sequence[str]]) -> list[tuple
 def _folded(name: str) -> str:
     """Return a name that is equal for all spellings of it that `as_it_lies` tries."""
     return normalize("NFC", name).lower()
-
-
-# --- images in them ---------------------------------------------------------------------------
 
 
 class _File(NamedTuple):
@@ -286,13 +280,9 @@ def _further(
     return (better, prefix) if is_enough and better.files else (found, "")
 
 
-# --- messages ---------------------------------------------------------------------------------
-
-
 def _note(
     folders: Sequence[Path], prefix: str, bases: Sequence[Path], raw: Path, options: ReadOptions
 ) -> None:
-    """Note folders that are not plainly meant, and the prefix that is left out."""
     said = ""
     if prefix:
         said = f", without the {printable(prefix)!r} that their paths begin with"

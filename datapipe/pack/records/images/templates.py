@@ -25,10 +25,6 @@ def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
 
     Most of its first values must be in the names of files; they have to differ, as those of a class
     do not, unless the column is called an id. The template is relative to the folder of `raw`.
-
-    Examples:
-        >>> named_by(Path("nowhere"), {"image_id": [42]}) is None
-        True
     """
     base = raw.absolute().parent if raw.is_file() else raw
     images = {"": list(_images(base))}
@@ -48,7 +44,6 @@ def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
 
 
 def _images(base: Path) -> Iterator[str]:
-    """Yield paths of images below a folder, among the first files there."""
     seen = found = 0
     for listing in Survey(base).walk():
         below = os.path.relpath(listing.folder, base)

@@ -114,7 +114,6 @@ def _is_one_of(path: str, names: Sequence[str]) -> bool:
 
 
 def _paths(value: Any) -> Iterator[str]:
-    """Yield the names of image files in a field that is one or a list of them."""
     for item in value[:_MOST_ITEMS] if isinstance(value, list | tuple) else (value,):
         if isinstance(item, str) and may_be_path(item) and not is_url(item):
             yield item

@@ -102,9 +102,6 @@ def count_marks(path: Path, mark: bytes) -> Iterator[int]:
             tail = chunk[len(chunk) + 1 - len(mark) :]
 
 
-# --- one object or records ----------------------------------------------------------------------
-
-
 def _is_one_object(file: BinaryIO) -> bool:
     """Return whether the first line begins an object that goes on, or is a whole dataset (COCO)."""
     line = b""
@@ -163,9 +160,6 @@ def _is_lists(file: BinaryIO) -> bool:
         return isinstance(json.loads(line), list)
     except (ValueError, RecursionError):
         return False
-
-
-# --- lines, arrays, members ---------------------------------------------------------------------
 
 
 def _read_lines(file: BinaryIO, name: str) -> Iterator[Any]:

@@ -223,7 +223,6 @@ def _with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> 
 
 
 def _image_paths(value: Any) -> Iterator[str]:
-    """Yield the texts in a record that end as the names of image files do."""
     if isinstance(value, str):
         yield from filter(may_be_path, names_in(value))
     elif isinstance(value, Mapping | list):

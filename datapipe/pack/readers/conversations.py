@@ -9,6 +9,8 @@
 - cauldron: `images`, and `texts` of questions and answers (The Cauldron, FineVision).
 - interleaved: texts and images in turn, as two lists over the same places (OBELICS). Its `images`
   are addresses, which have to be downloaded and replaced by paths or bytes before.
+- preference: a prompt with a `chosen` and a `rejected` answer, which become lists of messages
+  whatever the layout was; `datapipe.text.preference` lists the layouts.
 
 Sources: https://platform.openai.com/docs/guides/images-vision,
 https://ai.google.dev/api/caching#Content, https://huggingface.co/datasets/HuggingFaceM4/OBELICS,
@@ -23,17 +25,40 @@ from itertools import count, cycle
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.readers.preference import is_preference
-from datapipe.pack.records.fields.turns import unpack_turns
+from datapipe.pack.records.fields.turns import has_images, unpack_turns
 from datapipe.pack.records.images.fields import name_of_image
 from datapipe.pack.records.reader import Record, RecordReader
 from datapipe.text.conversation import TURN_FIELDS, read_turns
 from datapipe.text.image_marks import IMAGE_PLACE
+from datapipe.text.preference import ANSWERS, has_answers, read_pair, without_turns
 from datapipe.text.sample_text import is_document, is_question_list, misplaced
 
 _FIELDS = tuple(name for name in TURN_FIELDS if name not in ("conversations", "messages", "texts"))
 
 _GEMINI = "contents"
+
+
+def is_preference(record: Any) -> bool:
+    """Return whether a record has a prompt and two answers; never raises."""
+    try:
+        return has_answers(record) and read_pair(record) is not None
+    except (DecodeError, RecursionError):
+        return False
+
+
+def _unpack_preference(record: Record) -> tuple[list[Any], Record]:
+    pair = read_pair(record) if has_answers(record) else None
+    if pair is None:
+        raise DecodeError("record has no `chosen` and `rejected` answer")
+    for name, answer in zip(ANSWERS, (pair.chosen, pair.rejected), strict=True):
+        if has_images(answer):
+            raise DecodeError(f"the `{name}` answer has an image; images belong to the prompt")
+    rest = {name: value for name, value in without_turns(record).items() if name != "prompt"}
+    images, kept = unpack_turns({**rest, "messages": [*pair.prompt, *pair.chosen]}, "messages")
+    kept = dict(kept)
+    turns = kept.pop("messages")
+    prompt, chosen = turns[: len(pair.prompt)], turns[len(pair.prompt) :]
+    return images, {**kept, "prompt": prompt, "chosen": chosen, "rejected": pair.rejected}
 
 
 def is_chat(record: Record) -> bool:
@@ -157,4 +182,11 @@ INTERLEAVED = RecordReader(
     fits=lambda record: is_document(record.get("texts"), record.get("images")),
     unpack=unpack_document,
 )
-READERS = (LLAVA, CHAT, CAULDRON, INTERLEAVED)
+PREFERENCE = RecordReader(
+    name="preference",
+    summary="TRL / RLAIF-V / LLaMA-Factory: a prompt with a chosen and a rejected answer",
+    what="`chosen` and `rejected` answers",
+    fits=is_preference,
+    unpack=_unpack_preference,
+)
+READERS = (LLAVA, CHAT, CAULDRON, INTERLEAVED, PREFERENCE)

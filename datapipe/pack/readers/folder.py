@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 
 from datapipe.errors import PackError
 from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
+from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
@@ -29,13 +30,19 @@ from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.readers.textless import TextlessFolders
 from datapipe.pack.readers.unrecognized import START_OF_TEXT, are_names_alone, seems_records
+from datapipe.pack.records.fields.sample_map import fields_of_path
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
 _SHARED = "images that share a text with another image of the same stem; each is a sample"
 _SECOND = "texts of images whose .{} is learnt; they are kept as further members"
+# Folders that divide images by their use, and not by their content.
+_USES = frozenset(
+    {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
+    | {*IMAGE_FOLDERS, "jpg", "jpeg", "png", "data"}
+)
+_FOLDERS_NAMED = 3
 _JUDGED = 1000  # names of a folder among which texts are judged to be labels or not
 _FOLDERS_JUDGED = 1000  # of captions: no labels are expected behind so many
 
@@ -67,7 +74,6 @@ class FolderReader:
         return number
 
     def read(self, source: ImageTree, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        textless = TextlessFolders()
         samples = _Samples(source, options.notes)
         for folder in source.walk():
             for name in folder.circular:
@@ -76,9 +82,14 @@ class FolderReader:
             for name, pattern in folder.ignored:
                 options.notes.leave_out(printable(folder.below + name), why_ignored(pattern))
             if source.parallel.owner_of(folder.path) is None:
-                yield from textless.watch(samples.read_folder(folder))
-        if options.map is None and (advice := textless.advice()):
-            options.notes.decide(advice)
+                yield from samples.read_folder(folder)
+        names = [name for name in samples.textless if name.lower() not in _USES]
+        if options.map is None and not samples.have_text and len(names) > 1:
+            more = ", ..." if len(names) > _FOLDERS_NAMED else ""
+            options.notes.decide(
+                "no image has a text; --map 'caption={folder}' takes the names of their folders "
+                f"({', '.join(names[:_FOLDERS_NAMED])}{more})"
+            )
 
 
 class TreeFolder(NamedTuple):
@@ -171,6 +182,8 @@ class _Samples:
         self._tree = tree
         self._notes = notes
         self._captioned = 0  # folders whose texts were found to be captions
+        self.have_text = False  # whether an image has a text
+        self.textless: dict[str, None] = {}  # names of the first folders of images before one has
 
     def read_folder(self, folder: TreeFolder) -> Iterator[RawSample | Reject]:
         texts = self._tree.parallel.texts_of(folder.path)
@@ -255,6 +268,10 @@ class _Samples:
                     if alike[stem] > 1 and stem in sidecars:
                         self._notes.count(printable(below + name), _SHARED)
                     sample = _sample(folder.path, below, name, own)
+                    self.have_text = self.have_text or bool(own)
+                    if not self.have_text and len(self.textless) <= len(_USES) + _FOLDERS_NAMED:
+                        above = fields_of_path(sample.source)["folder"]
+                        self.textless |= {above: None} if above else {}
                     for _, second in sample.others:
                         taken = cast(Blob, sample.caption).label.rpartition(".")[2]
                         self._notes.count(second.label, _SECOND.format(taken))

@@ -21,8 +21,7 @@ from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
-from datapipe.pack.readers.conversations import is_chat
-from datapipe.pack.readers.preference import is_preference
+from datapipe.pack.readers.conversations import is_chat, is_preference
 from datapipe.pack.records.captions import parse_captions, with_captions
 from datapipe.pack.records.fields.class_names import class_names, with_class_names
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table

@@ -67,16 +67,17 @@ class Layout:
         if not self.delimiter:
             match = _NUMBERED.fullmatch(text)
             return list(match.groups()) if match else [text]
-        if self.delimiter in _QUOTING and '"' in text:
-            lines = text.splitlines(keepends=True)
-            try:
-                fields = next(csv.reader(lines, delimiter=self.delimiter, strict=True))
-            except csv.Error:
-                pass  # a quotation mark of the caption itself
-            else:
-                surplus = self.delimiter.join(fields[self.columns - 1 :])
-                return [*fields[: self.columns - 1], surplus] if surplus else fields
+        if self.delimiter in _QUOTING and '"' in text and (fields := self._quoted(text)):
+            surplus = self.delimiter.join(fields[self.columns - 1 :])
+            return [*fields[: self.columns - 1], surplus] if surplus else fields
         return text.split(self.delimiter, self.columns - 1)
+
+    def _quoted(self, text: str) -> list[str] | None:
+        """Return the fields of CSV; None if a quotation mark opens none, or is not closed."""
+        lines = text.splitlines(keepends=True)
+        with suppress(csv.Error):
+            return next(csv.reader(lines, delimiter=self.delimiter, strict=True))
+        return None
 
     def share_of_images(self, lines: list[str]) -> float:
         """Return the share of lines that name an image."""
@@ -132,14 +133,7 @@ class Layout:
         if self.delimiter not in _QUOTING or b'"' not in data:
             return False
         text = data.decode(errors="replace")
-        return not self._is_whole(text) and self._is_whole(text + '"')
-
-    def _is_whole(self, text: str) -> bool:
-        try:
-            next(csv.reader(text.splitlines(keepends=True), delimiter=self.delimiter, strict=True))
-        except csv.Error:
-            return False
-        return True
+        return self._quoted(text) is None and self._quoted(text + '"') is not None
 
 
 def _broken(number: int, reason: str) -> Entry:

@@ -148,7 +148,7 @@ def _sample(
         RawImage(named_blob(name, images, source), str(number or ""))
         for number, name in enumerate(found)
     )
-    kept, others = plain(rest, ())
+    kept, others = plain(rest, drop_images=False)
     sample = RawSample(source, blobs, record=kept, others=others, key=key_of_record(rest, options))
     return sample, len(names) - len(found)
 

@@ -261,7 +261,7 @@ def _sample(
     else:
         note_unused(record, mapped.images, source, options.notes, fields.with_image, read=read)
     images = raw_images(mapped.images, files, source)
-    kept, others = plain(mapped.record, ())
+    kept, others = plain(mapped.record, drop_images=False)
     # Packing checks the record next, and media given as bytes have left it then.
     if mapped.turns and others:
         conversation(mapped.record, images=len(images))

@@ -60,7 +60,7 @@ class RecordReader:
                 values, rest = self.unpack(record)
                 note_unused(record, values, source, options.notes, map_of_turns(record, values))
                 images = raw_images(values, files, source)
-                kept, others = plain(rest, ())
+                kept, others = plain(rest, drop_images=False)
                 key = key_of_record(record, options)
                 return (RawSample(source, images, record=kept, others=others, key=key),)
 

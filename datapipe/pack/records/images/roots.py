@@ -13,7 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -221,12 +221,11 @@ class _File(NamedTuple):
     respelled: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
+class _Found(NamedTuple):
     """Folders that hold images, that with most of them first, and their files by number."""
 
-    folders: tuple[Path, ...] = ()
-    files: Mapping[int, _File] = field(default_factory=dict)
+    folders: tuple[Path, ...]
+    files: Mapping[int, _File]
 
 
 def _holding(folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: str = "") -> _Found:
@@ -252,7 +251,7 @@ def _holding(folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: st
         if own.keys() - taken.keys():
             used.append(folder)
         taken = own | taken
-    return _Found(folders=tuple(used), files=taken)
+    return _Found(tuple(used), taken)
 
 
 def _file_in(folder: Path, spelled: Sequence[str]) -> _File | None:

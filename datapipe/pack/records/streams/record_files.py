@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -12,7 +12,7 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.fields import image_name, is_image_struct, may_be_path, names_in
+from datapipe.pack.records.images.fields import is_image_struct, may_be_path, names_in
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
 from datapipe.pack.records.streams.containers import (
@@ -145,22 +145,20 @@ def key_of_record(record: Mapping[str, Any], options: ReadOptions) -> str:
 
 
 def plain(
-    record: Mapping[str, Any], images: Collection[str] | None = None
+    record: Mapping[str, Any], *, drop_images: bool = True
 ) -> tuple[dict[str, Any], tuple[tuple[str, InlineBlob], ...]]:
     """Return a copy of a record as JSON has it, and the bytes that JSON does not have.
 
-    Structs of `bytes` and `path` become their path, other bytes null, and a member `FIELD.bin` if
-    they are not of `images`: the fields whose images the sample has as such; None stands for all
-    structs. Dates, times and decimals become text, tuples and arrays lists.
+    Structs of `bytes` and `path` become their path, other bytes null, and a member `FIELD.bin`;
+    with `drop_images`, bytes of structs are left out. Dates, times and decimals become text, tuples
+    and arrays lists.
     """
     others: list[tuple[str, InlineBlob]] = []
     out: dict[str, Any] = {}
     for name, value in record.items():
-        if images is not None and name in images:
-            value = image_name(value)
         kept: list[bytes] = []
         try:
-            out[str(name)] = _plain(value, kept, images is None)
+            out[str(name)] = _plain(value, kept, drop_images)
         except RecursionError as error:
             raise DecodeError("record is nested too deeply to be written as JSON") from error
         others += [(f"{name}.bin", InlineBlob(data, str(name))) for data in kept]

@@ -54,19 +54,15 @@ def refuse_textless(
     """
     raw = survey.raw
     unread: dict[str, Any] = {}
-    read = 0
-    for sample in islice(samples, _INPUTS):
-        if isinstance(sample, Reject) or (sample.caption is None and sample.record is None):
-            continue
-        read += 1
+    first = (sample for sample in islice(samples, _INPUTS) if isinstance(sample, RawSample))
+    texted = (sample for sample in first if (sample.caption, sample.record) != (None, None))
+    for sample in islice(texted, _READ):
         try:
             if any(has_words(text) for _, text, _ in show(sample).turns):
                 return
             unread |= fields_with_text(sample)
         except SampleError:
             return  # there is a text, and packing says what is wrong with it
-        if read >= _READ:
-            break
     alone = "pack the images alone with --format folder"
     mapped = ""
     if unread:
@@ -99,8 +95,8 @@ def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
     stems: set[str] = set()
     files: dict[tuple[str, str], list[Path]] = defaultdict(list)
     tables: list[Path] = []
-    images = seen = 0
-    for listing in survey.walk():
+    images = 0
+    for listing in survey.walk(most=_FILES):
         for name in listing.files:
             there = f"{listing.folder}/{name}"
             stem, ext = split_extension(name)
@@ -113,9 +109,6 @@ def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
                 tables.append(Path(there))
             elif not is_paper(name) and (kind_of_name(name) or not medium_of(name)):
                 files[listing.folder, ext].append(Path(there))
-        seen += len(listing.files)
-        if seen >= _FILES:
-            break
     if ignore and not images:
         return []
     # JSON of an image's stem was read as its sidecar, and texts too unless they are elsewhere.

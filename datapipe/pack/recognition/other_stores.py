@@ -35,10 +35,8 @@ def why_unread(survey: Survey) -> str:
         home = shlex.quote(str(raw.parent))
         return f"{raw} is one image; give the folder that holds it: datapipe pack {home} OUT"
     files = [raw] if survey.is_file else []
-    for listing in survey.walk():
+    for listing in survey.walk(most=_FILES):
         files += map(Path, listing.paths())
-        if len(files) >= _FILES:
-            break
     if not files:
         return _empty(survey)
     for find in (_index, _arrow, _lmdb, _hdf5, _tfrecord):

@@ -50,12 +50,8 @@ def loose_images(survey: Survey, most: int = MOST_FILES) -> LooseImages:
         seen += len(listing.files)
         if not listing.images:
             continue
-        texts = {
-            stem: name
-            for name in listing.files
-            for stem, ext in [split_extension(name)]
-            if ext == "json" or ext in TEXT_EXTENSIONS
-        }
+        parts = ((*split_extension(name), name) for name in listing.files)
+        texts = {s: name for s, ext, name in parts if ext == "json" or ext in TEXT_EXTENSIONS}
         if texts and are_labels(f"{listing.folder}/{texts[stem]}" for stem in sorted(texts)):
             texts = {stem: name for stem, name in texts.items() if name.endswith(".json")}
         real = os.path.realpath(listing.folder)

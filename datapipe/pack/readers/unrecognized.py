@@ -226,8 +226,7 @@ def describe(path: Path, survey: Survey) -> str:
 
 def _describe_text(path: Path, survey: Survey) -> str:
     def names_it(name: str) -> bool:
-        stem, ext = split_extension(name)
-        return stem == path.stem and is_image_extension(ext)
+        return split_extension(name)[0] == path.stem
 
     if any(map(names_it, survey.listing(os.fspath(path.parent)).images)):
         return "it is beside an image of its name; call it .txt, and it is this image's text"

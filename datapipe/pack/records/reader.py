@@ -33,7 +33,6 @@ Samples = Iterable[RawSample]
 class RecordReader:
     """A `Reader` of files of records, whatever the files are."""
 
-    # `name`, `summary`: see `Reader`
     name: str
     summary: str
     what: str  # the records it reads, for messages

@@ -156,7 +156,9 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
         return True
     if table.named(*_CAPTION, *_WEAK_CAPTION) and elsewhere(columns):
         return True
-    return text_is_enough and bool(_texts(columns))
+    known = {*_CAPTION, *_WEAK_CAPTION, *_USER, *(n for family in _ASSISTANT for n in family)}
+    texts = (values for name, values in columns.items() if name.lower() in known)
+    return text_is_enough and any(map(_is_text, texts))
 
 
 def _without_extension(name: str, columns: Columns, raw: Path) -> str | None:
@@ -330,11 +332,6 @@ def _json_object(values: Sequence[Any]) -> dict[str, Any] | None:
     found = [parse_list(value) for value in values[:_PROBES] if isinstance(value, str)]
     are_objects = len(found) == len(values[:_PROBES]) and all(isinstance(v, dict) for v in found)
     return found[0] if found and are_objects else None
-
-
-def _texts(columns: Columns) -> list[str]:
-    known = {*_CAPTION, *_WEAK_CAPTION, *_USER, *(n for family in _ASSISTANT for n in family)}
-    return [name for name, values in columns.items() if name.lower() in known and _is_text(values)]
 
 
 def _is_text(values: Sequence[Any]) -> bool:

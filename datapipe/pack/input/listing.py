@@ -109,7 +109,7 @@ def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
 def list_folder(
     folder: str | os.PathLike[str], most: int | None = None, *, strict: bool = False
 ) -> Listing:
-    """Return `most` entries of a folder; with `strict`, an OSError is raised, else it is empty."""
+    """Return `most` entries of a folder; an unreadable one is empty, or an OSError if `strict`."""
     path = os.fspath(folder)
     files, folders, identity = SortedNames(), [], identity_of(path)
     try:

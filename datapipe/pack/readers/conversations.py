@@ -135,7 +135,10 @@ def _part(part: Any) -> Any:
 
 
 def unpack_document(record: Record) -> tuple[list[Any], Record]:
-    """Return the images of a document, in order, and the record with names in their places."""
+    """Return the images of a document, in order, and the record with names in their places.
+
+    SampleError if the record is no document, or a place in it is not text or image.
+    """
     texts: Any = record.get("texts")
     images: Any = record.get("images")
     if not texts or not images:

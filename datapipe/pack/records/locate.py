@@ -48,7 +48,7 @@ class RecordGroup:
 
 
 def levels(survey: Survey, include: str | None, most: int | None = None) -> Iterator[list[Path]]:
-    """Yield files that may hold records, by depth; with `include` as one level; or OSError."""
+    """Yield files that may hold records, by depth; those of `include` as one; may raise OSError."""
     raw = survey.raw
     if survey.is_file:
         if kind_of(raw) and (include is None or fnmatch.fnmatchcase(raw.name, include)):

@@ -84,7 +84,10 @@ def holds_answers(path: Path) -> bool:
 
 
 def open_questions(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
-    """Return the file of questions, and that of their answers if it is another; or PackError."""
+    """Return the file of questions, and that of their answers if it is another.
+
+    PackError if there are none or several, or their answers are not there.
+    """
     raw = survey.raw
     found = find_objects(survey, options, lambda path: _sniff(path) is not None)
     if not found:

@@ -37,7 +37,10 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
 
 
 def with_class_names(fields: FieldMap, names: Mapping[str, Sequence[str]]) -> FieldMap:
-    """Return a map whose texts have the names of classes, by column, in place of their numbers."""
+    """Return a map whose texts have the names of classes, by column, in place of their numbers.
+
+    Its sources raise a DecodeError for a number without a name.
+    """
 
     def named(source: FieldSource) -> FieldSource:
         columns = names.keys() & {*source.fields}

@@ -130,7 +130,7 @@ def image_sources(
     image: str | None = None,
     files: Images | None = None,
 ) -> tuple[FieldSource, ...]:
-    """Return the sources of a table's images, as `infer` takes them; PackError if unclear."""
+    """Return the sources of a table's images, as `infer` takes them; PackError if none is plain."""
     if image is not None:
         return _named("--image-column", image, columns, raw)
     names = image_columns(columns, files)

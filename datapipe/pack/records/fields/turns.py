@@ -93,7 +93,7 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
 
 
 def has_images(turns: Any) -> bool:
-    """Return whether turns hold or name images themselves, in parts or in their texts."""
+    """Return whether turns hold or name images; DecodeError if a part has several."""
     found: list[Any] = []
     for turn in turns if isinstance(turns, list) else ():
         if isinstance(turn, Mapping):
@@ -177,11 +177,8 @@ def _check(field: str, number: int, turn: Any) -> None:
             )
         if kind == "text" and not isinstance(part, str) and not isinstance(part.get("text"), str):
             raise DecodeError(f"{what} has a part of text without a `text`")
-    if (
-        ("role" in turn or "from" in turn)
-        and turn.get("value") is None
-        and message_text(turn) is None
-    ):
+    has_role = "role" in turn or "from" in turn
+    if has_role and turn.get("value") is None and message_text(turn) is None:
         value = "value" if "value" in turn else "content"
         kind = type(turn.get(value)).__name__
         raise DecodeError(f"`{value}` of {what} is neither text nor a list of parts, but a {kind}")

@@ -24,7 +24,7 @@ from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import Captioned, CaptionFile, CaptionReader
 from datapipe.pack.records.images.roots import PROBED
-from datapipe.pack.records.locate import list_files
+from datapipe.pack.records.locate import list_files, only_one
 from datapipe.pack.records.streams.text_file import open_text
 
 _NUMBERED = re.compile(r"([^\t]+\.\w{3,4}(?:\.\d+)?)#\d+[\t ]+(.*)")
@@ -223,7 +223,7 @@ class CaptionListReader(CaptionReader):
         return []
 
     def choose(self, survey: Survey, options: ReadOptions) -> Path:
-        return self.only_one(survey.raw, self.find(survey, options))
+        return only_one(survey.raw, self.find(survey, options), self.what, self.absent)
 
     def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
         lines = super().estimate(source, options)

@@ -119,14 +119,7 @@ class CaptionReader:
         """Return the one file that fits; PackError if none fits, or several do."""
         # Of files that fit without being meant, an error will say why.
         found = self.find(survey, options) or find_objects(survey, options, self.fits)
-        return self.only_one(survey.raw, found)
-
-    def only_one(self, raw: Path, found: list[Path]) -> Path:
-        """Return the only file that was found; raise if there is none, or another."""
-        if not found:
-            absent = f"no .json file here holds {self.what}; give the file itself"
-            raise PackError(f"{raw}: {self.absent or absent}")
-        return only_one(raw, found, self.what)
+        return only_one(survey.raw, found, self.what, self.absent)
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         return bool(self.find(survey, options))

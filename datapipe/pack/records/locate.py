@@ -208,8 +208,11 @@ def find_objects(survey: Survey, options: ReadOptions, fits: Callable[[Path], bo
     return []
 
 
-def only_one(raw: Path, found: list[Path], what: str) -> Path:
-    """Return the only file that was found; raise if there are several."""
+def only_one(raw: Path, found: list[Path], what: str, absent: str = "") -> Path:
+    """Return the only file that was found; PackError (`absent`) if there is none, or several."""
+    if not found:
+        absent = absent or f"no .json file here holds {what}; give the file itself"
+        raise PackError(f"{raw}: {absent}")
     if len(found) > 1:
         names = ", ".join(name_below(raw, path) for path in found[:10])
         raise PackError(

@@ -69,19 +69,13 @@ class Notes:
         self._counted.add(what, name)
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Count a file that no sample and no reject names, such as a README beside the data.
-
-        A file that is named twice is counted once, for the first reason.
-        """
+        """Count a file that no sample and no reject names; one that is named twice once."""
         if name not in self._named:
             self._named.add(name)
             self._left_out.add(reason, name)
 
     def pass_over(self, field: str, source: str, remedy: str = "") -> None:
-        """Count a record whose field has images that its sample does not have.
-
-        `remedy` is the map that takes these images too; "" if there is none.
-        """
+        """Count a record with images that its sample lacks; `remedy` is a map that takes them."""
         quote = '"' if "'" in remedy else "'"
         taken = f" (--map {quote}{remedy}{quote} takes them too)" if remedy else ""
         self._passed_over.add(f"images in `{field}` are not trained on{taken}", source)

@@ -30,11 +30,7 @@ class RejectCounts:
             self.examples.append(reject)
 
     def check(self, limit: MaxRejects, inputs: int, *, at_end: bool = False) -> None:
-        """Compare the number with the limit, which may be a share of `inputs`.
-
-        Raises:
-            PackError: it is exceeded.
-        """
+        """Raise a PackError if the number exceeds the limit, which may be a share of `inputs`."""
         if not limit.exceeded(self.number, inputs, at_end=at_end):
             return
         examples = "".join(

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from datapipe.errors import PackError
 from datapipe.index.manifest import Shard
 from datapipe.index.parquet import checked_index
 from datapipe.pack.input.raw_sample import Input, RawSample
 from datapipe.pack.workers.prepare import text_crcs
-
-
-class _Packed(NamedTuple):
-    """Source of a sample in a finished shard, and checksums of its members by extension."""
-
-    source: str
-    crcs: dict[str, int]
 
 
 def refuse_changed_texts(
@@ -37,28 +29,25 @@ def refuse_changed_texts(
         IndexMismatch: an index is damaged.
     """
     packed = _samples_of(out, shards)
-    current = next(packed, None)
+    source, crcs = next(packed, ("", {}))
     for sample in inputs:
-        if current is not None and current.source == sample.source:
-            if isinstance(sample, RawSample):
-                _compare(out, sample, current.crcs)
-            current = next(packed, None)
+        if source == sample.source:
+            texts = text_crcs(sample) if isinstance(sample, RawSample) else {}
+            for ext, (file, crc) in texts.items():
+                if crcs.get(ext, crc) != crc:
+                    raise PackError(
+                        f"{out}: {file} is not what a finished shard was packed from: its text has "
+                        "changed since the pack was interrupted; restore it, or pack into a new "
+                        "folder"
+                    )
+            source, crcs = next(packed, ("", {}))
         yield sample
 
 
-def _compare(out: Path, sample: RawSample, packed: dict[str, int]) -> None:
-    for ext, (file, crc) in text_crcs(sample).items():
-        if ext in packed and packed[ext] != crc:
-            raise PackError(
-                f"{out}: {file} is not what a finished shard was packed from: its text has changed "
-                "since the pack was interrupted; restore it, or pack into a new folder"
-            )
-
-
-def _samples_of(out: Path, shards: Iterable[Shard]) -> Iterator[_Packed]:
+def _samples_of(out: Path, shards: Iterable[Shard]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield sources of samples, and the checksums of their members by extension."""
     for shard in shards:
         table = checked_index(out, shard)
         for batch in table.select(["source", "ext", "crc32"]).to_batches(max_chunksize=1024):
             for row in batch.to_pylist():
-                crcs = dict(zip(row["ext"], row["crc32"], strict=True))
-                yield _Packed(row["source"], crcs)
+                yield row["source"], dict(zip(row["ext"], row["crc32"], strict=True))

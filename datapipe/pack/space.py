@@ -29,9 +29,7 @@ def check_space(
     """Estimate the output's size from its first inputs and compare it with the free space.
 
     `inputs` are those still to be packed, about `expected` of them. Return them, complete.
-
-    Raises:
-        PackError: the disk is too small.
+    PackError if the disk is too small.
     """
     first: list[Input] = []
     held = 0
@@ -51,10 +49,7 @@ def check_space(
 
 
 def check_room(out: Path, size: int, content: str, remedy: str) -> None:
-    """Compare the size of the output with the free space; print both for a person.
-
-    PackError if the disk is too small.
-    """
+    """Compare the output's size with the free space, and print both; PackError if too small."""
     free = shutil.disk_usage(out).free
     if size > free:
         raise PackError(

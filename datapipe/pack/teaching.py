@@ -36,22 +36,18 @@ class Seen(NamedTuple):
     beside: str = ""
 
 
-_CAPTIONED = {images: Seen(images, True, 1) for images in range(_MOST_IMAGES)}
-
-
 def look(caption: str | None, record: Any, images: int) -> Seen:
-    """Return what a sample teaches, read as a loader reads it.
-
-    Raises:
-        DecodeError: a loader would refuse the text: an unknown role, or other places than images.
-    """
+    """Return what a sample teaches, read as a loader reads it; DecodeError if it is refused."""
     if caption is not None and "<" not in caption and "[IMG]" not in caption:
         if caption.strip():  # most samples there are; what follows comes to the same
-            return _CAPTIONED.get(images) or Seen(images, True, 1)
+            return Seen(images, True, 1)
         return Seen(images, False, 0, "", _texts_in(record))
     sample = SampleText(caption, record, images)
     if is_pair(sample):
-        return _look_at_pair(sample)
+        chosen, rejected = read_pair_turns(sample, system=None, newline=False)
+        turns = [*chosen, *(turn for turn in rejected if turn.trained)]
+        roles = "".join(turn.role[0] for turn in turns)
+        return Seen(images, True, sum(turn.trained for turn in turns), roles)
     turns = read_turns(sample, system=None, newline=False)
     text = any(piece and piece.strip() for turn in turns for piece in turn.pieces)
     labels = sum(turn.trained for turn in turns)
@@ -62,21 +58,13 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
     return Seen(images, text, labels, roles, unread, beside)
 
 
-def _look_at_pair(sample: SampleText) -> Seen:
-    chosen, rejected = read_pair_turns(sample, system=None, newline=False)
-    learnt = [turn for turn in rejected if turn.trained]
-    turns = [*chosen, *learnt]
-    roles = "".join(turn.role[0] for turn in turns)
-    return Seen(sample.images, True, sum(turn.trained for turn in turns), roles)
-
-
 def _text_beside(record: Any) -> str:
     """Return a name for the texts of a record that are not learnt; "" if there are none."""
     captions = record.get("captions") if isinstance(record, Mapping) else None
-    further = isinstance(captions, list) and len({str(c) for c in captions}) > 1
-    if isinstance(captions, list) and further and raw_text(None, record) == captions[0]:
-        return "further captions in `captions` behind the first"
-    return ""
+    if not isinstance(captions, list) or len(set(map(str, captions))) < 2:
+        return ""
+    learnt = raw_text(None, record) == captions[0]
+    return "further captions in `captions` behind the first" if learnt else ""
 
 
 @dataclass(kw_only=True)
@@ -144,11 +132,10 @@ class Teaching:
                 f"({self.without_text / self.samples:.0%}) have images and no text, so nothing is "
                 "learnt from them"
             )
-            if self.unread:
-                names = ", ".join(f"`{name}`" for name, _ in self.unread.most_common(_FIELDS))
-                first = self.unread.most_common(1)[0][0]
-                text += f"; fields with text that nothing reads: {names}; take one with --map "
-                text += f"'caption={first}'"
+            if names := [name for name, _ in self.unread.most_common(_FIELDS)]:
+                listed = ", ".join(f"`{name}`" for name in names)
+                text += f"; fields with text that nothing reads: {listed}; take one with --map "
+                text += f"'caption={names[0]}'"
             said.append(text)
         if self.with_text - self.with_labels > _TEXTLESS * self.samples:
             said.append(
@@ -173,9 +160,7 @@ class Shown:
 
     def lines(self) -> list[str]:
         """Return the sample written out; `*` stands before what the model learns to write."""
-        images = (
-            ("no image", "1 image")[self.images] if self.images < 2 else f"{self.images} images"
-        )
+        images = f"{self.images or 'no'} image{'s' if self.images > 1 else ''}"
         lines = [f"{self.source}: {images}"]
         for role, text, learnt in self.turns:
             text = text.replace("\n", " / ")
@@ -188,13 +173,10 @@ class Shown:
 
 
 def show(sample: RawSample, map: str | None = None, *, images: int | None = None) -> Shown:
-    """Return a sample as training will see it.
+    """Return a sample as training will see it; SampleError if it cannot be read or makes no sense.
 
     `map` is what `--map` makes of the JSON beside its images; None where the reader has done that.
     `images` is how many it has in the end, with all pages; None for as many as there are files.
-
-    Raises:
-        SampleError: a file of it cannot be read, or its text makes no sense.
     """
     caption: Any = sample.caption
     record = _record_of(sample)
@@ -225,11 +207,7 @@ def _shown_turns(sample: SampleText) -> list[RenderedTurn]:
 
 
 def fields_with_text(sample: RawSample) -> dict[str, Any]:
-    """Return the fields of a sample's record that hold words.
-
-    Raises:
-        SampleError: the record cannot be read.
-    """
+    """Return the fields of a sample's record that hold words; SampleError if it cannot be read."""
     record = _record_of(sample)
     return {name: record[name] for name in _texts_in(record)}
 
@@ -248,7 +226,6 @@ def as_record(record: Any) -> Any:
 
 
 def _texts_in(record: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a record that hold words."""
     if not isinstance(record, Mapping):
         return ()
     return tuple(name for name, value in record.items() if _has_words(value, _DEEP))[:_FIELDS]

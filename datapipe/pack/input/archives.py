@@ -142,10 +142,7 @@ def is_archive(name: str) -> bool:
 
 
 def unpack_command(path: Path) -> str | None:
-    """Return the command that unpacks an archive, by its name; None for what is none.
-
-    Args:
-        path: of the archive, or of one of the parts that it was split into.
+    """Return the command that unpacks an archive or one of its parts, by its name; None for others.
 
     Examples:
         >>> unpack_command(Path("coco.zip"))

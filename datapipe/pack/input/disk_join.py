@@ -30,10 +30,7 @@ class Entry(NamedTuple):
 
 
 def identity(value: Any) -> str | None:
-    """Return what equal ids have in common: 7, 7.0 (as pandas writes it) and "7" are equal.
-
-    None for what is no id.
-    """
+    """Return what equal ids have in common: 7, 7.0 (of pandas) and "7" are equal; None if no id."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -111,9 +108,9 @@ class Entries:
 
 @contextmanager
 def disk_join(scratch: Path | None, *names: str) -> Iterator[tuple[Entries, ...]]:
-    """Yield empty `Entries` of these names, in a temporary folder that is removed at the end.
+    """Yield empty `Entries` of these names, plain words, in a temporary folder that is removed.
 
-    Names are plain words. PackError if the folder cannot be written.
+    PackError if the folder cannot be written.
     """
     parent = scratch or Path(tempfile.gettempdir())
     try:

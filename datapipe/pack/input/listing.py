@@ -1,18 +1,52 @@
-"""Names of the files and folders in one folder, and the files of records among them."""
+"""Names of the files and folders in one folder, without what datapipe wrote into it."""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
+from datapipe.index.columns import COLUMNS
 from datapipe.index.images.header import is_image_extension
+from datapipe.index.manifest import MANIFEST
 from datapipe.index.raw_data import RECORD_KINDS
-from datapipe.pack.input.own_files import is_own
-from datapipe.pack.input.real_paths import UNKNOWN
+from datapipe.pack.input.real_paths import UNKNOWN, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
+
+_INDEX_OF_TAR = ".index.parquet"
+# Beside a manifest of ours: the index of a shard, counted tokens, rejects, columns.
+_BESIDE_MANIFEST = re.compile(
+    rf"{re.escape(MANIFEST)}|{COLUMNS}|rejects\.jsonl|tokens-[0-9a-f]{{16}}"
+    r"|(shard|part)-\d{6,}\.parquet"
+)
+_MARK = b'"format": "datapipe"'
+_START = 1 << 16
+
+
+def start_of(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read or is a pipe."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return b""
+    try:
+        return os.read(descriptor, most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def _is_own(folder: str, name: str) -> bool:
+    """Return whether datapipe wrote a file or folder into raw data, so that it is none."""
+    if name.endswith(_INDEX_OF_TAR):
+        return bool(start_of(f"{folder}/{name.removesuffix(_INDEX_OF_TAR)}.tar", 1))
+    is_beside = _BESIDE_MANIFEST.fullmatch(name) is not None
+    return is_beside and _MARK in start_of(f"{folder}/{MANIFEST}", _START)
 
 
 def kind_of_name(name: str) -> str:
@@ -75,19 +109,14 @@ def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
 def list_folder(
     folder: str | os.PathLike[str], most: int | None = None, *, strict: bool = False
 ) -> Listing:
-    """Return the content of a folder, or `most` entries of it.
-
-    One that cannot be read is empty; with `strict`, its OSError is raised.
-    """
+    """Return `most` entries of a folder; an unreadable one is empty, or an OSError if `strict`."""
     path = os.fspath(folder)
-    files, folders, identity = SortedNames(), [], UNKNOWN
+    files, folders, identity = SortedNames(), [], identity_of(path)
     try:
-        status = os.stat(path)
-        identity = status.st_dev, status.st_ino
         with os.scandir(path) as entries:
             for entry in islice(entries, most):
                 name = entry.name
-                if name[0] != "." and not is_own(path, name):
+                if name[0] != "." and not _is_own(path, name):
                     if _is_folder(entry):
                         folders.append(name)
                     else:

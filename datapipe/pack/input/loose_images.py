@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.listing import split_extension
+from datapipe.pack.input.listing import split_extension, start_of
 from datapipe.pack.input.survey import Survey
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
@@ -24,7 +23,7 @@ _BOX = re.compile(rb"\s*[-+]?[\d.]+(e[-+]?\d+)?([\s,]+[-+]?[\d.]+(e[-+]?\d+)?){3
 class LooseImages:
     """Images below a folder that are files of their own."""
 
-    # Each image's path as `RealPaths` spells it, with whether a text of the same stem is beside it
+    # Each image's path as `real_paths` spells it, with whether a text of the same stem is beside it
     paths: dict[str, bool] = field(default_factory=dict)
     complete: bool = True  # False where there were more files than were looked at
 
@@ -51,12 +50,8 @@ def loose_images(survey: Survey, most: int = MOST_FILES) -> LooseImages:
         seen += len(listing.files)
         if not listing.images:
             continue
-        texts = {
-            stem: name
-            for name in listing.files
-            for stem, ext in [split_extension(name)]
-            if ext == "json" or ext in TEXT_EXTENSIONS
-        }
+        parts = ((*split_extension(name), name) for name in listing.files)
+        texts = {s: name for s, ext, name in parts if ext == "json" or ext in TEXT_EXTENSIONS}
         if texts and are_labels(f"{listing.folder}/{texts[stem]}" for stem in sorted(texts)):
             texts = {stem: name for stem, name in texts.items() if name.endswith(".json")}
         real = os.path.realpath(listing.folder)

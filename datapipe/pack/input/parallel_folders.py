@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
@@ -70,11 +70,7 @@ class ParallelFolders:
             self._folders[folder] = inner
 
     def texts_of(self, images: str) -> list[TextFolder]:
-        """Return the folders of texts for a folder of images.
-
-        Raises:
-            PackError: several hold files of the images' stems.
-        """
+        """Return the folders of texts for a folder of images; PackError if several may be meant."""
         return [
             TextFolder(
                 folder=texts,
@@ -190,20 +186,15 @@ def merged_groups(
         for _, own in groupby(names, lambda name: name.partition(".")[0]):
             yield list(own), []
         return
-
-    def keyed(
-        names: SortedNames, text: TextFolder | None
-    ) -> Iterator[tuple[bytes, str, TextFolder | None]]:
-        return ((os.fsencode(name), name, text) for name in names)
-
-    streams = [keyed(names, None), *(keyed(text.names, text) for text in texts)]
-    merged = heapq.merge(*streams, key=lambda item: item[0])
-    for _, group in groupby(merged, lambda item: item[1].partition(".")[0]):
+    streams: list[Iterator[tuple[str, TextFolder | None]]] = [
+        zip(names, repeat(None), strict=False)
+    ]
+    streams += [zip(text.names, repeat(text), strict=False) for text in texts]
+    merged = heapq.merge(*streams, key=lambda item: os.fsencode(item[0]))
+    for _, group in groupby(merged, lambda item: item[0].partition(".")[0]):
         items = list(group)
-        yield (
-            [name for _, name, text in items if text is None],
-            [(name, text) for _, name, text in items if text is not None],
-        )
+        own_names = [name for name, text in items if text is None]
+        yield own_names, [(name, text) for name, text in items if text is not None]
 
 
 def _says_images(folder: str, texts: str) -> bool:

@@ -23,10 +23,6 @@ def as_it_lies(path: str) -> str | None:
 
     Tried are both normal forms of Unicode, as macOS takes accents off their letters, and the
     extension in small and in capital letters, as cameras and Windows write `IMG_1.JPG`.
-
-    Examples:
-        >>> as_it_lies("/no/such/image.jpg") is None
-        True
     """
     existing = ""
     if not path.isascii():  # what is there keeps its spelling: it may be in another form
@@ -248,25 +244,19 @@ def _digest(part: Blob | InlineBlob | NamedTexts | str | Mapping[str, Any]) -> s
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options of readers. A reader names those that mean something to it in `takes`."""
+    """Options of readers; None leaves the choice to them. `takes` of a reader names its own."""
 
-    # Folder that relative image paths start from; the reader's own choice if None
-    image_root: Path | None = None
-    # `image_column`, `text_column`: names of the columns of a table; the reader's own choice if
-    # None
+    image_root: Path | None = None  # folder that relative image paths start from
+    # `image_column`, `text_column`: names of the columns of a table
     image_column: str | None = None
     text_column: str | None = None
-    # Pattern (`fnmatch`) that paths below the raw folder must match, of the files that hold
-    # records; all where None
+    # Pattern (`fnmatch`) for paths below the raw folder, of the files that hold records
     include: str | None = None
     # Patterns (`fnmatch`), separated by commas, of loose files and members of tars to leave out
     ignore: str | None = None
-    # Field of a record whose value becomes part of the key; None gives ordinals
-    key_from: str | None = None
-    # Which fields are images and turns, as `--map` has it; the reader's own choice if None
-    map: str | None = None
-    # "all", "first" or "join", of an image with several captions; "all" if None
-    captions: str | None = None
+    key_from: str | None = None  # field whose value becomes part of the key; None gives ordinals
+    map: str | None = None  # which fields are images and turns, as `--map` has it
+    captions: str | None = None  # "all" (as None), "first" or "join", of an image with several
     # Where a reader writes what it decided and left out
     notes: Notes = field(default_factory=Notes, compare=False)
     scratch: Path | None = None  # folder for temporary files of joins; the system's own where None

@@ -7,32 +7,33 @@ A user gives a folder as `raw`, `./raw` or through a link, and a record names a 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 
 _FOLDERS = 4096  # whose real paths are kept
 
 
-class RealPaths:
-    """Spelling of paths with the real path of their folder; links to files stay what they are.
+def real_paths() -> Callable[[str | os.PathLike[str]], str]:
+    """Return a function that spells paths of files with the real path of their folder.
 
-    An instance remembers folders, so it serves as long as the working directory stays the same.
+    Links to files stay what they are. The function remembers folders, so it serves as long as the
+    working directory stays the same.
 
     Examples:
-        >>> spell = RealPaths()
+        >>> spell = real_paths()
         >>> spell("photos/../photos/1.jpg") == spell(os.path.abspath("photos/1.jpg"))
         True
     """
+    real = lru_cache(_FOLDERS)(os.path.realpath)
 
-    def __init__(self) -> None:
-        self._real = lru_cache(_FOLDERS)(os.path.realpath)
-
-    def __call__(self, path: str | os.PathLike[str]) -> str:
-        """Return the one spelling of the path of a file."""
+    def spell(path: str | os.PathLike[str]) -> str:
         folder, slash, name = os.fspath(path).rpartition("/")
         try:
-            return f"{self._real(folder + slash)}/{name}"
+            return f"{real(folder + slash)}/{name}"
         except ValueError:  # a NUL, so no file has this path
             return f"{folder}/{name}"
+
+    return spell
 
 
 def folders_above(path: str | os.PathLike[str]) -> set[tuple[int, int]]:

@@ -20,7 +20,6 @@ class SortedNames:
         self._waiting: list[str] = []
         self._is_sorted = True
         self._runs: list[npt.NDArray[Any]] = []
-        self._length = 0
         for name in names:
             self.add(name)
 
@@ -28,13 +27,12 @@ class SortedNames:
         """Take one more name."""
         self._waiting.append(name)
         self._is_sorted = False
-        self._length += 1
         if len(self._waiting) >= _RUN:
             self._pack()
 
     def __len__(self) -> int:
         """Return how many names were taken."""
-        return self._length
+        return len(self._waiting) + sum(map(len, self._runs))
 
     def __iter__(self) -> Iterator[str]:
         """Return the names, sorted."""

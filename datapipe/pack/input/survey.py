@@ -73,18 +73,19 @@ class Survey:
         found: T = self._looks(at, path)
         return found
 
-    def walk(self, back: list[str] | None = None) -> Iterator[Listing]:
+    def walk(self, back: list[str] | None = None, *, most: int | None = None) -> Iterator[Listing]:
         """Yield every folder below the path, depth first; none of a file.
 
         Links to folders are followed, but neither back to a folder that was seen nor to one that
         contains the path; `back` gets the paths of such links. Folders that cannot be read are left
-        out.
+        out. The walk ends once there were `most` files and folders.
         """
         if not self.is_folder:
             return
         seen = self._above | {UNKNOWN}
         waiting = [self._root]
-        while waiting:
+        entries = 0
+        while waiting and (most is None or entries < most):
             folder = waiting.pop()
             try:
                 listing = self.listing(folder)
@@ -96,14 +97,11 @@ class Survey:
                 continue
             seen.add(listing.identity)
             yield listing
+            entries += 1 + len(listing.files)
             waiting += [f"{folder}/{name}" for name in reversed(listing.folders)]
 
     def levels(self, most: int | None = None) -> Iterator[list[Listing]]:
-        """Yield the folders of each depth below the path, until `most` files were seen.
-
-        Raises:
-            OSError: a folder cannot be read.
-        """
+        """Yield the folders of each depth, until `most` files were seen; may raise OSError."""
         folders = [self._root]
         visited = set(self._above)
         seen = 0
@@ -126,10 +124,8 @@ class Survey:
         if self.is_file:
             return Counter({self.raw.suffix.lower(): 1})
         counts: Counter[str] = Counter()
-        for listing in self.walk():
+        for listing in self.walk(most=_COUNTED):
             counts.update(os.path.splitext(name)[1].lower() for name in listing.files)
-            if counts.total() >= _COUNTED:
-                break
         return counts
 
     def describe(self) -> str:

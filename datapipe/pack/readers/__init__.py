@@ -35,11 +35,7 @@ class Reader(Protocol[Source]):
         ...
 
     def open(self, survey: Survey, options: ReadOptions) -> Source:
-        """Return what of the survey is read: files, folders of images, the meaning of columns.
-
-        Raises:
-            PackError: the data as a whole cannot be read.
-        """
+        """Return the files, folders and columns that are read; PackError if they cannot be."""
         ...
 
     def estimate(self, source: Source, options: ReadOptions) -> int | None:
@@ -47,11 +43,7 @@ class Reader(Protocol[Source]):
         ...
 
     def read(self, source: Source, options: ReadOptions) -> Iterator[Input]:
-        """Yield all inputs, always in the same order.
-
-        Raises:
-            PackError: a file as a whole cannot be read.
-        """
+        """Yield all inputs, always in the same order; PackError if a file cannot be read."""
         ...
 
 
@@ -72,12 +64,7 @@ class RawReading:
         return self.reader.estimate(self.source, replace(self.options, notes=Notes()))
 
     def inputs(self, notes: Notes, scratch: Path | None = None) -> Iterator[Input]:
-        """Yield all inputs.
-
-        Args:
-            notes: told what was decided and left out.
-            scratch: folder for temporary files; the system's own where None.
-        """
+        """Yield all inputs; `notes` are told what was decided, `scratch` gets temporary files."""
         source = self.source
         notes.begin_with(self.options.notes)
         return self.reader.read(source, replace(self.options, notes=notes, scratch=scratch))

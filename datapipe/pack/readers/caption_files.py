@@ -115,8 +115,7 @@ def _sentences(image: dict[str, Any]) -> list[str]:
 class TextCapsReader(CaptionReader):
     """`{data: [{image_id, image_path, caption_str, reference_strs}]}`.
 
-    Each row repeats all captions of its image in `reference_strs`; they are taken only where there
-    is no `caption_str`.
+    Each row repeats all captions of its image; they are taken only where there is no `caption_str`.
     """
 
     name = "textcaps"
@@ -189,12 +188,10 @@ class CaptionDictReader(CaptionReader):
         return list(_first_members(path, PROBED))
 
     def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
-        def names_images(path: Path) -> bool:
-            """Return whether the members name images, and are no settings of something else."""
+        def names_images(path: Path) -> bool:  # and holds no settings of something else
             names = list(_first_members(path, _PROBES))
-            if all(map(names_image, names)):
-                return True
-            return are_near(path, options.image_root, names, self.spellings(names))
+            near = (path, options.image_root, names, self.spellings(names))
+            return all(map(names_image, names)) or are_near(*near)
 
         return list(filter(names_images, super().find(survey, options)))
 
@@ -203,11 +200,9 @@ class CaptionDictReader(CaptionReader):
             source = f"{printable(path.name)}#{printable(name)}"
             captions = _captions(value)
             if captions is None:
-                kind = type(value).__name__
-                reason = (
-                    f"value is a {kind}, not a caption, a list of them or an object with `caption`"
-                )
-                yield Reject(source, reason, "DecodeError")
+                found = f"value is a {type(value).__name__}"
+                expected = "a caption, a list of them or an object with `caption`"
+                yield Reject(source, f"{found}, not {expected}", "DecodeError")
                 continue
             record = {"image": name, **value} if isinstance(value, dict) else None
             note_unused(record or {}, [name], source, options.notes)
@@ -224,7 +219,6 @@ def _first_members(path: Path, most: int) -> dict[str, Any]:
 
 
 def _captions(value: Any) -> list[str] | None:
-    """Return the captions of a member; None where it has none."""
     if isinstance(value, dict):
         named = [value[field] for field in _TEXTS if isinstance(value.get(field), str | list)]
         return _captions(named[0]) if len(named) == 1 else None

@@ -11,19 +11,21 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
-from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
+from datapipe.pack.input.listing import start_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import Captioned, CaptionFile, CaptionReader
 from datapipe.pack.records.images.roots import PROBED
-from datapipe.pack.records.locate import list_files
+from datapipe.pack.records.locate import list_files, only_one
+from datapipe.pack.records.streams.text_file import open_text
 
 _NUMBERED = re.compile(r"([^\t]+\.\w{3,4}(?:\.\d+)?)#\d+[\t ]+(.*)")
 _TABLES = ("csv", "tsv")
@@ -42,16 +44,6 @@ _NUMBER = frozenset(
 _START = 1 << 16
 _LINES = 20
 _LONGEST = 20  # lines that one quoted caption may take
-_OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
-
-
-class Line(NamedTuple):
-    """Line of a list: an image and a caption of it, or what is wrong with the line."""
-
-    number: int
-    image: str
-    caption: str
-    reason: str = ""
 
 
 def names_image(name: str) -> bool:
@@ -75,16 +67,17 @@ class Layout:
         if not self.delimiter:
             match = _NUMBERED.fullmatch(text)
             return list(match.groups()) if match else [text]
-        if self.delimiter in _QUOTING and '"' in text:
-            lines = text.splitlines(keepends=True)
-            try:
-                fields = next(csv.reader(lines, delimiter=self.delimiter, strict=True))
-            except csv.Error:
-                pass  # a quotation mark of the caption itself
-            else:
-                surplus = self.delimiter.join(fields[self.columns - 1 :])
-                return [*fields[: self.columns - 1], surplus] if surplus else fields
+        if self.delimiter in _QUOTING and '"' in text and (fields := self._quoted(text)):
+            surplus = self.delimiter.join(fields[self.columns - 1 :])
+            return [*fields[: self.columns - 1], surplus] if surplus else fields
         return text.split(self.delimiter, self.columns - 1)
+
+    def _quoted(self, text: str) -> list[str] | None:
+        """Return the fields of CSV; None if a quotation mark opens none, or is not closed."""
+        lines = text.splitlines(keepends=True)
+        with suppress(csv.Error):
+            return next(csv.reader(lines, delimiter=self.delimiter, strict=True))
+        return None
 
     def share_of_images(self, lines: list[str]) -> float:
         """Return the share of lines that name an image."""
@@ -92,21 +85,20 @@ class Layout:
         named = sum(len(f) == self.columns and names_image(f[self.image]) for f in fields)
         return named / len(lines) if lines else 0.0
 
-    def parse(self, number: int, text: str) -> Line:
+    def parse(self, number: int, text: str) -> Entry:
+        """Return the image of a line with its caption, or what is wrong with the line."""
         fields = self.fields(text)
         if len(fields) != self.columns:
-            reason = "line is no `image#number caption`"
-            if self.delimiter:
-                reason = f"line has {len(fields)} of {self.columns} fields"
-            return Line(number, "", "", reason)
+            parts = f"line has {len(fields)} of {self.columns} fields"
+            return _broken(number, parts if self.delimiter else "line is no `image#number caption`")
         image, caption = fields[self.image].strip(), fields[self.caption].strip()
         if not image or not caption:
-            return Line(number, "", "", f"line has no {'caption' if image else 'image'}")
+            return _broken(number, f"line has no {'caption' if image else 'image'}")
         if "\0" in text:
-            return Line(number, "", "", "line holds NUL bytes")
-        return Line(number, image, caption)
+            return _broken(number, "line holds NUL bytes")
+        return Entry(number, image, caption)
 
-    def read(self, file: BinaryIO) -> Iterator[Line]:
+    def read(self, file: BinaryIO) -> Iterator[Entry]:
         """Yield the lines of a list, but blank ones and the header; numbers count from 1."""
         lines = enumerate(file, 1)
         waiting: list[tuple[int, bytes]] = []
@@ -134,30 +126,23 @@ class Layout:
             try:
                 yield self.parse(number, whole.decode().rstrip("\r\n"))
             except UnicodeDecodeError as error:
-                yield Line(number, "", "", f"line is not UTF-8 at byte {error.start}")
+                yield _broken(number, f"line is not UTF-8 at byte {error.start}")
 
     def _ends_in_quotes(self, data: bytes) -> bool:
         """Return whether a line ends inside a field that began with a quotation mark."""
         if self.delimiter not in _QUOTING or b'"' not in data:
             return False
         text = data.decode(errors="replace")
-        return not self._is_whole(text) and self._is_whole(text + '"')
+        return self._quoted(text) is None and self._quoted(text + '"') is not None
 
-    def _is_whole(self, text: str) -> bool:
-        try:
-            next(csv.reader(text.splitlines(keepends=True), delimiter=self.delimiter, strict=True))
-        except csv.Error:
-            return False
-        return True
+
+def _broken(number: int, reason: str) -> Entry:
+    return Entry(number, None, None, reason, "DecodeError")
 
 
 def layout_of(path: Path) -> Layout | None:
     """Return how captions are written in a file; None for no list, and for the table reader's."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(_START)
-    except OSError:
-        return None
+    start = start_of(path, _START)
     if b"\0" in start:
         return None
     text = start.decode("utf-8-sig", "replace")
@@ -172,21 +157,6 @@ def layout_of(path: Path) -> Layout | None:
     if layout and path.suffix[1:].lower() in _TABLES and layout.delimiter != "|":
         return None
     return layout or _without_header(lines)
-
-
-def read_lines(path: Path, layout: Layout) -> Iterator[Line]:
-    """Yield the lines of a list; PackError if the file cannot be read, or is UTF-16."""
-    try:
-        with path.open("rb") as file:
-            if file.read(2) in _OTHER_BOMS:
-                raise PackError(
-                    f"{path} is not UTF-8 but UTF-16; convert it, for example with "
-                    "`iconv -f UTF-16 -t UTF-8`"
-                )
-            file.seek(0)
-            yield from layout.read(file)
-    except OSError as error:
-        raise PackError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _with_header(lines: list[str]) -> Layout | None:
@@ -243,19 +213,17 @@ class CaptionListReader(CaptionReader):
     marks = ("\n", "")
 
     def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
-        try:
+        with suppress(OSError):
             for level in list_files(survey, options.include):
                 found = [path for path in level[:_PROBES] if survey.look(layout_of, path)]
                 names = {path.name for path in found}
                 originals = [(path, path.name.replace(_COPIES, ".")) for path in found]
                 if found := [p for p, name in originals if name == p.name or name not in names]:
                     return found
-        except OSError:
-            pass
         return []
 
     def choose(self, survey: Survey, options: ReadOptions) -> Path:
-        return self.only_one(survey.raw, self.find(survey, options))
+        return only_one(survey.raw, self.find(survey, options), self.what, self.absent)
 
     def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
         lines = super().estimate(source, options)
@@ -263,15 +231,12 @@ class CaptionListReader(CaptionReader):
         return None if lines is None else lines - (layout is not None and layout.header)
 
     def probes(self, path: Path) -> Sequence[str]:
-        names = (line.image for line in islice(_lines(path), _FIRST) if line.image)
+        names = (line.id for line in islice(_lines(path), _FIRST) if line.id)
         return list(islice(dict.fromkeys(names), PROBED))
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         with disk_join(options.scratch, "line") as (join,):
-            join.load(
-                Entry(line.number, line.image or None, line.caption, line.reason, "DecodeError")
-                for line in _lines(path)
-            )
+            join.load(_lines(path))
             for image in join.ids():
                 captions = [caption for _, caption in join.of(image)]
                 source = f"{printable(path.name)}#{printable(image)}"
@@ -279,10 +244,11 @@ class CaptionListReader(CaptionReader):
             yield from join.rejects(lambda number: f"{printable(path.name)}:{number}")
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def _lines(path: Path) -> Iterator[Entry]:
     layout = layout_of(path)
     assert layout is not None
-    return read_lines(path, layout)
+    with open_text(path) as file:
+        yield from layout.read(file)
 
 
 READER = CaptionListReader()

@@ -26,6 +26,7 @@ from datapipe.pack.records.captions import (
 from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.images.roots import PROBED
 from datapipe.pack.records.images.spelling import Spelling
+from datapipe.pack.records.locate import only_one
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 
 _ARRAYS = ("images", "annotations")
@@ -60,7 +61,7 @@ class CocoReader(CaptionReader):
         captioned = [p for p in fitting if next(count_marks(p, b'"caption"'), 0)]
         if fitting and not captioned:
             raise _without_captions(fitting[0])
-        return self.only_one(survey.raw, captioned)
+        return only_one(survey.raw, captioned, self.what, self.absent)
 
     def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
         images = sum(count_marks(source.path, b'"file_name"'))

@@ -9,6 +9,8 @@
 - cauldron: `images`, and `texts` of questions and answers (The Cauldron, FineVision).
 - interleaved: texts and images in turn, as two lists over the same places (OBELICS). Its `images`
   are addresses, which have to be downloaded and replaced by paths or bytes before.
+- preference: a prompt with a `chosen` and a `rejected` answer, which become lists of messages
+  whatever the layout was; `datapipe.text.preference` lists the layouts.
 
 Sources: https://platform.openai.com/docs/guides/images-vision,
 https://ai.google.dev/api/caching#Content, https://huggingface.co/datasets/HuggingFaceM4/OBELICS,
@@ -23,12 +25,12 @@ from itertools import count, cycle
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.readers.preference import is_preference
-from datapipe.pack.records.fields.turns import unpack_turns
+from datapipe.pack.records.fields.turns import has_images, unpack_turns
 from datapipe.pack.records.images.fields import name_of_image
 from datapipe.pack.records.reader import Record, RecordReader
 from datapipe.text.conversation import TURN_FIELDS, read_turns
 from datapipe.text.image_marks import IMAGE_PLACE
+from datapipe.text.preference import ANSWERS, has_answers, read_pair, without_turns
 from datapipe.text.sample_text import is_document, is_question_list, misplaced
 
 _FIELDS = tuple(name for name in TURN_FIELDS if name not in ("conversations", "messages", "texts"))
@@ -36,17 +38,36 @@ _FIELDS = tuple(name for name in TURN_FIELDS if name not in ("conversations", "m
 _GEMINI = "contents"
 
 
-def is_chat(record: Any) -> bool:
+def is_preference(record: Any) -> bool:
+    """Return whether a record has a prompt and two answers; never raises."""
+    try:
+        return has_answers(record) and read_pair(record) is not None
+    except (DecodeError, RecursionError):
+        return False
+
+
+def _unpack_preference(record: Record) -> tuple[list[Any], Record]:
+    pair = read_pair(record) if has_answers(record) else None
+    if pair is None:
+        raise DecodeError("record has no `chosen` and `rejected` answer")
+    for name, answer in zip(ANSWERS, (pair.chosen, pair.rejected), strict=True):
+        if has_images(answer):
+            raise DecodeError(f"the `{name}` answer has an image; images belong to the prompt")
+    rest = {name: value for name, value in without_turns(record).items() if name != "prompt"}
+    images, kept = unpack_turns({**rest, "messages": [*pair.prompt, *pair.chosen]}, "messages")
+    kept = dict(kept)
+    turns = kept.pop("messages")
+    prompt, chosen = turns[: len(pair.prompt)], turns[len(pair.prompt) :]
+    return images, {**kept, "prompt": prompt, "chosen": chosen, "rejected": pair.rejected}
+
+
+def is_chat(record: Record) -> bool:
     """Return whether a record has a list of messages."""
-    return isinstance(record, Mapping) and _field(record) is not None
-
-
-def _is_cauldron(record: Any) -> bool:
-    return isinstance(record, Mapping) and is_question_list(record.get("texts"))
+    return _field(record) is not None
 
 
 def _unpack_cauldron(record: Record) -> tuple[list[Any], Record]:
-    if record.get("texts") and not _is_cauldron(record):
+    if record.get("texts") and not is_question_list(record["texts"]):
         raise DecodeError("`texts` is no list of objects with `user` and `assistant` of text")
     return unpack_turns(record, "texts")
 
@@ -66,15 +87,11 @@ def _alternates(record: Record) -> bool:
 
     Its `answer` is the last of them, which tells who says it.
     """
-    turns = record.get("messages")
-    return (
-        isinstance(turns, list)
-        and len(turns) > 0
-        and len(turns) % 2 == 0
-        and all(isinstance(text, str) for text in turns)
-        and isinstance(record.get("answer"), str)
-        and turns[-1].strip() == record["answer"].strip()
-    )
+    turns, answer = record.get("messages"), record.get("answer")
+    if not isinstance(turns, list) or not turns or len(turns) % 2:
+        return False
+    are_texts = all(isinstance(text, str) for text in (*turns, answer))
+    return are_texts and turns[-1].strip() == str(answer).strip()
 
 
 def _field(record: Record) -> str | None:
@@ -96,7 +113,6 @@ def _has_parts(turn: Any) -> bool:
 
 
 def _as_messages(record: Record) -> Record:
-    """Return a record of Gemini with `messages` in place of `contents`."""
     rest = dict(record)
     turns = rest.pop(_GEMINI)
     for name in ("systemInstruction", "system_instruction"):
@@ -121,8 +137,7 @@ def _part(part: Any) -> Any:
 def unpack_document(record: Record) -> tuple[list[Any], Record]:
     """Return the images of a document, in order, and the record with names in their places.
 
-    Raises:
-        SampleError: the record is no document, or a place in it is not text or image.
+    SampleError if the record is no document, or a place in it is not text or image.
     """
     texts: Any = record.get("texts")
     images: Any = record.get("images")
@@ -146,11 +161,7 @@ LLAVA = RecordReader(
     name="llava",
     summary="LLaVA / ShareGPT / Qwen-VL: image or images, and conversations of {from, value}",
     what="`conversations`",
-    fits=lambda record: (
-        isinstance(record, Mapping)
-        and isinstance(record.get("conversations"), list)
-        and not is_preference(record)
-    ),
+    fits=lambda record: isinstance(record.get("conversations"), list) and not is_preference(record),
     unpack=lambda record: unpack_turns(record, "conversations"),
 )
 CHAT = RecordReader(
@@ -164,16 +175,21 @@ CAULDRON = RecordReader(
     name="cauldron",
     summary="The Cauldron / FineVision: images, texts of user and assistant",
     what="`texts` of `user` and `assistant`",
-    fits=_is_cauldron,
+    fits=lambda record: is_question_list(record.get("texts")),
     unpack=_unpack_cauldron,
 )
 INTERLEAVED = RecordReader(
     name="interleaved",
     summary="OBELICS: documents of texts and images in turn",
     what="`texts` and `images` over the same places",
-    fits=lambda record: (
-        isinstance(record, Mapping) and is_document(record.get("texts"), record.get("images"))
-    ),
+    fits=lambda record: is_document(record.get("texts"), record.get("images")),
     unpack=unpack_document,
 )
-READERS = (LLAVA, CHAT, CAULDRON, INTERLEAVED)
+PREFERENCE = RecordReader(
+    name="preference",
+    summary="TRL / RLAIF-V / LLaMA-Factory: a prompt with a chosen and a rejected answer",
+    what="`chosen` and `rejected` answers",
+    fits=is_preference,
+    unpack=_unpack_preference,
+)
+READERS = (LLAVA, CHAT, CAULDRON, INTERLEAVED, PREFERENCE)

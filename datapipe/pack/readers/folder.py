@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from datapipe.errors import PackError
 from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
+from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
-from datapipe.pack.input.listing import kind_of_name, split_extension
+from datapipe.pack.input.listing import kind_of_name, split_extension, start_of
 from datapipe.pack.input.loose_images import are_labels
 from datapipe.pack.input.parallel_folders import (
     LABELS,
@@ -24,25 +25,24 @@ from datapipe.pack.input.parallel_folders import (
     is_text,
     merged_groups,
 )
-from datapipe.pack.input.raw_sample import (
-    Blob,
-    RawImage,
-    RawSample,
-    ReadOptions,
-    Reject,
-    printable,
-)
+from datapipe.pack.input.raw_sample import Blob, RawImage, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.readers.textless import TextlessFolders
-from datapipe.pack.readers.unrecognized import only_names_images, seems_records
+from datapipe.pack.readers.unrecognized import START_OF_TEXT, are_names_alone, seems_records
+from datapipe.pack.records.fields.sample_map import fields_of_path
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
 _SHARED = "images that share a text with another image of the same stem; each is a sample"
 _SECOND = "texts of images whose .{} is learnt; they are kept as further members"
+# Folders that divide images by their use, and not by their content.
+_USES = frozenset(
+    {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
+    | {*IMAGE_FOLDERS, "jpg", "jpeg", "png", "data"}
+)
+_FOLDERS_NAMED = 3
 _JUDGED = 1000  # names of a folder among which texts are judged to be labels or not
 _FOLDERS_JUDGED = 1000  # of captions: no labels are expected behind so many
 
@@ -74,7 +74,6 @@ class FolderReader:
         return number
 
     def read(self, source: ImageTree, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        textless = TextlessFolders()
         samples = _Samples(source, options.notes)
         for folder in source.walk():
             for name in folder.circular:
@@ -83,9 +82,14 @@ class FolderReader:
             for name, pattern in folder.ignored:
                 options.notes.leave_out(printable(folder.below + name), why_ignored(pattern))
             if source.parallel.owner_of(folder.path) is None:
-                yield from textless.watch(samples.read_folder(folder))
-        if options.map is None and (advice := textless.advice()):
-            options.notes.decide(advice)
+                yield from samples.read_folder(folder)
+        names = [name for name in samples.textless if name.lower() not in _USES]
+        if options.map is None and not samples.have_text and len(names) > 1:
+            more = ", ..." if len(names) > _FOLDERS_NAMED else ""
+            options.notes.decide(
+                "no image has a text; --map 'caption={folder}' takes the names of their folders "
+                f"({', '.join(names[:_FOLDERS_NAMED])}{more})"
+            )
 
 
 class TreeFolder(NamedTuple):
@@ -155,7 +159,6 @@ class ImageTree:
             waiting += [(f"{folder}/{name}", here) for name in reversed(inner)]
 
     def _list(self, folder: str) -> tuple[SortedNames, list[tuple[str, str]], list[str]]:
-        """Return the files in a folder, those that are ignored, and the folders."""
         try:
             listing = self.survey.listing(folder)
         except OSError as error:
@@ -179,9 +182,10 @@ class _Samples:
         self._tree = tree
         self._notes = notes
         self._captioned = 0  # folders whose texts were found to be captions
+        self.have_text = False  # whether an image has a text
+        self.textless: dict[str, None] = {}  # names of the first folders of images before one has
 
     def read_folder(self, folder: TreeFolder) -> Iterator[RawSample | Reject]:
-        """Yield the samples of the images in a folder, and what becomes of its other files."""
         texts = self._tree.parallel.texts_of(folder.path)
         for text in texts:
             if text.kind == "taken":
@@ -192,12 +196,10 @@ class _Samples:
                     f"{printable(text.pattern)} belong to images of the same names elsewhere"
                 )
             elif text.reports:
-                reason = "texts of images that have others beside them"
+                second = "texts of images that have others beside them"
+                reason = LABELS if text.kind == "labels" else second
                 for name in text.names:
-                    self._leave_out(
-                        self._tree.below(text.folder) + name,
-                        LABELS if text.kind == "labels" else reason,
-                    )
+                    self._leave_out(self._tree.below(text.folder) + name, reason)
         taken = [text for text in texts if text.kind == "taken"]
         labels = not taken and self._are_labels(folder)
         for group, others in merged_groups(folder.files, taken):
@@ -207,10 +209,9 @@ class _Samples:
         """Return whether the texts beside images are boxes, by the first of them."""
         if self._captioned >= _FOLDERS_JUDGED:
             return False
-        names = list(itertools.islice(folder.files, _JUDGED))
-        images = {name for name in names if is_image_extension(split_extension(name)[1])}
-        stems = images | {split_extension(name)[0] for name in images}
-        parts = [(name, *split_extension(name)) for name in names]
+        parts = [(name, *split_extension(name)) for name in islice(folder.files, _JUDGED)]
+        images = [(name, stem) for name, stem, ext in parts if is_image_extension(ext)]
+        stems = {text for names in images for text in names}
         texts = [
             f"{folder.path}/{name}"
             for name, stem, ext in parts
@@ -256,20 +257,21 @@ class _Samples:
         for image in sidecars.keys() & set(names):
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
-        alike: Counter[str] = Counter()
-        if len(names) > 2:  # an image, another, and their text
-            parts = map(split_extension, names)
-            alike.update(
-                stem for stem, ext in parts if stem in sidecars and is_image_extension(ext)
-            )
+        # Only an image, another and their text have a stem that is shared.
+        parts = map(split_extension, names if len(names) > 2 else ())
+        alike = Counter(stem for stem, ext in parts if is_image_extension(ext))
         for name in names:
             stem, ext = split_extension(name)
             if is_image_extension(ext):
                 if not chosen or tree.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
-                    if alike[stem] > 1:
+                    if alike[stem] > 1 and stem in sidecars:
                         self._notes.count(printable(below + name), _SHARED)
                     sample = _sample(folder.path, below, name, own)
+                    self.have_text = self.have_text or bool(own)
+                    if not self.have_text and len(self.textless) <= len(_USES) + _FOLDERS_NAMED:
+                        above = fields_of_path(sample.source)["folder"]
+                        self.textless |= {above: None} if above else {}
                     for _, second in sample.others:
                         taken = cast(Blob, sample.caption).label.rpartition(".")[2]
                         self._notes.count(second.label, _SECOND.format(taken))
@@ -306,7 +308,7 @@ class _Samples:
             reason = LABELS
         elif (not text and kind_of_name(name)) or (ext == "json" and alone and seems_records(path)):
             reason = "records, which the format folder does not read"
-        elif alone and only_names_images(path):
+        elif alone and are_names_alone(start_of(path, START_OF_TEXT)):
             reason = "lists of files"
         elif alone and not parallel and not tree.survey.listing(folder).images:
             reason = "texts in a folder without images, which the format folder does not read"

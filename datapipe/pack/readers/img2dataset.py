@@ -17,13 +17,8 @@ from datapipe.index.members import member_kind
 from datapipe.index.tar.contents import Content, content_of
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
-from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.members import (
-    member_rejects,
-    read_members,
-    sample_of_members,
-    tar_members,
-)
+from datapipe.pack.input.listing import start_of
+from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import rejected
@@ -98,9 +93,6 @@ def is_img2dataset(survey: Survey) -> bool:
     return False
 
 
-# --- shards -----------------------------------------------------------------------------------
-
-
 class DownloadedShard(NamedTuple):
     """Parts of a shard that are there: a tar or a folder, its table, and its statistics."""
 
@@ -130,19 +122,13 @@ def _download(survey: Survey) -> Download:
             else:
                 others.append(name)
 
-    def part(name: str, names: set[str]) -> Path | None:
+    def part(name: str, names: set[str] = files) -> Path | None:
         return survey.raw / name if name in names else None
 
-    shards = [
-        DownloadedShard(
-            stem,
-            part(f"{stem}.tar", files),
-            part(stem, folders),
-            part(f"{stem}.parquet", files),
-            f"{stem}_stats.json" in files,
-        )
-        for stem in sorted(stems, key=lambda stem: (int(stem), stem))
-    ]
+    shards = []
+    for stem in sorted(stems, key=lambda stem: (int(stem), stem)):
+        parts = part(f"{stem}.tar"), part(stem, folders), part(f"{stem}.parquet")
+        shards.append(DownloadedShard(stem, *parts, f"{stem}_stats.json" in files))
     return Download(survey, shards, others)
 
 
@@ -200,28 +186,24 @@ def _is_begun(table: Path) -> bool:
 def _key(row: _Row | Reject, width: int) -> str:
     """Return the key of a row as members are named; a rewritten table may hold it as a number."""
     key = None if isinstance(row, Reject) else row.get("key")
-    return str(key).zfill(width) if isinstance(key, int) else "" if key is None else str(key)
+    if isinstance(key, int):
+        return str(key).zfill(width)
+    return "" if key is None else str(key)
 
 
 def _failed(source: str, row: _Row, home: str) -> Reject:
     status = row.get("status")
-    if status == "success":
-        reason = f"img2dataset: status is success, but {home} does not hold it"
-        return Reject(source, reason, "MissingMember")
     message = " ".join(str(row.get("error_message") or "").split())
     reason = f"img2dataset: {status or 'no status'}" + (f": {message}" if message else "")
-    return Reject(
-        source, reason, "DecodeError" if status == "failed_to_resize" else "MissingMember"
-    )
-
-
-# --- what was downloaded ----------------------------------------------------------------------
+    if status == "success":
+        reason = f"img2dataset: status is success, but {home} does not hold it"
+    error = "DecodeError" if status == "failed_to_resize" else "MissingMember"
+    return Reject(source, reason, error)
 
 
 def _read_tar(
     path: Path, interrupted: bool, options: ReadOptions
 ) -> tuple[list[_Downloaded], list[Reject]]:
-    """Return the samples of a tar, and what fits in none."""
     members: list[TarMember] = []
     with TarScanner(path) as tar:
         cut = interrupted and tar.read(max(tar.bytes - _TAR_END, 0), _TAR_END) != bytes(_TAR_END)
@@ -247,7 +229,6 @@ def _read_tar(
 def _read_folder(
     survey: Survey, folder: Path, interrupted: bool, options: ReadOptions
 ) -> tuple[list[_Downloaded], list[Reject]]:
-    """Return the samples of a folder, in order of name, and the files that fit in none."""
     samples: dict[str, _Members] = {}
     rejects = []
     ignore = parse_ignore(options.ignore)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
@@ -18,7 +17,7 @@ from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.conversations import unpack_document
 from datapipe.pack.records.images.fields import named_blob
 from datapipe.pack.records.images.roots import Images, find_images
-from datapipe.pack.records.reader import Record, each_record
+from datapipe.pack.records.reader import Record, Samples, each_record
 from datapipe.pack.records.streams.containers import first_records
 from datapipe.pack.records.streams.record_files import (
     RecordFiles,
@@ -67,13 +66,14 @@ class Mmc4Reader:
 
     def read(self, source: Documents, options: ReadOptions) -> Iterator[RawSample | Reject]:
         missing = 0
-        make = partial(_sample, source.images, options)
-        for found in each_record(source.records, make):
-            if isinstance(found, Reject):
-                yield found
-            else:
-                missing += found[1]
-                yield found[0]
+
+        def samples(source_of_record: str, record: Record) -> Samples:
+            nonlocal missing
+            sample, left_out = _sample(source.images, options, source_of_record, record)
+            missing += left_out
+            return (sample,)
+
+        yield from each_record(source.records, samples)
         if missing:
             options.notes.decide(
                 f"{missing:,} images that were not downloaded are left out of documents that "
@@ -81,22 +81,17 @@ class Mmc4Reader:
             )
 
 
-def fits(record: Any) -> bool:
+def fits(record: Record) -> bool:
     """Return whether a record has sentences, and images matched to them."""
-    if not isinstance(record, Mapping) or not isinstance(record.get("text_list"), list):
-        return False
-    images = record.get("image_info")
-    return isinstance(images, list) and all(isinstance(image, Mapping) for image in images)
+    sentences, images = record.get("text_list"), record.get("image_info")
+    are_lists = isinstance(sentences, list) and isinstance(images, list)
+    return are_lists and all(isinstance(image, Mapping) for image in images or ())
 
 
 def document(record: Record, there: set[str]) -> Record:
     """Return the record with `texts` and `images` in turn, as OBELICS has them.
 
-    `record` has `text_list` and `image_info`; all but the first stays in it. `there` are names of
-    the images that are there.
-
-    Raises:
-        SampleError: it is no such document, or none of its images is there.
+    `there` are names of the images that are there. SampleError if none is, or on no such document.
     """
     if not fits(record):
         raise MissingMember(f"record has no {_WHAT} as lists")
@@ -138,7 +133,6 @@ def _find_images(path: Path, raw: Path, options: ReadOptions) -> Images:
 
 
 def _names(record: Record) -> list[str]:
-    """Return the names of a document's images."""
     info = record.get("image_info")
     images = [i for i in info if isinstance(i, Mapping)] if isinstance(info, list) else []
     return [name for i in images if isinstance(name := i.get("image_name"), str) and name]
@@ -154,7 +148,7 @@ def _sample(
         RawImage(named_blob(name, images, source), str(number or ""))
         for number, name in enumerate(found)
     )
-    kept, others = plain(rest, ())
+    kept, others = plain(rest, drop_images=False)
     sample = RawSample(source, blobs, record=kept, others=others, key=key_of_record(rest, options))
     return sample, len(names) - len(found)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +21,7 @@ from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
-from datapipe.pack.readers.conversations import is_chat
-from datapipe.pack.readers.preference import is_preference
+from datapipe.pack.readers.conversations import is_chat, is_preference
 from datapipe.pack.records.captions import parse_captions, with_captions
 from datapipe.pack.records.fields.class_names import class_names, with_class_names
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
@@ -33,7 +31,7 @@ from datapipe.pack.records.fields.refusals import listed
 from datapipe.pack.records.images.fields import elsewhere, raw_images
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
-from datapipe.pack.records.reader import Record, each_record
+from datapipe.pack.records.reader import Record, Samples, each_record
 from datapipe.pack.records.streams.containers import first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import first_row, open_parquet
 from datapipe.pack.records.streams.record_files import (
@@ -57,9 +55,6 @@ def sample_columns(records: RecordFiles) -> dict[str, list[Any]]:
 
     Columns of Parquet that are null everywhere have a value that tells their type; those with
     images or bytes are read of one row alone, as they may be large.
-
-    Raises:
-        PackError: a file cannot be read.
     """
     columns: dict[str, list[Any]] = {}
     for number, path in enumerate(records.files):
@@ -129,9 +124,13 @@ class TableReader:
         # hold nothing but text.
         fits = _fits(options, text_is_enough=survey.is_file)
         named = (options.map, options.image_column, options.text_column)
-        if all(option is None for option in named):  # else a pair is columns that were named
-            fits = _but_pairs(fits)
-        return bool(find_records(survey, options, fits)) or is_unreadable(survey, options)
+        # Else a pair is columns that were named.
+        may_be_pairs = any(option is not None for option in named)
+
+        def is_meant(record: Mapping[str, Any]) -> bool:
+            return fits(record) and (may_be_pairs or not is_preference(record))
+
+        return bool(find_records(survey, options, is_meant)) or is_unreadable(survey, options)
 
     def open(self, survey: Survey, options: ReadOptions) -> ImageTable:
         records = _open(survey, options)
@@ -145,12 +144,12 @@ class TableReader:
         captions = parse_captions(options.captions)
         for part in source.records.parts():
             images = _images(part, source.fields, options)
-            make = partial(_sample, source.fields, images, options)
-            for found in each_record(part, make):
-                if isinstance(found, Reject):
-                    yield found
-                else:
-                    yield from with_captions(*found, captions, options.notes)
+
+            def samples(name: str, record: Record, images: Images = images) -> Samples:
+                sample, texts = _sample(source.fields, images, options, name, record)
+                return with_captions(sample, texts, captions, options.notes)
+
+            yield from each_record(part, samples)
 
 
 def _open(survey: Survey, options: ReadOptions) -> RecordFiles:
@@ -185,10 +184,6 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
         return is_table(record, text_is_enough=text_is_enough or options.image_column == "")
 
     return fits
-
-
-def _but_pairs(fits: Fits) -> Fits:
-    return lambda record: fits(record) and not is_preference(record)
 
 
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
@@ -266,7 +261,7 @@ def _sample(
     else:
         note_unused(record, mapped.images, source, options.notes, fields.with_image, read=read)
     images = raw_images(mapped.images, files, source)
-    kept, others = plain(mapped.record, ())
+    kept, others = plain(mapped.record, drop_images=False)
     # Packing checks the record next, and media given as bytes have left it then.
     if mapped.turns and others:
         conversation(mapped.record, images=len(images))

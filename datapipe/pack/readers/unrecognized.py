@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,15 +16,14 @@ from datapipe.index.ignore import ignored_by
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.media import is_text
 from datapipe.pack.input.file_kinds import is_paper, medium_of
-from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.listing import kind_of_name, split_extension
+from datapipe.pack.input.listing import kind_of_name, split_extension, start_of
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.fields.refusals import longest, prose
 from datapipe.pack.records.images.templates import named_by
 from datapipe.pack.records.locate import levels, name_below
 from datapipe.pack.records.streams.containers import first_records, kind_of, not_utf8
-from datapipe.pack.records.streams.json_stream import NotRecordsError, is_columnar
+from datapipe.pack.records.streams.json_stream import NotRecordsError, is_columnar, small_object
 from datapipe.pack.teaching import fields_with_text, show
 from datapipe.text.conversation import has_words
 
@@ -33,10 +31,10 @@ _IMAGE_NAME = re.compile(rb"[^\s\"'/]\.(jpe?g|png|webp|gif|bmp|tiff?)\b", re.IGN
 _ONE_OBJECT = "it is one JSON object; write it as an array of records, or as JSONL"
 # A path and nothing else; names with blanks are taken for sentences.
 _ONLY_NAME = re.compile(rb"\S+\.(jpe?g|png|webp|gif|bmp|tiff?)|", re.IGNORECASE)
-_START = 1 << 16
+START_OF_TEXT = 1 << 16
+"""Bytes of a text that tell what it holds."""
 _LINES = 200
 _ARRAY_OF_OBJECTS = re.compile(rb":\s*\[\s*\{")
-_WRAPPED = 64 << 20  # bytes of one JSON object that is read to tell what it holds
 _INPUTS = 5000  # of a folder, among which samples with text are looked for
 _READ = 20  # of these are read
 _FILES = 200_000
@@ -52,24 +50,19 @@ def refuse_textless(
 ) -> None:
     """Refuse a folder of images none of which has a text, though texts are there.
 
-    Nothing is refused where one of the first samples has a text: then sidecars are what is meant.
-    `samples` are what the reader of folders makes of it; only the first are read.
+    Nothing is refused where one of the first `samples` has a text: then sidecars are what is meant.
     """
     raw = survey.raw
     unread: dict[str, Any] = {}
-    read = 0
-    for sample in islice(samples, _INPUTS):
-        if isinstance(sample, Reject) or (sample.caption is None and sample.record is None):
-            continue
-        read += 1
+    first = (sample for sample in islice(samples, _INPUTS) if isinstance(sample, RawSample))
+    texted = (sample for sample in first if (sample.caption, sample.record) != (None, None))
+    for sample in islice(texted, _READ):
         try:
             if any(has_words(text) for _, text, _ in show(sample).turns):
                 return
             unread |= fields_with_text(sample)
         except SampleError:
             return  # there is a text, and packing says what is wrong with it
-        if read >= _READ:
-            break
     alone = "pack the images alone with --format folder"
     mapped = ""
     if unread:
@@ -102,8 +95,8 @@ def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
     stems: set[str] = set()
     files: dict[tuple[str, str], list[Path]] = defaultdict(list)
     tables: list[Path] = []
-    images = seen = 0
-    for listing in survey.walk():
+    images = 0
+    for listing in survey.walk(most=_FILES):
         for name in listing.files:
             there = f"{listing.folder}/{name}"
             stem, ext = split_extension(name)
@@ -116,9 +109,6 @@ def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
                 tables.append(Path(there))
             elif not is_paper(name) and (kind_of_name(name) or not medium_of(name)):
                 files[listing.folder, ext].append(Path(there))
-        seen += len(listing.files)
-        if seen >= _FILES:
-            break
     if ignore and not images:
         return []
     # JSON of an image's stem was read as its sidecar, and texts too unless they are elsewhere.
@@ -131,7 +121,7 @@ def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
     for paths in alike[:_PROBES]:
         texts = []
         for path in paths[:_OF_A_KIND]:
-            start, kind = start_of(path, _START), kind_of(path)
+            start, kind = start_of(path, START_OF_TEXT), kind_of(path)
             # Records in another encoding are to be named too.
             if not start.strip() or not (kind or (is_text(start) and not are_names_alone(start))):
                 continue
@@ -159,36 +149,29 @@ def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
 
 def _has_words(start: bytes, stems: set[str]) -> bool:
     """Return whether a text says something: more than numbers, and than which images there are."""
-    for line in start.decode(errors="replace").splitlines()[:_LINES]:
-        words = [word for word in line.split() if any(map(str.isalpha, word))]
-        if any(word.rpartition("/")[2] not in stems for word in words):
-            return True
-    return False
+    lines = start.decode(errors="replace").splitlines()[:_LINES]
+    words = (word for line in lines for word in line.split())
+    return any(any(map(str.isalpha, w)) and w.rpartition("/")[2] not in stems for w in words)
 
 
 def _count_lines(path: Path) -> float:
     """Estimate how many lines a text has, by its start; of JSON, how many objects are in it."""
-    start = start_of(path, _START)
+    start = start_of(path, START_OF_TEXT)
     lines = sum(1 for line in start.splitlines() if line.strip())
     if kind_of(path) == "json":
         lines = max(start.count(b"{") - 1, 1)
     return lines * path.stat().st_size / max(len(start), 1)
 
 
-def only_names_images(path: Path) -> bool:
-    """Return whether a text lists files of images and says nothing of them, as split lists do."""
-    return are_names_alone(start_of(path, _START))
-
-
 def are_names_alone(start: bytes) -> bool:
-    """Return whether the start of a text is nothing but names of images, one a line."""
+    """Return whether a text is nothing but names of images, as split lists are; by its start."""
     lines = start.splitlines()[:_LINES]
     return any(lines) and all(_ONLY_NAME.fullmatch(line.strip()) for line in lines)
 
 
 def seems_records(path: Path) -> bool:
     """Return whether a JSON file is no sidecar but holds records: an array, lines or COCO."""
-    start = start_of(path, _START).lstrip(b"\xef\xbb\xbf \t\r\n")
+    start = start_of(path, START_OF_TEXT).lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith(b"["):
         return re.match(rb"\[\s*\{", start) is not None
     return b'"annotations"' in start or b'"images"' in start or b"}\n{" in start
@@ -196,49 +179,45 @@ def seems_records(path: Path) -> bool:
 
 def advice(survey: Survey, options: ReadOptions) -> str:
     """Return what to do with files of records that fit no format; may be empty."""
-    lines = []
+    said = ""
     try:
         files = [path for level in levels(survey, options.include, 20_000) for path in level]
         if not files and survey.is_file:
             files = [survey.raw]
         for path in files[:5]:
-            said = describe(path, survey)
+            description = describe(path, survey)
             # Beside data, objects are settings and statistics.
-            if said != _ONE_OBJECT or survey.is_file:
-                lines.append(f"\n{name_below(survey.raw, path)}: {said}")
+            if description != _ONE_OBJECT or survey.is_file:
+                said += f"\n{name_below(survey.raw, path)}: {description}"
     except OSError:
         return ""
-    return "".join(lines)
+    return said
 
 
 def describe(path: Path, survey: Survey) -> str:
     """Return what a file of a survey holds, and how it could be read instead."""
-    raw = survey.raw
     if not kind_of(path):
         return _describe_text(path, survey)
     try:
         records = list(islice(first_records(path), _READ))
-        fault = "" if records else not_utf8(path)
+        fault = "" if records else not_utf8(path) or "it has no record that can be read"
     except NotRecordsError:
         return _ONE_OBJECT + _wrapped(path)
     except PackError as error:
         return str(error)
-    if not records:
-        return fault or "it has no record that can be read"
+    if fault:
+        return fault
     record = records[0]
     if len(records) == 1 and kind_of(path) == "json" and _is_nested(record):
         return _ONE_OBJECT + _wrapped(path)
     columns = f"records with {', '.join(map(repr, list(record)[:_COLUMNS]))}; "
     if any(isinstance(value, str) and "://" in value[:8] for value in record.values()):
-        return (
-            f"{columns}images that are URLs have to be downloaded first, for "
-            "example with img2dataset"
-        )
+        return f"{columns}download images that are URLs first, for example with img2dataset"
     values = {name: [r[name] for r in records if r.get(name) is not None] for name in record}
-    if survey.is_folder and (template := named_by(raw, values)):
+    if survey.is_folder and (template := named_by(survey.raw, values)):
         texts = prose(values)
         return (
-            f"{columns}give --include {shlex.quote(path.relative_to(raw).as_posix())} "
+            f"{columns}give --include {shlex.quote(path.relative_to(survey.raw).as_posix())} "
             f"--format table --image-column {shlex.quote(template)} "
             f"--text-column {shlex.quote(longest(texts, values)) if texts else 'COLUMN'}"
         )
@@ -247,8 +226,7 @@ def describe(path: Path, survey: Survey) -> str:
 
 def _describe_text(path: Path, survey: Survey) -> str:
     def names_it(name: str) -> bool:
-        stem, ext = split_extension(name)
-        return stem == path.stem and is_image_extension(ext)
+        return split_extension(name)[0] == path.stem
 
     if any(map(names_it, survey.listing(os.fspath(path.parent)).images)):
         return "it is beside an image of its name; call it .txt, and it is this image's text"
@@ -265,15 +243,9 @@ def _describe_text(path: Path, survey: Survey) -> str:
 
 def _wrapped(path: Path) -> str:
     """Return how to take the records out of one JSON object; "" if it holds none."""
-    if path.suffix.lower() != ".json" or path.stat().st_size > _WRAPPED:
-        return ""
-    try:
-        held = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError):
-        return ""
-    if not isinstance(held, dict):
-        return ""
-    inner = {name: len(value) for name, value in held.items() if _is_records(value)}
+    held = small_object(path) if path.suffix.lower() == ".json" else {}
+    lists = {name: value for name, value in held.items() if isinstance(value, list) and value}
+    inner = {name: len(value) for name, value in lists.items() if _are_objects(value)}
     name = max(inner, key=lambda key: inner[key], default="")
     target = path.with_suffix(".jsonl")
     if inner.get(name, 0) > 1:
@@ -286,7 +258,7 @@ def _wrapped(path: Path) -> str:
             "(lambda d: [dict(zip(d, r)) for r in zip(*(v if isinstance(v, list) else v.values() "
             "for v in d.values()))])(json.load(open(sys.argv[1])))"
         )
-    elif len(held) > 1 and _is_records(list(held.values())):
+    elif len(held) > 1 and _are_objects(held.values()):
         said = f"it holds {len(held):,} records by their keys"
         rows = '[{"key": k, **v} for k, v in json.load(open(sys.argv[1])).items()]'
     else:
@@ -296,8 +268,8 @@ def _wrapped(path: Path) -> str:
     return f" ({said}), such as `{command} > {shlex.quote(str(target))}`"
 
 
-def _is_records(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
+def _are_objects(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, dict) for value in values)
 
 
 def _is_nested(record: Mapping[str, Any]) -> bool:

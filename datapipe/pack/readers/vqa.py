@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +39,16 @@ class Questions(NamedTuple):
     annotations: Path | None
     images: Images
 
+    def source(self, number: int, name: str = "") -> str:
+        path = printable(self.file.path.name)
+        if name:
+            return f"{path}#{printable(name)}"
+        return f"{path}: {self.file.array or 'members'}[{number}]"
+
+    def annotation(self, number: int) -> str:
+        assert self.annotations is not None
+        return f"{printable(self.annotations.name)}: annotations[{number}]"
+
 
 class VqaReader:
     """Reader whose samples are images with all their questions, as turns in the file's order.
@@ -64,34 +73,32 @@ class VqaReader:
         return None
 
     def read(self, source: Questions, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        file, annotations, images = source
+        file, annotations, _ = source
         options.notes.decide("all questions about an image are one sample, a turn each")
         with disk_join(options.scratch, "question", "answer") as (questions, answers):
-            entries = ((number, value, name) for number, name, value in file.questions())
-            questions.load(parsed_entries(entries, _question))
+            questions.load(parsed_entries(file.questions(), _question))
             if annotations is not None:
                 options.notes.use(annotations)
                 options.notes.decide(f"answers are read from {printable(annotations.name)}")
                 arrays = read_member_arrays(annotations, {"annotations"})
                 answers.load(parsed_entries(((n, value) for _, n, value in arrays), _answer))
-            join = _Join(file=file, annotations=annotations, questions=questions, answers=answers)
             for image in questions.ids():
                 turns = []
-                for turn in join.turns(image):
+                for turn in _turns(source, questions, answers, image):
                     if isinstance(turn, Reject):
                         yield turn
                     else:
                         turns.append(turn)
                 if turns:
                     label = f"{printable(file.path.name)}#{image}"
-                    yield _sample(label, turns, image, images, options)
-            yield from questions.rejects(join.source)
-            yield from answers.rejects(join.annotation, "questions")
+                    yield _sample(label, turns, image, source.images, options)
+            yield from questions.rejects(source.source)
+            yield from answers.rejects(source.annotation, "questions")
 
 
 def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
     found: dict[str, None] = {}
-    for _, _, value in islice(file.questions(), _FIRST):
+    for _, value, _ in islice(file.questions(), _FIRST):
         if isinstance(value, dict) and (field := image_field(value)):
             found[str(value[field])] = None
     # Not the first alone, as images may be in several folders in turn.
@@ -101,27 +108,20 @@ def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
 
 def _spellings(file: QuestionFile, names: list[str]) -> tuple[Spelling, ...]:
     """Return how files of these ids or names may be called: as COCO calls them, or as they are."""
+
+    def numbered(prefix: str, suffix: str) -> Spelling:
+        return lambda name: f"{prefix}{name:0>12}{suffix}" if name.isdecimal() else ""
+
     if all(map(names_image, names)):
         return spellings_of_names(names)
     subtypes = [file.subtype] if file.subtype else ["train2014", "val2014"]
-    coco = [_numbered(f"COCO_{subtype}_", ".jpg") for subtype in subtypes]
+    coco = [numbered(f"COCO_{subtype}_", ".jpg") for subtype in subtypes]
     if file.data_type and file.subtype:
-        coco.append(_numbered(f"{file.data_type}_{file.subtype}_", ".png"))
-    return (*coco, _numbered("", ".jpg"), *spellings_of_names(names))
-
-
-def _numbered(prefix: str, suffix: str) -> Spelling:
-    def spell(name: str) -> str:
-        return f"{prefix}{name:0>12}{suffix}" if name.isdecimal() else ""
-
-    return spell
-
-
-# --- questions and answers ----------------------------------------------------------------------
+        coco.append(numbered(f"{file.data_type}_{file.subtype}_", ".png"))
+    return (*coco, numbered("", ".jpg"), *spellings_of_names(names))
 
 
 def _question(value: dict[str, Any], name: str) -> tuple[str, Any]:
-    """Return the image of a question, and the question."""
     text, field = value.get("question"), image_field(value)
     image = identity(value[field]) if field else None
     if not isinstance(text, str) or not text.strip():
@@ -161,68 +161,36 @@ def _chosen(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-# --- samples ------------------------------------------------------------------------------------
-
-
-class _Answered(NamedTuple):
-    """Question with its answer, the field of its image, and the other fields of both."""
-
-    question: str
-    answer: str
-    image: dict[str, Any]
-    rest: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Join:
-    """Questions by image, and answers by question."""
-
-    file: QuestionFile  # the file of the questions
-    annotations: Path | None  # the file of the answers, if it is another
-    questions: Entries
-    answers: Entries
-
-    def turns(self, image: str) -> Iterator[_Answered | Reject]:
-        """Yield the questions about an image in order, those without an answer as rejects."""
-        for number, body in self.questions.of(image):
-            source, id = self.source(number, body["name"]), body["id"]
-            if id is not None and not self.answers.claim(id):
-                reason = f"a question before it has the same id {id}"
-                yield Reject(source, reason, "DecodeError")
-                continue
-            found = self.answers.of(id) if id is not None else []
-            answer, rest = found[0][1] if found else (None, {})
-            for other, _ in found[1:]:
-                reason = f"an annotation before it answers the same question {id}"
-                yield Reject(self.annotation(other), reason, "DecodeError")
-            answer = answer if body["answer"] is None else body["answer"]
-            if answer is None:
-                yield Reject(source, "question has no answer", "MissingMember")
-            else:
-                yield _Answered(body["question"], answer, body["image"], body["rest"] | rest)
-
-    def source(self, number: int, name: str = "") -> str:
-        path = printable(self.file.path.name)
-        if name:
-            return f"{path}#{printable(name)}"
-        return f"{path}: {self.file.array or 'members'}[{number}]"
-
-    def annotation(self, number: int) -> str:
-        assert self.annotations is not None
-        return f"{printable(self.annotations.name)}: annotations[{number}]"
+def _turns(
+    files: Questions, questions: Entries, answers: Entries, image: str
+) -> Iterator[dict[str, Any] | Reject]:
+    """Yield the questions about an image in order, those without an answer as rejects."""
+    for number, body in questions.of(image):
+        source, id = files.source(number, body["name"]), body["id"]
+        if id is not None and not answers.claim(id):
+            reason = f"a question before it has the same id {id}"
+            yield Reject(source, reason, "DecodeError")
+            continue
+        found = answers.of(id) if id is not None else []
+        answer, rest = found[0][1] if found else (None, {})
+        for other, _ in found[1:]:
+            reason = f"an annotation before it answers the same question {id}"
+            yield Reject(files.annotation(other), reason, "DecodeError")
+        answer = answer if body["answer"] is None else body["answer"]
+        if answer is None:
+            yield Reject(source, "question has no answer", "MissingMember")
+        else:
+            yield {**body, "answer": answer, "rest": body["rest"] | rest}
 
 
 def _sample(
-    source: str, turns: Sequence[_Answered], image: str, images: Images, options: ReadOptions
+    source: str, turns: Sequence[dict[str, Any]], image: str, images: Images, options: ReadOptions
 ) -> RawSample | Reject:
-    messages = [
-        {"role": role, "content": text}
-        for turn in turns
-        for role, text in (("user", turn.question), ("assistant", turn.answer))
-    ]
+    roles = (("user", "question"), ("assistant", "answer"))
+    messages = [{"role": role, "content": turn[name]} for turn in turns for role, name in roles]
     try:
-        whole = {"messages": messages, "questions": [turn.rest for turn in turns]}
-        record, _ = plain(turns[0].image | whole)
+        whole = {"messages": messages, "questions": [turn["rest"] for turn in turns]}
+        record, _ = plain(turns[0]["image"] | whole)
         key = key_of_record(record, options)
         blob = named_blob(image, images, source)
     except SampleError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from heapq import nlargest
 from pathlib import Path
 from shlex import quote
@@ -18,12 +17,7 @@ from datapipe.index.tar.listing import Tars, tars_at
 from datapipe.pack.input.archives import unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper
 from datapipe.pack.input.listing import kind_of_name
-from datapipe.pack.input.members import (
-    member_rejects,
-    read_members,
-    sample_of_members,
-    tar_members,
-)
+from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.img2dataset import is_img2dataset
@@ -110,17 +104,12 @@ def _parallel_to(alone: Sequence[Group], texts: Iterable[Group]) -> str:
 
 
 def _kind(member: TarMember) -> str:
-    return _kind_of(member.name.rpartition(".")[2].lower())
-
-
-@cache
-def _kind_of(ext: str) -> str:
+    ext = member.name.rpartition(".")[2].lower()
     if is_image_extension(ext):
         return "image"
     # Parquet compresses the names in it.
-    if ext in TEXT_EXTENSIONS or kind_of_name(f"x.{ext}") not in ("", "parquet"):
-        return "text"
-    return ""
+    is_text = ext in TEXT_EXTENSIONS or kind_of_name(f"x.{ext}") not in ("", "parquet")
+    return "text" if is_text else ""
 
 
 def tars_in(survey: Survey) -> list[Path]:

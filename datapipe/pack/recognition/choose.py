@@ -49,8 +49,7 @@ def choose_reading(
 ) -> RawReading:
     """Return the reading of the format called `name`, or of the one that recognises a survey.
 
-    Raises:
-        PackError: nothing is there, or no format or more than one fits.
+    PackError if nothing is there, or no format or more than one fits.
     """
     raw, options = survey.raw, options or ReadOptions()
     readers = all_readers()
@@ -80,7 +79,6 @@ def choose_reading(
 def _recognised(
     survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
 ) -> RawReading:
-    """Return the reading that is plainly meant of those that fit a survey."""
     asked = list(readers.values())
     if options.map is not None:  # of a reader of files, the images are not fields of a record
         fields = parse_map(options.map)
@@ -94,7 +92,8 @@ def _recognised(
     ]
     folder = next((reading for reading in readings if reading.reader.fallback), None)
     others = [reading for reading in readings if not reading.reader.fallback]
-    if folder is not None and _are_unpacked(survey):
+    tars = tars_in(survey)
+    if folder is not None and 0 < len(tars) <= _TARS and all(map(lies_beside, tars)):
         others = [reading for reading in others if reading.reader.name != "webdataset"]
     if others and (meant := _meant(others, folder)) is not folder:
         return meant
@@ -127,22 +126,15 @@ def _below(survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
     said = ""
     for folder in survey.top.folders[:_FOLDERS]:
         inner = Survey(survey.raw / folder)
-        names = [name for name, reader in readers.items() if reader.recognises(inner, options)]
-        if names:
+        if names := [name for name, r in readers.items() if r.recognises(inner, options)]:
             said += f"\n{inner.raw} looks like {' or '.join(names)}: give that folder"
     return said
 
 
-# --- readings compared ----------------------------------------------------------------------------
-
-
 def _meant(readings: Sequence[RawReading], folder: RawReading | None) -> RawReading:
-    """Return the reading that is plainly meant.
+    """Return the one meant of `readings` that fit, or `folder`, that of loose images.
 
-    `readings` are those that fit, without that of loose images, `folder`.
-
-    Raises:
-        PackError: several could be meant; it lists them with counts.
+    PackError if several could be meant; it lists them with counts.
     """
     first, survey = readings[0], readings[0].survey
     only = len(readings) == 1
@@ -174,12 +166,6 @@ def _meant(readings: Sequence[RawReading], folder: RawReading | None) -> RawRead
     raise PackError(_ambiguous(survey, counted))
 
 
-def _are_unpacked(survey: Survey) -> bool:
-    """Return whether all tars of a folder are unpacked beside themselves."""
-    tars = tars_in(survey)
-    return 0 < len(tars) <= _TARS and all(map(lies_beside, tars))
-
-
 def _are_sidecars(survey: Survey, loose: LooseImages) -> bool:
     """Return whether the nearest files of records have the names of images, one file an image."""
     files = next(filter(None, levels(survey, None, _QUICK)), [])
@@ -190,10 +176,7 @@ def _are_sidecars(survey: Survey, loose: LooseImages) -> bool:
 
 
 def _named_by_options(reading: RawReading, folder: RawReading) -> bool:
-    """Return whether an option was given that means something to a format and not to `folder`.
-
-    A pattern that takes files of records names these.
-    """
+    """Return whether an option was given that means something to a format and not to `folder`."""
     given = {name for name in _OPTIONS_OF_RECORDS if getattr(reading.options, name) is not None}
     return bool(given & (reading.reader.takes - (folder.reader.takes - {"include"})))
 
@@ -216,8 +199,7 @@ def _conversations(
 ) -> RawReading | None:
     """Return the reading as conversations if a table beside them is about the same images.
 
-    Examples are LLaVA's datasets: `chat.json` and `metadata.json`, whose texts are captions, or
-    `blip_laion_cc_sbu_558k.json` and `..._meta.json`, whose texts have no known name.
+    An example is `blip_laion_cc_sbu_558k.json` of LLaVA, and its `..._meta.json`.
     """
     tables = [counts for reading, counts in counted if reading.reader.name == "table"]
     others = [pair for pair in counted if pair[0].reader.name in _CONVERSATIONS]

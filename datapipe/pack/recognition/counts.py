@@ -16,7 +16,7 @@ from datapipe.index.tar.grouping import group_members
 from datapipe.index.tar.headers import TarScanner
 from datapipe.pack.input.loose_images import LooseImages
 from datapipe.pack.input.raw_sample import Blob, Input, Reject, inline_bytes, printable
-from datapipe.pack.input.real_paths import RealPaths
+from datapipe.pack.input.real_paths import real_paths
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers import RawReading
@@ -37,7 +37,7 @@ class Counts:
     holds: str  # what it would take, with counts
     images: int = 0  # how many images that are here it would pack; 0 if none
     paths: tuple[str, ...] = ()  # files that it takes, where they are few; relative to the folder
-    # Images that the records looked at name and that are here, as `RealPaths` spells them
+    # Images that the records looked at name and that are here, as `real_paths` spells them
     named: frozenset[str] = frozenset()
     exact: bool = False  # whether all records were looked at
     is_broken: bool = False  # whether it cannot be read as it stands
@@ -82,7 +82,7 @@ def _of_records(reading: RawReading, loose: LooseImages) -> Counts:
     total = reading.estimate() or 0
     seen = held = missing = size = stats = 0
     named: set[str] = set()
-    spell = RealPaths()
+    spell = real_paths()
     faults: Counter[str] = Counter()
     sources: dict[str, None] = {}
     with closing(cast(Generator[Input], reading.inputs(Notes()))) as samples:
@@ -118,9 +118,8 @@ def _of_records(reading: RawReading, loose: LooseImages) -> Counts:
     for paths, where in ((len(named), "here"), (missing, "missing")):
         if paths:
             number = round(paths * scale)
-            words.append(
-                f"{_count(number, 'named image')} {'is' if number == 1 else 'are'} {where}"
-            )
+            verb = "is" if number == 1 else "are"
+            words.append(f"{_count(number, 'named image')} {verb} {where}")
     if faults.total() < seen and not (held or named or missing):
         words.append("no images")
     if faults:
@@ -138,10 +137,7 @@ def _of_records(reading: RawReading, loose: LooseImages) -> Counts:
 
 
 def _fault(sample: Input) -> str:
-    """Return why an input is rejected, or why packing would; "" if it would not.
-
-    Packing looks at the texts of samples with images too, which are counted by their images here.
-    """
+    """Return why an input is rejected, or why packing would, of those without images; else ""."""
     if isinstance(sample, Reject):
         return sample.reason
     if sample.images:
@@ -154,7 +150,6 @@ def _fault(sample: Input) -> str:
 
 
 def _rejects(faults: Counter[str], seen: int, scale: float) -> str:
-    """Return how many records would be rejected, and why."""
     count = faults.total()
     ((reason, most),) = faults.most_common(1)
     said = f"{round(count * scale):,} of them rejected"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.listing import kind_of_name
 from datapipe.pack.input.raw_sample import Blob, Input, RawSample, printable
-from datapipe.pack.input.real_paths import RealPaths
+from datapipe.pack.input.real_paths import real_paths
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.text.sample_text import TEXT_EXTENSIONS
@@ -30,8 +31,15 @@ def with_leftovers(
 
     Memory and time are bounded: of larger folders the first `MOST_FILES` files are compared.
     """
-    spell = RealPaths()
-    files, complete = _files(survey, spell, notes)
+    spell = real_paths()
+    files: dict[str, str] = {}  # paths below the folder
+    back: list[str] = []
+    paths = (path for listing in survey.walk(back) for path in listing.paths())
+    for path in islice(paths, MOST_FILES):
+        files[spell(path)] = survey.below(path)
+    complete = next(paths, None) is None
+    for path in sorted(back if complete else (), key=os.fsencode):
+        notes.leave_out(printable(survey.below(path)), "links to a folder above them, not followed")
     if not files:
         yield from inputs
         return
@@ -64,23 +72,6 @@ def with_leftovers(
             f"only the first {MOST_FILES:,} files of {printable(str(survey.raw))} were compared "
             f"with what is packed; {images:,} of them are images that are not"
         )
-
-
-def _files(survey: Survey, spell: RealPaths, notes: Notes) -> tuple[dict[str, str], bool]:
-    """Return the files of a survey with their paths below it, and whether these are all.
-
-    Links that lead out of the folder and back are noted, since they are not followed.
-    """
-    files: dict[str, str] = {}
-    back: list[str] = []
-    for listing in survey.walk(back):
-        for path in listing.paths():
-            if len(files) >= MOST_FILES:
-                return files, False
-            files[spell(path)] = survey.below(path)
-    for path in sorted(back, key=os.fsencode):
-        notes.leave_out(printable(survey.below(path)), "links to a folder above them, not followed")
-    return files, True
 
 
 def _reason(name: str, format: str) -> str:

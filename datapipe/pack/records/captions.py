@@ -119,14 +119,7 @@ class CaptionReader:
         """Return the one file that fits; PackError if none fits, or several do."""
         # Of files that fit without being meant, an error will say why.
         found = self.find(survey, options) or find_objects(survey, options, self.fits)
-        return self.only_one(survey.raw, found)
-
-    def only_one(self, raw: Path, found: list[Path]) -> Path:
-        """Return the only file that was found; raise if there is none, or another."""
-        if not found:
-            absent = f"no .json file here holds {self.what}; give the file itself"
-            raise PackError(f"{raw}: {self.absent or absent}")
-        return only_one(raw, found, self.what)
+        return only_one(survey.raw, found, self.what, self.absent)
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         return bool(self.find(survey, options))
@@ -162,9 +155,6 @@ class CaptionReader:
             yield from with_captions(sample, captions, mode, options.notes)
 
 
-# --- entries of JSON ------------------------------------------------------------------------------
-
-
 def first_entry(path: Path, *names: str, most: int = LOOK) -> tuple[str, dict[str, Any]]:
     """Return the first entry of some arrays, with its array; ("", {}) if it is no object."""
     with suppress(PackError), closing(read_member_arrays(path, names, most=most)) as entries:
@@ -189,10 +179,7 @@ def checked_object(value: Any) -> dict[str, Any]:
 def parsed_entries(
     entries: Iterable[tuple[Any, ...]], parse: Callable[..., tuple[str, Any]]
 ) -> Iterator[Entry]:
-    """Yield entries for a join, each of a number, a value, and what else `parse` is to be told.
-
-    `parse` gives the id and the body of an object, or raises a `SampleError`.
-    """
+    """Yield entries for a join of (number, value, *what else `parse` takes), or their faults."""
     for number, value, *more in entries:
         try:
             yield Entry(number, *parse(checked_object(value), *more))

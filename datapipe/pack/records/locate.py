@@ -7,6 +7,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -47,11 +48,7 @@ class RecordGroup:
 
 
 def levels(survey: Survey, include: str | None, most: int | None = None) -> Iterator[list[Path]]:
-    """Yield files that may hold records, by depth below the path; with `include` as one level.
-
-    Raises:
-        OSError: a folder cannot be read.
-    """
+    """Yield files that may hold records, by depth; those of `include` as one; may raise OSError."""
     raw = survey.raw
     if survey.is_file:
         if kind_of(raw) and (include is None or fnmatch.fnmatchcase(raw.name, include)):
@@ -98,17 +95,16 @@ def name_below(raw: Path, path: Path) -> str:
 def require_one(
     raw: Path, options: ReadOptions, groups: list[RecordGroup], others: list[str]
 ) -> None:
-    """Refuse files that are not plainly one dataset; of `options`, `include` is used.
+    """Refuse files that are not plainly one dataset.
 
     `groups` are files whose records fit, `others` descriptions of those that do not.
     """
-    if options.include is not None:
-        if others:
-            raise PackError(
-                f"--include {options.include!r} also takes files of another kind "
-                f"({'; '.join(others[:3])}); narrow it"
-            )
-    elif len(groups) > 1:
+    if options.include is not None and others:
+        raise PackError(
+            f"--include {options.include!r} also takes files of another kind "
+            f"({'; '.join(others[:3])}); narrow it"
+        )
+    if options.include is None and len(groups) > 1:
         parquet = any(group.is_parquet for group in groups)
         what = "several datasets, or splits of one" if parquet else "several annotation files"
         first = next((g for g in groups if "train" in g.pattern.lower()), groups[0])
@@ -121,14 +117,12 @@ def require_one(
             f"take several of one kind with a pattern such as {_common_pattern(raw, groups)!r}, "
             f"or choose one with --include {first.pattern!r}"
         )
-    if options.include is None:
-        for group in groups:
-            if group.total is not None and len(group.files) < group.total:
-                raise PackError(
-                    f"{raw}: of {group.pattern} only {len(group.files)} of {group.total} files are "
-                    "here; fetch the others, or take these with --include "
-                    f"{group.pattern!r}"
-                )
+    for group in groups if options.include is None else ():
+        if group.total is not None and len(group.files) < group.total:
+            raise PackError(
+                f"{raw}: of {group.pattern} only {len(group.files)} of {group.total} files are "
+                f"here; fetch the others, or take these with --include {group.pattern!r}"
+            )
     _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
 
 
@@ -140,7 +134,7 @@ def _common_pattern(raw: Path, groups: list[RecordGroup]) -> str:
 
 
 def _extent(group: RecordGroup) -> str:
-    files = "1 file" if len(group.files) == 1 else f"{len(group.files)} files"
+    files = f"{len(group.files)} file{'' if len(group.files) == 1 else 's'}"
     try:
         count = sum(map(estimate_file, group.files))
     except PackError as error:
@@ -205,22 +199,20 @@ LOOK = 1 << 20
 
 
 def find_objects(survey: Survey, options: ReadOptions, fits: Callable[[Path], bool]) -> list[Path]:
-    """Return the files nearest to the path that fit, in order; does not look everywhere, nor raise.
-
-    `fits` must look at the start of a file alone, and not raise.
-    """
-    try:
+    """Return the files nearest to the path whose start fits, in order; quick, never raises."""
+    with suppress(OSError):
         for level in levels(survey, options.include, _QUICK):
             files = [path for path in level if path.suffix.lower() == ".json"]
             if fitting := [path for path in files[:_PROBES] if survey.look(fits, path)]:
                 return fitting
-    except OSError:
-        pass
     return []
 
 
-def only_one(raw: Path, found: list[Path], what: str) -> Path:
-    """Return the only file that was found; raise if there are several."""
+def only_one(raw: Path, found: list[Path], what: str, absent: str = "") -> Path:
+    """Return the only file that was found; PackError (`absent`) if there is none, or several."""
+    if not found:
+        absent = absent or f"no .json file here holds {what}; give the file itself"
+        raise PackError(f"{raw}: {absent}")
     if len(found) > 1:
         names = ", ".join(name_below(raw, path) for path in found[:10])
         raise PackError(

@@ -57,24 +57,24 @@ class QuestionFile:
     data_type: str
     subtype: str
 
-    def questions(self) -> Iterator[tuple[int, str, Any]]:
-        """Yield number, name and value of the questions; the name is "" in an array."""
+    def questions(self) -> Iterator[tuple[int, Any, str]]:
+        """Yield number, value and name of the questions; the name is "" in an array."""
         for number, (name, value) in enumerate(_questions(self.path, self.array)):
-            yield number, name, value
+            yield number, value, name
 
 
 def image_field(question: Mapping[str, Any]) -> str:
     """Return the field that names the image of a question; "" if there is none."""
-    return next((field for field in IMAGES if _is_id(question.get(field))), "")
+    for field in IMAGES:
+        value = question.get(field)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return field
+    return ""
 
 
 def holds_questions(path: Path) -> bool:
     """Return whether a file holds questions about images, or answers to them; does not raise."""
-    return _asks(path) or holds_answers(path)
-
-
-def _asks(path: Path) -> bool:
-    return _sniff(path) is not None
+    return _sniff(path) is not None or holds_answers(path)
 
 
 def holds_answers(path: Path) -> bool:
@@ -86,28 +86,27 @@ def holds_answers(path: Path) -> bool:
 def open_questions(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
     """Return the file of questions, and that of their answers if it is another.
 
-    Raises:
-        PackError: there are none or several, or their answers are not there.
+    PackError if there are none or several, or their answers are not there.
     """
     raw = survey.raw
-    found = find_objects(survey, options, _asks)
+    found = find_objects(survey, options, lambda path: _sniff(path) is not None)
     if not found:
-        if answers := find_objects(survey, options, holds_answers):
+        if alone := find_objects(survey, options, holds_answers):
             raise PackError(
-                f"{answers[0]} holds answers; give the file of their questions, such as "
+                f"{alone[0]} holds answers; give the file of their questions, such as "
                 "v2_OpenEnded_mscoco_val2014_questions.json, or a folder with both"
             )
         raise PackError(f"{raw}: no .json file here holds questions about images; give the file")
     files = [file for path in found if (file := survey.look(_sniff, path))]
-    paired = [(f, None) if f.answered else (f, _answers(f, survey)) for f in files]
-    whole = [pair for pair in paired if pair[0].answered or pair[1]]
+    answers = {file: None if file.answered else _answers(file, survey) for file in files}
+    whole = {file.path: file for file in files if file.answered or answers[file]}
     if not whole:
         raise _unanswered(files[0])
     for file in files:
-        if file not in [pair[0] for pair in whole]:
+        if file.path not in whole:
             options.notes.decide(f"{file.path.name} is left out: there are no answers to it")
-    path = only_one(raw, [file.path for file, _ in whole], "questions")
-    return next(pair for pair in whole if pair[0].path == path)
+    file = whole[only_one(raw, list(whole), "questions")]
+    return file, answers[file]
 
 
 def _sniff(path: Path) -> QuestionFile | None:
@@ -155,10 +154,6 @@ def _is_question(entry: Any) -> bool:
     )
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool) and value != ""
-
-
 def _text_member(path: Path, name: str) -> str:
     """Return a text that stands near the start or the end of a file, outside of its arrays."""
     with path.open("rb") as file:
@@ -170,13 +165,9 @@ def _text_member(path: Path, name: str) -> str:
     return match[1].decode(errors="replace") if match else ""
 
 
-# --- where the answers are --------------------------------------------------------------------
-
-
 def _answers_name(path: Path) -> str:
     """Return how VQA calls the answers to a file of questions."""
-    name = re.sub(r"(OpenEnded|MultipleChoice)_", "", path.name)
-    return name.replace("questions", "annotations")
+    return re.sub(r"(OpenEnded|MultipleChoice)_", "", path.name).replace("questions", "annotations")
 
 
 def _answers(file: QuestionFile, survey: Survey) -> Path | None:
@@ -200,13 +191,11 @@ def _answers(file: QuestionFile, survey: Survey) -> Path | None:
 
 
 def _unanswered(file: QuestionFile) -> PackError:
+    remedy = ", as test splits do; give a split that has `answers`"
     if file.array == "questions":
-        return PackError(
-            f"{file.path} holds questions without answers, and the file of their answers is not "
-            f"beside it: put {_answers_name(file.path)} there or into a folder `annotations` "
-            "(test splits have none)"
+        remedy = (
+            ", and the file of their answers is not beside it: put "
+            f"{_answers_name(file.path)} there or into a folder `annotations` (test splits have "
+            "none)"
         )
-    return PackError(
-        f"{file.path} holds questions without answers, as test splits do; give a split that has "
-        "`answers`"
-    )
+    return PackError(f"{file.path} holds questions without answers{remedy}")

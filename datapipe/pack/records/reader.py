@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from datapipe.errors import SampleError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
@@ -17,6 +17,7 @@ from datapipe.pack.records.images.fields import raw_images, rejected
 from datapipe.pack.records.images.roots import Images
 from datapipe.pack.records.images.unused import map_of_turns, note_unused
 from datapipe.pack.records.streams.record_files import (
+    Fits,
     RecordFiles,
     find_records,
     key_of_record,
@@ -25,18 +26,17 @@ from datapipe.pack.records.streams.record_files import (
 )
 
 Record = Mapping[str, Any]
-T = TypeVar("T")
+Samples = Iterable[RawSample]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordReader:
     """A `Reader` of files of records, whatever the files are."""
 
-    # `name`, `summary`: see `Reader`
     name: str
     summary: str
     what: str  # the records it reads, for messages
-    fits: Callable[[Any], bool]  # whether a record is one of them; must not raise
+    fits: Fits  # whether a record is one of them; must not raise
     # A record's images, in order, and the record without their bytes. Raises `SampleError` where it
     # makes no sense.
     unpack: Callable[[Record], tuple[list[Any], Record]]
@@ -55,30 +55,29 @@ class RecordReader:
     def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawSample | Reject]:
         for part in source.parts():
 
-            def sample(source: str, record: Record, files: Images = part.images) -> RawSample:
+            def samples(source: str, record: Record, files: Images = part.images) -> Samples:
                 values, rest = self.unpack(record)
                 note_unused(record, values, source, options.notes, map_of_turns(record, values))
                 images = raw_images(values, files, source)
-                kept, others = plain(rest, ())
+                kept, others = plain(rest, drop_images=False)
                 key = key_of_record(record, options)
-                return RawSample(source, images, record=kept, others=others, key=key)
+                return (RawSample(source, images, record=kept, others=others, key=key),)
 
-            yield from each_record(part, sample)
+            yield from each_record(part, samples)
 
 
 def each_record(
-    records: Iterable[tuple[str, dict[str, Any] | Reject]], make: Callable[[str, Record], T]
-) -> Iterator[T | Reject]:
-    """Yield what `make` makes of each source and record; those that it refuses as rejects."""
+    records: Iterable[tuple[str, dict[str, Any] | Reject]],
+    samples: Callable[[str, Record], Samples],
+) -> Iterator[RawSample | Reject]:
+    """Yield the samples of each source and record; records that are refused as rejects."""
     for source, record in records:
         if isinstance(record, Reject):
             yield record
             continue
         try:
-            made = make(source, record)
+            yield from samples(source, record)
         except SampleError as error:
             yield rejected(source, error)
         except RecursionError:
             yield Reject(source, "record is nested too deeply", "DecodeError")
-        else:
-            yield made

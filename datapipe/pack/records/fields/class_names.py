@@ -15,9 +15,6 @@ from datapipe.errors import DecodeError
 from datapipe.pack.records.fields.field_map import FieldMap
 from datapipe.pack.records.fields.field_path import FieldSource
 
-ClassNames = Mapping[str, Sequence[str]]
-"""Names by number, by column."""
-
 
 def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     """Return the names of the classes in each column of classes, or of lists of them.
@@ -39,11 +36,10 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
         return {}
 
 
-def with_class_names(fields: FieldMap, names: ClassNames) -> FieldMap:
-    """Return a map whose texts have the names of classes in place of their numbers.
+def with_class_names(fields: FieldMap, names: Mapping[str, Sequence[str]]) -> FieldMap:
+    """Return a map whose texts have the names of classes, by column, in place of their numbers.
 
-    Raises:
-        DecodeError: later, when a record is read whose number has no name.
+    Its sources raise a DecodeError for a number without a name.
     """
 
     def named(source: FieldSource) -> FieldSource:

@@ -90,10 +90,7 @@ def infer(
 
     `columns` are of the first records. `raw` is what the table is called in messages. `image` and
     `text` are the sources that a user named; "" for none. `files` says where the images are that
-    columns name.
-
-    Raises:
-        PackError: no column or several could be meant. The message names them and the remedy.
+    columns name. PackError if no column or several could be meant.
     """
     images = image_sources(columns, raw, notes, image=image, files=files)
     held = {name for source in images for name in source.fields}
@@ -102,7 +99,9 @@ def infer(
         caption = _named("--text-column", text, columns, raw)
         found = FieldMap(images=images, caption=caption[0] if caption else None)
     else:
-        found = replace(_text_map(table), images=images, recognised=image is None)
+        layouts = (layout(table) for layout in (*_TURNS, _caption))
+        known = next(filter(None, layouts), FieldMap())
+        found = replace(known, images=images, recognised=image is None)
     if image is None and text is None and not images:
         table.refuse_named_images(has_turns=bool(found.turns or found.messages))
     if not found.sources:
@@ -131,11 +130,7 @@ def image_sources(
     image: str | None = None,
     files: Images | None = None,
 ) -> tuple[FieldSource, ...]:
-    """Return the sources of a table's images, as `infer` takes them.
-
-    Raises:
-        PackError: several columns could be meant, or the one that was named is not there.
-    """
+    """Return the sources of a table's images, as `infer` takes them; PackError if none is plain."""
     if image is not None:
         return _named("--image-column", image, columns, raw)
     names = image_columns(columns, files)
@@ -161,7 +156,9 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
         return True
     if table.named(*_CAPTION, *_WEAK_CAPTION) and elsewhere(columns):
         return True
-    return text_is_enough and bool(_texts(columns))
+    known = {*_CAPTION, *_WEAK_CAPTION, *_USER, *(n for family in _ASSISTANT for n in family)}
+    texts = (values for name, values in columns.items() if name.lower() in known)
+    return text_is_enough and any(map(_is_text, texts))
 
 
 def _without_extension(name: str, columns: Columns, raw: Path) -> str | None:
@@ -182,14 +179,6 @@ def _named(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[
     return (source,)
 
 
-# --- layouts of texts -------------------------------------------------------------------------
-
-
-def _text_map(table: TableColumns) -> FieldMap:
-    """Return the text of a table; an empty map where no column is known to hold it."""
-    return next(filter(None, (layout(table) for layout in (*_TURNS, _caption))), FieldMap())
-
-
 def _conversation(table: TableColumns) -> FieldMap | None:
     chats = [name for name in _conversations(table.columns) if name not in table.held]
     if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
@@ -202,8 +191,8 @@ def _conversation(table: TableColumns) -> FieldMap | None:
 
 
 def _ground_truth(table: TableColumns) -> FieldMap | None:
-    truths = table.named("ground_truth")
-    return donut_text(truths[0], table.columns[truths[0]]) if truths else None
+    name = table.names.get("ground_truth")
+    return donut_text(name, table.columns[name]) if name else None
 
 
 def _lists_of_turns(table: TableColumns) -> FieldMap | None:
@@ -327,38 +316,29 @@ def _pair(table: TableColumns, asked: Sequence[str], answered: Sequence[str]) ->
     return FieldMap(messages=history, turns=turns)
 
 
-# --- kinds of columns -------------------------------------------------------------------------
-
-
 def _conversations(columns: Columns) -> list[str]:
-    """Return the columns of turns, as lists or as their text."""
     return [
         name
         for name, values in columns.items()
         if name.lower() != "history"
         and name.lower() not in PREFERRED
         and values
-        and all(read_turns(parse_list(v) if isinstance(v, str) else v) for v in values[:_PROBES])
+        and all(read_turns(parse_list(value)) for value in values[:_PROBES])
     ]
 
 
 def _json_object(values: Sequence[Any]) -> dict[str, Any] | None:
     """Return the first of some values that are all JSON objects written as texts; else None."""
-    found = [parse_list(value) if isinstance(value, str) else None for value in values[:_PROBES]]
-    return found[0] if found and all(isinstance(value, Mapping) for value in found) else None
-
-
-def _texts(columns: Columns) -> list[str]:
-    known = {*_CAPTION, *_WEAK_CAPTION, *_USER, *(n for family in _ASSISTANT for n in family)}
-    return [name for name, values in columns.items() if name.lower() in known and _is_text(values)]
+    found = [parse_list(value) for value in values[:_PROBES] if isinstance(value, str)]
+    are_objects = len(found) == len(values[:_PROBES]) and all(isinstance(v, dict) for v in found)
+    return found[0] if found and are_objects else None
 
 
 def _is_text(values: Sequence[Any]) -> bool:
     """Return whether values are texts, or lists of texts or of objects that have one."""
-
-    def fits(value: Any) -> bool:
-        if isinstance(value, list):
-            return all(isinstance(item, str | Mapping) for item in value)
-        return isinstance(value, str)
-
-    return all(map(fits, values))
+    return all(
+        all(isinstance(item, str | Mapping) for item in value)
+        if isinstance(value, list)
+        else isinstance(value, str)
+        for value in values
+    )

@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -92,8 +93,7 @@ class FieldMap:
 
     def has_images_in_turns(self, record: Mapping[str, Any]) -> bool:
         """Return whether the conversation of a record has images itself, in parts or in texts."""
-        value = self.messages.get(record) if self.messages is not None else None
-        return has_images(parse_list(value) if isinstance(value, str) else value)
+        return self.messages is not None and has_images(parse_list(self.messages.get(record)))
 
     def rewrite(self, record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
         """Return the record, with its turns, and the caption of a sample that has its images."""
@@ -186,11 +186,10 @@ def parse_map(text: str) -> FieldMap:
 
 def as_turns(value: Any, source: FieldSource) -> list[Any]:
     """Return the turns of a value: a list of them, their JSON, or pairs of asked and answered."""
-    if isinstance(value, str):
-        value = parse_list(value)
+    value = parse_list(value)
     if value is None or value == []:
         return []
-    if isinstance(value, list) and all(_is_pair(item) for item in value):  # ms-swift's history
+    if isinstance(value, list) and all(map(_is_pair, value)):  # ms-swift's history
         roles = ("user", "assistant")
         said = [turn for pair in value for turn in zip(roles, pair, strict=True)]
         return [{"role": role, "content": text} for role, text in said]
@@ -199,22 +198,21 @@ def as_turns(value: Any, source: FieldSource) -> list[Any]:
     return list(value)
 
 
-def parse_list(text: str) -> Any:
-    """Return the list or object that a text spells as JSON or as Python does; None if it is none.
+def parse_list(value: Any) -> Any:
+    """Return a value, or the list or object that a text spells as JSON or Python, or None.
 
     Tables without lists, such as CSV, hold conversations so.
     """
-    text = text.strip()
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
     if text[:1] not in ("[", "{"):
         return None
-    try:
+    with suppress(ValueError, RecursionError):
         return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return None
+    return None
 
 
 def _is_pair(item: Any) -> bool:
@@ -251,8 +249,8 @@ def _texts(value: Any, source: FieldSource) -> list[str]:
 def _captions(value: Any, source: FieldSource) -> list[str]:
     if source.is_several and isinstance(value, list):
         return _texts(value, source)
-    if isinstance(value, str) and value.startswith("[") and isinstance(parse_list(value), list):
-        value = parse_list(value)  # a list in a cell of a CSV
+    held = parse_list(value)
+    value = held if isinstance(held, list) else value  # maybe a list in a cell of a CSV
     return [text for text in _texts(value, source) if text.strip() not in _NOTHING]
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_lowercase, ascii_uppercase, digits
+from string import ascii_uppercase
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
@@ -27,16 +27,15 @@ def donut_text(name: str, values: Sequence[Any]) -> FieldMap | None:
     """
 
     def truth_of(value: Any) -> Mapping[str, Any]:
-        truth = parse_list(value) if isinstance(value, str) else value
+        truth = parse_list(value)
         return truth if isinstance(truth, Mapping) else {}
 
     def caption(record: Mapping[str, Any]) -> str | None:
         truth = truth_of(record.get(name))
-        if not truth:
-            return None
         parse = truth.get("gt_parse")
-        if isinstance(parse, Mapping) and isinstance(parse.get("text_sequence"), str):
-            return str(parse["text_sequence"])
+        text = parse.get("text_sequence") if isinstance(parse, Mapping) else None
+        if isinstance(text, str) or not truth:
+            return text
         return json.dumps(parse, ensure_ascii=False)
 
     def turns(record: Mapping[str, Any]) -> list[Any]:
@@ -74,11 +73,8 @@ def turns_in_lists(columns: Mapping[str, Sequence[Any]]) -> FieldMap | None:
 
     def get(record: Mapping[str, Any]) -> list[Any]:
         held = record.get(name)
-        questions, answers = (
-            (held.get(asked) or [], held.get(answered) or [])
-            if isinstance(held, Mapping)
-            else ([], [])
-        )
+        held = held if isinstance(held, Mapping) else {}
+        questions, answers = held.get(asked) or [], held.get(answered) or []
         if len(questions) != len(answers):
             raise DecodeError(
                 f"`{name}` has {len(questions)} in `{asked}` and {len(answers)} in `{answered}`"
@@ -98,13 +94,10 @@ def _pair_of_lists(values: Sequence[Any]) -> tuple[str, str] | None:
         return None
     for pair in PAIRS:
         lists = [value.get(name) for value in values for name in pair]
-        if any(lists) and all(map(_is_list_of_texts, lists)):
+        texts = [t for texts in lists for t in (texts if isinstance(texts, list) else [None])]
+        if texts and all(isinstance(text, str) for text in texts):
             return pair
     return None
-
-
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def instruction_and_input(instruction: str, more: str) -> FieldSource:
@@ -121,8 +114,7 @@ def joined_turns(first: str, second: str) -> FieldSource:
     """Return the source of the turns of two columns, one behind the other."""
 
     def get(record: Mapping[str, Any]) -> list[Any] | None:
-        parts = [record.get(first), record.get(second)]
-        lists = [parse_list(part) if isinstance(part, str) else part for part in parts]
+        lists = [parse_list(record.get(name)) for name in (first, second)]
         return [turn for turns in lists if isinstance(turns, list) for turn in turns] or None
 
     return FieldSource(f"{first} and {second}", (first, second), get)
@@ -169,7 +161,7 @@ class _Choices:
         values = [record.get(name) for name in self.choices]
         if len(self.choices) > 1:
             return _lettered(values)
-        held = parse_list(values[0]) if isinstance(values[0], str) else values[0]
+        held = parse_list(values[0])
         if not isinstance(held, Mapping):
             return _lettered(held if isinstance(held, list) else [])
         texts, labels = held.get("text"), held.get("label")
@@ -194,9 +186,9 @@ class _Choices:
         return "\n".join([*lines, question, *(f"{k}. {text}" for k, text in choices.items())])
 
     def answer(self, record: Mapping[str, Any]) -> str | None:
-        """Return letter and text of the right choice; an answer in words stays as it is.
+        """Return letter and text of the right choice.
 
-        So does any answer to a question that lists its choices: it says how to answer.
+        An answer in words stays as it is, as does any to a question that lists its choices.
         """
         right = record.get(self.right)
         if not _is_there(right) or isinstance(right, bool):
@@ -252,30 +244,26 @@ def _is_there(value: Any) -> bool:
 def choice_sources(
     columns: Mapping[str, Sequence[Any]], names: Mapping[str, str]
 ) -> tuple[tuple[str, FieldSource], ...]:
-    """Return the turns of a table of questions with choices; none where it is no such table.
-
-    `names` are columns by their names in small letters.
-    """
-    question = next((names[name] for name in _QUESTION if name in names), None)
-    if question is None:
-        return ()
-    listed = [names[name] for name in _CHOICES if name in names]
-    choices = tuple(listed[:1]) or _columns_of_choices(names)
-    right = next((names[name] for name in _RIGHT if name in names), None)
-    if not choices or right is None:
+    """Return the turns of a table of questions with choices; `names` are columns by lower names."""
+    question, listed, right = (
+        next((names[name] for name in known if name in names), None)
+        for known in (_QUESTION, _CHOICES, _RIGHT)
+    )
+    choices = (listed,) if listed else _columns_of_choices(names)
+    if question is None or not choices or right is None:
         return ()
     return _Choices(question, choices, right, names.get(_CONTEXT)).turns()
 
 
 def _columns_of_choices(names: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that hold a choice each, in order; none where there is no second."""
-    kinds: dict[str, dict[str, str]] = {}
+    kinds: dict[tuple[str, bool], dict[str, str]] = {}
     for name, column in names.items():
         if found := _OF_ONE.fullmatch(name):
-            kinds.setdefault(found["kind"], {})[found["which"]] = column
-    for found_of_kind in kinds.values():
-        for order in (ascii_lowercase, digits):
-            run = [found_of_kind[which] for which in order if which in found_of_kind]
-            if len(run) > 1:
-                return tuple(run)
+            which = found["which"]
+            kinds.setdefault((found["kind"], which.isdigit()), {})[which] = column
+    # Letters go before numbers.
+    for key in sorted(kinds, key=lambda key: key[1]):
+        if len(kinds[key]) > 1:
+            return tuple(column for _, column in sorted(kinds[key].items()))
     return ()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,11 @@ class TableColumns:
     columns: Columns  # the first values by column
     images: Sequence[str] = ()  # sources of the images, as a map has them
     held: Collection[str] = ()  # columns that are read for images
-    # The other columns that have values, by their names in small letters
-    names: Mapping[str, str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Collect the names."""
-        columns = self.columns
-        self.names = {n.lower(): n for n in columns if columns[n] and n not in self.held}
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The other columns that have values, by their names in small letters."""
+        return {n.lower(): n for n, v in self.columns.items() if v and n not in self.held}
 
     def named(self, *names: str) -> list[str]:
         """Return the columns of these names, which are in small letters."""
@@ -57,10 +56,9 @@ class TableColumns:
         return ",".join([*(f"image={name}" for name in self.images), *text])
 
     def ambiguous(self, what: str, found: Sequence[str], example: str) -> PackError:
-        """Return the error for columns that could all be meant, with a map that settles it.
+        """Return the error for columns `found` that could all be `what`, such as "the text".
 
-        `what` is looked for, such as "the text", in the columns `found`; of one, the message asks
-        whether it is meant. `example` is the part of a map that takes the text.
+        `example` is the part of a map that takes the text.
         """
         alone = f", or take the images alone with --map '{self.map()}'" if self.images else ""
         if len(found) == 1:
@@ -87,8 +85,7 @@ class TableColumns:
     def refuse_preferences(self, question: str) -> None:
         """Refuse a table that says which of two answers is better.
 
-        `question` is the part of a map that is asked, such as "user=prompt"; "" if the answers hold
-        it.
+        `question` is the part of a map that is asked; "" if the answers hold it.
         """
         if all(name in self.names for name in PREFERRED):
             chosen, rejected = (self.names[name] for name in PREFERRED)
@@ -100,10 +97,7 @@ class TableColumns:
             )
 
     def refuse_named_images(self, *, has_turns: bool) -> None:
-        """Refuse a table of text whose images are named by an address or an id, or that has media.
-
-        With `has_turns`, the text is turns, which are rejects beside a video or sound.
-        """
+        """Refuse a table of text whose images are named by address or id, or that names media."""
         raw, columns = self.raw, self.columns
         alone = "pack the text alone with --image-column ''"
         ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
@@ -127,16 +121,13 @@ class TableColumns:
                 f"no path; say where they are, such as --image-column {example!r}{digits}, or "
                 f"{alone}"
             )
-        media = [name for name, values in columns.items() if any(map(_is_media, values))]
-        if media:
+        texts = ((n, v) for n, values in columns.items() for v in values if isinstance(v, str))
+        named = [name for name, text in texts if medium_of(text) in ("a video", "sound")]
+        if named:
             raise PackError(
-                f"{raw}: the column {media[0]!r} names videos or sound, and only text and images "
+                f"{raw}: the column {named[0]!r} names videos or sound, and only text and images "
                 f"are packed; {'to pack the text alone, remove it' if has_turns else alone}"
             )
-
-
-def _is_media(value: Any) -> bool:
-    return isinstance(value, str) and medium_of(value) in ("a video", "sound")
 
 
 def listed(names: Iterable[str]) -> str:

@@ -16,10 +16,7 @@ def apply_map(record: Any, map: str, source: str) -> tuple[Any, str | None]:
     """Return the record of a sample and its caption as `--map` makes them of its JSON.
 
     The map can name the fields of the JSON, and `folder` and `stem` of the sample's path.
-
-    Raises:
-        MissingMember: the sample has no JSON object, or a field of it is empty.
-        DecodeError: a field holds something else.
+    SampleError if a field is missing, empty, or holds something else.
     """
     fields, held = _parsed(map), fields_of_path(source)
     if isinstance(record, Mapping):

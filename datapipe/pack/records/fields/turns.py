@@ -37,11 +37,7 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
     """Return the images of a conversation, in order, and the record with names in their places.
 
     Images stand in parts of a message, in `images` or `image` beside the turns, or as
-    `<img>PATH</img>` in a text.
-
-    Args:
-        record: as a file has it.
-        field: the one that holds the turns.
+    `<img>PATH</img>` in a text. `field` of the record holds the turns.
 
     Raises:
         SampleError: the record is no conversation, or one that a loader would refuse: a role that
@@ -97,11 +93,7 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
 
 
 def has_images(turns: Any) -> bool:
-    """Return whether turns hold or name images themselves, in parts or in their texts.
-
-    Raises:
-        DecodeError: a part has several images.
-    """
+    """Return whether turns hold or name images; DecodeError if a part has several."""
     found: list[Any] = []
     for turn in turns if isinstance(turns, list) else ():
         if isinstance(turn, Mapping):
@@ -130,12 +122,8 @@ def refuse_preferences(record: Record, field: str) -> None:
 def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[list[Any], Record]:
     """Return the images beside the text of a record, and the record with names in their places.
 
-    They stand in the field `images` or `image`; where it has neither, and `by_name` is given, in
-    the one whose name or values say so, such as `img_path`. MiniCPM-V's object of images by their
-    marks, `{"<image_00>": path}`, is a list in that order.
-
-    Raises:
-        SampleError: several fields have images, one has something else, or they are addresses.
+    They stand in `images` or `image`; where it has neither, and `by_name` is given, in the field
+    whose name or values say so, such as `img_path`.
     """
     fields = [name for name in ("images", "image") if not is_null(record.get(name))]
     if by_name and not ("images" in record or "image" in record):
@@ -159,7 +147,6 @@ def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[li
 
 
 def _image_fields(record: Record) -> list[str]:
-    """Return the fields of a record that hold images, by their names and values."""
     columns = columns_of_record(record)
     fields = [name for name in image_columns(columns) if columns[name]]
     if not fields and (urls := url_columns(columns)):
@@ -190,11 +177,8 @@ def _check(field: str, number: int, turn: Any) -> None:
             )
         if kind == "text" and not isinstance(part, str) and not isinstance(part.get("text"), str):
             raise DecodeError(f"{what} has a part of text without a `text`")
-    if (
-        ("role" in turn or "from" in turn)
-        and turn.get("value") is None
-        and message_text(turn) is None
-    ):
+    has_role = "role" in turn or "from" in turn
+    if has_role and turn.get("value") is None and message_text(turn) is None:
         value = "value" if "value" in turn else "content"
         kind = type(turn.get(value)).__name__
         raise DecodeError(f"`{value}` of {what} is neither text nor a list of parts, but a {kind}")
@@ -205,8 +189,7 @@ def _in_order(
 ) -> tuple[list[Any], list[Mapping[str, Any]]]:
     """Return the images in the order of the numbered marks, and the turns with plain marks.
 
-    MMMU and MiniCPM-V name images in any order, and MMMU the same one twice. An image that is
-    named twice is there twice, since a place has an image of its own.
+    MMMU names images in any order, and the same one twice, which then is there twice.
     """
     keys = [next((k for k in _TEXTS if isinstance(turn.get(k), str)), None) for turn in turns]
     texts = [turn[key] if key else "" for turn, key in zip(turns, keys, strict=True)]
@@ -266,7 +249,6 @@ def _beside(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
 
 
 def _filled(part: Mapping[str, Any]) -> list[str]:
-    """Return the fields of an image part that hold an image."""
     return [
         field
         for field in _PAYLOADS

@@ -25,6 +25,8 @@ _SHORTEST_BASE64 = 64
 _SIZES = 100
 _MARKS = (",", ";", "|")  # between the names of several files in one cell
 _LONGEST_NAMES = 1 << 16
+_LONGEST_PATH = 4096
+_MOST_BLANKS = 6  # in a path
 
 
 def image_blob(value: Any, files: Images, name: str) -> Blob | InlineBlob:
@@ -33,7 +35,6 @@ def image_blob(value: Any, files: Images, name: str) -> Blob | InlineBlob:
     Args:
         value: a path (relative, absolute, or a `file://` URL), a `data:` URI, the base64
             of an image, its bytes, or a struct of `bytes` and `path` as Hugging Face datasets have.
-            In a struct, bytes go before the path.
         files: folders that relative paths start from.
         name: what a message calls an image that has no path.
 
@@ -55,19 +56,13 @@ def image_blob(value: Any, files: Images, name: str) -> Blob | InlineBlob:
 
 
 def named_blob(image: Any, files: Images, source: str) -> Blob | InlineBlob:
-    """Return where the bytes of an image are that an annotation names; see `image_blob`.
-
-    Args:
-        image: what the annotation says of it, as the spellings of `files` take it.
-        files: folders that its path may start from.
-        source: what a message calls an image that has no path.
-    """
+    """Return where the bytes of an image are that an annotation names; see `image_blob`."""
     name, path = files.locate(image)
     return _from_text(name, lambda _: path, source)
 
 
 def image_list(value: Any, files: Images | None = None) -> list[Any]:
-    """Return the images of a field that holds none (None, "" or []), one, or a list of them.
+    """Return the images of a field: none (None, "" or []), one, or a list of them.
 
     With the `files` of its paths, a text may name several files, as `names_in` reads it.
     """
@@ -101,10 +96,7 @@ def raw_images(values: Sequence[Any], files: Images, source: str) -> tuple[RawIm
 
 
 def image_name(value: Any) -> Any:
-    """Return what stands in a record in place of an image that is packed: its path, or None.
-
-    Lists give lists; what is no image is given back as it is.
-    """
+    """Return the path of an image that is packed, or None; lists give lists, others themselves."""
     if isinstance(value, list | tuple):
         return [image_name(item) for item in value]
     if isinstance(value, bytes | bytearray | memoryview):
@@ -127,10 +119,7 @@ def is_image_struct(value: Any) -> bool:
 
 
 def is_image(value: Any) -> bool:
-    """Return whether a value holds an image: its bytes, base64, or a struct of one of them.
-
-    A struct without bytes holds an image if its path is that of one.
-    """
+    """Return whether a value holds an image: bytes, base64, or a struct of these or of its path."""
     if isinstance(value, str):
         return _is_base64(value) or value[:11].lower() == "data:image/"
     if isinstance(value, bytes | bytearray | memoryview):
@@ -223,11 +212,7 @@ def image_columns(columns: Columns, files: Images | None = None) -> list[str]:
     """Return the columns of images: those that hold them, else those that name files of images.
 
     Of several, those are taken whose own names say that they are images: `image` and not `mask`.
-
-    Args:
-        columns: the first values by column.
-        files: where paths start; then a column `image` of files that are there goes before bytes
-            in a column of another name.
+    With `files`, a column `image` of files that are there goes before bytes in another column.
     """
     for test in (_holds_image, _names_image, _names_files):
         if found := [name for name, values in columns.items() if test(name, values)]:
@@ -247,21 +232,23 @@ def numbered_beside(columns: Columns, names: Sequence[str]) -> list[str]:
         >>> numbered_beside({"image": ["0.png"], "image_2": ["1.png"]}, ["image"])
         ['image', 'image_2']
     """
-    stems = {_stem(name) for name in names}
-    alike = {name: values for name, values in columns.items() if values and _stem(name) in stems}
-    found = [n for n in image_columns(alike) if n not in names and _number(n) < _SIZES]
-    return _in_order([*names, *found]) if len(stems) == 1 else list(names)
+    stems = {_numbered(name)[0] for name in names}
+    if len(stems) != 1:
+        return list(names)
+    alike = {n: values for n, values in columns.items() if values and _numbered(n)[0] in stems}
+    found = [n for n in image_columns(alike) if n not in names and _numbered(n)[1] < _SIZES]
+    return _in_order([*names, *found])
 
 
 def are_numbered(names: Iterable[str]) -> bool:
     """Return whether columns are called alike but for a number, such as `image` and `image_2`."""
-    return len({_stem(name) for name in names}) < 2
+    return len({_numbered(name)[0] for name in names}) < 2
 
 
 def says_image(column: str) -> bool:
     """Return whether a column is called as images or their files usually are, such as `img_2`."""
     name = column.lower()
-    return name in FILE_FIELDS or name in IMAGE_FIELDS or _stem(name) in IMAGE_FIELDS
+    return name in FILE_FIELDS or name in IMAGE_FIELDS or _numbered(name)[0] in IMAGE_FIELDS
 
 
 def url_columns(columns: Columns) -> list[str]:
@@ -287,7 +274,6 @@ def _holds_image(column: str, values: Sequence[Any]) -> bool:
 
 
 def _names_image(column: str, values: Sequence[Any]) -> bool:
-    """Return whether a column names images, as its own name says."""
     if column.lower() in FILE_FIELDS:  # of any kind of file
         return _names_files(column, values)
     if not says_image(column):
@@ -316,6 +302,12 @@ def _first(values: Sequence[Any]) -> Any:
     return value
 
 
+def may_be_path(text: str) -> bool:
+    """Return whether a text may be the path of an image, and is no sentence that ends with one."""
+    is_short = len(text) < _LONGEST_PATH and text.count(" ") < _MOST_BLANKS
+    return is_short and "\n" not in text and has_image_extension(text)
+
+
 def has_image_extension(value: Any) -> bool:
     """Return whether a value is the name or the address of an image file."""
     return isinstance(value, str) and is_image_name(value.partition("?")[0])
@@ -329,27 +321,17 @@ def is_url(value: Any) -> bool:
 
 
 def _in_order(names: list[str]) -> list[str]:
-    """Return columns that are numbered alike in the order of their numbers, others as they are.
-
-    The one without a number, such as `image` beside `image_2`, is the first.
-    """
-    if not are_numbered(names):
-        return names
-    return sorted(names, key=_number)
+    """Return columns that are numbered alike by their numbers, others as they are."""
+    return sorted(names, key=lambda name: _numbered(name)[1]) if are_numbered(names) else names
 
 
-def _stem(column: str) -> str:
+def _numbered(column: str) -> tuple[str, int]:
+    """Return the name of a column without its number, and the number; 0 without one."""
     found = _NUMBERED.fullmatch(column) if column[-1:].isdigit() else None
-    return found["stem"] if found else column
-
-
-def _number(column: str) -> int:
-    found = _NUMBERED.fullmatch(column)
-    return int(found["number"]) if found else 0
+    return (found["stem"], int(found["number"])) if found else (column, 0)
 
 
 def _is_there(values: Sequence[Any], files: Images) -> bool:
-    """Return whether the first of some values is the path of a file."""
     value = _first(values)
     if not isinstance(value, str) or len(value) > _LONGEST_NAMES or is_url(value):
         return False

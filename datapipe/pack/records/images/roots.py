@@ -13,7 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,9 +64,6 @@ class Images:
         """Return the name and the path of an image's file: the first that is there, or likeliest.
 
         Both are empty if no spelling has a name for it.
-
-        Args:
-            image: what the record says of it.
         """
         names = [name for spelling in self.spellings if (name := spelling(image))]
         found = [(name, os.path.join(folder, name)) for name in names for folder in self.folders]
@@ -74,10 +71,9 @@ class Images:
             for name, path in found:
                 if os.path.isfile(path):
                     return name, path
-        if self.respelled:
-            for name, path in found:
-                if there := as_it_lies(path):
-                    return name, there
+        for name, path in found if self.respelled else ():
+            if there := as_it_lies(path):
+                return name, there
         return found[0] if found else ("", "")
 
 
@@ -96,7 +92,7 @@ def find_images(
     not here, such as `coco/`, is left out if all names that begin with it are found then.
 
     Args:
-        file: the file.
+        file: names the images.
         raw: the file or folder that the user gave.
         options: `image_root`, outside of which nothing is tried, and `notes` are used.
         probes: what the file says of its first images.
@@ -130,11 +126,15 @@ def find_images(
         remedy = remedy or _in_archives(names, around, required)
         if remedy or is_error:
             raise _not_found(file, root, tried, names, remedy)
+
+    def without_prefix(spelling: Spelling) -> Spelling:
+        return (lambda image: spelling(image).removeprefix(prefix)) if prefix else spelling
+
     used = Counter(file.spelling for file in found.files.values())
     order = sorted(range(len(spellings)), key=lambda number: -used[number])
     return Images(
         folders=found.folders or (bases[0],),
-        spellings=tuple(_without(prefix, spellings[number]) for number in order),
+        spellings=tuple(without_prefix(spellings[number]) for number in order),
         respelled=any(file.respelled for file in found.files.values()),
     )
 
@@ -156,22 +156,12 @@ def _spelled(image: Any, spellings: Sequence[Spelling]) -> list[str]:
     return ["" if "://" in name else name for name in names]
 
 
-def _without(prefix: str, spelling: Spelling) -> Spelling:
-    return (lambda image: spelling(image).removeprefix(prefix)) if prefix else spelling
-
-
 def _first(names: Sequence[Sequence[str]]) -> str:
     return next(filter(None, names[0]))
 
 
-# --- folders ----------------------------------------------------------------------------------
-
-
 def _near(file: Path, bases: Sequence[Path], *, is_given: bool) -> list[Path]:
-    """Return `bases`, the folders above a file unless a root is given, and those of images in all.
-
-    Folders of images may be nested, such as `images/train`.
-    """
+    """Return `bases`, the folders above a file unless a root is given, and image folders in all."""
     split = file.name.partition(".")[0].rpartition("_")[2]
     above = () if is_given else file.absolute().parent.parents[:_ABOVE]
     near: dict[str, Path] = {}  # each once, however it is linked
@@ -223,9 +213,6 @@ def _folded(name: str) -> str:
     return normalize("NFC", name).lower()
 
 
-# --- images in them ---------------------------------------------------------------------------
-
-
 class _File(NamedTuple):
     """File of an image: its real path, the index of its spelling, and `Images.respelled`."""
 
@@ -234,24 +221,18 @@ class _File(NamedTuple):
     respelled: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
+class _Found(NamedTuple):
     """Folders that hold images, that with most of them first, and their files by number."""
 
-    folders: tuple[Path, ...] = ()
-    files: Mapping[int, _File] = field(default_factory=dict)
+    folders: tuple[Path, ...]
+    files: Mapping[int, _File]
 
 
 def _holding(folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: str = "") -> _Found:
-    """Return the folders that hold images of these names, each in all its spellings.
+    """Return the folders, nearest first, that hold images of these names in some spelling.
 
-    Args:
-        folders: nearest first.
-        names: of the images.
-        prefix: part that is left out of the names that begin with it.
-
-    Raises:
-        PackError: a folder holds other files of half of the names that the best folder holds.
+    `prefix` is left out of the names that begin with it. PackError if a folder holds other files
+    of half of the names that the best folder holds.
     """
     cut = [[name.removeprefix(prefix) for name in spelled] for spelled in names]
     held: dict[Path, dict[int, _File]] = {}
@@ -270,7 +251,7 @@ def _holding(folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: st
         if own.keys() - taken.keys():
             used.append(folder)
         taken = own | taken
-    return _Found(folders=tuple(used), files=taken)
+    return _Found(tuple(used), taken)
 
 
 def _file_in(folder: Path, spelled: Sequence[str]) -> _File | None:
@@ -278,19 +259,14 @@ def _file_in(folder: Path, spelled: Sequence[str]) -> _File | None:
     for number, path in paths:
         if os.path.isfile(path):  # unlike that of `Path`, this raises for no name, however long
             return _File(os.path.realpath(path), number, False)
-    for number, path in paths[:1]:
-        if there := as_it_lies(path):
-            return _File(os.path.realpath(there), number, True)
-    return None
+    there = as_it_lies(paths[0][1]) if paths else None
+    return _File(os.path.realpath(there), paths[0][0], True) if there else None
 
 
 def _further(
     bases: Sequence[Path], names: Sequence[Sequence[str]], found: _Found, *, is_given: bool
 ) -> tuple[_Found, str]:
-    """Return a better choice of folders up to two levels below `bases`, with a prefix left out.
-
-    A prefix is left out if all images are found then, or some if the user named the folder.
-    """
+    """Return a better choice of folders up to two levels below `bases`, with a prefix left out."""
     places = [
         (folder, prefix)
         for folder, prefix in _search(bases, names)
@@ -303,13 +279,9 @@ def _further(
     return (better, prefix) if is_enough and better.files else (found, "")
 
 
-# --- messages ---------------------------------------------------------------------------------
-
-
 def _note(
     folders: Sequence[Path], prefix: str, bases: Sequence[Path], raw: Path, options: ReadOptions
 ) -> None:
-    """Note folders that are not plainly meant, and the prefix that is left out."""
     said = ""
     if prefix:
         said = f", without the {printable(prefix)!r} that their paths begin with"
@@ -318,8 +290,8 @@ def _note(
         said += " (found; --image-root says otherwise)"
     for folder in folders:
         if prefix or folder not in bases:
-            relative = os.path.relpath(folder, raw if raw.is_dir() else raw.parent)
-            relative = printable(Path(relative).as_posix())
+            path = Path(os.path.relpath(folder, raw if raw.is_dir() else raw.parent))
+            relative = printable(path.as_posix())
             options.notes.decide(f"images start in {relative}{said}")
             if options.image_root is None:
                 options.notes.find("image_root", relative)

@@ -23,21 +23,13 @@ _OF_IDS = re.compile(r"(id|key|name|file|index)$", re.IGNORECASE)
 def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
     """Return the template of image files near `raw` that a column names by ids; None if none does.
 
-    Most of its values must be in the names of files; they have to differ, as those of a class do
-    not, unless the column is called an id.
-
-    Args:
-        raw: the file or folder of the records; the template is relative to its folder.
-        columns: the first values of each.
-
-    Examples:
-        >>> named_by(Path("nowhere"), {"image_id": [42]}) is None
-        True
+    Most of its first values must be in the names of files; they have to differ, as those of a class
+    do not, unless the column is called an id. The template is relative to the folder of `raw`.
     """
     base = raw.absolute().parent if raw.is_file() else raw
-    images = {"": list(_images(base))}
+    images = {"": list(islice(_images(base), _FILES))}
     if raw.is_file():  # a file's images may be beside its folder
-        images["../"] = list(_images(base.parent))
+        images["../"] = list(islice(_images(base.parent), _FILES))
     for column, values in islice(columns.items(), _COLUMNS):
         ids = values[:_IDS]
         if not ids or any(isinstance(v, bool) or not isinstance(v, str | int) for v in ids):
@@ -52,16 +44,10 @@ def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
 
 
 def _images(base: Path) -> Iterator[str]:
-    """Yield paths of images below a folder, among the first files there."""
-    seen = found = 0
-    for listing in Survey(base).walk():
+    for listing in Survey(base).walk(most=_SEEN):
         below = os.path.relpath(listing.folder, base)
         for name in listing.images:
             yield name if below == "." else f"{below}/{name}"
-        found += len(listing.images)
-        seen += len(listing.files) + 1
-        if seen >= _SEEN or found >= _FILES:
-            return
 
 
 def _template(images: Mapping[str, Sequence[str]], column: str, ids: Sequence[Any]) -> str | None:

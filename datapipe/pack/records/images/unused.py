@@ -8,13 +8,13 @@ from typing import Any
 
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.images.fields import (
-    has_image_extension,
     image_list,
     image_name,
     is_image,
     is_image_struct,
     is_url,
     may_be_encoded,
+    may_be_path,
     says_image,
 )
 from datapipe.text.conversation import TURN_FIELDS, read_turns
@@ -22,8 +22,6 @@ from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 
 _MAX_DEPTH = 4
 _MOST_ITEMS = 8  # of a list
-_LONGEST_PATH = 4096
-_MOST_BLANKS = 6  # in a path; a sentence may end with a file's name
 _NAME_FIELD = re.compile(r"(id|key|name|file|index)$", re.IGNORECASE)
 
 
@@ -36,11 +34,10 @@ def note_unused(
     *,
     read: Collection[str] = (),
 ) -> None:
-    """Count the fields of a record that hold or name images which its sample does not have.
+    """Count the fields of a record that hold or name images other than its sample's `images`.
 
-    `images` are those that the sample has, as they are in the record. `source` is the name of the
-    record in messages. `remedy` returns the map that takes the images of a field too; "" if there
-    is none. `read` are fields that are read for images.
+    `source` is the name of the record in messages. `remedy` returns the map that takes the images
+    of a field too, or "". `read` are fields that are read for images.
     """
     for name in unused_images(record, images):
         if name not in read:
@@ -48,13 +45,10 @@ def note_unused(
 
 
 def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]:
-    """Return the fields that hold images, or name files of images, other than `images`.
+    """Return the fields, as `--map` takes them, that hold or name images other than `images`.
 
     Fields that name an image of the sample again do not count, such as `file_name` with the image's
     bytes, or the address that it was fetched from.
-
-    Returns:
-        Their names, or their paths where they are part of others, as `--map` takes them.
 
     Examples:
         >>> unused_images({"image": "rgb/0.png", "depth": "depth/0.png"}, ["rgb/0.png"])
@@ -90,7 +84,7 @@ def said_of_unused(record: Mapping[str, Any], images: Sequence[Any]) -> str:
 def map_of_turns(record: Mapping[str, Any], images: Sequence[Any]) -> Callable[[str], str]:
     """Return a function from a field to the map of a conversation that takes its images too.
 
-    There is none if the text marks the places of its images and has none for those of the field.
+    The map is "" if the text marks the places of its images and has none for those of the field.
     """
 
     def remedy(field: str) -> str:
@@ -120,19 +114,13 @@ def _is_one_of(path: str, names: Sequence[str]) -> bool:
 
 
 def _paths(value: Any) -> Iterator[str]:
-    """Yield the names of image files in a field that is one or a list of them."""
     for item in value[:_MOST_ITEMS] if isinstance(value, list | tuple) else (value,):
-        if not isinstance(item, str) or len(item) > _LONGEST_PATH or not has_image_extension(item):
-            continue
-        if "\n" not in item and item.count(" ") < _MOST_BLANKS and not is_url(item):
+        if isinstance(item, str) and may_be_path(item) and not is_url(item):
             yield item
 
 
 def _held(value: Any, path: str, depth: int = _MAX_DEPTH) -> list[tuple[str, Any]]:
-    """Return the images that a value holds as bytes, as structs of them or in base64.
-
-    Each comes with its path in the record, in order; `depth` levels are looked at.
-    """
+    """Return images that a value holds as bytes, structs or base64, with their paths, in order."""
     if isinstance(value, str):
         return [(path, value)] if may_be_encoded(value) and is_image(value) else []
     if isinstance(value, bytes | bytearray | memoryview) or is_image_struct(value):

@@ -33,11 +33,7 @@ def kind_of(path: Path) -> str:
 
 
 def read_file(path: Path, name: str) -> Generator[tuple[str, dict[str, Any] | Reject]]:
-    """Yield every record of a file with its source, `name#17`; numbers count rejects too.
-
-    Raises:
-        PackError: the file cannot be read, is damaged, or is not UTF-8.
-    """
+    """Yield every record of a file with its source, `name#17`; PackError if it cannot be read."""
     if kind_of(path) == "parquet":
         yield from _numbered(read_parquet(path, name), name)
         return
@@ -89,10 +85,7 @@ def cannot_be_read(path: Path) -> bool:
 
 
 def not_utf8(path: Path) -> str:
-    """Return what is wrong with the encoding of a file of text, with the remedy; else "".
-
-    Looked at is its start, which a file of another encoding does not get through.
-    """
+    """Return what is wrong with the encoding of a file's start, with the remedy; else ""."""
     if kind_of(path) in ("", "parquet"):
         return ""
     with open_text(path) as file:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
+from datapipe.pack.records.streams.text_file import is_utf8
 
 _LARGEST_FIELD = 1 << 26
 CONVERT = (
@@ -25,13 +26,10 @@ _NAMED = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 def read_csv(file: BinaryIO, path: Path, name: str, delimiter: str) -> Iterator[Any]:
     """Yield every row as {column: text}; a row that cannot be told apart comes as a `Reject`.
 
-    Quoting is that of RFC 4180, so fields may hold delimiters and ends of lines. Errors call the
-    file `path`, the sources of rejects call it `name`. `delimiter` stands between fields, unless
-    the header has one other mark instead, or a line before it says so, as Excel's `sep=;`.
-
-    Raises:
-        PackError: the header has a column twice, or one without a name that is not the first (as
-            pandas leaves its index).
+    Quoting is that of RFC 4180. Errors call the file `path`, the sources of rejects call it `name`.
+    `delimiter` stands between fields, unless the header has one other mark instead, or a line
+    before it says so, as Excel's `sep=;`. PackError if the header has a column twice, or one
+    without a name that is not the first (as pandas leaves its index).
     """
     # The limit belongs to the process, so it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
@@ -93,11 +91,8 @@ def _fault(row: list[str], columns: int) -> str:
     joined = "".join(row)
     if "\0" in joined:
         return "row holds NUL bytes, as UTF-16 does; convert it, as with `iconv -f UTF-16 -t UTF-8`"
-    if not joined.isascii():
-        try:
-            joined.encode()
-        except UnicodeEncodeError:
-            return f"row is not UTF-8; {CONVERT}"
+    if not is_utf8(joined):
+        return f"row is not UTF-8; {CONVERT}"
     if row and len(row) != columns:
         return f"row has {len(row)} fields where the header has {columns}"
     return ""

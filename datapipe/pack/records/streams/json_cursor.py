@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
+from datapipe.pack.records.streams.text_file import is_utf8
 
 _READ = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -114,7 +115,7 @@ class JsonCursor:
 
     def is_utf8(self) -> bool:
         """Return whether the last value has no marks of bytes that are not UTF-8."""
-        return self._clean or _is_utf8(self._buffer[self._start : self._position])
+        return self._clean or is_utf8(self._buffer[self._start : self._position])
 
     def broken(self, expected: str) -> PackError:
         """Return the error for something else than what was expected here."""
@@ -152,15 +153,5 @@ class JsonCursor:
             if chunk or not data:
                 break
         self._buffer, self._position = rest + chunk, 0
-        self._clean = not self._of_records or _is_utf8(self._buffer)
+        self._clean = not self._of_records or is_utf8(self._buffer)
         return bool(chunk)
-
-
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

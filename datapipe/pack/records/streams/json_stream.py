@@ -16,6 +16,7 @@ from datapipe.pack.records.streams.text_file import open_text
 _CHUNK = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_FIRST = 8 << 20
+_SMALL = 64 << 20
 _OF_RECORD = re.compile(r"(^|_)(id|image|img|file|file_?name)$", re.IGNORECASE)
 
 
@@ -82,21 +83,23 @@ def read_members(path: Path, *, most: int | None = None) -> Generator[tuple[str,
             yield name, text.value()
 
 
-def count_marks(path: Path, mark: bytes) -> Iterator[int]:
-    """Yield how often `mark` stands in each chunk of a file that has it.
+def small_object(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file of at most 64 MiB holds; {} if it cannot be read so."""
+    try:
+        held = json.loads(path.read_bytes()) if path.stat().st_size <= _SMALL else {}
+    except (ValueError, RecursionError, OSError):
+        return {}
+    return held if isinstance(held, dict) else {}
 
-    Raises:
-        PackError: the file cannot be read.
-    """
+
+def count_marks(path: Path, mark: bytes) -> Iterator[int]:
+    """Yield how often `mark` stands in each chunk that has it; PackError if it cannot be read."""
     tail = b""
     with open_text(path) as file:
         while chunk := file.read(_CHUNK):
             if count := (tail + chunk).count(mark):
                 yield count
             tail = chunk[len(chunk) + 1 - len(mark) :]
-
-
-# --- one object or records ----------------------------------------------------------------------
 
 
 def _is_one_object(file: BinaryIO) -> bool:
@@ -157,9 +160,6 @@ def _is_lists(file: BinaryIO) -> bool:
         return isinstance(json.loads(line), list)
     except (ValueError, RecursionError):
         return False
-
-
-# --- lines, arrays, members ---------------------------------------------------------------------
 
 
 def _read_lines(file: BinaryIO, name: str) -> Iterator[Any]:

@@ -18,11 +18,7 @@ _BUFFER = 1 << 20
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Return an open file, of which only the footer is read.
-
-    Raises:
-        PackError: the file cannot be read, is damaged, or has a column twice.
-    """
+    """Return an open file, of which only the footer is read; PackError if it is damaged."""
     try:
         # With a buffer, a column is read page by page; without, a whole row group at once.
         file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
@@ -37,11 +33,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def read_parquet(path: Path, name: str) -> Iterator[dict[str, Any] | Reject]:
-    """Yield every row as {column: value}; a row with a value that cannot be told is a `Reject`.
-
-    Raises:
-        PackError: as `open_parquet` does, and where damage shows later.
-    """
+    """Yield every row as {column: value}, or a `Reject`; PackError where damage shows."""
     number = 0
     with open_parquet(path) as file:
         try:
@@ -118,10 +110,7 @@ def _rows(batch: pa.RecordBatch, name: str, start: int) -> Iterator[dict[str, An
 
 
 def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return times in nanoseconds as text, durations as numbers: Python's own hold neither.
-
-    What pyarrow makes of them otherwise depends on whether pandas is installed.
-    """
+    """Return times in nanoseconds as text, durations as numbers: Python's own hold neither."""
     for index, field in enumerate(batch.schema):
         if getattr(field.type, "unit", "") == "ns":
             target = pa.int64() if pa.types.is_duration(field.type) else pa.string()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.fields import image_name, is_image_struct, names_in
+from datapipe.pack.records.images.fields import is_image_struct, may_be_path, names_in
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
 from datapipe.pack.records.streams.containers import (
@@ -31,7 +30,6 @@ Fits = Callable[[Mapping[str, Any]], bool]
 
 _QUICK = 100_000
 _PROBES = 100
-_BLANKS = 6
 # Deeper records Python could neither send to a worker nor write: both run out of stack.
 _DEEPEST = 200
 _SCALARS = frozenset({str, int, float, bool})
@@ -56,11 +54,7 @@ class RecordFiles:
         return sum(map(estimate_file, self.files))
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any] | Reject]]:
-        """Yield every record with its source, such as `data.jsonl#17`, counted from 0 in each file.
-
-        Raises:
-            PackError: a file as a whole cannot be read.
-        """
+        """Yield every record with its source, such as `data.jsonl#17`, counted from 0 in a file."""
         for path in self.files:
             yield from read_file(path, name_below(self.raw, path))
 
@@ -94,14 +88,11 @@ def is_unreadable(survey: Survey, options: ReadOptions) -> bool:
 
 
 def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) -> RecordFiles:
-    """Return the files whose records fit, for reading.
+    """Return the files whose records fit, for reading; PackError if none or several do.
 
     Of a folder, the files nearest to it count: those below are looked at only where none fits
     beside them. With `options.include`, all that match are taken. `what` a record must have is said
     in messages.
-
-    Raises:
-        PackError: no file fits, several do that are not one dataset, or one is damaged.
     """
     raw = survey.raw
     # Records of a JSON file may differ: those of a file that was named are judged one by one.
@@ -143,11 +134,7 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
 
 
 def key_of_record(record: Mapping[str, Any], options: ReadOptions) -> str:
-    """Return the value of the field that `--key-from` names; "" where it is not asked for.
-
-    Raises:
-        MissingMember: the record has no such field, or it is neither text nor a number.
-    """
+    """Return the value of the field that `--key-from` names, or ""; MissingMember if not there."""
     if options.key_from is None:
         return ""
     value = record.get(options.key_from)
@@ -158,22 +145,20 @@ def key_of_record(record: Mapping[str, Any], options: ReadOptions) -> str:
 
 
 def plain(
-    record: Mapping[str, Any], images: Collection[str] | None = None
+    record: Mapping[str, Any], *, drop_images: bool = True
 ) -> tuple[dict[str, Any], tuple[tuple[str, InlineBlob], ...]]:
     """Return a copy of a record as JSON has it, and the bytes that JSON does not have.
 
-    Structs of `bytes` and `path` become their path, other bytes null, and a member `FIELD.bin` if
-    they are not of `images`: the fields whose images the sample has as such; None stands for all
-    structs of `bytes` and `path`. Dates, times and decimals become text, tuples and arrays lists.
+    Structs of `bytes` and `path` become their path, other bytes null, and a member `FIELD.bin`;
+    with `drop_images`, bytes of structs are left out. Dates, times and decimals become text, tuples
+    and arrays lists.
     """
     others: list[tuple[str, InlineBlob]] = []
     out: dict[str, Any] = {}
     for name, value in record.items():
-        if images is not None and name in images:
-            value = image_name(value)
         kept: list[bytes] = []
         try:
-            out[str(name)] = _plain(value, kept, images is None)
+            out[str(name)] = _plain(value, kept, drop_images)
         except RecursionError as error:
             raise DecodeError("record is nested too deeply to be written as JSON") from error
         others += [(f"{name}.bin", InlineBlob(data, str(name))) for data in kept]
@@ -236,19 +221,8 @@ def _with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> 
 
 
 def _image_paths(value: Any) -> Iterator[str]:
-    """Yield the texts in a record that end as the names of image files do."""
     if isinstance(value, str):
-        yield from filter(_is_path, names_in(value))
+        yield from filter(may_be_path, names_in(value))
     elif isinstance(value, Mapping | list):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from _image_paths(item)
-
-
-def _is_path(text: str) -> bool:
-    """Return whether a text may be the path of an image, and is no sentence that ends with one."""
-    return (
-        len(text) < 4096
-        and is_image_extension(text.rpartition(".")[2])
-        and "\n" not in text
-        and text.count(" ") < _BLANKS
-    )

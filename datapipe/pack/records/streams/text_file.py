@@ -15,12 +15,21 @@ from datapipe.pack.records.streams.parquet_records import refuse_pointer
 _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: it has no marks of other bytes."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
+
+
 @contextmanager
 def open_text(path: Path) -> Iterator[Any]:
-    """Open a file; while it is open, errors of the disk and of gzip become errors of ours.
+    """Open a file; while it is open, errors of the disk and of gzip become a PackError.
 
-    Raises:
-        PackError: it cannot be read, is damaged, begins as UTF-16 or UTF-32, or was not fetched.
+    So do UTF-16, UTF-32, and a file that Git LFS has not fetched.
     """
     try:
         with gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:

@@ -72,7 +72,7 @@ def _image(value: Any) -> ImageSpec:
     return value
 
 
-ALIASES = {"children": "datasets", "start": "from"}
+KEYS = {"children": "datasets", "start": "from"}
 """Names of fields in files and dicts, where they are not those of the classes."""
 
 _AMOUNT = int | str | Amount

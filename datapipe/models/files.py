@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from datapipe.decode.normalize import Triple
 from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.resize import Filter
 from datapipe.errors import PlanError
+from datapipe.text.spec import TextSpec
 
 _CONFIG = "config.json"
 _PROCESSOR = "processor_config.json"
@@ -47,6 +49,23 @@ class ModelFiles:
     images: Mapping[str, Any]
     tokenizer: Any
     template: str | None = None
+
+    @property
+    def vision(self) -> Mapping[str, Any]:
+        """Options of the vision tower in `config.json`; empty if there are none."""
+        return self.config.get("vision_config") or {}
+
+    @property
+    def image_token(self) -> str | None:
+        """Token that is repeated for an image; None leaves it to the tokenizer's own names."""
+        token = self.processor.get("image_token")
+        if isinstance(token, Mapping):
+            token = token.get("content")
+        return token if isinstance(token, str) else None
+
+    def text(self, **options: Any) -> TextSpec:
+        """Return the options of texts: those given, with tokenizer and template."""
+        return TextSpec(tokenizer=self.tokenizer, template=self.template, add_bos=True, **options)
 
     def refuse(self, what: str) -> PlanError:
         """Return the error about an option of this checkpoint that cannot be followed."""
@@ -139,13 +158,14 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def pixel_options(
-    checkpoint: ModelFiles, *, mean: Triple, std: Triple, resample: int = 3
+    checkpoint: ModelFiles, normalize: str | tuple[Triple, Triple], *, resample: int = 3
 ) -> dict[str, Any]:
     """Return `interpolation` and `normalize` of an `ImageSpec`.
 
     Args:
         checkpoint: its image processor's options count.
-        mean, std, resample: what the processor takes where they are not written down.
+        normalize: name of mean and std that the processor takes where none are written down, or
+            mean and std themselves; `resample` likewise.
 
     Raises:
         PlanError: images are resized, scaled or normalised in another way than an `ImageSpec` can.
@@ -164,12 +184,13 @@ def pixel_options(
         raise checkpoint.refuse(f"its pixels are multiplied by {factor}, not by 1/255")
     if images.get("do_normalize") is False:
         return {"interpolation": _FILTERS[number], "normalize": None}
+    mean, std = NORMALIZATIONS[normalize] if isinstance(normalize, str) else normalize
     given = tuple(images.get("image_mean") or mean), tuple(images.get("image_std") or std)
     known = [name for name, values in NORMALIZATIONS.items() if values == given]
     return {"interpolation": _FILTERS[number], "normalize": known[0] if known else given}
 
 
-def side_of(checkpoint: ModelFiles, name: str, default: int | None = None) -> tuple[int, int]:
+def side_of(checkpoint: ModelFiles, name: str, default: int) -> tuple[int, int]:
     """Return (height, width) of a size in the image processor's options.
 
     Args:
@@ -188,3 +209,17 @@ def side_of(checkpoint: ModelFiles, name: str, default: int | None = None) -> tu
     if not isinstance(size, int):
         raise checkpoint.refuse(f"{name} of its image processor is {size!r}")
     return size, size
+
+
+def merge_of_tiles(
+    checkpoint: ModelFiles, tile: int, patches: Sequence[int], tokens: int
+) -> tuple[int, int]:
+    """Return patch and merge with which a square tile has so many tokens; PlanError if none do."""
+    for patch in patches:
+        merge = max(1, tile // patch // max(isqrt(tokens), 1))
+        if (tile // patch // merge) ** 2 == tokens:
+            return patch, merge
+    told = " or ".join(map(str, patches))
+    raise checkpoint.refuse(
+        f"a tile of {tile} x {tile} pixels in patches of {told} has not {tokens} tokens"
+    )

@@ -48,10 +48,8 @@ def kept_transform(
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
     `images` are different specs by the name of a dataset that has each. `decoder` is true for DALI,
-    `transform` for a user's transform.
-
-    Raises:
-        PlanError: decoded images were asked for, and the loader has none that could be kept.
+    `transform` for a user's transform. `PlanError` if decoded images were asked for, and there are
+    none that could be kept.
     """
     specs = {name: image for name, image in images.items() if image is not None}
     if spec.keep == "encoded" or not specs:
@@ -89,12 +87,9 @@ def make_cache(
     processes: bool,
     device: DeviceRows | None,
 ) -> SampleCache:
-    """Make the cache of a loader, and log what it keeps.
+    """Make the cache of a loader, and log what it keeps; `PlanError` if its policy is impossible.
 
     `device` are the rows of `make_device_rows`, if there is a device tier.
-
-    Raises:
-        PlanError: worker processes cannot keep to its policy.
     """
     if processes and spec.policy in POLICIES:
         raise PlanError(

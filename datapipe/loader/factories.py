@@ -35,11 +35,7 @@ from datapipe.store.open import open_arrays, open_store
 def make_context(
     dataset: Dataset, schedule: Schedule, path: ImagePath
 ) -> tuple[BatchContext, DeviceCache | None]:
-    """Make the context of the batches, and the cache of images on the device.
-
-    Raises:
-        PlanError: a cache cannot keep what is asked for.
-    """
+    """Make the context of the batches, and the cache on the device, or raise `PlanError`."""
     work, options, made = path.work, schedule.options, path.made
     kinds = None if made is None else ImageKinds.of(schedule.origin, dataset)
     kept = rows = cache = images = device_cache = None
@@ -173,17 +169,11 @@ def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
 
 @dataclass(frozen=True)
 class ImageKinds:
-    """Different transforms of the images of a loader.
-
-    Attributes:
-        transforms: each of them once.
-        kinds: returns the index in `transforms` of each sample; None if there is one transform.
-        names: of a part that has each transform.
-    """
+    """Different transforms of the images of a loader."""
 
     transforms: tuple[ImageTransform, ...]
-    kinds: Callable[[Int64], Int64] | None
-    names: tuple[str, ...]
+    kinds: Callable[[Int64], Int64] | None  # transform of each sample; None if there is but one
+    names: tuple[str, ...]  # of a part that has each transform
 
     @property
     def specs(self) -> dict[str, ImageSpec]:
@@ -192,11 +182,7 @@ class ImageKinds:
 
     @staticmethod
     def of(origin: Origin, dataset: Dataset) -> ImageKinds:
-        """Find the transforms of all parts.
-
-        Raises:
-            PlanError: images of two parts cannot be in one batch.
-        """
+        """Find the transforms of all parts; `PlanError` if two cannot be in one batch."""
         found: dict[str, tuple[ImageTransform, str]] = {}
         table = []
         for part in origin.parts:

@@ -192,8 +192,8 @@ def make_loader(
         text = text or text_of_model
     image = image_of(mixture, image, given=image_given)
     packs = None if pack is None else as_spec(PackSpec, pack)
-    batch, worker = as_spec(BatchSpec, batch_size), as_spec(WorkerSpec, workers)
-    run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
+    batch, run = as_spec(BatchSpec, batch_size), as_spec(RunSpec, run)
+    remote = as_spec(RemoteSpec, remote)
     if cache is not None:
         cache = as_spec(CacheSpec, cache)
     meta = (meta,) if isinstance(meta, str) else tuple(meta)
@@ -235,11 +235,10 @@ def make_loader(
         rank=rank,
         world_size=world_size,
         read_ahead=take_bytes(remote.read_ahead),
-        pad_to=batch.pad_to,
-        multiple_of=batch.multiple_of,
         epochs=epochs,
-        **worker.loader_options(),
-        **vars(run),
+        batch=batch,
+        run=run,
+        workers=as_spec(WorkerSpec, workers),
     )
     opened = OpenedMixture(mixture, remote.folder_options())
     dataset = opened.dataset

@@ -82,8 +82,8 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             schedule.plan,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
-            pad_to=options.pad_to,
-            multiple_of=options.multiple_of,
+            pad_to=options.batch.pad_to,
+            multiple_of=options.batch.multiple_of,
             dataset_edges=None if origin.is_alone else origin.edges,
         )
     if not summary.steps:

@@ -16,7 +16,7 @@ from datapipe.loader.raw_samples import RawSamples
 from datapipe.loader.schedule.rank_progress import count_left, position_after
 from datapipe.loader.schedule.resume import resume
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.state import Run, dump_state
+from datapipe.loader.schedule.state import Run
 from datapipe.plan.steps import Position
 
 T = TypeVar("T")
@@ -141,12 +141,9 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
                 "samples were read, and stages or workers may hold some that the training loop has "
                 "not taken yet; iterate over source.track(loader), and take the state there"
             )
-        schedule = self._schedule
-        position = position_after(schedule, *self._at)
-        steps = position.consumed // schedule.options.share
-        run = Run(position, Position(position.epoch), steps=steps)
-        facts = schedule.facts(position)
-        return dump_state(run, schedule.fingerprint, schedule.identity(), **facts)
+        position = position_after(self._schedule, *self._at)
+        steps = position.consumed // self._schedule.options.share
+        return self._schedule.state(Run(position, Position(position.epoch), steps=steps))
 
     @checked(StateMismatch)
     def load_state_dict(self, state: dict[str, Any]) -> None:

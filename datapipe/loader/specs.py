@@ -247,14 +247,6 @@ class WorkerSpec:
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "workers ")
 
-    def loader_options(self) -> dict[str, Any]:
-        """Return the fields under their names in `LoaderOptions`."""
-        return {
-            "workers": self.kind,
-            "persistent_workers": self.persistent,
-            "stall_warning": self.stall_warning,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSpec:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 from datapipe.cpus import cpu_model
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.index.manifest import replace_file
 from datapipe.loader.distributed import default_workers
 from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions
 
@@ -63,13 +63,7 @@ def keep(key: str, tuned: Tuned) -> Path:
     path = _file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = seal({"version": VERSION, "key": key, "tuned": asdict(tuned)}, indent=1) + "\n"
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(content)
-    try:
-        Path(file.name).replace(path)
-    except BaseException:
-        Path(file.name).unlink(missing_ok=True)
-        raise
+    replace_file(path, content.encode(), durable=False)
     return path
 
 

@@ -69,7 +69,7 @@ class Work:
             # The kind of device, without its number.
             "device": {**vars(self.device), "device": to and str(to).partition(":")[0]},
             "verify": options.verify,
-            "workers": options.workers,
+            "workers": options.workers.kind,
         }
 
 

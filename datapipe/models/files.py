@@ -28,27 +28,16 @@ _FILTER_NAMES = {0: "nearest", 4: "box", 5: "Hamming"}
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """Content of the files of a checkpoint that say what its processor does.
+    """Content of the files of a checkpoint that say what its processor does."""
 
-    Attributes:
-        name: in messages: its folder, or the class of a processor.
-        model_type: of its config; None if only a processor is known.
-        processor_class: name of its processor in transformers; None if no file says so.
-        config: `config.json`, empty if only a processor is known.
-        processor: options of the processor, such as `patch_size` and `image_seq_length`.
-        images: options of the image processor, as far as they are written down.
-        tokenizer: what `TextSpec(tokenizer=...)` takes.
-        template: chat template that does not come with the tokenizer; None if there is none.
-    """
-
-    name: str
-    model_type: str | None
-    processor_class: str | None
-    config: Mapping[str, Any]
-    processor: Mapping[str, Any]
-    images: Mapping[str, Any]
-    tokenizer: Any
-    template: str | None = None
+    name: str  # in messages: its folder, or the class of a processor
+    model_type: str | None  # of its config; None if only a processor is known
+    processor_class: str | None  # its name in transformers; None if no file says so
+    config: Mapping[str, Any]  # `config.json`, empty if only a processor is known
+    processor: Mapping[str, Any]  # options such as `patch_size` and `image_seq_length`
+    images: Mapping[str, Any]  # options of the image processor, as far as they are written down
+    tokenizer: Any  # what `TextSpec(tokenizer=...)` takes
+    template: str | None = None  # chat template that does not come with the tokenizer
 
     @property
     def vision(self) -> Mapping[str, Any]:
@@ -76,11 +65,7 @@ class ModelFiles:
 
 
 def open_checkpoint(model: Any) -> ModelFiles:
-    """Read a folder as `save_pretrained` writes it, or take a processor of transformers.
-
-    Raises:
-        PlanError: it is neither, or a file is missing or damaged.
-    """
+    """Read a folder as `save_pretrained` writes it, or take a processor; `PlanError` for others."""
     if isinstance(model, str | PathLike):
         return _from_folder(Path(model))
     if hasattr(model, "image_processor") and hasattr(model, "tokenizer"):
@@ -160,15 +145,10 @@ def _read(path: Path) -> dict[str, Any] | None:
 def pixel_options(
     checkpoint: ModelFiles, normalize: str | tuple[Triple, Triple], *, resample: int = 3
 ) -> dict[str, Any]:
-    """Return `interpolation` and `normalize` of an `ImageSpec`.
+    """Return `interpolation` and `normalize` of an `ImageSpec`; `PlanError` if it has no such.
 
-    Args:
-        checkpoint: its image processor's options count.
-        normalize: name of mean and std that the processor takes where none are written down, or
-            mean and std themselves; `resample` likewise.
-
-    Raises:
-        PlanError: images are resized, scaled or normalised in another way than an `ImageSpec` can.
+    The processor takes `normalize`, mean and std or their name, and `resample` where the files say
+    nothing.
     """
     images = checkpoint.images
     number = images.get("resample", resample)
@@ -191,15 +171,10 @@ def pixel_options(
 
 
 def side_of(checkpoint: ModelFiles, name: str, default: int) -> tuple[int, int]:
-    """Return (height, width) of a size in the image processor's options.
+    """Return (height, width) of a size in the image processor's options, or `PlanError`.
 
-    Args:
-        checkpoint: a checkpoint.
-        name: of the option: a number, or an object with `height` and `width` or `shortest_edge`.
-        default: of both sides, where the option is not written down.
-
-    Raises:
-        PlanError: the option says nothing of the kind.
+    The option is a number, or an object with `height` and `width` or `shortest_edge`; `default` is
+    that of both sides.
     """
     size = checkpoint.images.get(name, default)
     if isinstance(size, Mapping):

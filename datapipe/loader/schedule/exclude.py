@@ -21,10 +21,8 @@ def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]
 
     A step is valid only in the plan that it was seen in. `exclude` is one or several of: keys of
     samples (str), in a mixture also "dataset:key", numbers of samples (int), steps as
-    `loader.plan.step` returns them, or such steps as dicts with `epoch`, `start` and `stop`.
-
-    Raises:
-        PlanError: it is none of these, or no sample has this key or number.
+    `loader.plan.step` returns them, or such steps as dicts with `epoch`, `start` and `stop`. All
+    else is a `PlanError`, and so is a key or number that no sample has.
     """
     several = isinstance(exclude, Iterable) and getattr(exclude, "ndim", None) != 0
     if not several or isinstance(exclude, str | bytes | StepView | Mapping):

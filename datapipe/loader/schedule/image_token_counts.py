@@ -27,16 +27,10 @@ _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedImages:
-    """Images with markup between their tokens.
+    """Images with markup between their tokens."""
 
-    Attributes:
-        cells: rows and columns that the markup counts, a function of widths and heights that gives
-            int64 [n, 2].
-        made: runs of tokens by rows and columns.
-    """
-
-    cells: Counter
-    made: ImageRuns
+    cells: Counter  # rows and columns that the markup counts, int64 [n, 2]
+    made: ImageRuns  # runs of tokens by rows and columns
 
     def count(self, widths: Int64, heights: Int64) -> Int64:
         """Return the tokens of n images: int64 [n]."""
@@ -49,22 +43,14 @@ class MarkedImages:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSizes:
-    """Tokens and rows of images, by their size in pixels.
+    """Tokens and rows of images, by their size in pixels."""
 
-    Attributes:
-        tokens: of an image, or a function of widths and heights.
-        rows: of `pixel_values`, a function likewise; None for one each.
-        grids: rows and columns of an image in tokens, a function likewise that gives int64 [n, 2];
-            None if positions of tokens do not depend on them.
-        markup: of images whose tokens have text between them, else None.
-        name: of the rule, in states.
-    """
-
-    tokens: int | Counter
-    rows: Counter | None
-    name: int | str
+    tokens: int | Counter  # of an image
+    rows: Counter | None  # of `pixel_values`; None for one each
+    name: int | str  # of the rule, in states
+    # Rows and columns in tokens, int64 [n, 2]; None if positions of tokens do not depend on them
     grids: Counter | None = None
-    markup: MarkedImages | None = None
+    markup: MarkedImages | None = None  # of images whose tokens have text between them
 
     def count_tokens(self, widths: Int64, heights: Int64) -> Int64:
         """Return the tokens of n images: int64 [n]."""
@@ -80,15 +66,9 @@ class ImageSizes:
 
 
 def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:
-    """Return the sizes of images that text and image options together give.
+    """Return the sizes of images; `PlanError` if text and image options contradict each other.
 
-    Args:
-        text: whose `image_tokens` is given.
-        image: of the loader; None if images are left out.
-        encoder: of the text.
-
-    Raises:
-        PlanError: the two contradict each other.
+    `image` is None if images are left out; the text has `image_tokens`.
     """
     asked = text.image_tokens
     assert asked is not None

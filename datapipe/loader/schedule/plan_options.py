@@ -27,10 +27,9 @@ def resolve_plan(
     buckets: int | Sequence[int] | None,
     **options: Any,
 ) -> tuple[PlanOptions, int]:
-    """Return the options of the plan, and the units that a rank takes in a step.
+    """Return the options of the plan, and the units that a rank takes in a step, or `PlanError`.
 
-    The arguments are those of `make_loader`; PlanError if they are impossible or contradict each
-    other.
+    The arguments are those of `make_loader`.
     """
     check_ranks(0, world_size)
     _check_shapes(text, pack, batch, buckets=buckets, max_tokens=options["max_tokens"])
@@ -102,11 +101,7 @@ def _check_shapes(
 
 
 def _check_rows(text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec) -> None:
-    """Refuse options for one row a sample where batches have others.
-
-    Raises:
-        PlanError: pairs or prompts are to be packed, or images of pairs to be filled up.
-    """
+    """Raise PlanError if pairs or prompts are to be packed, or images of pairs to be filled up."""
     if text is None or not (text.pairs or text.prompts):
         return
     name = "pairs" if text.pairs else "prompts"
@@ -125,11 +120,7 @@ def _check_rows(text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec) 
 
 
 def _half(max_tokens: int) -> int:
-    """Return the tokens for the chosen answers of a batch of pairs; the rejected have as many.
-
-    Raises:
-        PlanError: there is no room for two.
-    """
+    """Return the tokens for the chosen answers of a batch of pairs; the rejected have as many."""
     if max_tokens < 2:
         raise PlanError(f"max_tokens={max_tokens}: a pair has two rows of a token at least")
     return max_tokens // 2

@@ -13,7 +13,7 @@ from datapipe.errors import EndlessError, PlanError
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.schedule.state import Run, differences
+from datapipe.loader.schedule.state import Run, differences, dump_state
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.options import PLAN_VERSION, PlanOptions
 from datapipe.plan.steps import Exclusion, Position, Step, steps_in, walk
@@ -51,11 +51,9 @@ class Schedule:
         return {"dataset": self.fingerprint} | self.identity()
 
     def check(self) -> None:
-        """Refuse a plan without a step, and excluded units of another plan.
+        """Raise PlanError for a plan without a step, and excluded units of another plan.
 
-        Raises:
-            PlanError: there is no step; or as `check_exclusion`, except that a state which is
-                loaded next may bring the group.
+        A state which is loaded next may bring the group.
         """
         count, options = self.origin.source.count, self.options
         if self.plan.drop_last and self.plan.unit == "sample" and count < options.share:
@@ -77,7 +75,12 @@ class Schedule:
                     "of that plan, group= included, or load a state of that run"
                 )
 
-    def facts(self, position: Position) -> dict[str, Any]:
+    def state(self, run: Run) -> dict[str, Any]:
+        """Return the state of a run, as `dump_state` has it."""
+        facts = self._facts(run.position)
+        return dump_state(run, self.fingerprint, self.identity(), **facts)
+
+    def _facts(self, position: Position) -> dict[str, Any]:
         """Return what a state says for people beside the position."""
         origin, plan = self.origin, self.plan
         if origin.is_alone:  # the position says it
@@ -99,8 +102,8 @@ class Schedule:
         content: list[Any] = [self.order()]
         # Ranks that leave out other steps, or end elsewhere, would wait for each other for ever.
         content += [options.units_per_rank, exclusion.samples.tolist()]
-        content += [sorted(exclusion.units.items()), options.epochs, options.max_steps]
-        content += [options.train_tokens, options.accumulation_steps]
+        content += [sorted(exclusion.units.items()), options.epochs, options.run.max_steps]
+        content += [options.run.train_tokens, options.accumulation_steps]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def blocks(self, epoch: int, *, ahead: bool = False) -> PlannedBlocks:
@@ -111,10 +114,7 @@ class Schedule:
     def steps(self, run: Run) -> Iterator[tuple[Step, Run, bool]]:
         """Yield each step of the rest of a run, the run after it, and whether that is over.
 
-        Nothing is yielded if nothing is left, or if all of it is excluded.
-
-        Raises:
-            PlanError: an epoch has no step.
+        Nothing is yielded if all that is left is excluded. `PlanError` if an epoch has no step.
         """
         while not self.is_over(run):
             epoch = run.position.epoch
@@ -164,18 +164,19 @@ class Schedule:
     def count(self, run: Run) -> int:
         """Return the steps of a run, those it has had included; EndlessError if not known."""
         options = self.options
-        if options.train_tokens is not None:
+        most = options.run.max_steps
+        if options.run.train_tokens is not None:
             raise EndlessError(
                 "a run of train_tokens has no known number of steps; measure it in "
                 "RunSpec(max_steps=...) alone"
             )
         if options.epochs is None:
-            if options.max_steps is None:
+            if most is None:
                 raise EndlessError(
                     "epochs=None has no end; give run=RunSpec(max_steps=...) for a length"
                 )
-            return options.max_steps
-        steps, most, start = 0, options.max_steps, run.start
+            return most
+        steps, start = 0, run.start
         last = start.epoch + options.epochs
         if not self.origin.legs.begins_run:
             steps, start = run.steps, run.position
@@ -228,7 +229,7 @@ class Schedule:
         return steps(self._count_units(epoch, is_enough), drop_last=self.plan.drop_last)
 
     def _has_reached_limit(self, run: Run) -> bool:
-        steps, tokens = self.options.max_steps, self.options.train_tokens
+        steps, tokens = self.options.run.max_steps, self.options.run.train_tokens
         return (steps is not None and run.steps >= steps) or (
             tokens is not None and run.tokens >= tokens
         )

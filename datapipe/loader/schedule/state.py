@@ -110,11 +110,7 @@ class SavedRun:
 
 
 def parse_state(state: Mapping[str, Any]) -> SavedRun:
-    """Return the content of a state.
-
-    Raises:
-        StateMismatch: it is not a state, was changed, or another version wrote it.
-    """
+    """Return the content of a state; `StateMismatch` for one that was changed, or is none."""
     try:
         version, plan_version = state["version"], state["plan_version"]
         saved_plan, fingerprint = dict(state["plan"]), state["fingerprint"]

@@ -41,11 +41,8 @@ def count_tokens(
     tokens and a line in `failures.jsonl`. An interrupted count continues at the shard where it
     stopped. Of several processes that share the folder one counts, the others wait for it.
     `workers` threads read and encode, beside the tokenizer's own; None takes as many as pay.
-
-    Raises:
-        PlanError: `workers` is less than 1, or the encoder cannot encode this dataset at all.
-        StoreError: a shard cannot be read.
-        IndexMismatch: stored counts are not those that their names say.
+    `PlanError` if the encoder cannot encode this dataset at all, `StoreError` if a shard cannot be
+    read, `IndexMismatch` if stored counts are not those that their names say.
     """
     if workers is not None and workers < 1:
         raise PlanError(f"workers {workers}: at least 1 thread is needed to count tokens")

@@ -55,11 +55,7 @@ _AT_ONCE = 16  # datasets that are opened together
 class OpenedMixture:
     """Mixture whose datasets exist. Of several, those opened before are opened when needed.
 
-    `remote` are options of datasets behind a URL.
-
-    Raises:
-        IndexMismatch: one is no finished dataset.
-        PlanError: one is arrays behind a URL.
+    `IndexMismatch` if one is no finished dataset, `PlanError` if it is arrays behind a URL.
     """
 
     def __init__(self, mixture: Mixture, remote: RemoteOptions) -> None:
@@ -91,10 +87,8 @@ class OpenedMixture:
         """Return the samples of a run; warn of those that teach nothing.
 
         `where` and `text` are of all datasets, `text` of those that have none of their own. `image`
-        returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
-
-        Raises:
-            PlanError: naming the dataset, as `select_samples`; or the mixture cannot be resolved.
+        returns the transform of a dataset's own `ImageSpec`, for None that of the rest. `PlanError`
+        names the dataset.
         """
         make_encoder, image = _Once(TextEncoder), _Once(image)
         groups, parts = self._mixture.groups, list[MixturePart]()
@@ -108,7 +102,11 @@ class OpenedMixture:
             described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
             if own is not None:
                 rule = text_rule(
-                    own, plan, pad_to=options.pad_to, image=transform, make_encoder=make_encoder
+                    own,
+                    plan,
+                    pad_to=options.batch.pad_to,
+                    image=transform,
+                    make_encoder=make_encoder,
                 )
                 described += [rule.identity, own.overlong]
             return MixturePart(
@@ -133,7 +131,7 @@ class OpenedMixture:
                     bar.advance()
         for warning in (warning for part in parts for warning in part.warnings):
             logger.warning("%s", warning)
-        share = options.global_batch_size or options.share
+        share = options.run.global_batch_size or options.share
         return self._resolved(parts, plan, _step_size(plan, share))
 
     def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: Amount) -> Origin:

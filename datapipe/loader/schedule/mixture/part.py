@@ -134,10 +134,6 @@ class MixturePart:
         """Return the samples of each shard that take part; None with a limit."""
         return None if self._limit is not None else self.selection().shards
 
-    def has_grown(self, fingerprint: str) -> bool:
-        """Return whether the dataset is one with this fingerprint, to which shards were added."""
-        return self.data.dataset().manifest.extends(fingerprint)
-
 
 def key_of(name: str) -> int:
     """Return the 64-bit key of a dataset's name; 0 for a dataset that is given alone.

@@ -330,7 +330,6 @@ class Loader:
             self._resumes = True
 
     def _begin(self, run: Run) -> Executor:
-        """Start workers on the steps of a run."""
         if self.meter is not None:
             self.meter.retire()
         if self._checked_group != self._schedule.plan.group:
@@ -342,13 +341,11 @@ class Loader:
         self._final = run
 
     def _start_at(self, run: Run) -> None:
-        """Make a run the current one."""
         self._run = run
         self._history.start_at(run)
         self._resumes = self._finished = False
 
     def _check_process(self) -> None:
-        """Raise `DatapipeError` in a child that was forked from the loader's process."""
         if os.getpid() != self._process:
             raise DatapipeError(
                 f"this loader was made before a fork, in process {self._process}, which has its "

@@ -42,16 +42,12 @@ class PlanReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures in one level for JSON; the histogram is a list."""
-        lengths = self.lengths
         return {
             "epoch": self.epoch,
             "world_size": self.world_size,
             **self.summary.to_dict(),
             "dataset_samples": self.dataset_samples,
-            "limit": lengths.limit,
-            "overlong": lengths.overlong,
-            "cut_images": lengths.cut_images,
-            "cut_labels": lengths.cut_labels,
+            **vars(self.lengths),
             "left_out": self._left_out(),
             "seconds": self.seconds,
             "first_step_seconds": self.first_seconds,
@@ -120,7 +116,6 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
 
 
 def _lengths_of(part: MixturePart, plan: PlanOptions) -> Lengths:
-    """Return the samples of a part that are too long or left out."""
     found = look_at_lengths(part.data.dataset(), part.selection(), plan)
     found.left_out["limit"] = part.whole - part.samples
     return found

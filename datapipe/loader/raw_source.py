@@ -172,7 +172,6 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         return Position(*self._shared[:4].tolist())
 
     def _begin_at(self, position: Position) -> None:
-        """Have the next iteration begin at a position."""
         at = [position.epoch, position.block, position.unit, position.before]
         self._shared[:4] = torch.tensor(at, device="cpu")
         self._counted = int(self._shared[4])

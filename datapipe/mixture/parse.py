@@ -192,7 +192,6 @@ def _mixture(root: Located, known: tuple[str, ...], inherited: _Inherited) -> Mi
 
 
 def _children(at: Located, inherited: _Inherited) -> tuple[Child, ...]:
-    """Return the datasets and groups of `datasets`, a mapping or list."""
     if not isinstance(at.value, dict | list):
         at.refuse_value(f"give a mapping or list of datasets, {_SUCH_AS}")
     if not at.value:

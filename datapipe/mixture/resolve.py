@@ -159,7 +159,6 @@ class _Resolver:
                 )
 
     def line(self) -> _RateLine:
-        """Return the segments of a run."""
         changes = list(self._mixture.schedule)
         weights: dict[str, float] = {}
         before = -1
@@ -188,7 +187,6 @@ class _Resolver:
         return line
 
     def epoch(self, line: _RateLine) -> int:
-        """Return the draws of an epoch."""
         mixture = self._mixture
         if isinstance(mixture.epoch, Amount):
             return self._start(mixture.epoch, line, "epoch")
@@ -296,7 +294,6 @@ class _Resolver:
         return number, True
 
     def _mean_tokens(self, rates: Sequence[float]) -> float:
-        """Return the mean tokens of a draw."""
         assert self._means is not None
         return fsum(rate * mean for rate, mean in zip(rates, self._means, strict=True))
 

@@ -139,12 +139,7 @@ class MixtureDataset:
         return f"{self.place}dataset {shorten(self.name)} of the mixture: " if self.name else ""
 
     def limited(self, samples: int) -> int:
-        """Return how many of `samples` take part, which is at least 1 of several.
-
-        Examples:
-            >>> MixtureDataset(name="a", path="a/", repeat=1, limit="10%").limited(1234)
-            123
-        """
+        """Return how many of `samples` take part, which is at least 1 of several."""
         if self.limit is None:
             return samples
         if isinstance(self.limit, int):

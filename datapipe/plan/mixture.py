@@ -35,14 +35,7 @@ Order = Permutation | ShardOrder | Callable[[Int64], Int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Rates of D datasets over the draws of a run, in S segments; linear within each.
-
-    Examples:
-        >>> even = np.array([[0.5, 0.5]])
-        >>> rates = Rates(starts=np.array([0]), first=even, last=even)
-        >>> Interleaving(rates, keys=[1, 2]).counts(1000).tolist()
-        [500, 500]
-    """
+    """Rates of D datasets over the draws of a run, in S segments; linear within each."""
 
     starts: Int64  # int64 [S], draw at which each segment begins; the first is 0
     # `first`, `last`: float64 [S, D], rates at the begin and at the end of each segment; those of
@@ -187,12 +180,6 @@ class DatasetOrder:
 
     `key` is that of the dataset's name, 0 for a dataset that is given alone. `start` is the place
     of turn 0.
-
-    Examples:
-        >>> order = DatasetOrder(3, PlanOptions(shuffle=True, seed=0), key=7)
-        >>> passes, indices = order(np.arange(6))
-        >>> passes.tolist(), sorted(indices[3:].tolist())
-        ([0, 0, 0, 1, 1, 1], [0, 1, 2])
     """
 
     def __init__(

@@ -87,7 +87,6 @@ class ShardOrder:
         return mixed - self._turn_start[turn] + self._shard_start[self._shard[turn]]
 
     def _mixed(self, positions: Int64) -> Int64:
-        """Permute positions within their windows."""
         flat = positions.reshape(-1)
         window = _holder(self._window_start, flat)
         by_window = np.argsort(window, kind="stable")

@@ -124,13 +124,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Identities:
-    """Numbers of samples that other datasets of a mixture do not change.
-
-    Examples:
-        >>> identities = Identities(np.array([0, 5, 9]), np.array([100, 200], np.uint64))
-        >>> identities(np.array([0, 4, 6])).tolist()
-        [100, 104, 201]
-    """
+    """Numbers of samples that other datasets of a mixture do not change."""
 
     edges: Int64  # int64 [datasets + 1], number of the first sample of each
     keys: UInt64  # uint64 [datasets], of the datasets' names

@@ -169,6 +169,5 @@ def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
 
 
 def _checked_files(folder: Path, arrays: Arrays) -> CheckedFiles:
-    """Return the files beside images and texts, compared with checksums."""
     kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
     return CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)

@@ -166,7 +166,6 @@ class TokenSlots:
         return result | self._constants
 
     def _number(self, slot: int) -> int:
-        """Return the number of a sample in its dataset."""
         return int(self._samples[slot]) - self._kinds[slot].first
 
     def _write_text(self, slot: int, encoded: EncodedText, valid: bool) -> None:

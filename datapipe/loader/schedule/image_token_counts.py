@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,16 +10,13 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError
-from datapipe.plan.image_tokens import image_token_counter
+from datapipe.plan.image_tokens import Counter, image_token_counter
 from datapipe.text.encode import TextEncoder
 from datapipe.text.image_markup import ImageRuns
-from datapipe.text.spec import ImageTokens, TextSpec
+from datapipe.text.spec import TextSpec
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.transform import ImageTransform
-
-Counter = Callable[[Int64, Int64], Int64]
-"""A function of widths and heights in pixels, int64 [n] each, that returns int64 [n]."""
 
 _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 
@@ -95,14 +91,21 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
         return ImageSizes(tokens=asked, rows=None, name=asked)
     if isinstance(asked, str) and image is None:
         return ImageSizes(tokens=image_token_counter(asked), rows=None, name=asked)
-    grids = _token_grids(asked, image) if image is not None and image.spec.mrope else None
+    grids = None
+    if image is not None and image.spec.mrope:
+        if not isinstance(asked, str):
+            raise PlanError(
+                f"image_tokens={asked!r} says how many tokens an image has, and "
+                "ImageSpec(mrope=True) places them by its rows and columns; give "
+                "image_tokens='native', or mrope=False"
+            )
+        grids = image.cells
     tokens = image.tokens if isinstance(asked, str) and image else image_token_counter(asked)
     rows = image.rows if rule is not None and image else None
     return ImageSizes(tokens=tokens, rows=rows, name=_probed(tokens, rows), grids=grids)
 
 
 def _marked(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:
-    """Return the sizes of images with markup between their tokens."""
     asked, markup = text.image_tokens, text.image_markup
     assert markup is not None
     if image is None:
@@ -136,15 +139,6 @@ def _marked(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) 
         name=f"{_probed(marked.count, image.rows)}-{name}",
         markup=marked,
     )
-
-
-def _token_grids(asked: ImageTokens, image: ImageTransform) -> Counter:
-    if not isinstance(asked, str):
-        raise PlanError(
-            f"image_tokens={asked!r} says how many tokens an image has, and ImageSpec(mrope=True) "
-            "places them by its rows and columns; give image_tokens='native', or mrope=False"
-        )
-    return image.cells
 
 
 def _probed(tokens: Counter, rows: Counter | None) -> str:

@@ -113,8 +113,6 @@ class Origin:
 
 
 class _DrawnLeg:
-    """Draws of one leg."""
-
     def __init__(
         self, leg: Leg, parts: Sequence[MixturePart], starts: Int64, plan: PlanOptions
     ) -> None:

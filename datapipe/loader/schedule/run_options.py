@@ -30,9 +30,15 @@ _MOST_UNITS = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """Options of `make_loader` and its specs, which describe them, with defaults filled in."""
+    """Options of `make_loader`, which describes the others, with defaults filled in.
 
-    units_per_rank: Count  # samples, batches or packs that a rank takes in a step
+    Attributes:
+        units_per_rank: samples, batches or packs that a rank takes in a step.
+        verify: compare every member with its checksum.
+        on_error: "raise" or "skip", for samples that cannot be decoded.
+    """
+
+    units_per_rank: Count
     meta: tuple[str, ...]
     verify: bool
     num_workers: WorkerCount

@@ -319,7 +319,6 @@ def unfit(text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes) -> d
 
 
 def _sides(columns: Columns, sample: int) -> tuple[Int64, Int64]:
-    """Return widths and heights of the images of one sample."""
     images = slice(*columns.sample_image[sample : sample + 2].tolist())
     return (
         columns.image_width[images].astype(np.int64),

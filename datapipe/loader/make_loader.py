@@ -15,7 +15,6 @@ from datapipe.declared import Count, Word, checked
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
-from datapipe.loader.array_work import work_on
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.distributed import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.factories import make_context
@@ -38,7 +37,7 @@ from datapipe.loader.specs import (
     as_spec,
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
-from datapipe.loader.work import DecoderName, Work
+from datapipe.loader.work import DecoderName, Work, work_on
 from datapipe.mixture.given import image_of, mixture_of, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.models.families import Model, specs_for

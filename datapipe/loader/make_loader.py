@@ -241,7 +241,8 @@ def make_loader(
     )
     opened = OpenedMixture(mixture, remote.folder_options())
     dataset = opened.dataset
-    work = work_on(dataset, work, opened.own_images, image_given=image_given)
+    own_images = [entry.image for entry in mixture.datasets]
+    work = work_on(dataset, work, own_images, image_given=image_given)
     find_key = partial(tuning_key, dataset.fingerprint, work.described(plan, options))
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor

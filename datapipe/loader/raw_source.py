@@ -70,10 +70,9 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
             PlanError: the ranks of the process group are others than when this was made.
         """
         options, info = self._schedule.options, get_worker_info()
-        ranks = {"rank": options.rank, "world_size": options.world_size}
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         if self._ranks_found:
-            check_ranks_hold(**ranks)
+            check_ranks_hold(options.rank, options.world_size)
         if self._shared[5]:
             raise PlanError(
                 "a state of another mixture was loaded after this DataLoader had started its "
@@ -83,7 +82,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         with closing(self._samples):
             for number, (step, _, _) in enumerate(self._schedule.steps(Run.at(self._begin()))):
                 if number % workers == worker:
-                    share = step.share(units_per_rank=options.units_per_rank, **ranks)
+                    share = options.deal(step)
                     yield from self._samples.read(share.units.numbers[share.valid])
 
     @checked(PlanError)

@@ -28,10 +28,6 @@ def mixture_of(
 
     A list of datasets is the mixture that draws each sample once. A list of `.tar` shards is one
     dataset, as if `::` stood between them. All else is a `PlanError`.
-
-    Examples:
-        >>> mixture_of(["0.tar", "1.tar"]).datasets[0].path
-        '0.tar::1.tar'
     """
     if isinstance(given, Mixture | Mapping):
         return Mixture.of(given)

@@ -190,7 +190,7 @@ class _Resolver:
         mixture = self._mixture
         if isinstance(mixture.epoch, Amount):
             return self._start(mixture.epoch, line, "epoch")
-        if mixture.epoch == "longest" and mixture.only_repeats:
+        if mixture.epoch == "longest" and not any(mixture.has_weight.values()):
             return max(1, round(fsum(self._mass(child, False) for child in mixture.children)))
         ends = []
         for number, (dataset, count) in enumerate(zip(mixture.datasets, self._counts, strict=True)):

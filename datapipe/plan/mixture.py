@@ -23,9 +23,8 @@ from datapipe.array_types import Float64, Int64, UInt64
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.ragged import ranges
-from datapipe.plan.rng import derive, mix_array
+from datapipe.plan.rng import STREAM, derive, mix_array
 
-_STREAM = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
 _ORDER = 1  # purpose of a derived key
 _SLACK = 2  # draws; what rounding may move is far less
 
@@ -150,7 +149,7 @@ class Interleaving:
 
     def _times(self, datasets: Int64, turns: Int64) -> Float64:
         """Return the times of elements; infinite for those that never come."""
-        hashed = mix_array(self._keys[datasets] + turns.astype(np.uint64) * _STREAM)
+        hashed = mix_array(self._keys[datasets] + turns.astype(np.uint64) * STREAM)
         # 52 bits and a half, so that the fraction is inside (0, 1).
         counts = turns + ((hashed >> np.uint64(12)) + 0.5) * 2.0**-52
         segments = np.zeros(len(turns), np.int64)

@@ -12,11 +12,10 @@ from datapipe.errors import PlanError
 from datapipe.index.find_keys import find_keys
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.plan_view import StepView
-from datapipe.loader.schedule.run_schedule import SeenIn
 from datapipe.plan.steps import Exclusion
 
 
-def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]]:
+def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[tuple[str, Any]]]:
     """Return the samples and ranges of units that `exclude=` names, and the plans of its steps.
 
     A step is valid only in the plan that it was seen in. `exclude` is one or several of: keys of
@@ -30,7 +29,7 @@ def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]
     keys: list[str] = []
     samples: list[int] = []
     units: dict[int, list[tuple[int, int]]] = {}
-    plans: list[SeenIn] = []
+    plans: list[tuple[str, Any]] = []
     for item in exclude:
         if isinstance(item, str):
             keys.append(item)
@@ -41,7 +40,7 @@ def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]
             units.setdefault(epoch, []).append((start, stop))
             plan = item.plan if isinstance(item, StepView) else item.get("plan")
             if isinstance(plan, Mapping):
-                plans.append(SeenIn(f"units {start} to {stop - 1} of epoch {epoch}", plan))
+                plans.append((f"units {start} to {stop - 1} of epoch {epoch}", plan))
     samples += _numbers(keys, origin)
     last = int(origin.edges[-1]) - 1
     for number in samples:

@@ -71,10 +71,10 @@ class Origin:
         """Return the sizes of samples, which may have their passes: int64 [n]."""
         numbers = samples & ((1 << PASS_BIT) - 1)
         if len(self.parts) == 1:
-            return self.parts[0].measure(numbers)
+            return self.parts[0].text().measure(numbers)
         sizes = Sizes(*np.empty((5, len(numbers)), np.int64))
         for number, chosen, own in split_by_part(self.edges, numbers):
-            found = self.parts[number].measure(own)
+            found = self.parts[number].text().measure(own)
             for column, values in zip(sizes.columns, found.columns, strict=True):
                 column[chosen] = values
         return sizes

@@ -35,7 +35,11 @@ def resolve_plan(
     _check_shapes(text, pack, batch, buckets=buckets, max_tokens=options["max_tokens"])
     _check_rows(text, pack, batch)
     if text is not None and text.pairs and options["max_tokens"] is not None:
-        options["max_tokens"] = _half(options["max_tokens"])
+        if options["max_tokens"] < 2:
+            raise PlanError(
+                f"max_tokens={options['max_tokens']}: a pair has two rows of a token at least"
+            )
+        options["max_tokens"] //= 2  # for the chosen answers; the rejected have as many
     if options["max_tokens"] is not None and buckets is None:
         buckets = _BUCKETS
     batch_size = batch.batch_size
@@ -117,13 +121,6 @@ def _check_rows(text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec) 
             "image, and TextSpec(pairs=True) repeats all images for the rejected answers, behind "
             "the padding; leave it out"
         )
-
-
-def _half(max_tokens: int) -> int:
-    """Return the tokens for the chosen answers of a batch of pairs; the rejected have as many."""
-    if max_tokens < 2:
-        raise PlanError(f"max_tokens={max_tokens}: a pair has two rows of a token at least")
-    return max_tokens // 2
 
 
 def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptions:

@@ -172,11 +172,7 @@ class PlanView:
         )
 
     def _rank(self, step: Step, rank: int) -> RankView:
-        share = step.share(
-            units_per_rank=self._options.units_per_rank,
-            rank=rank,
-            world_size=self._options.world_size,
-        )
+        share = self._options.deal(step, rank)
         samples = share.units.numbers
         columns, sizes = self._dataset.columns, share.units.sizes
         return RankView(

@@ -9,7 +9,7 @@ from datapipe.cpus import WorkerCount
 from datapipe.declared import Count, check_fields
 from datapipe.errors import PlanError
 from datapipe.loader.specs import BatchSpec, RunSpec, WorkerSpec
-from datapipe.plan.steps import check_ranks
+from datapipe.plan.steps import Share, Step, check_ranks
 
 BATCH_KEYS = frozenset(
     {
@@ -79,6 +79,14 @@ class LoaderOptions:
     def share(self) -> int:
         """Units that all ranks take in a step."""
         return self.units_per_rank * self.world_size
+
+    def deal(self, step: Step, rank: int | None = None) -> Share:
+        """Return the units of a rank in a step; None is this one."""
+        return step.share(
+            units_per_rank=self.units_per_rank,
+            rank=self.rank if rank is None else rank,
+            world_size=self.world_size,
+        )
 
     @property
     def accumulation_steps(self) -> int:

@@ -20,14 +20,6 @@ from datapipe.plan.steps import Exclusion, Position, Step, steps_in, walk
 from datapipe.progress import Progress
 
 
-@dataclass(frozen=True)
-class SeenIn:
-    """Plan that excluded units were seen in."""
-
-    units: str  # their description
-    plan: Mapping[str, Any]  # from `Schedule.order`
-
-
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """Steps of all ranks, epoch by epoch and run by run."""
@@ -37,7 +29,8 @@ class Schedule:
     plan: PlanOptions
     options: LoaderOptions  # of the loader, with the units of a step and the length of a run
     exclusion: Exclusion
-    seen_in: Sequence[SeenIn]  # plans that excluded units were seen in
+    # Descriptions of excluded units, and `order` of the plans that they were seen in
+    seen_in: Sequence[tuple[str, Mapping[str, Any]]]
     group_given: bool  # whether `plan.group` was asked for, else a state may bring another
     plan_cache: Path | None  # folder in which ranks share blocks; None for none
     _counted: dict[int, tuple[int, int]] = field(default_factory=dict)  # blocks, units by epoch
@@ -66,11 +59,11 @@ class Schedule:
     def check_exclusion(self, *, but: str | None = None) -> None:
         """Raise PlanError for excluded units of another plan; the option named `but` may differ."""
         here = {name: value for name, value in self.order().items() if name != but}
-        for seen in self.seen_in:
-            there = {name: value for name, value in seen.plan.items() if name != but}
+        for units, plan in self.seen_in:
+            there = {name: value for name, value in plan.items() if name != but}
             if different := differences(there, here, "there"):
                 raise PlanError(
-                    f"exclude names {seen.units}, seen in another plan ({'; '.join(different)}), "
+                    f"exclude names {units}, seen in another plan ({'; '.join(different)}), "
                     "where they hold other samples; give the keys of its samples, or the options "
                     "of that plan, group= included, or load a state of that run"
                 )

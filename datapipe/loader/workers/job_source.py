@@ -121,16 +121,11 @@ class JobSource:
         on_final: Callable[[Run], None] = lambda run: None,
     ) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
-        options = self._options
         for step, after, over in schedule.steps(run):
             run = schedule.end(after) if over else after
             if over:
                 on_final(run)
-            share = step.share(
-                units_per_rank=options.units_per_rank,
-                rank=options.rank,
-                world_size=options.world_size,
-            )
+            share = self._options.deal(step)
             epoch, samples = step.start.epoch, share.units.numbers
             yield StepJob(
                 share=share,

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -71,11 +71,6 @@ class OpenedMixture:
         self._notes.save()
         self.dataset = DatasetMixture.of(parts)
 
-    @property
-    def own_images(self) -> list[ImageSpec | None]:
-        """The `ImageSpec` of each dataset; None where it has that of the loader."""
-        return [entry.image for entry in self._mixture.datasets]
-
     def origin(
         self,
         text: TextSpec | None,
@@ -90,7 +85,7 @@ class OpenedMixture:
         returns the transform of a dataset's own `ImageSpec`, for None that of the rest. `PlanError`
         names the dataset.
         """
-        make_encoder, image = _Once(TextEncoder), _Once(image)
+        make_encoder, image = _once(TextEncoder), _once(image)
         groups, parts = self._mixture.groups, list[MixturePart]()
 
         def opened(entry: MixtureDataset, data: DatasetPart) -> MixturePart:
@@ -157,19 +152,18 @@ class OpenedMixture:
         return Origin(parts, self.dataset.sample_edges, legs, plan)
 
 
-class _Once(Generic[S, T]):
-    """Function that is called once for arguments that are equal, which need not be hashable."""
+def _once(make: Callable[[S], T]) -> Callable[[S], T]:
+    """Return a function that is called once for equal arguments, which need not be hashable."""
+    found: list[tuple[S, T]] = []
 
-    def __init__(self, make: Callable[[S], T]) -> None:
-        self._make = make
-        self._made: list[tuple[S, T]] = []
-
-    def __call__(self, spec: S) -> T:
-        for known, made in self._made:
+    def call(spec: S) -> T:
+        for known, made in found:
             if known is spec or known == spec:
                 return made
-        self._made.append((spec, self._make(spec)))
-        return self._made[-1][1]
+        found.append((spec, make(spec)))
+        return found[-1][1]
+
+    return call
 
 
 def _open_part(

@@ -43,7 +43,7 @@ _NO_LIMIT = 1 << 62
 
 
 def kept_transform(
-    spec: CacheSpec, images: Mapping[str, ImageSpec | None], *, decoder: bool, transform: bool
+    spec: CacheSpec, images: Mapping[str, ImageSpec], *, decoder: bool, transform: bool
 ) -> ImageTransform | None:
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
@@ -51,17 +51,16 @@ def kept_transform(
     `transform` for a user's transform. `PlanError` if decoded images were asked for, and there are
     none that could be kept.
     """
-    specs = {name: image for name, image in images.items() if image is not None}
-    if spec.keep == "encoded" or not specs:
+    if spec.keep == "encoded" or not images:
         return None
     kept = {
-        name: replace(unnormalized(image), flip=0.0, mrope=False) for name, image in specs.items()
+        name: replace(unnormalized(image), flip=0.0, mrope=False) for name, image in images.items()
     }
     name, first = next(iter(kept.items()))
     differing = next((other for other, made in kept.items() if made != first), None)
     if transform:
         reason = "transform= may be random, and takes images before they are fitted"
-    elif any(image.random_crop is not None for image in specs.values()):
+    elif any(image.random_crop is not None for image in images.values()):
         reason = "random_crop takes another part of an image each time"
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"

@@ -20,8 +20,7 @@ from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext
-from datapipe.loader.batch.stored_text import StoredTexts
-from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
+from datapipe.loader.batch.token_batch import StoredTexts, TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.image_path import ImagePath
 from datapipe.loader.schedule.mixture.part import MixturePart

@@ -137,15 +137,6 @@ class BatchSpec:
                 "two bounds of the rows of a sample; give one of them"
             )
 
-    def given(self) -> dict[str, int]:
-        """Return the fields beside `batch_size` that were given."""
-        defaults = vars(BatchSpec())
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name != "batch_size" and value != defaults[name]
-        }
-
     @property
     def sample_rows(self) -> int | None:
         """Rows of `pixel_values` for each sample; None if they are as many as its images have."""

@@ -81,7 +81,9 @@ def _check_shapes(
     text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec, **others: Any
 ) -> None:
     """Raise PlanError if constant shapes of padded batches would do nothing."""
-    if not (given := batch.given()):
+    shapes = {name: value for name, value in vars(batch).items() if name != "batch_size"}
+    given = {name: value for name, value in shapes.items() if value != getattr(BatchSpec, name)}
+    if not given:
         return
     said = ", ".join(f"{name}={value}" for name, value in given.items())
     if text is None:

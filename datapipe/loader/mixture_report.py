@@ -162,9 +162,5 @@ def segments(origin: Origin) -> Iterator[tuple[int, dict[str, float], dict[str, 
             rates.starts.tolist(), rates.first.tolist(), rates.last.tolist(), strict=True
         ):
             if end is None or leg.start + at < end:
-                names = leg.parts
-                yield (
-                    leg.start + at,
-                    dict(zip(names, first, strict=True)),
-                    dict(zip(names, last, strict=True)),
-                )
+                here = dict(zip(leg.parts, first, strict=True))
+                yield leg.start + at, here, dict(zip(leg.parts, last, strict=True))

@@ -18,9 +18,7 @@ from datapipe.loader.mixture_report import (
     segments,
 )
 from datapipe.loader.schedule.left_out import REASONS, Lengths, look_at_lengths
-from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
-from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Step
 from datapipe.plan.summary import PlanSummary, summarise
 from datapipe.progress import Progress
@@ -87,7 +85,10 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             f"epoch {epoch} has no step: drop_last drops the only one, since its units are fewer "
             f"than the {options.share} that all ranks take"
         )
-    each = [_lengths_of(part, schedule.plan) for part in origin.parts]
+    each: list[Lengths] = []
+    for part in origin.parts:
+        each.append(look_at_lengths(part.data.dataset(), part.selection(), schedule.plan))
+        each[-1].left_out["limit"] = part.whole - part.samples
     mixture = None
     if not origin.is_alone:
         run = max(epoch + 1, options.epochs or 1)
@@ -113,12 +114,6 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
         seconds=planning.seconds,
         first_seconds=planning.first,
     )
-
-
-def _lengths_of(part: MixturePart, plan: PlanOptions) -> Lengths:
-    found = look_at_lengths(part.data.dataset(), part.selection(), plan)
-    found.left_out["limit"] = part.whole - part.samples
-    return found
 
 
 class _Planning:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import astuple
 from typing import Any, TypeVar
 
 import torch
@@ -171,8 +172,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         return Position(*self._shared[:4].tolist())
 
     def _begin_at(self, position: Position) -> None:
-        at = [position.epoch, position.block, position.unit, position.before]
-        self._shared[:4] = torch.tensor(at, device="cpu")
+        self._shared[:4] = torch.tensor(astuple(position), device="cpu")
         self._counted = int(self._shared[4])
         self._at = position, 0
 

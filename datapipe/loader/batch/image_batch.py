@@ -340,17 +340,12 @@ class ImageSlots:
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:
         """Widths and heights of all images of the batch."""
-        columns, numbers = self._context.columns, self._numbers
-        widths = gather(columns.image_width, numbers).astype(np.int64)
-        return widths, gather(columns.image_height, numbers).astype(np.int64)
-
-    @cached_property
-    def _numbers(self) -> Int64:
-        """Numbers of all images of the batch in the dataset: int64 [I]."""
-        before = self._context.columns.sample_image[self._samples] - self.first[:-1]
+        columns = self._context.columns
+        before = columns.sample_image[self._samples] - self.first[:-1]
         numbers: Int64 = np.repeat(before, self._images)
         numbers += np.arange(len(numbers))
-        return numbers
+        widths = gather(columns.image_width, numbers).astype(np.int64)
+        return widths, gather(columns.image_height, numbers).astype(np.int64)
 
 
 def _facts(placement: Placement, width: int, height: int) -> tuple[float, ...]:

@@ -60,10 +60,7 @@ class Origin:
         return RandomKeys(units, self.identities)
 
     def _draw(self, epoch: int, start: int, stop: int) -> Int64:
-        """Return the samples at some positions of an epoch, with their passes: int64 [n].
-
-        All positions lie in one leg.
-        """
+        """Return the samples, with passes, at positions of an epoch in one leg: int64 [n]."""
         before, _ = self.legs.span(epoch)
         return self._drawn[self.legs.at(before + start)].draw(before + start, before + stop)
 

@@ -44,16 +44,14 @@ class Schedule:
         return {"dataset": self.fingerprint} | self.identity()
 
     def check(self) -> None:
-        """Raise PlanError for a plan without a step, and excluded units of another plan.
-
-        A state which is loaded next may bring the group.
-        """
+        """Raise PlanError for a plan without a step, and excluded units of another plan."""
         count, options = self.origin.source.count, self.options
         if self.plan.drop_last and self.plan.unit == "sample" and count < options.share:
             raise PlanError(
                 f"drop_last leaves no step: {count} samples are fewer than batch_size "
                 f"{options.units_per_rank} times world_size {options.world_size}"
             )
+        # A state that is loaded next may bring the group.
         self.check_exclusion(but=None if self.group_given else "group")
 
     def check_exclusion(self, *, but: str | None = None) -> None:
@@ -180,12 +178,13 @@ class Schedule:
                 return most
         return steps
 
-    def count_units(self, epoch: int) -> int:
-        """Return the number of units of an epoch, which is planned if they are packs or batches."""
-        return self._count_units(epoch, lambda units: False)
+    def count_units(
+        self, epoch: int, is_enough: Callable[[int], bool] = lambda units: False
+    ) -> int:
+        """Return the number of units of an epoch, or of as many of its blocks as are enough.
 
-    def _count_units(self, epoch: int, is_enough: Callable[[int], bool]) -> int:
-        """Return the number of units of an epoch, or of as many of its blocks as are enough."""
+        They are planned if they are packs or batches.
+        """
         blocks = self.blocks(epoch)
         if self.plan.unit == "sample":
             return int(blocks.plan.edges[-1])
@@ -219,7 +218,7 @@ class Schedule:
             whole = units > consumed and steps(units, drop_last=True)
             return enough is not None and whole >= enough
 
-        return steps(self._count_units(epoch, is_enough), drop_last=self.plan.drop_last)
+        return steps(self.count_units(epoch, is_enough), drop_last=self.plan.drop_last)
 
     def _has_reached_limit(self, run: Run) -> bool:
         steps, tokens = self.options.run.max_steps, self.options.run.train_tokens

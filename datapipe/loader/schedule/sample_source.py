@@ -208,10 +208,11 @@ def select_samples(
     selection = digest = None
     if known is None or known["selection"] is not None:
         selection, digest = _select(dataset, sizes, plan, where)
+    shards = dataset.columns.shard_sample
     found = SampleSelection(
         count=len(dataset) if selection is None else selection.count,
         select=None if selection is None else selection.select,
-        shards=_shard_counts(dataset, selection),
+        shards=np.diff(shards if selection is None else selection.rank(shards)),
         text=sizes,
         identity={
             "where": str(parse_where(where)) if where is not None else None,
@@ -328,8 +329,3 @@ def _sides(columns: Columns, sample: int) -> tuple[Int64, Int64]:
 
 def _numbers(span: slice) -> Int64:
     return np.arange(span.start, span.stop, dtype=np.int64)
-
-
-def _shard_counts(dataset: Dataset, selection: Selection | None) -> Int64:
-    edges = dataset.columns.shard_sample
-    return np.diff(edges if selection is None else selection.rank(edges))

@@ -106,7 +106,7 @@ class TokenContext:
     """Context that the token arrays of all batches share."""
 
     texts: tuple[TextKind, ...]  # of each kind; `check_texts` says which can be in one batch
-    kinds: Callable[[Int64], Int64] | None = None  # of n samples, int64 [n] to int64 [n]
+    kinds: Callable[[Int64], Int64] | None = None  # of samples, int64 [n]; None for one kind
     pack: bool  # batches are packs
     multiple_of: int = 1  # of lengths: of each sample in a pack, of a padded batch
     total: int | None = None  # constant length of batches, see `PackedTokens` and `PaddedTokens`

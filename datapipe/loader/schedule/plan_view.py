@@ -78,6 +78,7 @@ class PlanView:
     def __init__(self, dataset: Dataset, schedule: Schedule, epoch: int) -> None:
         self._dataset = dataset
         self._schedule = schedule
+        self._plan, self._options = schedule.plan, schedule.options
         self._epoch = epoch
 
     @property
@@ -97,13 +98,13 @@ class PlanView:
         """
         epoch = self._epoch if epoch is None else epoch
         blocks = self._schedule.blocks(epoch)
-        position = self._locate(blocks, step * self._schedule.options.share) if step >= 0 else None
+        position = self._locate(blocks, step * self._options.share) if step >= 0 else None
         found = None
         if position is not None:
             # Excluded samples are shown too.
             found = next(self._walk(blocks, position), None)
         if found is None:
-            steps = -(-self._schedule.count_units(epoch) // self._schedule.options.share)
+            steps = -(-self._schedule.count_units(epoch) // self._options.share)
             raise PlanError(
                 f"step {step}: epoch {epoch} has no such step; its steps are 0 to {steps - 1}"
             )
@@ -141,16 +142,11 @@ class PlanView:
         return self._walk(self._schedule.blocks(epoch), Position(epoch))
 
     def _walk(self, blocks: PlannedBlocks, position: Position) -> Iterator[Step]:
-        return walk(
-            blocks,
-            position,
-            share=self._schedule.options.share,
-            drop_last=self._schedule.plan.drop_last,
-        )
+        return walk(blocks, position, share=self._options.share, drop_last=self._plan.drop_last)
 
     def _locate(self, blocks: PlannedBlocks, unit: int) -> Position | None:
         """Return the position of a unit counted from the epoch's start; None if there is none."""
-        if self._schedule.plan.unit == "sample":
+        if self._plan.unit == "sample":
             return locate_sample(blocks, unit) if unit < blocks.plan.edges[-1] else None
         before = 0
         for block in range(blocks.count):
@@ -170,12 +166,12 @@ class PlanView:
             start=step.start.consumed,
             stop=step.stop.consumed,
             labels=step.labels,
-            ranks=[self._rank(step, rank) for rank in range(self._schedule.options.world_size)],
+            ranks=[self._rank(step, rank) for rank in range(self._options.world_size)],
             plan=self._schedule.order(),
         )
 
     def _rank(self, step: Step, rank: int) -> RankView:
-        share = self._schedule.options.deal(step, rank)
+        share = self._options.deal(step, rank)
         samples = share.units.numbers
         columns, sizes = self._dataset.columns, share.units.sizes
         return RankView(

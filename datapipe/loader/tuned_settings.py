@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,7 +24,6 @@ from datapipe.declared import Count, Natural, check_fields
 from datapipe.errors import PlanError
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
-from datapipe.index.manifest import replace_file
 from datapipe.loader.distributed import default_workers
 from datapipe.loader.schedule.run_options import LoaderOptions
 
@@ -68,7 +68,12 @@ def keep(key: str, tuned: Tuned) -> Path:
     path = _file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = seal({"version": VERSION, "key": key, "tuned": asdict(tuned)}, indent=1) + "\n"
-    replace_file(path, content.encode(), durable=False)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(content)
+    try:
+        Path(file.name).replace(path)
+    finally:
+        Path(file.name).unlink(missing_ok=True)
     return path
 
 

@@ -40,6 +40,4 @@ class DeviceRows:
     def take(self, indices: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows at int64 [n]: uint8 [n, *shape], in `out` if given."""
         assert self._rows is not None, "rows are put before they are taken"
-        if out is None:
-            return self._rows.index_select(0, indices)
         return torch.index_select(self._rows, 0, indices, out=out)

@@ -90,10 +90,7 @@ class DiskTier(Tier):
         return f"{self.layout.describe(form)} in {self.folder}, where {self.present:,} are"
 
     def holds(self, uses: Uses) -> Bools:
-        indices = self.layout.indices(uses.positions)
-        held = indices >= 0
-        held[held] = self._words[indices[held]] != 0
-        return held
+        return self.layout.marked(uses.positions, self._words)[1]
 
     def get(self, use: Use) -> UInt8 | None:
         index = self.layout.index(use.position)

@@ -43,27 +43,24 @@ _NO_LIMIT = 1 << 62
 
 
 def kept_transform(
-    spec: CacheSpec, images: Mapping[str, ImageSpec | None], *, decoder: bool, transform: bool
+    spec: CacheSpec, images: Mapping[str, ImageSpec], *, decoder: bool, transform: bool
 ) -> ImageTransform | None:
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
     `images` are different specs by the name of a dataset that has each. `decoder` is true for DALI,
-    `transform` for a user's transform.
-
-    Raises:
-        PlanError: decoded images were asked for, and the loader has none that could be kept.
+    `transform` for a user's transform. `PlanError` if decoded images were asked for, and there are
+    none that could be kept.
     """
-    specs = {name: image for name, image in images.items() if image is not None}
-    if spec.keep == "encoded" or not specs:
+    if spec.keep == "encoded" or not images:
         return None
     kept = {
-        name: replace(unnormalized(image), flip=0.0, mrope=False) for name, image in specs.items()
+        name: replace(unnormalized(image), flip=0.0, mrope=False) for name, image in images.items()
     }
     name, first = next(iter(kept.items()))
     differing = next((other for other, made in kept.items() if made != first), None)
     if transform:
         reason = "transform= may be random, and takes images before they are fitted"
-    elif any(image.random_crop is not None for image in specs.values()):
+    elif any(image.random_crop is not None for image in images.values()):
         reason = "random_crop takes another part of an image each time"
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"
@@ -89,12 +86,9 @@ def make_cache(
     processes: bool,
     device: DeviceRows | None,
 ) -> SampleCache:
-    """Make the cache of a loader, and log what it keeps.
+    """Make the cache of a loader, and log what it keeps; `PlanError` if its policy is impossible.
 
     `device` are the rows of `make_device_rows`, if there is a device tier.
-
-    Raises:
-        PlanError: worker processes cannot keep to its policy.
     """
     if processes and spec.policy in POLICIES:
         raise PlanError(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from datapipe.array_types import Int64
+from datapipe.array_types import Bools, Int64, UInt64
 from datapipe.plan.order import Permutation
 from datapipe.progress import readable_size
 
@@ -74,6 +74,13 @@ class EntryLayout:
         """Return the index of the entry at each position of the draw, -1 for none: int64 [n]."""
         found = positions - self.first
         return np.where((found >= 0) & (found < self.kept), found, -1)
+
+    def marked(self, positions: Int64, marks: UInt64) -> tuple[Int64, Bools]:
+        """Return `indices`, and whether the entry at each has a mark that is not 0: bool [n]."""
+        indices = self.indices(positions)
+        held = indices >= 0
+        held[held] = marks[indices[held]] != 0
+        return indices, held
 
     def index(self, position: int) -> int:
         """Return the index of the entry at a position of the draw, -1 for none."""

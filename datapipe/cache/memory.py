@@ -83,15 +83,11 @@ class SharedMemoryTier(Tier):
         return f"{self.layout.describe(form)} in memory, a fixed part"
 
     def holds(self, uses: Uses) -> Bools:
-        indices = self.layout.indices(uses.positions)
-        held = indices >= 0
-        held[held] = self._marks[indices[held]] != 0
-        return held
+        return self.layout.marked(uses.positions, self._marks)[1]
 
     def in_place(self, uses: Uses, wanted: Bools) -> InPlace:
-        indices = self.layout.indices(uses.positions)
-        there = wanted & (indices >= 0)
-        there[there] = self._marks[indices[there]] != 0
+        indices, held = self.layout.marked(uses.positions, self._marks)
+        there = wanted & held
         new = there.copy()
         new[there] = ~self._compared[indices[there]]
         for slot in np.flatnonzero(new).tolist():

@@ -12,6 +12,7 @@ from datapipe.quantities import Room
 
 Keep = Literal["auto", "decoded", "encoded"]
 PolicyName = Literal["auto", "pin", "next-use"]
+MemoryRoom = Annotated[Room, Say("a size such as 8GB; a folder is CacheSpec(disk=...)")]
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ class CacheSpec:
         ['disk', 'memory', 'source']
     """
 
-    memory: Annotated[Room, Say("a size such as 8GB; a folder is CacheSpec(disk=...)")] | None = (
-        None
-    )
+    memory: MemoryRoom | None = None
     _: KW_ONLY
     device: Room | None = None
     disk: str | os.PathLike[str] | None = None

@@ -50,13 +50,3 @@ class BatchesByIndex:
             if self._at_end():  # a sampler that knows the length asks for no more
                 self._iterator = None
                 next(iterator, None)
-
-
-def refuse_batches() -> None:
-    """Raise `DatapipeError`: batches are not batched again."""
-    raise DatapipeError(
-        "this loader makes whole batches, and a DataLoader with a batch_size would put batches "
-        "into batches; iterate over the loader itself, give DataLoader(loader, batch_size=None), "
-        "or, with the Trainer of transformers, return iter(loader) from its "
-        "method get_train_dataloader"
-    )

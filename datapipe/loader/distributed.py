@@ -31,12 +31,8 @@ def resolve_ranks(
 
     Of a mesh, dimensions that carry data are flattened in their order. Model-parallel ones (tensor,
     context, pipeline, ...) are left out, so that such peers take the same share. A mesh with one
-    dimension, or without names, is taken whole.
-
-    Raises:
-        PlanError: only one of rank and world size is given, or a mesh in addition to them; it is
-            unclear which dimensions carry data; this process is not in the mesh; the environment
-            has no numbers.
+    dimension, or without names, is taken whole. `PlanError` if what is given is not one of these,
+    or it is unclear which dimensions carry data.
     """
     if mesh is not None:
         if rank is not None or world_size is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,10 +19,8 @@ from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
-from datapipe.loader.batch.image_batch import GEOMETRY
-from datapipe.loader.batch.image_context import ImageContext
-from datapipe.loader.batch.stored_text import StoredTexts
-from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
+from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext
+from datapipe.loader.batch.token_batch import StoredTexts, TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.image_path import ImagePath
 from datapipe.loader.schedule.mixture.part import MixturePart
@@ -35,18 +34,17 @@ from datapipe.store.open import open_arrays, open_store
 def make_context(
     dataset: Dataset, schedule: Schedule, path: ImagePath
 ) -> tuple[BatchContext, DeviceCache | None]:
-    """Make the context of the batches, and the cache of images on the device.
-
-    Raises:
-        PlanError: a cache cannot keep what is asked for.
-    """
+    """Make the context of the batches, and the cache on the device, or raise `PlanError`."""
     work, options, made = path.work, schedule.options, path.made
     kinds = None if made is None else ImageKinds.of(schedule.origin, dataset)
     kept = rows = cache = images = device_cache = None
+    specs = {}
+    if kinds is not None:
+        specs = {name: one.spec for name, one in zip(kinds.names, kinds.transforms, strict=True)}
     if work.cache is not None:
         kept = kept_transform(
             work.cache,
-            {} if kinds is None else kinds.specs,
+            specs,
             decoder=path.decoder is not None,
             transform=work.transform is not None,
         )
@@ -173,30 +171,15 @@ def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
 
 @dataclass(frozen=True)
 class ImageKinds:
-    """Different transforms of the images of a loader.
-
-    Attributes:
-        transforms: each of them once.
-        kinds: returns the index in `transforms` of each sample; None if there is one transform.
-        names: of a part that has each transform.
-    """
+    """Different transforms of the images of a loader."""
 
     transforms: tuple[ImageTransform, ...]
-    kinds: Callable[[Int64], Int64] | None
-    names: tuple[str, ...]
-
-    @property
-    def specs(self) -> dict[str, ImageSpec]:
-        """Spec of each transform, by the name of a part that has it."""
-        return {name: form.spec for name, form in zip(self.names, self.transforms, strict=True)}
+    kinds: Callable[[Int64], Int64] | None  # transform of each sample; None if there is but one
+    names: tuple[str, ...]  # of a part that has each transform
 
     @staticmethod
     def of(origin: Origin, dataset: Dataset) -> ImageKinds:
-        """Find the transforms of all parts.
-
-        Raises:
-            PlanError: images of two parts cannot be in one batch.
-        """
+        """Find the transforms of all parts; `PlanError` if two cannot be in one batch."""
         found: dict[str, tuple[ImageTransform, str]] = {}
         table = []
         for part in origin.parts:
@@ -206,17 +189,10 @@ class ImageKinds:
             table.append(list(found).index(name))
         transforms, names = zip(*found.values(), strict=True)
         check_together(transforms, names)
-        kinds = KindTable(dataset, np.array(table, np.int64)) if len(transforms) > 1 else None
+        by_part = np.array(table, np.int64)
+        kinds = partial(_kinds_of, dataset, by_part) if len(transforms) > 1 else None
         return ImageKinds(transforms, kinds, names)
 
 
-@dataclass(frozen=True)
-class KindTable:
-    """Kind of each sample of a mixture, by its part: `table` is int64 [parts]."""
-
-    dataset: Dataset
-    table: Int64
-
-    def __call__(self, samples: Int64) -> Int64:
-        """Return the kind of each sample: int64 [n] in and out."""
-        return self.table[self.dataset.kinds(samples)]
+def _kinds_of(dataset: Dataset, by_part: Int64, samples: Int64) -> Int64:
+    return by_part[dataset.kinds(samples)]

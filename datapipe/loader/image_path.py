@@ -137,7 +137,7 @@ def _unfit_for_dali(work: Work, image: ImageSpec, options: LoaderOptions) -> str
 
     if work.transform is not None:
         return "transform= works on decoded images, and DALI makes batches of encoded ones"
-    if options.workers == "processes":
+    if options.workers.kind == "processes":
         return "DALI has threads of its own and does not work in processes"
     if image.scaled_decode:
         return "scaled_decode needs the CPU kernels"

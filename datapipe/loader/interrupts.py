@@ -15,16 +15,6 @@ def short_interrupts(function: Callable[P, R]) -> Callable[P, R]:
 
     The frames below wait for workers, and say nothing about the caller's code. A second Ctrl-C
     while workers are stopped is not chained to the first.
-
-    Examples:
-        >>> @short_interrupts
-        ... def wait() -> None:
-        ...     raise KeyboardInterrupt
-        >>> try:
-        ...     wait()
-        ... except KeyboardInterrupt:
-        ...     print("interrupted")
-        interrupted
     """
 
     @wraps(function)

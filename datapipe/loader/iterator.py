@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from datapipe.errors import DatapipeError
 from datapipe.loader.batch.builder import Batch
-from datapipe.loader.batch.pair_images import repeat_images
 from datapipe.loader.device.device_cache import DeviceCache
-from datapipe.loader.device.prefetcher import DevicePrefetcher, Sent
+from datapipe.loader.device.prefetcher import NESTED, PIXELS, DevicePrefetcher, Sent
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.workers.job_source import Executor, FinishedJob
 
@@ -105,7 +105,7 @@ class LoaderIterator(Iterator[Batch]):
             job, sent = first
             batch = self._timed("transfer", self._prefetcher.receive, sent)
         if self._pairs:
-            batch = self._timed("collate", repeat_images, batch)
+            batch = self._timed("collate", _repeat_images, batch)
         self._on_batch(job)
         if self._meter is not None:
             samples = len(job.step.samples)
@@ -142,3 +142,18 @@ class LoaderIterator(Iterator[Batch]):
         self.closed = True
         self._sent.clear()
         self._executor.close()
+
+
+def _repeat_images(batch: Batch) -> Batch:
+    """Return a batch with the images of all chosen rows, and again for all rejected ones.
+
+    They are decoded, and copied to a device, once.
+    """
+    repeated = {}
+    for name in (PIXELS, "image_grid_thw", "image_sizes"):
+        values = batch.get(name)
+        if isinstance(values, Tensor):
+            axis = 1 if name == PIXELS and values.ndim == NESTED else 0
+            both = torch.cat([values, values], axis)
+            repeated[name] = both.pin_memory() if values.is_pinned() else both
+    return batch | repeated

@@ -15,7 +15,7 @@ from datapipe.declared import Natural, checked
 from datapipe.errors import DatapipeError, PlanError, StateMismatch
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.by_index import BatchesByIndex, refuse_batches
+from datapipe.loader.by_index import BatchesByIndex
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.distributed import check_ranks_hold
@@ -27,7 +27,7 @@ from datapipe.loader.schedule.plan_view import PlanView
 from datapipe.loader.schedule.resume import resume, warn_of_uneven_steps
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.skips import Skips
-from datapipe.loader.schedule.state import History, Run, dump_state
+from datapipe.loader.schedule.state import History, Run
 from datapipe.loader.workers.job_source import Executor, FinishedJob, JobSource
 from datapipe.plan.steps import Position
 
@@ -78,7 +78,7 @@ class Loader:
     ) -> None:
         self.dataset = dataset
         self.options = options = schedule.options
-        self._skips = Skips(options.max_skipped)
+        self._skips = Skips(options.run.max_skipped)
         self._find_tuning_key = find_tuning_key
         self._prefetcher = prefetcher
         self._device_cache = device_cache
@@ -166,7 +166,12 @@ class Loader:
         Raises:
             DatapipeError: always.
         """
-        refuse_batches()
+        raise DatapipeError(
+            "this loader makes whole batches, and a DataLoader with a batch_size would put batches "
+            "into batches; iterate over the loader itself, give DataLoader(loader, "
+            "batch_size=None), or, with the Trainer of transformers, return iter(loader) from its "
+            "method get_train_dataloader"
+        )
 
     @property
     def skipped(self) -> int:
@@ -230,10 +235,7 @@ class Loader:
         Raises:
             PlanError: the newest iterator has not yielded `step` batches, or over a thousand more.
         """
-        run = self._run if step is None else self._history.after(step)
-        schedule = self._schedule
-        facts = schedule.facts(run.position)
-        return dump_state(run, schedule.fingerprint, schedule.identity(), **facts)
+        return self._schedule.state(self._run if step is None else self._history.after(step))
 
     @checked(StateMismatch)
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -328,7 +330,6 @@ class Loader:
             self._resumes = True
 
     def _begin(self, run: Run) -> Executor:
-        """Start workers on the steps of a run."""
         if self.meter is not None:
             self.meter.retire()
         if self._checked_group != self._schedule.plan.group:
@@ -340,13 +341,11 @@ class Loader:
         self._final = run
 
     def _start_at(self, run: Run) -> None:
-        """Make a run the current one."""
         self._run = run
         self._history.start_at(run)
         self._resumes = self._finished = False
 
     def _check_process(self) -> None:
-        """Raise `DatapipeError` in a child that was forked from the loader's process."""
         if os.getpid() != self._process:
             raise DatapipeError(
                 f"this loader was made before a fork, in process {self._process}, which has its "

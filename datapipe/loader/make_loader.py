@@ -15,7 +15,6 @@ from datapipe.declared import Count, Word, checked
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
-from datapipe.loader.array_work import work_on
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.distributed import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.factories import make_context
@@ -38,7 +37,7 @@ from datapipe.loader.specs import (
     as_spec,
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
-from datapipe.loader.work import DecoderName, Work
+from datapipe.loader.work import DecoderName, Work, work_on
 from datapipe.mixture.given import image_of, mixture_of, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.models.families import Model, specs_for
@@ -192,8 +191,8 @@ def make_loader(
         text = text or text_of_model
     image = image_of(mixture, image, given=image_given)
     packs = None if pack is None else as_spec(PackSpec, pack)
-    batch, worker = as_spec(BatchSpec, batch_size), as_spec(WorkerSpec, workers)
-    run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
+    batch, run = as_spec(BatchSpec, batch_size), as_spec(RunSpec, run)
+    remote = as_spec(RemoteSpec, remote)
     if cache is not None:
         cache = as_spec(CacheSpec, cache)
     meta = (meta,) if isinstance(meta, str) else tuple(meta)
@@ -235,15 +234,15 @@ def make_loader(
         rank=rank,
         world_size=world_size,
         read_ahead=take_bytes(remote.read_ahead),
-        pad_to=batch.pad_to,
-        multiple_of=batch.multiple_of,
         epochs=epochs,
-        **worker.loader_options(),
-        **vars(run),
+        batch=batch,
+        run=run,
+        workers=as_spec(WorkerSpec, workers),
     )
     opened = OpenedMixture(mixture, remote.folder_options())
     dataset = opened.dataset
-    work = work_on(dataset, work, opened.own_images, image_given=image_given)
+    own_images = [entry.image for entry in mixture.datasets]
+    work = work_on(dataset, work, own_images, image_given=image_given)
     find_key = partial(tuning_key, dataset.fingerprint, work.described(plan, options))
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor

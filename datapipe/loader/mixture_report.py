@@ -89,20 +89,14 @@ def _figures(plan: DatasetPlan, total: DatasetPlan) -> dict[str, Any]:
     tokens = None
     if plan.tokens is not None and total.tokens is not None:
         tokens = plan.tokens / max(total.tokens, 1)
+    figures = {name: value for name, value in vars(plan).items() if name not in ("asked", "slots")}
     return {
-        "name": plan.name,
+        **figures,
         "groups": list(plan.groups),
-        "dataset_samples": plan.dataset_samples,
-        "samples": plan.samples,
         "asked_share": plan.asked / total.asked,
         "share": plan.drawn / max(total.drawn, 1),
         "token_share": tokens,
-        "drawn": plan.drawn,
-        "tokens": plan.tokens,
-        "images": plan.images,
         "padding": plan.padding,
-        "run_drawn": plan.run_drawn,
-        "run_tokens": plan.run_tokens,
         "passes": plan.passes,
         "left_out": {reason: plan.left_out[reason] for reason in REASONS},
     }
@@ -168,9 +162,5 @@ def segments(origin: Origin) -> Iterator[tuple[int, dict[str, float], dict[str, 
             rates.starts.tolist(), rates.first.tolist(), rates.last.tolist(), strict=True
         ):
             if end is None or leg.start + at < end:
-                names = leg.parts
-                yield (
-                    leg.start + at,
-                    dict(zip(names, first, strict=True)),
-                    dict(zip(names, last, strict=True)),
-                )
+                here = dict(zip(leg.parts, first, strict=True))
+                yield leg.start + at, here, dict(zip(leg.parts, last, strict=True))

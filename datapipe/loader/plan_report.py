@@ -18,9 +18,7 @@ from datapipe.loader.mixture_report import (
     segments,
 )
 from datapipe.loader.schedule.left_out import REASONS, Lengths, look_at_lengths
-from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
-from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Step
 from datapipe.plan.summary import PlanSummary, summarise
 from datapipe.progress import Progress
@@ -42,16 +40,12 @@ class PlanReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures in one level for JSON; the histogram is a list."""
-        lengths = self.lengths
         return {
             "epoch": self.epoch,
             "world_size": self.world_size,
             **self.summary.to_dict(),
             "dataset_samples": self.dataset_samples,
-            "limit": lengths.limit,
-            "overlong": lengths.overlong,
-            "cut_images": lengths.cut_images,
-            "cut_labels": lengths.cut_labels,
+            **vars(self.lengths),
             "left_out": self._left_out(),
             "seconds": self.seconds,
             "first_step_seconds": self.first_seconds,
@@ -82,8 +76,8 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             schedule.plan,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
-            pad_to=options.pad_to,
-            multiple_of=options.multiple_of,
+            pad_to=options.batch.pad_to,
+            multiple_of=options.batch.multiple_of,
             dataset_edges=None if origin.is_alone else origin.edges,
         )
     if not summary.steps:
@@ -91,7 +85,10 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             f"epoch {epoch} has no step: drop_last drops the only one, since its units are fewer "
             f"than the {options.share} that all ranks take"
         )
-    each = [_lengths_of(part, schedule.plan) for part in origin.parts]
+    each: list[Lengths] = []
+    for part in origin.parts:
+        each.append(look_at_lengths(part.data.dataset(), part.selection(), schedule.plan))
+        each[-1].left_out["limit"] = part.whole - part.samples
     mixture = None
     if not origin.is_alone:
         run = max(epoch + 1, options.epochs or 1)
@@ -117,13 +114,6 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
         seconds=planning.seconds,
         first_seconds=planning.first,
     )
-
-
-def _lengths_of(part: MixturePart, plan: PlanOptions) -> Lengths:
-    """Return the samples of a part that are too long or left out."""
-    found = look_at_lengths(part.data.dataset(), part.selection(), plan)
-    found.left_out["limit"] = part.whole - part.samples
-    return found
 
 
 class _Planning:

@@ -33,10 +33,7 @@ class RawSamples:
         self._process = os.getpid()
 
     def read(self, samples: Int64) -> Iterator[dict[str, Any]]:
-        """Yield samples, given their numbers, int64 [n].
-
-        Raises `DecodeError` for a member that is not as indexed, `StoreError` for a shard.
-        """
+        """Yield samples by number, int64 [n]; `DecodeError` or `StoreError` if one is damaged."""
         store, columns = self._open(), self._dataset.columns
         shards = columns.shards(samples).tolist()
         members = [columns.members(sample) for sample in samples.tolist()]

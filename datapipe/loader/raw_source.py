@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import astuple
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from datapipe.loader.raw_samples import RawSamples
 from datapipe.loader.schedule.rank_progress import count_left, position_after
 from datapipe.loader.schedule.resume import resume
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.state import Run, dump_state
+from datapipe.loader.schedule.state import Run
 from datapipe.plan.steps import Position
 
 T = TypeVar("T")
@@ -70,10 +71,9 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
             PlanError: the ranks of the process group are others than when this was made.
         """
         options, info = self._schedule.options, get_worker_info()
-        ranks = {"rank": options.rank, "world_size": options.world_size}
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         if self._ranks_found:
-            check_ranks_hold(**ranks)
+            check_ranks_hold(options.rank, options.world_size)
         if self._shared[5]:
             raise PlanError(
                 "a state of another mixture was loaded after this DataLoader had started its "
@@ -83,7 +83,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         with closing(self._samples):
             for number, (step, _, _) in enumerate(self._schedule.steps(Run.at(self._begin()))):
                 if number % workers == worker:
-                    share = step.share(units_per_rank=options.units_per_rank, **ranks)
+                    share = options.deal(step)
                     yield from self._samples.read(share.units.numbers[share.valid])
 
     @checked(PlanError)
@@ -141,12 +141,9 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
                 "samples were read, and stages or workers may hold some that the training loop has "
                 "not taken yet; iterate over source.track(loader), and take the state there"
             )
-        schedule = self._schedule
-        position = position_after(schedule, *self._at)
-        steps = position.consumed // schedule.options.share
-        run = Run(position, Position(position.epoch), steps=steps)
-        facts = schedule.facts(position)
-        return dump_state(run, schedule.fingerprint, schedule.identity(), **facts)
+        position = position_after(self._schedule, *self._at)
+        steps = position.consumed // self._schedule.options.share
+        return self._schedule.state(Run(position, Position(position.epoch), steps=steps))
 
     @checked(StateMismatch)
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,9 +172,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         return Position(*self._shared[:4].tolist())
 
     def _begin_at(self, position: Position) -> None:
-        """Have the next iteration begin at a position."""
-        at = [position.epoch, position.block, position.unit, position.before]
-        self._shared[:4] = torch.tensor(at, device="cpu")
+        self._shared[:4] = torch.tensor(astuple(position), device="cpu")
         self._counted = int(self._shared[4])
         self._at = position, 0
 

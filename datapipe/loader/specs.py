@@ -137,15 +137,6 @@ class BatchSpec:
                 "two bounds of the rows of a sample; give one of them"
             )
 
-    def given(self) -> dict[str, int]:
-        """Return the fields beside `batch_size` that were given."""
-        defaults = vars(BatchSpec())
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name != "batch_size" and value != defaults[name]
-        }
-
     @property
     def sample_rows(self) -> int | None:
         """Rows of `pixel_values` for each sample; None if they are as many as its images have."""
@@ -246,14 +237,6 @@ class WorkerSpec:
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "workers ")
-
-    def loader_options(self) -> dict[str, Any]:
-        """Return the fields under their names in `LoaderOptions`."""
-        return {
-            "workers": self.kind,
-            "persistent_workers": self.persistent,
-            "stall_warning": self.stall_warning,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

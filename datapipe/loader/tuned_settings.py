@@ -20,10 +20,12 @@ from typing import Any, Literal
 import torch
 
 from datapipe.cpus import cpu_model
+from datapipe.declared import Count, Natural, check_fields
+from datapipe.errors import PlanError
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.loader.distributed import default_workers
-from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions
+from datapipe.loader.schedule.run_options import LoaderOptions
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +39,13 @@ VERSION = 1
 class Tuned:
     """Settings that a sweep found."""
 
-    num_workers: int
-    prefetch_factor: int | None  # None without workers
+    num_workers: Natural
+    prefetch_factor: Count | None  # None without workers
     rate: float  # batches a second
     step_time: float | None = None  # seconds of a step that they suffice for; None: highest rate
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError)
 
 
 def given_or(value: int | Auto | None, default: int) -> int:
@@ -67,9 +72,8 @@ def keep(key: str, tuned: Tuned) -> Path:
         file.write(content)
     try:
         Path(file.name).replace(path)
-    except BaseException:
+    finally:
         Path(file.name).unlink(missing_ok=True)
-        raise
     return path
 
 
@@ -81,12 +85,6 @@ def recall(key: str) -> Tuned | None:
         if document["version"] != VERSION or document["key"] != key:
             raise ValueError(f"it is of version {document['version']!r}, key {document['key']!r}")
         tuned = Tuned(**document["tuned"])
-        for name, value, least in (
-            ("num_workers", tuned.num_workers, 0),
-            ("prefetch_factor", tuned.prefetch_factor or DEFAULT_PREFETCH, 1),
-        ):
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name} is {value!r}")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:

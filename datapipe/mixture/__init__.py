@@ -3,7 +3,7 @@
 `spec.py` has the tree, whose fields say what is read and checked. `parse.py` makes it from a
 mapping or file and writes it down; `located.py` keeps the lines and keys that errors name.
 `resolve.py` turns a mixture and the sizes of its datasets into rates, without I/O. A new option of
-a dataset is a field in `spec.py` and a key in `located.py`, with its type in `parse.py`.
+a dataset is a field in `spec.py`.
 """
 
 from datapipe.mixture.resolve import Resolved, resolve

@@ -27,15 +27,7 @@ def mixture_of(
     """Return what was given as a mixture: a dataset is one of itself.
 
     A list of datasets is the mixture that draws each sample once. A list of `.tar` shards is one
-    dataset, as if `::` stood between them.
-
-    Raises:
-        PlanError: the mixture is wrong, its file cannot be read, or a list is empty or names a
-            dataset twice.
-
-    Examples:
-        >>> mixture_of(["0.tar", "1.tar"]).datasets[0].path
-        '0.tar::1.tar'
+    dataset, as if `::` stood between them. All else is a `PlanError`.
     """
     if isinstance(given, Mixture | Mapping):
         return Mixture.of(given)
@@ -82,10 +74,7 @@ def text_of(
     """Return the text options of the dataset with the fewest tokens for an image, if any has some.
 
     `text` and `image` are of datasets without any; without `image`, images are left out of all.
-
-    Raises:
-        PlanError: some datasets have text options, and others none; or the tokens of an image are
-            not known.
+    `PlanError` if some datasets have text options, and others none.
     """
     having = [entry for entry in mixture.datasets if entry.text or text]
     lacking = [entry for entry in mixture.datasets if not (entry.text or text)]

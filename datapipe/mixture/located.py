@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,10 +19,17 @@ from datapipe.errors import PlanError
 from datapipe.index.images.header import is_image_name
 from datapipe.index.manifest import MANIFEST
 from datapipe.index.raw_data import pack_first
+from datapipe.mixture.spec import KEYS, Mixture, MixtureDataset, MixtureGroup
 
-DATASET_KEYS = ("name", "path", "weight", "repeat", "limit", "where", "text", "image")
-GROUP_KEYS = ("name", "weight", "repeat", "datasets", "text", "image")
-MIXTURE_KEYS = ("datasets", "weights", "epoch", "schedule", "validation", "text", "image")
+
+def keys_of(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a part of a mixture as files and dicts name them."""
+    return tuple(KEYS.get(item.name, item.name) for item in fields(kind) if item.compare)
+
+
+DATASET_KEYS = keys_of(MixtureDataset)
+GROUP_KEYS = (*keys_of(MixtureGroup), "text", "image")
+MIXTURE_KEYS = (*keys_of(Mixture), "text", "image")
 
 _DEEPEST = 50  # of nested mappings and lists, well within Python's recursion limit
 _TOO_DEEP = f"more than {_DEEPEST} levels; give fewer groups inside each other"
@@ -71,7 +78,7 @@ class Located:
             self.refuse_value(f"give a mapping with {', '.join(known)}")
         for key, item in self.value.items():
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1, 0.7)
+                near = get_close_matches(key, known, 1, 0.7)
                 hint = f", do you mean {near[0]!r}?" if near else ""
                 item.refuse(
                     f"{shorten(key)} is no option of {what}{hint}; it has {', '.join(known)}"
@@ -80,11 +87,7 @@ class Located:
 
 
 def located(value: Any, place: str = "mixture", depth: int = 0) -> Located:
-    """Return a Python value with the keys that lead to each of its parts.
-
-    Raises:
-        PlanError: a key is no string or path, or the value is nested too deeply.
-    """
+    """Return a Python value with the keys that lead to each of its parts, or raise `PlanError`."""
     if depth > _DEEPEST:
         raise PlanError(f"{place}: {_TOO_DEEP}")
     made: Any = value
@@ -106,11 +109,8 @@ def located(value: Any, place: str = "mixture", depth: int = 0) -> Located:
 def read_file(name: str) -> Located:
     """Return the content of a YAML or JSON file, with the line of each value.
 
-    Only mappings, lists, strings, numbers, booleans and null are read.
-
-    Raises:
-        PlanError: the file cannot be read, is no YAML, has a key twice, has tags, anchors or
-            aliases, or holds raw data.
+    Only mappings, lists, strings, numbers, booleans and null are read. All else is a `PlanError`,
+    and so is a file of raw data.
     """
     text = _text(name)
     if name.endswith(".json"):

@@ -6,9 +6,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from functools import cache
+from types import NoneType
+from typing import Any, get_args
 
-from datapipe.declared import shorten
+from datapipe.declared import declared_types, shorten
 from datapipe.errors import PlanError
 from datapipe.index.where import parse_where
 from datapipe.mixture.located import (
@@ -16,23 +18,19 @@ from datapipe.mixture.located import (
     GROUP_KEYS,
     MIXTURE_KEYS,
     Located,
+    keys_of,
     located,
     read_file,
 )
 from datapipe.mixture.spec import (
+    KEYS,
     Child,
-    DatasetName,
     DatasetPath,
-    Epoch,
-    Limit,
     Mixture,
     MixtureDataset,
     MixtureGroup,
-    Repeat,
-    RunAmount,
     Weight,
     WeightChange,
-    WeightsBy,
     check_changed,
 )
 from datapipe.paths import expand_home
@@ -41,31 +39,15 @@ from datapipe.text.spec import TextSpec
 from datapipe.text.templates import BUILT_IN, is_jinja
 
 _VALIDATION_KEYS = tuple(key for key in MIXTURE_KEYS if key not in ("schedule", "validation"))
-_CHANGE_KEYS = ("from", "weights", "over")
-_FIELDS = {"datasets": "children", "from": "start"}  # where they differ from the keys
-_KEYS = {name: key for key, name in _FIELDS.items()}
-_DECLARED: dict[str, Any] = {
-    "name": DatasetName,
-    "path": DatasetPath,
-    "weight": Weight,
-    "repeat": Repeat,
-    "limit": Limit,
-    "where": str,
-    "weights": WeightsBy,
-    "epoch": Epoch,
-    "from": RunAmount,
-    "over": RunAmount,
-}
+_CHANGE_KEYS = keys_of(WeightChange)
+_FIELDS = {key: name for name, key in KEYS.items()}
+_SPECS = ("text", "image")
 _SUCH_AS = "such as `captions/: 0.7`"
 _DTYPES = ("uint8", "float32", "bfloat16")
 
 
 def parse_mapping(mixture: Any) -> Mixture:
-    """Return the mixture of a dict.
-
-    Raises:
-        PlanError: a value is wrong, with the keys that lead to it.
-    """
+    """Return the mixture of a dict; `PlanError` has the keys that lead to a wrong value."""
     if not isinstance(mixture, Mapping):
         raise PlanError(
             f"mixture {shorten(mixture)}: give a Mixture or a dict, such as "
@@ -75,11 +57,7 @@ def parse_mapping(mixture: Any) -> Mixture:
 
 
 def parse_file(path: str | os.PathLike[str]) -> Mixture:
-    """Return the mixture of a YAML or JSON file.
-
-    Raises:
-        PlanError: the file cannot be read, holds raw data, or a value is wrong, with its line.
-    """
+    """Return the mixture of a YAML or JSON file; `PlanError` has the line of a wrong value."""
     name = os.fspath(path)
     return _mixture(read_file(name), MIXTURE_KEYS, _Inherited(os.path.dirname(name)))
 
@@ -93,7 +71,7 @@ def as_dict(spec: Any) -> dict[str, Any]:
     for item in fields(spec):
         value = getattr(spec, item.name)
         if item.compare and value != item.default and _fits_json(value):
-            made[_KEYS.get(item.name, item.name)] = _json_value(value)
+            made[KEYS.get(item.name, item.name)] = _json_value(value)
     return made
 
 
@@ -121,16 +99,17 @@ class _Inherited:
     """Folder, text and image that a group or dataset has from those around it."""
 
     folder: str | None = None  # relative paths are relative to it, or stay if it is None
-    # Fields of `text` and `image` that were given so far, and the innermost place of each.
-    specs: Mapping[str, tuple[Mapping[str, Located], Located]] = field(default_factory=dict)
+    # Fields of `text` and `image` that were given so far, at the innermost place of each.
+    specs: Mapping[str, Located] = field(default_factory=dict)
 
     def within(self, entries: Mapping[str, Located]) -> _Inherited:
         """Add the `text` and `image` of a group or dataset, field by field."""
         specs = dict(self.specs)
-        for name in ("text", "image"):
+        for name in _SPECS:
             if name in entries:
-                before = self.specs[name][0] if name in self.specs else {}
-                specs[name] = _spec_fields(name, before, entries[name]), entries[name]
+                before = specs[name].value if name in specs else {}
+                merged = _spec_fields(name, before, entries[name])
+                specs[name] = replace(entries[name], value=merged)
         return replace(self, specs=specs)
 
     def path(self, path: str) -> str:
@@ -142,10 +121,10 @@ class _Inherited:
 
     def spec(self, name: str) -> Any:
         """Return the `TextSpec` or `ImageSpec` of a dataset; None if none was given."""
-        if name not in self.specs:
+        at = self.specs.get(name)
+        if at is None:
             return None
-        given, at = self.specs[name]
-        values = {key: item.plain() for key, item in given.items()}
+        values = {key: item.plain() for key, item in at.value.items()}
         if name == "text":
             if "tokenizer" not in values:
                 at.refuse(
@@ -167,17 +146,17 @@ class _Inherited:
             return kind(**values) if preset is None else kind.preset(preset, **values)
         except PlanError as error:
             word = re.match(r"\w*", str(error))  # messages begin with the field
-            place = given.get(word[0], at).place if word else at.place
+            place = at.value.get(word[0], at).place if word else at.place
             raise PlanError(f"{place}{error}") from None
 
 
-def _spec_fields(name: str, before: Mapping[str, Located], at: Located) -> Mapping[str, Located]:
+def _spec_fields(name: str, before: dict[str, Located], at: Located) -> dict[str, Located]:
     """Return the fields of a spec with those of an inner one; a preset or object replaces all."""
     kind = _spec_class(name)
     known = [item.name for item in fields(kind)]
     if isinstance(at.value, kind):
         return {key: replace(at, value=getattr(at.value, key)) for key in known}
-    own = at.mapping(known if name == "text" else ["preset", *known], name)
+    own = at.mapping(known if kind is TextSpec else ["preset", *known], name)
     return own if "preset" in own else {**before, **own}
 
 
@@ -203,7 +182,7 @@ def _mixture(root: Located, known: tuple[str, ...], inherited: _Inherited) -> Mi
         )
     inherited = inherited.within(entries)
     children = _children(entries["datasets"], inherited)
-    options = _take({key: entries[key] for key in ("weights", "epoch") if key in entries})
+    options = _take(entries, Mixture)
     if "validation" in entries:
         options["validation"] = _mixture(entries["validation"], _VALIDATION_KEYS, inherited)
     made = Mixture(children=children, **options)
@@ -213,7 +192,6 @@ def _mixture(root: Located, known: tuple[str, ...], inherited: _Inherited) -> Mi
 
 
 def _children(at: Located, inherited: _Inherited) -> tuple[Child, ...]:
-    """Return the datasets and groups of `datasets`, a mapping or list."""
     if not isinstance(at.value, dict | list):
         at.refuse_value(f"give a mapping or list of datasets, {_SUCH_AS}")
     if not at.value:
@@ -226,17 +204,17 @@ def _children(at: Located, inherited: _Inherited) -> tuple[Child, ...]:
 def _child(key: str | None, item: Located, inherited: _Inherited) -> Child:
     """Return a dataset or group of a mapping, or of a list, where it has no key."""
     entries = _entries(key, item)
-    is_group = "datasets" in entries
+    kind = MixtureGroup if "datasets" in entries else MixtureDataset
     if key is None:
-        needed, what = ("name", "a group") if is_group else ("path", "a dataset")
+        needed, what = ("name", "a group") if kind is MixtureGroup else ("path", "a dataset")
         if needed not in entries:
             item.refuse(f"{what} in a list has no {needed}; add {needed}:")
         key = str(entries[needed].take(DatasetPath))
-    options = {"name": key.rstrip("/") or key, "place": item.place, **_take(entries)}
+    options = {"name": key.rstrip("/") or key, "place": item.place, **_take(entries, kind)}
     if "weight" not in options:
         options.setdefault("repeat", 1.0)
     inherited = inherited.within(entries)
-    if is_group:
+    if kind is MixtureGroup:
         return MixtureGroup(children=_children(entries["datasets"], inherited), **options)
     if "where" in options:
         try:
@@ -261,13 +239,21 @@ def _entries(key: str | None, item: Located) -> dict[str, Located]:
     return {"repeat" if isinstance(value, str) and value.strip().endswith("x") else "weight": item}
 
 
-def _take(entries: Mapping[str, Located]) -> dict[str, Any]:
+def _take(entries: Mapping[str, Located], kind: type) -> dict[str, Any]:
     """Return the plain values that were given, by the names of their fields."""
-    return {
-        _FIELDS.get(key, key): entries[key].take(declared)
-        for key, declared in _DECLARED.items()
-        if key in entries
-    }
+    given = {_FIELDS.get(key, key): item for key, item in entries.items() if key not in _SPECS}
+    types = _value_types(kind)
+    return {name: item.take(types[name]) for name, item in given.items() if name in types}
+
+
+@cache
+def _value_types(kind: type) -> dict[str, Any]:
+    """Return the types of the fields that are plain values; None is not given, but left out."""
+    types = {}
+    for name, declared in declared_types(kind).items():
+        if name not in ("children", "schedule", "validation", "place"):
+            types[name] = get_args(declared)[0] if NoneType in get_args(declared) else declared
+    return types
 
 
 def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
@@ -278,7 +264,8 @@ def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange
         entries = item.mapping(_CHANGE_KEYS, "a change of a schedule")
         if number and "from" not in entries:
             item.refuse("only the first change may be without from:; add the amount it begins at")
-        amounts = {"start": 0, **_take({key: entries[key] for key in entries if key != "weights"})}
+        amounts = {key: entries[key] for key in entries if key != "weights"}
+        options = {"start": 0, **_take(amounts, WeightChange)}
         weights = entries.get("weights")
         if weights is None or not isinstance(weights.value, dict) or not weights.value:
             (weights or item).refuse(
@@ -291,7 +278,7 @@ def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange
             if name in taken:
                 weight.refuse(f"{shorten(name)} is given twice; leave one out")
             taken[name] = weight.take(Weight)
-        change = WeightChange(weights=taken, **amounts)
+        change = WeightChange(weights=taken, **options)
         before = changes[-1].start if changes else None
         if before and before.unit == change.start.unit and before.number >= change.start.number:
             entries["from"].refuse(

@@ -60,38 +60,36 @@ def resolve(
             "'shortest' or an amount, or weights nearer to each other"
         )
     rates = Rates(
-        starts=np.array([piece.start for piece in line.pieces], np.int64),
-        first=np.array([piece.first for piece in line.pieces], np.float64),
-        last=np.array([piece.last for piece in line.pieces], np.float64),
+        starts=np.array(line.starts, np.int64),
+        first=np.array(line.first, np.float64),
+        last=np.array(line.last, np.float64),
     )
     return Resolved(rates, epoch)
 
 
-@dataclass(frozen=True)
-class _RatePiece:
-    """A segment: its first draw, draws (None without end) and rates at its ends."""
-
-    start: int
-    draws: int | None
-    first: tuple[float, ...]
-    last: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class _RateLine:
-    """Segments of a run so far; the last has no end."""
+    """Segments of a run so far, as `Rates` has them; the last has no end and constant rates."""
 
-    pieces: tuple[_RatePiece, ...]
+    def __init__(self, rates: Sequence[float]) -> None:
+        self.starts: list[int] = []
+        self.first: list[Sequence[float]] = []
+        self.last: list[Sequence[float]] = []
+        self._add(0, rates, rates)
 
-    def change(self, start: int, over: int, rates: tuple[float, ...]) -> _RateLine:
-        """Return the line with other rates from a draw of the last segment on."""
-        *before, open_end = self.pieces
-        if start > open_end.start:
-            rest = start - open_end.start
-            before.append(_RatePiece(open_end.start, rest, open_end.first, open_end.last))
+    def change(self, start: int, over: int, rates: Sequence[float]) -> None:
+        """Have other rates from a draw of the last segment on, reached over some draws."""
+        old = self.last[-1]
         if over:
-            before.append(_RatePiece(start, over, open_end.last, rates))
-        return _RateLine((*before, _RatePiece(start + over, None, rates, rates)))
+            self._add(start, old, rates)
+        self._add(start + over, rates, rates)
+
+    def _add(self, start: int, first: Sequence[float], last: Sequence[float]) -> None:
+        if self.starts and self.starts[-1] == start:  # the segment before has no draw
+            for column in (self.starts, self.first, self.last):
+                column.pop()
+        self.starts.append(start)
+        self.first.append(first)
+        self.last.append(last)
 
     def first_draw(
         self, density: Callable[[Sequence[float]], float], total: int, *, beyond: bool = False
@@ -108,19 +106,21 @@ class _RateLine:
             return reached >= total * (1 - _TOLERANCE)
 
         passed = 0.0
-        for piece in self.pieces:
-            begin, end = density(piece.first), density(piece.last)
-            length = piece.draws or 1
-            if piece.draws is None:
+        for number, start in enumerate(self.starts):
+            begin, end = density(self.first[number]), density(self.last[number])
+            if number + 1 < len(self.starts):
+                length = self.starts[number + 1] - start
+            else:
+                length = 1
                 if not begin and not enough(passed):
                     return None
                 while not enough(passed + length * begin):
                     length *= 2
                     if length > _MOST_DRAWS:
-                        return piece.start + length
+                        return start + length
             slope = (end - begin) / (2 * length)
             if enough(passed + length * (begin + slope * length)):
-                return piece.start + bisect_left(
+                return start + bisect_left(
                     range(length), True, key=lambda n: enough(passed + n * (begin + slope * n))
                 )
             passed += length * (begin + slope * length)
@@ -159,19 +159,17 @@ class _Resolver:
                 )
 
     def line(self) -> _RateLine:
-        """Return the segments of a run."""
         changes = list(self._mixture.schedule)
         weights: dict[str, float] = {}
         before = -1
         if changes and not changes[0].start.number and not _over(changes[0]):
             weights |= changes.pop(0).weights
             before = 0
-        rates = self._rates(weights, "at the beginning")
-        line = _RateLine((_RatePiece(0, None, rates, rates),))
+        line = _RateLine(self._rates(weights, "at the beginning"))
         for change in changes:
             said = f"schedule from {change.start}"
             start = self._start(change.start, line, said)
-            complete = line.pieces[-1].start
+            complete = line.starts[-1]
             if start < complete or start <= before:
                 raise PlanError(
                     f"{said}: it begins at draw {start:,}, and the change before it ends at draw "
@@ -179,22 +177,20 @@ class _Resolver:
                 )
             weights |= change.weights
             rates = self._rates(weights, f"from {change.start}")
-            over = self._stretch(_over(change), line.pieces[-1].last, rates, said)
-            line = line.change(start, over, rates)
+            line.change(start, self._stretch(change, line.last[-1], rates, said), rates)
             before = start
-        if line.pieces[-1].start > _MOST_DRAWS:
+        if line.starts[-1] > _MOST_DRAWS:
             raise PlanError(
-                f"schedule: its last change ends at draw {line.pieces[-1].start:,}; give an end "
+                f"schedule: its last change ends at draw {line.starts[-1]:,}; give an end "
                 f"within {_MOST_DRAWS:,} samples"
             )
         return line
 
     def epoch(self, line: _RateLine) -> int:
-        """Return the draws of an epoch."""
         mixture = self._mixture
         if isinstance(mixture.epoch, Amount):
             return self._start(mixture.epoch, line, "epoch")
-        if mixture.epoch == "longest" and mixture.only_repeats:
+        if mixture.epoch == "longest" and not any(mixture.has_weight.values()):
             return max(1, round(fsum(self._mass(child, False) for child in mixture.children)))
         ends = []
         for number, (dataset, count) in enumerate(zip(mixture.datasets, self._counts, strict=True)):
@@ -202,7 +198,7 @@ class _Resolver:
                 beyond = line.first_draw(itemgetter(number), count, beyond=True)
                 ends += [beyond - 1] if beyond is not None else []
                 continue
-            if not any(piece.first[number] or piece.last[number] for piece in line.pieces):
+            if not any(rates[number] for rates in (*line.first, *line.last)):
                 continue  # a weight of 0 leaves a dataset out
             end = line.first_draw(itemgetter(number), count)
             if end is None:
@@ -261,49 +257,46 @@ class _Resolver:
 
     def _start(self, amount: Amount, line: _RateLine, said: str) -> int:
         """Return the fewest draws that are at least an amount."""
-        number, means = self._samples_or_tokens(amount, said)
-        if means is None:
+        number, in_tokens = self._size(amount, said)
+        if not in_tokens:
             return number
-        draws = line.first_draw(_mean_tokens(means), number)
+        draws = line.first_draw(self._mean_tokens, number)
         assert draws is not None
         return draws
 
     def _stretch(
-        self, amount: Amount | None, first: Sequence[float], last: Sequence[float], said: str
+        self, change: WeightChange, first: Sequence[float], last: Sequence[float], said: str
     ) -> int:
-        """Return the draws of a linear change over an amount."""
-        if amount is None:
+        """Return the draws over which rates change linearly."""
+        over = _over(change)
+        if over is None:
             return 0
-        number, means = self._samples_or_tokens(amount, said)
-        if means is None:
+        number, in_tokens = self._size(over, said)
+        if not in_tokens:
             return number
-        density = _mean_tokens(means)
-        mean = (density(first) + density(last)) / 2
+        mean = (self._mean_tokens(first) + self._mean_tokens(last)) / 2
         return max(1, int(number / mean + 0.5))
 
-    def _samples_or_tokens(self, amount: Amount, said: str) -> tuple[int, list[float] | None]:
-        """Return an amount in samples; or in tokens, with the mean tokens of the datasets."""
-        number, step = amount.number, self._step
-        if amount.unit == "samples":
-            return number, None
-        if amount.unit == "steps":
-            if step is None:
+    def _size(self, amount: Amount, said: str) -> tuple[int, bool]:
+        """Return an amount in samples, or in tokens, which the second value says."""
+        number, unit = amount.number, amount.unit
+        if unit == "steps":
+            if self._step is None:
                 raise PlanError(f"{said}: the size of a step is not known; give samples or tokens")
-            number *= step.number
-            if step.unit == "samples":
-                return number, None
+            number, unit = number * self._step.number, self._step.unit
+        if unit == "samples":
+            return number, False
         if self._means is None:
             raise PlanError(
                 f"{said}: {amount} need the tokens of each dataset; give text=TextSpec(...), or an "
                 "amount in samples"
             )
-        return number, self._means
+        return number, True
+
+    def _mean_tokens(self, rates: Sequence[float]) -> float:
+        assert self._means is not None
+        return fsum(rate * mean for rate, mean in zip(rates, self._means, strict=True))
 
 
 def _over(change: WeightChange) -> Amount | None:
     return change.over if change.over and change.over.number else None
-
-
-def _mean_tokens(means: Sequence[float]) -> Callable[[Sequence[float]], float]:
-    """Return a function of rates: the mean tokens of a draw."""
-    return lambda rates: fsum(rate * mean for rate, mean in zip(rates, means, strict=True))

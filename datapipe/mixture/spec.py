@@ -72,7 +72,7 @@ def _image(value: Any) -> ImageSpec:
     return value
 
 
-ALIASES = {"children": "datasets", "start": "from"}
+KEYS = {"children": "datasets", "start": "from"}
 """Names of fields in files and dicts, where they are not those of the classes."""
 
 _AMOUNT = int | str | Amount
@@ -139,12 +139,7 @@ class MixtureDataset:
         return f"{self.place}dataset {shorten(self.name)} of the mixture: " if self.name else ""
 
     def limited(self, samples: int) -> int:
-        """Return how many of `samples` take part, which is at least 1 of several.
-
-        Examples:
-            >>> MixtureDataset(name="a", path="a/", repeat=1, limit="10%").limited(1234)
-            123
-        """
+        """Return how many of `samples` take part, which is at least 1 of several."""
         if self.limit is None:
             return samples
         if isinstance(self.limit, int):
@@ -223,7 +218,7 @@ class Mixture:
         check_fields(self, PlanError)
         _check_children(self.children)
         first: dict[str, Child] = {}
-        for node in _walk_tree(self.children):
+        for node, _ in _walk_tree(self.children):
             if (before := first.get(node.name)) is not None:
                 place = before.place and f", first in {before.place.removesuffix(': ')}"
                 raise PlanError(
@@ -250,29 +245,18 @@ class Mixture:
     def datasets(self) -> tuple[MixtureDataset, ...]:
         """All datasets of the tree, in the order in which they were given."""
         nodes = _walk_tree(self.children)
-        return tuple(node for node in nodes if isinstance(node, MixtureDataset))
+        return tuple(node for node, _ in nodes if isinstance(node, MixtureDataset))
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Names of all datasets, and of the groups that each is in, outermost first."""
-        found: dict[str, tuple[str, ...]] = {}
-        for node in _walk_tree(self.children):
-            if isinstance(node, MixtureGroup):
-                inside = (*found.pop(node.name, ()), node.name)
-                found |= dict.fromkeys((child.name for child in node.children), inside)
-            else:
-                found.setdefault(node.name, ())
-        return {dataset.name: found[dataset.name] for dataset in self.datasets}
+        nodes = _walk_tree(self.children)
+        return {node.name: inside for node, inside in nodes if isinstance(node, MixtureDataset)}
 
     @property
     def has_weight(self) -> dict[str, bool]:
         """Names of all datasets and groups; true for those with a weight, false with a repeat."""
-        return {node.name: node.weight is not None for node in _walk_tree(self.children)}
-
-    @property
-    def only_repeats(self) -> bool:
-        """True if no dataset or group has a weight."""
-        return not any(self.has_weight.values())
+        return {node.name: node.weight is not None for node, _ in _walk_tree(self.children)}
 
     @classmethod
     def of(cls, mixture: Mixture | Mapping[Any, Any]) -> Mixture:
@@ -335,12 +319,14 @@ class Mixture:
         return as_dict(self)
 
 
-def _walk_tree(children: tuple[Child, ...]) -> Iterator[Child]:
-    """Yield all nodes, parents before their children."""
+def _walk_tree(
+    children: tuple[Child, ...], inside: tuple[str, ...] = ()
+) -> Iterator[tuple[Child, tuple[str, ...]]]:
+    """Yield all nodes and the groups that each is in, parents before their children."""
     for child in children:
-        yield child
+        yield child, inside
         if isinstance(child, MixtureGroup):
-            yield from _walk_tree(child.children)
+            yield from _walk_tree(child.children, (*inside, child.name))
 
 
 def _check_one(node: Child) -> None:

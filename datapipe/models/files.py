@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from datapipe.decode.normalize import Triple
 from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.resize import Filter
 from datapipe.errors import PlanError
+from datapipe.text.spec import TextSpec
 
 _CONFIG = "config.json"
 _PROCESSOR = "processor_config.json"
@@ -26,27 +28,33 @@ _FILTER_NAMES = {0: "nearest", 4: "box", 5: "Hamming"}
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """Content of the files of a checkpoint that say what its processor does.
+    """Content of the files of a checkpoint that say what its processor does."""
 
-    Attributes:
-        name: in messages: its folder, or the class of a processor.
-        model_type: of its config; None if only a processor is known.
-        processor_class: name of its processor in transformers; None if no file says so.
-        config: `config.json`, empty if only a processor is known.
-        processor: options of the processor, such as `patch_size` and `image_seq_length`.
-        images: options of the image processor, as far as they are written down.
-        tokenizer: what `TextSpec(tokenizer=...)` takes.
-        template: chat template that does not come with the tokenizer; None if there is none.
-    """
+    name: str  # in messages: its folder, or the class of a processor
+    model_type: str | None  # of its config; None if only a processor is known
+    processor_class: str | None  # its name in transformers; None if no file says so
+    config: Mapping[str, Any]  # `config.json`, empty if only a processor is known
+    processor: Mapping[str, Any]  # options such as `patch_size` and `image_seq_length`
+    images: Mapping[str, Any]  # options of the image processor, as far as they are written down
+    tokenizer: Any  # what `TextSpec(tokenizer=...)` takes
+    template: str | None = None  # chat template that does not come with the tokenizer
 
-    name: str
-    model_type: str | None
-    processor_class: str | None
-    config: Mapping[str, Any]
-    processor: Mapping[str, Any]
-    images: Mapping[str, Any]
-    tokenizer: Any
-    template: str | None = None
+    @property
+    def vision(self) -> Mapping[str, Any]:
+        """Options of the vision tower in `config.json`; empty if there are none."""
+        return self.config.get("vision_config") or {}
+
+    @property
+    def image_token(self) -> str | None:
+        """Token that is repeated for an image; None leaves it to the tokenizer's own names."""
+        token = self.processor.get("image_token")
+        if isinstance(token, Mapping):
+            token = token.get("content")
+        return token if isinstance(token, str) else None
+
+    def text(self, **options: Any) -> TextSpec:
+        """Return the options of texts: those given, with tokenizer and template."""
+        return TextSpec(tokenizer=self.tokenizer, template=self.template, add_bos=True, **options)
 
     def refuse(self, what: str) -> PlanError:
         """Return the error about an option of this checkpoint that cannot be followed."""
@@ -57,11 +65,7 @@ class ModelFiles:
 
 
 def open_checkpoint(model: Any) -> ModelFiles:
-    """Read a folder as `save_pretrained` writes it, or take a processor of transformers.
-
-    Raises:
-        PlanError: it is neither, or a file is missing or damaged.
-    """
+    """Read a folder as `save_pretrained` writes it, or take a processor; `PlanError` for others."""
     if isinstance(model, str | PathLike):
         return _from_folder(Path(model))
     if hasattr(model, "image_processor") and hasattr(model, "tokenizer"):
@@ -139,16 +143,12 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def pixel_options(
-    checkpoint: ModelFiles, *, mean: Triple, std: Triple, resample: int = 3
+    checkpoint: ModelFiles, normalize: str | tuple[Triple, Triple], *, resample: int = 3
 ) -> dict[str, Any]:
-    """Return `interpolation` and `normalize` of an `ImageSpec`.
+    """Return `interpolation` and `normalize` of an `ImageSpec`; `PlanError` if it has no such.
 
-    Args:
-        checkpoint: its image processor's options count.
-        mean, std, resample: what the processor takes where they are not written down.
-
-    Raises:
-        PlanError: images are resized, scaled or normalised in another way than an `ImageSpec` can.
+    The processor takes `normalize`, mean and std or their name, and `resample` where the files say
+    nothing.
     """
     images = checkpoint.images
     number = images.get("resample", resample)
@@ -164,21 +164,17 @@ def pixel_options(
         raise checkpoint.refuse(f"its pixels are multiplied by {factor}, not by 1/255")
     if images.get("do_normalize") is False:
         return {"interpolation": _FILTERS[number], "normalize": None}
+    mean, std = NORMALIZATIONS[normalize] if isinstance(normalize, str) else normalize
     given = tuple(images.get("image_mean") or mean), tuple(images.get("image_std") or std)
     known = [name for name, values in NORMALIZATIONS.items() if values == given]
     return {"interpolation": _FILTERS[number], "normalize": known[0] if known else given}
 
 
-def side_of(checkpoint: ModelFiles, name: str, default: int | None = None) -> tuple[int, int]:
-    """Return (height, width) of a size in the image processor's options.
+def side_of(checkpoint: ModelFiles, name: str, default: int) -> tuple[int, int]:
+    """Return (height, width) of a size in the image processor's options, or `PlanError`.
 
-    Args:
-        checkpoint: a checkpoint.
-        name: of the option: a number, or an object with `height` and `width` or `shortest_edge`.
-        default: of both sides, where the option is not written down.
-
-    Raises:
-        PlanError: the option says nothing of the kind.
+    The option is a number, or an object with `height` and `width` or `shortest_edge`; `default` is
+    that of both sides.
     """
     size = checkpoint.images.get(name, default)
     if isinstance(size, Mapping):
@@ -188,3 +184,17 @@ def side_of(checkpoint: ModelFiles, name: str, default: int | None = None) -> tu
     if not isinstance(size, int):
         raise checkpoint.refuse(f"{name} of its image processor is {size!r}")
     return size, size
+
+
+def merge_of_tiles(
+    checkpoint: ModelFiles, tile: int, patches: Sequence[int], tokens: int
+) -> tuple[int, int]:
+    """Return patch and merge with which a square tile has so many tokens; PlanError if none do."""
+    for patch in patches:
+        merge = max(1, tile // patch // max(isqrt(tokens), 1))
+        if (tile // patch // merge) ** 2 == tokens:
+            return patch, merge
+    told = " or ".join(map(str, patches))
+    raise checkpoint.refuse(
+        f"a tile of {tile} x {tile} pixels in patches of {told} has not {tokens} tokens"
+    )

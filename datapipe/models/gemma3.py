@@ -7,33 +7,23 @@ each other, for which the model takes `token_type_ids`.
 
 from __future__ import annotations
 
-from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.spec import ImageSpec
 from datapipe.models.files import ModelFiles, pixel_options, side_of
 from datapipe.text.spec import TextSpec
 
 
 def gemma3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model of this family.
-
-    Raises:
-        PlanError: its image processor has an option that cannot be followed.
-    """
+    """Return the options of a model of this family, or raise `PlanError`."""
     if files.images.get("do_pan_and_scan"):
         raise files.refuse("its image processor also takes crops (do_pan_and_scan=true)")
-    mean, std = NORMALIZATIONS["siglip"]
     height, width = side_of(files, "size", 224)
     image = ImageSpec(
         size=height if height == width else (height, width),
         resize="stretch",
-        **pixel_options(files, mean=mean, std=std, resample=2),
+        **pixel_options(files, "siglip", resample=2),
     )
-    text = TextSpec(
-        tokenizer=files.tokenizer,
-        template=files.template,
+    return image, files.text(
         image_tokens=files.processor.get("image_seq_length", 256),
         image_token="<image_soft_token>",
-        add_bos=True,
         token_types=True,
     )
-    return image, text

@@ -18,13 +18,9 @@ _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
 
 def gemma4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model of this family.
-
-    Raises:
-        PlanError: its image processor has an option that cannot be followed.
-    """
+    """Return the options of a model of this family, or raise `PlanError`."""
     images = files.images
-    options = pixel_options(files, mean=_ZERO, std=_ONE)
+    options = pixel_options(files, (_ZERO, _ONE))
     if images.get("do_normalize", False) and options["normalize"] != (_ZERO, _ONE):
         raise files.refuse("its images are normalised (do_normalize=true)")
     image = ImageSpec(
@@ -38,11 +34,8 @@ def gemma4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     text = files.config.get("text_config") or {}
     # A processor does not say. Smaller models ignore the types.
     vision = not files.config or text.get("use_bidirectional_attention") == "vision"
-    return image, TextSpec(
-        tokenizer=files.tokenizer,
-        template=files.template,
+    return image, files.text(
         image_token="<|image|>",
         image_markup=ImageMarkup(start="<|image>", end="<image|>"),
-        add_bos=True,
         token_types="mm_token_type_ids" if vision else False,
     )

@@ -7,7 +7,6 @@ between `<|begin_of_image|>` and `<|end_of_image|>`.
 
 from __future__ import annotations
 
-from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.spec import ImageSpec
 from datapipe.models.files import ModelFiles, pixel_options
 from datapipe.text.spec import TextSpec
@@ -16,11 +15,7 @@ _LIMITS = {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000}
 
 
 def glm4v(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model of this family.
-
-    Raises:
-        PlanError: its image processor has an option that cannot be followed.
-    """
+    """Return the options of a model of this family, or raise `PlanError`."""
     images = files.images
     size = images.get("size") or _LIMITS
     frames = images.get("temporal_patch_size", 2)
@@ -31,7 +26,6 @@ def glm4v(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
             f"size of its image processor is {size!r}, without a shortest_edge and a longest_edge "
             f"that are multiples of {frames} frames"
         )
-    mean, std = NORMALIZATIONS["clip"]
     image = ImageSpec(
         resize="native",
         patch=patch,
@@ -41,8 +35,6 @@ def glm4v(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         min_pixels=limits[0] // frames,
         max_pixels=limits[1] // frames,
         least_side=patch * merge,
-        **pixel_options(files, mean=mean, std=std),
+        **pixel_options(files, "clip"),
     )
-    return image, TextSpec(
-        tokenizer=files.tokenizer, template=files.template, image_token="<|image|>", add_bos=True
-    )
+    return image, files.text(image_token="<|image|>")

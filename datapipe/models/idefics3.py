@@ -6,24 +6,17 @@ stands `<row_1_col_2>`, before those of the whole image `<global-img>`.
 
 from __future__ import annotations
 
-from math import isqrt
-
 from datapipe.decode.spec import ImageSpec
-from datapipe.models.files import ModelFiles, pixel_options
+from datapipe.models.files import ModelFiles, merge_of_tiles, pixel_options
 from datapipe.text.image_markup import ImageMarkup
 from datapipe.text.spec import TextSpec
 
 _PATCHES = (14, 16)  # of the vision towers of these models, where only a processor is given
-_HALF = (0.5, 0.5, 0.5)
 _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
 def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model of this family.
-
-    Raises:
-        PlanError: its image processor has an option that cannot be followed.
-    """
+    """Return the options of a model of this family, or raise `PlanError`."""
     if files.images.get("do_image_splitting", True) is False:
         raise files.refuse("its images are not split into tiles (do_image_splitting=false)")
     tile, longest = (
@@ -33,23 +26,15 @@ def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     if not isinstance(tile, int) or not isinstance(longest, int):
         raise files.refuse("size or max_image_size of its image processor has no longest_edge")
     tokens = files.processor.get("image_seq_len", 169)
-    side, given = isqrt(tokens), (files.config.get("vision_config") or {}).get("patch_size")
-    for patch in _PATCHES if given is None else (given,):
-        merge = max(1, tile // patch // max(side, 1))
-        if (tile // patch // merge) ** 2 == tokens:
-            break
-    else:
-        told = " or ".join(map(str, _PATCHES if given is None else (given,)))
-        raise files.refuse(
-            f"a tile of {tile} x {tile} pixels in patches of {told} has not {tokens} tokens"
-        )
+    given = files.vision.get("patch_size")
+    patch, merge = merge_of_tiles(files, tile, _PATCHES if given is None else (given,), tokens)
     image = ImageSpec(
         resize="tiles",
         size=tile,
         longest=longest,
         patch=patch,
         merge=merge,
-        **pixel_options(files, mean=_HALF, std=_HALF, resample=1),
+        **pixel_options(files, "siglip", resample=1),
     )
     markup = ImageMarkup(
         cell=_AROUND + "<row_{row}_col_{column}>",
@@ -58,10 +43,4 @@ def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         alone=_AROUND + _WHOLE,
         end=_AROUND,
     )
-    return image, TextSpec(
-        tokenizer=files.tokenizer,
-        template=files.template,
-        image_token="<image>",
-        image_markup=markup,
-        add_bos=True,
-    )
+    return image, files.text(image_token="<image>", image_markup=markup)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.spec import ImageSpec
 from datapipe.models.files import ModelFiles, pixel_options, side_of
 from datapipe.text.spec import TextSpec
@@ -19,11 +18,7 @@ _GRIDS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 
 
 def llava(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model with images of one size.
-
-    Raises:
-        PlanError: its image processor has an option that cannot be followed.
-    """
+    """Return the options of a model with images of one size, or raise `PlanError`."""
     kind = str(files.images.get("image_processor_type", "")).removesuffix("Pil")
     kind = kind.removesuffix("Fast")
     fit: dict[str, Any]
@@ -33,11 +28,11 @@ def llava(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         if files.images.get("do_center_crop") is False:
             raise files.refuse("its images are not cropped to one size")
         fit = {"resize": "crop"} | ({"crop_from": shorter} if shorter != height else {})
-        mean, std = NORMALIZATIONS["clip"]
+        normalize = "clip"
     elif kind == "SiglipImageProcessor":
         height, width = side_of(files, "size", 224)
         fit = {"resize": "stretch"}
-        mean, std = NORMALIZATIONS["siglip"]
+        normalize = "siglip"
     else:
         raise files.refuse(
             f"its image processor {kind or 'without a type'} is neither CLIPImageProcessor nor "
@@ -49,36 +44,31 @@ def llava(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         size=(height, width) if height != width else height,
         patch=patch,
         **fit,
-        **pixel_options(files, mean=mean, std=std),
+        **pixel_options(files, normalize),
     )
-    return image, _text(files, image_tokens=tokens)
+    return image, files.text(image_token=files.image_token, image_tokens=tokens)
 
 
 def llava_next(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model with canvases of tiles.
-
-    Raises:
-        PlanError: its image processor has an option that cannot be followed.
-    """
+    """Return the options of a model with canvases of tiles, or raise `PlanError`."""
     patch, more = _patch(files)
     if more:
         raise files.refuse(f"an image has {more} tokens beside those of its patches and rows")
     grids = files.images.get("image_grid_pinpoints") or _GRIDS
-    mean, std = NORMALIZATIONS["clip"]
     image = ImageSpec(
         resize="tiles",
         size=side_of(files, "size", 224)[0],
         grids=tuple((height, width) for height, width in grids),
         fill=(0, 0, 0),
         patch=patch,
-        **pixel_options(files, mean=mean, std=std),
+        **pixel_options(files, "clip"),
     )
-    return image, _text(files)
+    return image, files.text(image_token=files.image_token)
 
 
 def _patch(files: ModelFiles) -> tuple[int, int]:
     """Return the side of a patch, and the tokens that are added to those of all patches."""
-    processor, vision = files.processor, files.config.get("vision_config") or {}
+    processor, vision = files.processor, files.vision
     patch = processor.get("patch_size") or vision.get("patch_size")
     if not isinstance(patch, int):
         raise files.refuse("neither processor_config.json nor config.json has a patch_size")
@@ -88,14 +78,3 @@ def _patch(files: ModelFiles) -> tuple[int, int]:
     if more is None:  # files from before the processor counted it
         more = 1 if vision.get("model_type") == "clip_vision_model" else 0
     return patch, more - (chosen == "default")
-
-
-def _text(files: ModelFiles, **options: Any) -> TextSpec:
-    token = files.processor.get("image_token")
-    return TextSpec(
-        tokenizer=files.tokenizer,
-        template=files.template,
-        image_token=token if isinstance(token, str) else None,
-        add_bos=True,
-        **options,
-    )

@@ -6,7 +6,6 @@ pixels. An image is a run of `<|image_pad|>`, one for each square of `merge_size
 
 from __future__ import annotations
 
-from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.models.files import ModelFiles, pixel_options
@@ -14,13 +13,8 @@ from datapipe.text.spec import TextSpec
 
 
 def qwen_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model of this family.
-
-    Raises:
-        PlanError: its image processor has an option that cannot be followed.
-    """
+    """Return the options of a model of this family, or raise `PlanError`."""
     images = files.images
-    mean, std = NORMALIZATIONS["clip"]
     size = images.get("size") or {}
     least = images.get("min_pixels") or size.get("shortest_edge") or NATIVE_MIN_PIXELS
     most = images.get("max_pixels") or size.get("longest_edge") or NATIVE_MAX_PIXELS
@@ -32,11 +26,6 @@ def qwen_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         mrope=True,
         min_pixels=least,
         max_pixels=most,
-        **pixel_options(files, mean=mean, std=std),
+        **pixel_options(files, "clip"),
     )
-    return image, TextSpec(
-        tokenizer=files.tokenizer,
-        template=files.template,
-        image_token="<|image_pad|>",
-        add_bos=True,
-    )
+    return image, files.text(image_token="<|image_pad|>")

@@ -27,12 +27,8 @@ def cut_batches(
     boundary's length belongs to the bucket above. One of `batch_size` and `max_tokens`, padding
     included, is given. `key` shuffles the samples inside the buckets.
 
-    Returns:
-        Order int64 [n] and offsets int64 [batches + 1]: batch b has the samples
-        `order[offsets[b]:offsets[b + 1]]`.
-
-    Raises:
-        PlanError: a sample is longer than `max_tokens`.
+    The result is an order, int64 [n], and offsets, int64 [batches + 1]: batch b has the samples
+    `order[offsets[b]:offsets[b + 1]]`. `PlanError` if a sample is longer than `max_tokens`.
     """
     if max_tokens is not None and len(lengths) and lengths.max() > max_tokens:
         overlong = np.flatnonzero(lengths > max_tokens)

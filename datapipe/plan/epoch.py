@@ -30,14 +30,6 @@ _BATCHES, _LAYOUT = 2, 3  # purposes of derived keys; 1 is that of `DatasetOrder
 class Source:
     """Samples of a plan, in the order of each epoch.
 
-    Attributes:
-        count: samples of an epoch.
-        draw: returns the samples at the positions `start` to `stop` of an epoch, as `Units.samples`
-            has them: int64 [stop - start].
-        bounds: returns positions in an epoch at which a block has to begin, ascending from 0 to the
-            number of positions.
-        measure: maps samples to sizes; None if no tokens have been counted.
-
     Examples:
         >>> options = PlanOptions(shuffle=True, seed=0)
         >>> source = Source.of_dataset(500, options, select=lambda places: 2 * places + 1)
@@ -45,10 +37,12 @@ class Source:
         True
     """
 
-    count: int
+    count: int  # of an epoch
+    # Of an epoch, `start` and `stop`: the samples at these positions, as `Units.samples` has them
     draw: Callable[[int, int, int], Int64]
+    # Of an epoch: positions at which a block has to begin, ascending from 0 to their number
     bounds: Callable[[int], list[int]]
-    measure: Callable[[Int64], Sizes] | None = None
+    measure: Callable[[Int64], Sizes] | None = None  # None if no tokens have been counted
 
     @staticmethod
     def of_dataset(

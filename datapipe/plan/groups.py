@@ -111,6 +111,5 @@ def _spread(cost: Int64, starts: Int64) -> Int64:
 
 
 def _shuffled(units: Int64, group: int, key: int) -> Int64:
-    """Shuffle whole groups."""
     rows = units.reshape(-1, group)
     return rows[Permutation(len(rows), derive(key, _GROUPS))(np.arange(len(rows)))].reshape(-1)

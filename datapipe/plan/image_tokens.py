@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,36 +13,20 @@ from datapipe.errors import PlanError
 from datapipe.geometry.sizes import native
 from datapipe.geometry.tiles import per_tile
 
-ImageTokens = int | Literal["per-tile", "native"] | Callable[[Int64, Int64], Any]
-"""Tokens of an image: a number, a rule's name, or a function of widths and heights."""
-
 Counter = Callable[[Int64, Int64], Int64]
+"""A function of widths and heights in pixels, int64 [n] each, that returns int64 [n]."""
 
 _RULES: dict[str, Counter] = {"per-tile": per_tile, "native": native}
 
 
-def image_token_counter(image_tokens: ImageTokens) -> Counter:
-    """Return a function of widths and heights that counts the tokens of each of n images.
+def image_token_counter(rule: str | Callable[[Int64, Int64], Any]) -> Counter:
+    """Return a function that counts the tokens of images, by their size as displayed.
 
-    All are int64 [n]; sizes are in pixels as displayed (after EXIF orientation). `image_tokens` is
-    a number for all; "per-tile" (`geometry.tiles.per_tile`) or "native" (`geometry.sizes.native`)
-    with their defaults; or a function like the result.
-
-    Raises:
-        PlanError: `image_tokens` is none of these. The result raises it if a size is not above 0 or
-            the given function returns something else.
+    `rule` is "per-tile" (`geometry.tiles.per_tile`) or "native" (`geometry.sizes.native`) with
+    their defaults, or a user's function. The result raises PlanError for sizes below 1, and if the
+    user's function returns something else.
     """
-    if isinstance(image_tokens, int):
-        number = image_tokens
-        return lambda widths, heights: np.full(len(widths), number, np.int64)
-    if isinstance(image_tokens, str) and image_tokens in _RULES:
-        return _RULES[image_tokens]
-    if callable(image_tokens):
-        return partial(_call, image_tokens)
-    raise PlanError(
-        f"image_tokens {image_tokens!r} is none of a number, 'per-tile', 'native' and a function "
-        "of widths and heights"
-    )
+    return _RULES[rule] if isinstance(rule, str) else partial(_call, rule)
 
 
 def _call(function: Callable[[Int64, Int64], Any], widths: Int64, heights: Int64) -> Int64:

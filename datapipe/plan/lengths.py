@@ -24,32 +24,22 @@ class Planned:
 
 
 def planned(
-    text_tokens: Int64,
+    text_tokens: Int64,  # int64 [n], of text alone; -1 for one that cannot be used
     *,
-    image_at: Integers,
-    image_counts: Integers,
-    image_offsets: Int64,
-    label_start: Integers,
+    image_at: Integers,  # int [P], the sample's text tokens before each of its images, ascending
+    image_counts: Integers,  # int [P], tokens of each image
+    image_offsets: Int64,  # int64 [n + 1]; sample i has images `image_offsets[i]` to the next
+    label_start: Integers,  # int [S], beginnings of runs of trained tokens, in text tokens
     label_stop: Integers,
-    label_offsets: Int64,
-    limit: int | None = None,
-    wrap: tuple[int, int] = (0, 0),
+    label_offsets: Int64,  # int64 [n + 1], like `image_offsets`
+    limit: int | None = None,  # tokens of a sample at most; None keeps all
+    wrap: tuple[int, int] = (0, 0),  # text tokens before and after an image that belong to it
 ) -> Planned:
     """Return the lengths of n samples with their P images, each at most `limit` tokens long.
 
     A sample over the limit keeps the longest beginning that cuts no image and none of the text
     tokens that belong to one; an image that does not fit is dropped, with all after it. That may
-    leave no token at all.
-
-    Args:
-        text_tokens: int64 [n], of text alone; -1 for a text that cannot be used, in the result too.
-        image_at: int [P], number of the sample's text tokens before each of its images, ascending.
-        image_counts: int [P], tokens of each image.
-        image_offsets: int64 [n + 1]; sample i has images `image_offsets[i]` to the next.
-        label_start, label_stop: int [S], runs of trained tokens, counted in text tokens.
-        label_offsets: int64 [n + 1], like `image_offsets`.
-        limit: tokens of a sample at most; None keeps all.
-        wrap: text tokens before and after an image that belong to it.
+    leave no token at all. A text that cannot be used has -1 tokens in the result too.
     """
     sums = edges(image_counts)
     tokens: Int64 = text_tokens + np.diff(sums[image_offsets])

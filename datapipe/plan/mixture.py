@@ -23,9 +23,8 @@ from datapipe.array_types import Float64, Int64, UInt64
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.ragged import ranges
-from datapipe.plan.rng import derive, mix_array
+from datapipe.plan.rng import STREAM, derive, mix_array
 
-_STREAM = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
 _ORDER = 1  # purpose of a derived key
 _SLACK = 2  # draws; what rounding may move is far less
 
@@ -35,14 +34,7 @@ Order = Permutation | ShardOrder | Callable[[Int64], Int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Rates of D datasets over the draws of a run, in S segments; linear within each.
-
-    Examples:
-        >>> even = np.array([[0.5, 0.5]])
-        >>> rates = Rates(starts=np.array([0]), first=even, last=even)
-        >>> Interleaving(rates, keys=[1, 2]).counts(1000).tolist()
-        [500, 500]
-    """
+    """Rates of D datasets over the draws of a run, in S segments; linear within each."""
 
     starts: Int64  # int64 [S], draw at which each segment begins; the first is 0
     # `first`, `last`: float64 [S, D], rates at the begin and at the end of each segment; those of
@@ -157,7 +149,7 @@ class Interleaving:
 
     def _times(self, datasets: Int64, turns: Int64) -> Float64:
         """Return the times of elements; infinite for those that never come."""
-        hashed = mix_array(self._keys[datasets] + turns.astype(np.uint64) * _STREAM)
+        hashed = mix_array(self._keys[datasets] + turns.astype(np.uint64) * STREAM)
         # 52 bits and a half, so that the fraction is inside (0, 1).
         counts = turns + ((hashed >> np.uint64(12)) + 0.5) * 2.0**-52
         segments = np.zeros(len(turns), np.int64)
@@ -187,12 +179,6 @@ class DatasetOrder:
 
     `key` is that of the dataset's name, 0 for a dataset that is given alone. `start` is the place
     of turn 0.
-
-    Examples:
-        >>> order = DatasetOrder(3, PlanOptions(shuffle=True, seed=0), key=7)
-        >>> passes, indices = order(np.arange(6))
-        >>> passes.tolist(), sorted(indices[3:].tolist())
-        ([0, 0, 0, 1, 1, 1], [0, 1, 2])
     """
 
     def __init__(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from datapipe.array_types import Int64, UInt16, UInt32, UInt64
 from datapipe.plan.ragged import edges, indices_below
-from datapipe.plan.rng import derive, mix_array
+from datapipe.plan.rng import STREAM, derive, mix_array
 
 # Four rounds make a pseudorandom permutation of large domains (Luby and Rackoff, 1988); after
 # twelve, the positions of two samples together are within 1e-9 of uniform at sizes above `_SMALL`.
@@ -26,7 +26,6 @@ _ROUNDS = 12
 # samples are 1 % off uniform ones. Sizes up to this one are sorted instead.
 _SMALL = 4096
 
-_STREAM = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
 _SHARDS, _WINDOW = 1, 2  # purposes of derived keys
 
 
@@ -87,7 +86,6 @@ class ShardOrder:
         return mixed - self._turn_start[turn] + self._shard_start[self._shard[turn]]
 
     def _mixed(self, positions: Int64) -> Int64:
-        """Permute positions within their windows."""
         flat = positions.reshape(-1)
         window = _holder(self._window_start, flat)
         by_window = np.argsort(window, kind="stable")
@@ -107,7 +105,7 @@ class _Table:
 
     def __init__(self, size: int, key: int) -> None:
         count = np.arange(size, dtype=np.uint64)
-        drawn = mix_array(np.uint64(derive(key)) + count * _STREAM)
+        drawn = mix_array(np.uint64(derive(key)) + count * STREAM)
         # A mixture keeps a table of each small dataset.
         self._forward: UInt16 = np.argsort(drawn).astype(np.uint16)
 

@@ -48,12 +48,7 @@ def ranges(starts: Int64, counts: Int64) -> Int64:
 
 
 def grouped(values: Int64) -> Iterator[tuple[int, Int64]]:
-    """Yield each of some values, ascending, with the indices that it is at: int64.
-
-    Examples:
-        >>> [(value, at.tolist()) for value, at in grouped(np.array([7, 3, 7]))]
-        [(3, [1]), (7, [0, 2])]
-    """
+    """Yield each of some values, ascending, with the indices that it is at: int64."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     bounds = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1

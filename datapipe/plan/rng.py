@@ -11,6 +11,9 @@ import numpy as np
 from datapipe.array_types import UInt64
 
 _GOLDEN = 0x9E3779B97F4A7C15
+STREAM = np.uint64(_GOLDEN)
+"""Increment of SplitMix64, between the values that `mix_array` is given."""
+
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _MASK = (1 << 64) - 1

@@ -17,11 +17,6 @@ from datapipe.plan.units import Units
 class Position:
     """Position of the next unit of an epoch.
 
-    Attributes:
-        epoch: number of the epoch.
-        block, unit: number of the block, and of the unit in it.
-        before: units of the epoch before the block.
-
     Examples:
         >>> Position(epoch=2, block=1, unit=5, before=100).consumed
         105
@@ -29,8 +24,8 @@ class Position:
 
     epoch: int
     block: int = 0
-    unit: int = 0
-    before: int = 0
+    unit: int = 0  # its number in the block
+    before: int = 0  # units of the epoch before the block
 
     @property
     def consumed(self) -> int:
@@ -78,12 +73,6 @@ NOTHING = Exclusion()
 class Share:
     """Units of one rank in a step: n samples in k units.
 
-    Attributes:
-        units: the units; `units.samples` is int64 [n].
-        valid: bool [n]; false in a unit that is repeated so that all ranks have equal steps, and
-            for a sample that was left out.
-        excluded: bool [n]; the sample was left out, and need not be read.
-
     Examples:
         >>> units = datapipe.plan.Units(np.arange(3), np.arange(4), None)
         >>> start, stop = Position(epoch=0), Position(epoch=0, unit=3)
@@ -92,22 +81,16 @@ class Share:
         array([ True, False])
     """
 
-    units: Units
+    units: Units  # `units.samples` is int64 [n]
+    # bool [n]; false in a unit that is repeated so that all ranks have equal steps, and for a
+    # sample that was left out
     valid: Bools
-    excluded: Bools
+    excluded: Bools  # bool [n]; the sample was left out, and need not be read
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One step of all ranks.
-
-    Attributes:
-        units: the units of all ranks.
-        start, stop: positions of its first unit and of the unit behind its last.
-        excluded: bool, by sample: it was left out.
-        labels: tokens that are predicted in it, over all ranks; None if none were counted.
-        tokens: tokens in it, over all ranks, likewise.
-        last: whether the epoch ends with it.
 
     Examples:
         >>> units = datapipe.plan.Units(np.arange(6), np.arange(7), None)
@@ -117,13 +100,13 @@ class Step:
         [array([0, 2, 4]), array([1, 3, 5])]
     """
 
-    units: Units
+    units: Units  # of all ranks
     start: Position
-    stop: Position
-    excluded: Bools
-    labels: int | None = None
-    tokens: int | None = None
-    last: bool = False
+    stop: Position  # of the unit behind its last
+    excluded: Bools  # by sample: it was left out
+    labels: int | None = None  # tokens predicted over all ranks; None if none were counted
+    tokens: int | None = None  # over all ranks, likewise
+    last: bool = False  # the epoch ends with it
 
     def share(self, *, units_per_rank: int, rank: int, world_size: int) -> Share:
         """Return the units of `rank`: they are dealt in turn, and repeated once they run out."""

@@ -20,13 +20,6 @@ Only mixtures count them there, since their datasets are passed at different rat
 class Sizes:
     """Sizes of n samples; all int64 [n].
 
-    Attributes:
-        tokens: of text and images together, as the batch will have them.
-        labels: tokens that are predicted.
-        images: that the batch will have.
-        vision: cost of the images, in image tokens.
-        rows: of `pixel_values` that the images fill: one each, or as many as tiles or patches.
-
     Examples:
         >>> one = np.ones(3, np.int64)
         >>> sizes = Sizes(tokens=20 * one, labels=4 * one, images=one, vision=16 * one, rows=one)
@@ -34,11 +27,11 @@ class Sizes:
         60
     """
 
-    tokens: Int64
-    labels: Int64
-    images: Int64
-    vision: Int64
-    rows: Int64
+    tokens: Int64  # of text and images together, as the batch will have them
+    labels: Int64  # tokens that are predicted
+    images: Int64  # that the batch will have
+    vision: Int64  # cost of the images, in image tokens
+    rows: Int64  # of `pixel_values`: one for an image, or as many as it has tiles or patches
 
     @property
     def columns(self) -> tuple[Int64, ...]:
@@ -58,20 +51,15 @@ class Sizes:
 class Units:
     """U units of n samples in all.
 
-    Attributes:
-        samples: int64 [n], unit after unit: numbers of samples, in a mixture with their passes.
-        offsets: int64 [U + 1]; unit u has samples `offsets[u]` to `offsets[u + 1]`.
-        sizes: of the samples, in the same order; None if no tokens were counted.
-
     Examples:
         >>> units = Units(np.array([4, 2, 9]), np.array([0, 2, 3]), None)
         >>> units.take(np.array([1])).samples.tolist()
         [9]
     """
 
-    samples: Int64
-    offsets: Int64
-    sizes: Sizes | None
+    samples: Int64  # int64 [n], unit after unit: their numbers, in a mixture with their passes
+    offsets: Int64  # int64 [U + 1]; unit u has samples `offsets[u]` to `offsets[u + 1]`
+    sizes: Sizes | None  # of the samples, in the same order; None if no tokens were counted
 
     def __len__(self) -> int:
         """Return the number of units."""
@@ -124,13 +112,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Identities:
-    """Numbers of samples that other datasets of a mixture do not change.
-
-    Examples:
-        >>> identities = Identities(np.array([0, 5, 9]), np.array([100, 200], np.uint64))
-        >>> identities(np.array([0, 4, 6])).tolist()
-        [100, 104, 201]
-    """
+    """Numbers of samples that other datasets of a mixture do not change."""
 
     edges: Int64  # int64 [datasets + 1], number of the first sample of each
     keys: UInt64  # uint64 [datasets], of the datasets' names

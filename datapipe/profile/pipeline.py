@@ -104,7 +104,7 @@ def _warm_up(
 ) -> None:
     """Take batches until those that were prepared ahead are gone."""
     options = loader.options
-    each = options.num_workers if options.workers == "processes" else 1
+    each = options.num_workers if options.workers.kind == "processes" else 1
     ahead = options.prefetch_factor * each if options.num_workers else 0
     began = time.perf_counter()
     for number, _ in enumerate(batches):

@@ -107,7 +107,10 @@ class ImageArray:
 
     def begin(self, images: Int64) -> int:
         """Have the kernel read images, int64 [n], before they are needed; return their bytes."""
-        with suppress(OSError), self._file() as file:  # the map outlives a file that is removed
+        with (
+            suppress(OSError),
+            io.FileIO(self._path) as file,
+        ):  # the map outlives a file that is removed
             for image in np.unique(images).tolist():
                 os.posix_fadvise(file.fileno(), self._start(image), self.size, _WILL_NEED)
         return len(images) * self.size
@@ -115,15 +118,15 @@ class ImageArray:
     def is_cached(self, image: int) -> bool:
         """Return whether the middle of an image is in the page cache, if the system tells."""
         middle = self._start(image) + self.size // 2
-        with suppress(OSError), self._file() as file:  # as when it would have to wait for the disk
+        with (
+            suppress(OSError),
+            io.FileIO(self._path) as file,
+        ):  # as when it would have to wait for the disk
             return os.preadv(file.fileno(), [bytearray(1)], middle, os.RWF_NOWAIT) == 1
         return False
 
     def _start(self, image: int) -> int:
         return HEADER + image * self.size
-
-    def _file(self) -> io.FileIO:
-        return io.FileIO(self._path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +172,5 @@ def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
 
 
 def _checked_files(folder: Path, arrays: Arrays) -> CheckedFiles:
-    """Return the files beside images and texts, compared with checksums."""
     kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
     return CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class MixtureArrays:
         self._good_texts = np.zeros(sum(part.counts.members for part in parts), bool)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _arrays, (self._parts, self._store, self._images)
+        return partial(MixtureArrays, images=self._images), (self._parts, self._store)
 
     def hold(self, parts: Int64) -> Bools:
         """Return which parts are arrays: bool [n], of their numbers int64 [n]."""
@@ -55,10 +56,7 @@ class MixtureArrays:
         return opened
 
     def damaged_images(self, images: Int64) -> list[int]:
-        """Return the indices in `images`, int64 [n], of those that are not what was written.
-
-        Each is compared once in a process.
-        """
+        """Return the indices in `images`, int64 [n], of damaged ones; each is compared once."""
         parts = (self.image_edges.searchsorted(images, side="right") - 1).tolist()
 
         def is_whole(index: int) -> bool:
@@ -69,10 +67,7 @@ class MixtureArrays:
         return _damaged(images, self._good_images, is_whole)
 
     def damaged_texts(self, members: Int64, is_whole: Callable[[int], bool]) -> list[int]:
-        """Return the indices in `members`, int64 [n], of texts that are not what was written.
-
-        Each is compared once in a process, by `is_whole`, given its index.
-        """
+        """Return the indices in `members`, int64 [n], of damaged texts; `is_whole` takes each."""
         return _damaged(members, self._good_texts, is_whole)
 
     def _open(self, number: int) -> ArrayDataset:
@@ -97,7 +92,3 @@ def _damaged(numbers: Int64, good: Bools, is_whole: Callable[[int], bool]) -> li
         else:
             bad.append(index)
     return bad
-
-
-def _arrays(parts: Sequence[DatasetPart], store: MixtureStore, images: bool) -> MixtureArrays:
-    return MixtureArrays(parts, store, images=images)

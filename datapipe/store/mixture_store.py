@@ -73,7 +73,6 @@ class MixtureStore(Store):
         return self.part(part), shard - self._starts[part]
 
     def _split(self, shards: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the dataset of each shard, and its number there."""
         numbers = np.array(shards, np.int64)
         parts = np.searchsorted(self._edges, numbers, side="right") - 1
         own = numbers - self._edges[parts]

@@ -173,7 +173,7 @@ class _TrialRun:
         more: dict[str, Any] = {"usage": usage, "caller_cpu": caller_cpu}
         reading = self._reading()
         if reading is not None and self._before is not None:
-            more["processes"] = self._loader.options.workers == "processes"
+            more["processes"] = self._loader.options.workers.kind == "processes"
             return LoaderFigures.of(reading.since(self._before), **more)
         more["processes"] = isinstance(self._loader, DataLoader)
         return LoaderFigures(seconds=usage.seconds, workers=self._setting.num_workers, **more)

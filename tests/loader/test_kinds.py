@@ -162,7 +162,7 @@ def test_texts_of_one_encoder_are_encoded_together(
     monkeypatch.setattr(type(kind.encoder), "encode", counted)
     context = TokenContext(texts=(kind, later), kinds=lambda samples: samples // 37, pack=True)
     samples = np.array([3, 40, 4, 41])
-    sizes = loader.components().schedule.origin.parts[0].measure(samples % 37)  # type: ignore[union-attr]
+    sizes = loader.components().schedule.origin.parts[0].text().measure(samples % 37)
     slots = TokenSlots(context, samples, sizes)
     said = {"conversations": [{"from": "human", "value": "<image><image>What is number 3?"}]}
     answer = {"from": "gpt", "value": "It is 3."}

@@ -1,4 +1,4 @@
-"""Counters of image tokens: rules by name, numbers and functions."""
+"""Counters of image tokens: rules by name, and functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from datapipe.plan.image_tokens import image_token_counter
 
 def test_counters_count_as_they_are_told() -> None:
     widths, heights = np.array([280, 896]), np.array([560, 448])
-    assert image_token_counter(64)(widths, heights).tolist() == [64, 64]
     assert image_token_counter("native")(widths, heights).tolist() == [200, 512]
     assert image_token_counter("per-tile")(widths, heights).tolist() == [3 * 256, 3 * 256]
     halves = image_token_counter(lambda w, h: w // 2)(widths, heights)
@@ -33,8 +32,3 @@ def test_counters_count_as_they_are_told() -> None:
 def test_a_function_that_counts_wrongly_is_told(function: Any, cause: str) -> None:
     with pytest.raises(PlanError, match=cause):
         image_token_counter(function)(np.array([280, 896]), np.array([560, 448]))
-
-
-def test_a_rule_that_is_none_is_refused() -> None:
-    with pytest.raises(PlanError, match="none of a number"):
-        image_token_counter("tiles")  # type: ignore[arg-type]

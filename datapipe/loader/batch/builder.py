@@ -230,7 +230,7 @@ class BatchBuilder:
         try:
             found = self._reader.read(slot, shard, members, total)
         except BadMember as bad:
-            raise self._located(bad.error, slot, bad.member) from bad
+            raise self._located(DecodeError(str(bad)), slot, bad.member) from bad
         watch.moved(sum(map(len, found.contents)))
         parts = SampleParts()
         for member, data in zip(found.members, found.contents, strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 from datapipe.array_types import Bools, Int64
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.index.dataset import Dataset
-from datapipe.loader.batch.image_context import ImageContext
+from datapipe.loader.batch.image_batch import ImageContext
 from datapipe.loader.batch.sample_rows import RowReader, SampleRows
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,13 +20,54 @@ from datapipe.decode.image import Decoded, Encoded, check_indexed
 from datapipe.decode.normalize import ImageMoves
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
+from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
+from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.decoded_source import DecodedSource
-from datapipe.loader.batch.image_context import ImageContext, image_draw
 from datapipe.plan.ragged import edges, grouped, places
+from datapipe.plan.rng import derive
+
+if TYPE_CHECKING:
+    from datapipe.decode.dali.decoder import DaliDecoder
 
 GEOMETRY = "image_geometry"
 """Name in `meta` of the placement of each image: float64 [I, 6], see `ImageSlots`."""
+
+_CROPS = 4  # purpose of derived keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageContext:
+    """Context that the images of all batches share."""
+
+    transforms: tuple[ImageTransform, ...]  # of each kind of images; `check_together` has passed
+    kinds: Callable[[Int64], Int64] | None = None  # of n samples, int64 [n] to int64 [n]
+    columns: Columns  # of the dataset, with the size of every image
+    pool: BufferPool
+    seed: int
+    rows: int | None = None  # number to which `pixel_values` is filled up
+    geometry: bool = False  # batches have the placement of each image
+    decoder: DaliDecoder | None = None  # of all images together; None decodes them one by one
+    kept: ImageTransform | None = None  # of all images in a cache: uint8, nothing random
+
+    def __post_init__(self) -> None:
+        assert self.kinds is not None or not self.several
+        # Datasets with images of their own are refused beside DALI.
+        assert self.decoder is None or not self.several
+
+    @property
+    def several(self) -> bool:
+        """True if there are images of several kinds."""
+        return len(self.transforms) > 1
+
+    def kinds_of(self, samples: Int64) -> Int64 | None:
+        """Return the kind of each of n samples, int64 [n]; None if all are of the first one."""
+        return None if self.kinds is None or not self.several else self.kinds(samples)
+
+
+def image_draw(seed: int, epoch: int, sample: int, number: int) -> Draw:
+    """Return the random numbers of an image, the `number`-th of its sample, in an epoch."""
+    return Draw(derive(seed, epoch, _CROPS, sample, number))
 
 
 class ImageSlots:
@@ -298,17 +340,12 @@ class ImageSlots:
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:
         """Widths and heights of all images of the batch."""
-        columns, numbers = self._context.columns, self._numbers
-        widths = gather(columns.image_width, numbers).astype(np.int64)
-        return widths, gather(columns.image_height, numbers).astype(np.int64)
-
-    @cached_property
-    def _numbers(self) -> Int64:
-        """Numbers of all images of the batch in the dataset: int64 [I]."""
-        before = self._context.columns.sample_image[self._samples] - self.first[:-1]
+        columns = self._context.columns
+        before = columns.sample_image[self._samples] - self.first[:-1]
         numbers: Int64 = np.repeat(before, self._images)
         numbers += np.arange(len(numbers))
-        return numbers
+        widths = gather(columns.image_width, numbers).astype(np.int64)
+        return widths, gather(columns.image_height, numbers).astype(np.int64)
 
 
 def _facts(placement: Placement, width: int, height: int) -> tuple[float, ...]:

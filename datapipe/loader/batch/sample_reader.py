@@ -10,7 +10,6 @@ import numpy as np
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.cache.entries import cut_entry, fill_members
 from datapipe.cache.stats import SOURCE
-from datapipe.errors import DecodeError, SampleError
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import member_kind, wanted_members
 from datapipe.index.rows import Member
@@ -22,12 +21,11 @@ _STALL = 1_000_000  # nanoseconds; to take bytes that have arrived takes some 10
 
 
 class BadMember(Exception):
-    """Reason why a member cannot be used."""
+    """A member is not as it was packed."""
 
-    def __init__(self, member: Member, error: SampleError) -> None:
-        super().__init__(str(error))
+    def __init__(self, member: Member) -> None:
+        super().__init__(NOT_AS_INDEXED)
         self.member = member
-        self.error = error
 
 
 @dataclass(slots=True)
@@ -128,5 +126,5 @@ class SampleReader:
         if self._verify:
             for member, data in zip(members, contents, strict=True):
                 if not self._store.verify(member, data):
-                    raise BadMember(member, DecodeError(NOT_AS_INDEXED))
+                    raise BadMember(member)
         return contents

@@ -10,49 +10,70 @@ import numpy as np
 
 from datapipe.array_types import Bools, Int64
 from datapipe.errors import IndexMismatch, PlanError, SampleError
+from datapipe.index.files.block_checksums import as_one_of
+from datapipe.index.tokens.columns import TokenColumns
 from datapipe.loader.batch.collate import PackedTokens, PaddedTokens, mrope_positions
+from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.plan.ragged import edges
 from datapipe.plan.units import Sizes
+from datapipe.store.arrays import TokenArrays, open_token_arrays
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.truncate import IGNORE, expand
+
+
+class StoredTexts:
+    """Texts of a dataset as their tokens were written; opened when first needed."""
+
+    def __init__(self, part: MixturePart, digest: str) -> None:
+        self._part = part
+        self._digest = digest
+        self._opened: tuple[TokenArrays, TokenColumns] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return StoredTexts, (self._part, self._digest)
+
+    def __call__(self, sample: int) -> EncodedText:
+        """Return the text of a sample, by its number in the dataset."""
+        if self._opened is None:
+            data = self._part.data
+            with as_one_of(data.of):
+                arrays = open_token_arrays(data.unchanged(), self._digest)
+                assert arrays is not None
+                self._opened = arrays, self._part.text().columns
+        arrays, columns = self._opened
+        tokens, labels = arrays.of(sample)
+        start, stop = columns.sample_image_at[sample : sample + 2].tolist()
+        return EncodedText(tokens, columns.image_at[start:stop], labels != IGNORE)
+
+    @staticmethod
+    def of(part: MixturePart) -> StoredTexts | None:
+        """Return the texts of a dataset; None if they are to be encoded."""
+        arrays, rule = part.data.arrays, part.rule
+        if arrays is None or rule is None or arrays.encoder != rule.encoder.digest:
+            return None
+        return StoredTexts(part, rule.encoder.digest)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # kinds are compared by identity
 class TextKind:
     """Texts of one dataset: their encoder, and the tokens of their images.
 
-    Numbers of samples are those of the dataset: `first` is subtracted from those of a batch.
-
-    Attributes:
-        encoder: texts of all kinds that share one are encoded together.
-        stored: returns the text of a sample as its tokens were written with the dataset; None if
-            texts are encoded.
-        image_runs: returns the tokens of each image of a sample, int64 [its length] each.
-        image_grids: returns rows and columns in tokens of each image of a sample, int64 [images,
-            2], for positions with an axis each for frames, rows and columns; None for ordinary
-            ones.
-        limit: most tokens of a sample.
-        first: number in batches of the first sample of the dataset.
+    Functions take the number of a sample in the dataset.
     """
 
-    encoder: TextEncoder
+    encoder: TextEncoder  # texts of all kinds that share one are encoded together
+    # Text as its tokens were written with the dataset; None if texts are encoded
     stored: Callable[[int], EncodedText] | None
-    image_runs: Callable[[int], list[Int64]]
+    image_runs: Callable[[int], list[Int64]]  # tokens of each image, int64 [its length] each
+    # Rows and columns in tokens of each image, int64 [images, 2], for positions with an axis each
+    # for frames, rows and columns; None for ordinary ones
     image_grids: Callable[[int], Int64] | None
-    limit: int | None
-    first: int = 0
+    limit: int | None  # most tokens of a sample
+    first: int = 0  # number in batches of the first sample of the dataset
 
 
 def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
-    """Refuse texts whose tokens cannot be in one batch.
-
-    Args:
-        texts: of each dataset.
-        names: of the datasets, for the message.
-
-    Raises:
-        PlanError: tokenizers, image tokens, padding, axes of positions or kinds of samples differ.
-    """
+    """Raise PlanError for texts of datasets, with their names, that cannot be in one batch."""
     first = texts[0].encoder
     for text, name in zip(texts[1:], names[1:], strict=True):
         encoder, problem = text.encoder, None
@@ -82,25 +103,15 @@ def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenContext:
-    """Context that the token arrays of all batches share.
+    """Context that the token arrays of all batches share."""
 
-    Attributes:
-        texts: of each kind; `check_texts` says which can be in one batch.
-        kinds: returns the index in `texts` of each of n samples, int64 [n] to int64 [n]; None if
-            there is one kind.
-        pack: whether batches are packs.
-        multiple_of: lengths are rounded up to it: of each sample in a pack, of a padded batch.
-        total: constant length of batches, see `PackedTokens` and `PaddedTokens`.
-        segments: constant number of segments of packed batches.
-        constants: further arguments of the model, the same in each batch.
-    """
-
-    texts: tuple[TextKind, ...]
-    kinds: Callable[[Int64], Int64] | None = None
-    pack: bool
-    multiple_of: int = 1
-    total: int | None = None
-    segments: int | None = None
+    texts: tuple[TextKind, ...]  # of each kind; `check_texts` says which can be in one batch
+    kinds: Callable[[Int64], Int64] | None = None  # of samples, int64 [n]; None for one kind
+    pack: bool  # batches are packs
+    multiple_of: int = 1  # of lengths: of each sample in a pack, of a padded batch
+    total: int | None = None  # constant length of batches, see `PackedTokens` and `PaddedTokens`
+    segments: int | None = None  # constant number of segments of packed batches
+    # Further arguments of the model, the same in each batch
     constants: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -116,11 +127,7 @@ class TokenContext:
 
 
 class TokenSlots:
-    """Tokens of one batch. Of B preference pairs, rows B to 2B have the rejected answers.
-
-    Args:
-        samples: int64 [B], their numbers.
-    """
+    """Tokens of one batch. Of B preference pairs, rows B to 2B have the rejected answers."""
 
     def __init__(self, context: TokenContext, samples: Int64, sizes: Sizes) -> None:
         first = context.texts[0]
@@ -151,8 +158,7 @@ class TokenSlots:
     def fill(self, texts: Mapping[int, SampleText], valid: Bools) -> dict[int, SampleError]:
         """Encode and write the texts of some slots. Return the errors by slot.
 
-        Raises:
-            IndexMismatch: a text is not as long as it was when tokens were counted.
+        `IndexMismatch` if a text is not as long as it was when tokens were counted.
         """
         failed: dict[int, SampleError] = {}
         waiting: dict[TextEncoder, list[int]] = {}
@@ -197,7 +203,6 @@ class TokenSlots:
         return result | self._constants
 
     def _number(self, slot: int) -> int:
-        """Return the number of a sample in its dataset."""
         return int(self._samples[slot]) - self._kinds[slot].first
 
     def _write_text(self, slot: int, encoded: EncodedText, valid: bool) -> None:
@@ -221,11 +226,7 @@ class TokenSlots:
     def _write(
         self, slot: int, answer: int, input_ids: Int64, labels: Int64, image_at: Int64
     ) -> None:
-        """Write tokens whose images begin at `image_at`, int64 [images].
-
-        Args:
-            answer: 0, or 1 for the rejected one of a preference pair.
-        """
+        """Write tokens with images at `image_at`; `answer` 1 is the rejected one of a pair."""
         positions, grids_of = None, self._kinds[slot].image_grids
         if grids_of is not None:
             grids = grids_of(self._number(slot))[: len(image_at)]

@@ -67,7 +67,6 @@ def unpack(
 
 
 def _bounds(cu_seq_lens: Tensor) -> list[int]:
-    """Return the offsets of the segments; check that they are some."""
     if cu_seq_lens.ndim != 1 or cu_seq_lens.is_floating_point() or not len(cu_seq_lens):
         raise PlanError(
             f"cu_seq_lens is {cu_seq_lens.dtype} {list(cu_seq_lens.shape)}; give the "

@@ -70,17 +70,9 @@ def _changed(image: Decoded, pixels: UInt8) -> Decoded:
 
 
 def _checked(pixels: Any) -> UInt8:
-    if (
-        not isinstance(pixels, np.ndarray)
-        or pixels.dtype != np.uint8
-        or pixels.ndim != 3
-        or pixels.shape[2] != 3
-        or not pixels.size
-    ):
-        found = (
-            f"{pixels.dtype} {list(pixels.shape)}"
-            if isinstance(pixels, np.ndarray)
-            else type(pixels).__name__
-        )
-        raise TransformError(f"transform returned {found} as an image, not uint8 [h, w, 3]")
-    return pixels
+    found = type(pixels).__name__
+    if isinstance(pixels, np.ndarray):
+        if pixels.dtype == np.uint8 and pixels.shape[2:] == (3,) and pixels.size:
+            return pixels
+        found = f"{pixels.dtype} {list(pixels.shape)}"
+    raise TransformError(f"transform returned {found} as an image, not uint8 [h, w, 3]")

@@ -20,8 +20,7 @@ from datapipe.decode.transform import ImageTransform, Placement
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
 from datapipe.loader.batch.context import StepJob
-from datapipe.loader.batch.image_batch import GEOMETRY
-from datapipe.loader.batch.image_context import ImageContext, image_draw
+from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext, image_draw
 from datapipe.loader.device.prefetcher import Carry, Complete
 from datapipe.plan.ragged import edges, ranges, spans
 
@@ -162,8 +161,6 @@ class DeviceCache:
 
 
 class _BatchRows:
-    """Rows and images of the samples of a batch."""
-
     def __init__(self, step: StepJob, columns: Columns, transform: ImageTransform) -> None:
         units = step.share.units
         self.samples = step.samples

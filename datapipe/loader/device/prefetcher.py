@@ -28,7 +28,8 @@ Complete = Callable[[Tensor, Carry], Tensor]
 
 PIXELS = "pixel_values"
 
-_NESTED = 5  # axes of pixel_values with one in front of those of its rows
+NESTED = 5
+"""Axes of `pixel_values` with one in front of those of its rows."""
 
 
 class Sent(NamedTuple):
@@ -99,7 +100,7 @@ class DevicePrefetcher:
                 }
                 pixels = carried.get(PIXELS)
                 if isinstance(pixels, Tensor):
-                    nested = pixels.ndim == _NESTED
+                    nested = pixels.ndim == NESTED
                     pixels = pixels[0] if nested else pixels
                     if complete is not None:
                         pixels = carried[PIXELS] = complete(pixels, carry)
@@ -143,7 +144,6 @@ class DevicePrefetcher:
         return done
 
     def _drop_copied(self) -> None:
-        """Drop host memory whose copies are done."""
         while self._in_flight:
             mark = self._in_flight[0][0]
             if mark is not None and not mark.query():  # type: ignore[no-untyped-call]

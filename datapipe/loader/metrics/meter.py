@@ -6,7 +6,7 @@ import bisect
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
 from datapipe.loader.metrics.stage_clock import MOST_EVENTS, ClockOptions, Event, StageClock, Tally
@@ -64,11 +64,11 @@ class Reading:
         """Subtract an earlier reading of the same meter."""
         batches = self.batches - earlier.batches
         latest = slice(max(0, len(self.waits) - batches), None)
-        return Reading(
+        return replace(
+            self,
             seconds=self.seconds - earlier.seconds,
             samples=self.samples - earlier.samples,
             batches=batches,
-            workers=self.workers,
             waited=self.waited - earlier.waited,
             idle=self.idle - earlier.idle,
             stages=_less(self.stages, earlier.stages),

@@ -12,19 +12,16 @@ from datapipe.errors import PlanError
 from datapipe.index.columns import find_keys
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.plan_view import StepView
-from datapipe.loader.schedule.run_schedule import SeenIn
 from datapipe.plan.steps import Exclusion
 
 
-def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]]:
+def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[tuple[str, Any]]]:
     """Return the samples and ranges of units that `exclude=` names, and the plans of its steps.
 
     A step is valid only in the plan that it was seen in. `exclude` is one or several of: keys of
     samples (str), in a mixture also "dataset:key", numbers of samples (int), steps as
-    `loader.plan.step` returns them, or such steps as dicts with `epoch`, `start` and `stop`.
-
-    Raises:
-        PlanError: it is none of these, or no sample has this key or number.
+    `loader.plan.step` returns them, or such steps as dicts with `epoch`, `start` and `stop`. All
+    else is a `PlanError`, and so is a key or number that no sample has.
     """
     several = isinstance(exclude, Iterable) and getattr(exclude, "ndim", None) != 0
     if not several or isinstance(exclude, str | bytes | StepView | Mapping):
@@ -32,7 +29,7 @@ def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]
     keys: list[str] = []
     samples: list[int] = []
     units: dict[int, list[tuple[int, int]]] = {}
-    plans: list[SeenIn] = []
+    plans: list[tuple[str, Any]] = []
     for item in exclude:
         if isinstance(item, str):
             keys.append(item)
@@ -43,7 +40,7 @@ def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]
             units.setdefault(epoch, []).append((start, stop))
             plan = item.plan if isinstance(item, StepView) else item.get("plan")
             if isinstance(plan, Mapping):
-                plans.append(SeenIn(f"units {start} to {stop - 1} of epoch {epoch}", plan))
+                plans.append((f"units {start} to {stop - 1} of epoch {epoch}", plan))
     samples += _numbers(keys, origin)
     last = int(origin.edges[-1]) - 1
     for number in samples:

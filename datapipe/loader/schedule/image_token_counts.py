@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,32 +10,23 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError
-from datapipe.plan.image_tokens import image_token_counter
+from datapipe.plan.image_tokens import Counter, image_token_counter
 from datapipe.text.encode import TextEncoder
 from datapipe.text.image_markup import ImageRuns
-from datapipe.text.spec import ImageTokens, TextSpec
+from datapipe.text.spec import TextSpec
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.transform import ImageTransform
-
-Counter = Callable[[Int64, Int64], Int64]
-"""A function of widths and heights in pixels, int64 [n] each, that returns int64 [n]."""
 
 _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedImages:
-    """Images with markup between their tokens.
+    """Images with markup between their tokens."""
 
-    Attributes:
-        cells: rows and columns that the markup counts, a function of widths and heights that gives
-            int64 [n, 2].
-        made: runs of tokens by rows and columns.
-    """
-
-    cells: Counter
-    made: ImageRuns
+    cells: Counter  # rows and columns that the markup counts, int64 [n, 2]
+    made: ImageRuns  # runs of tokens by rows and columns
 
     def count(self, widths: Int64, heights: Int64) -> Int64:
         """Return the tokens of n images: int64 [n]."""
@@ -49,22 +39,14 @@ class MarkedImages:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSizes:
-    """Tokens and rows of images, by their size in pixels.
+    """Tokens and rows of images, by their size in pixels."""
 
-    Attributes:
-        tokens: of an image, or a function of widths and heights.
-        rows: of `pixel_values`, a function likewise; None for one each.
-        grids: rows and columns of an image in tokens, a function likewise that gives int64 [n, 2];
-            None if positions of tokens do not depend on them.
-        markup: of images whose tokens have text between them, else None.
-        name: of the rule, in states.
-    """
-
-    tokens: int | Counter
-    rows: Counter | None
-    name: int | str
+    tokens: int | Counter  # of an image
+    rows: Counter | None  # of `pixel_values`; None for one each
+    name: int | str  # of the rule, in states
+    # Rows and columns in tokens, int64 [n, 2]; None if positions of tokens do not depend on them
     grids: Counter | None = None
-    markup: MarkedImages | None = None
+    markup: MarkedImages | None = None  # of images whose tokens have text between them
 
     def count_tokens(self, widths: Int64, heights: Int64) -> Int64:
         """Return the tokens of n images: int64 [n]."""
@@ -80,15 +62,9 @@ class ImageSizes:
 
 
 def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:
-    """Return the sizes of images that text and image options together give.
+    """Return the sizes of images; `PlanError` if text and image options contradict each other.
 
-    Args:
-        text: whose `image_tokens` is given.
-        image: of the loader; None if images are left out.
-        encoder: of the text.
-
-    Raises:
-        PlanError: the two contradict each other.
+    `image` is None if images are left out; the text has `image_tokens`.
     """
     asked = text.image_tokens
     assert asked is not None
@@ -115,14 +91,21 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
         return ImageSizes(tokens=asked, rows=None, name=asked)
     if isinstance(asked, str) and image is None:
         return ImageSizes(tokens=image_token_counter(asked), rows=None, name=asked)
-    grids = _token_grids(asked, image) if image is not None and image.spec.mrope else None
+    grids = None
+    if image is not None and image.spec.mrope:
+        if not isinstance(asked, str):
+            raise PlanError(
+                f"image_tokens={asked!r} says how many tokens an image has, and "
+                "ImageSpec(mrope=True) places them by its rows and columns; give "
+                "image_tokens='native', or mrope=False"
+            )
+        grids = image.cells
     tokens = image.tokens if isinstance(asked, str) and image else image_token_counter(asked)
     rows = image.rows if rule is not None and image else None
     return ImageSizes(tokens=tokens, rows=rows, name=_probed(tokens, rows), grids=grids)
 
 
 def _marked(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:
-    """Return the sizes of images with markup between their tokens."""
     asked, markup = text.image_tokens, text.image_markup
     assert markup is not None
     if image is None:
@@ -156,15 +139,6 @@ def _marked(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) 
         name=f"{_probed(marked.count, image.rows)}-{name}",
         markup=marked,
     )
-
-
-def _token_grids(asked: ImageTokens, image: ImageTransform) -> Counter:
-    if not isinstance(asked, str):
-        raise PlanError(
-            f"image_tokens={asked!r} says how many tokens an image has, and ImageSpec(mrope=True) "
-            "places them by its rows and columns; give image_tokens='native', or mrope=False"
-        )
-    return image.cells
 
 
 def _probed(tokens: Counter, rows: Counter | None) -> str:

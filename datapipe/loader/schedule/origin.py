@@ -60,10 +60,7 @@ class Origin:
         return RandomKeys(units, self.identities)
 
     def _draw(self, epoch: int, start: int, stop: int) -> Int64:
-        """Return the samples at some positions of an epoch, with their passes: int64 [n].
-
-        All positions lie in one leg.
-        """
+        """Return the samples, with passes, at positions of an epoch in one leg: int64 [n]."""
         before, _ = self.legs.span(epoch)
         return self._drawn[self.legs.at(before + start)].draw(before + start, before + stop)
 
@@ -71,10 +68,10 @@ class Origin:
         """Return the sizes of samples, which may have their passes: int64 [n]."""
         numbers = samples & ((1 << PASS_BIT) - 1)
         if len(self.parts) == 1:
-            return self.parts[0].measure(numbers)
+            return self.parts[0].text().measure(numbers)
         sizes = Sizes(*np.empty((5, len(numbers)), np.int64))
         for number, chosen, own in split_by_part(self.edges, numbers):
-            found = self.parts[number].measure(own)
+            found = self.parts[number].text().measure(own)
             for column, values in zip(sizes.columns, found.columns, strict=True):
                 column[chosen] = values
         return sizes
@@ -113,8 +110,6 @@ class Origin:
 
 
 class _DrawnLeg:
-    """Draws of one leg."""
-
     def __init__(
         self, leg: Leg, parts: Sequence[MixturePart], starts: Int64, plan: PlanOptions
     ) -> None:

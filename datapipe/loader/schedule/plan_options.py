@@ -27,16 +27,19 @@ def resolve_plan(
     buckets: int | Sequence[int] | None,
     **options: Any,
 ) -> tuple[PlanOptions, int]:
-    """Return the options of the plan, and the units that a rank takes in a step.
+    """Return the options of the plan, and the units that a rank takes in a step, or `PlanError`.
 
-    The arguments are those of `make_loader`; PlanError if they are impossible or contradict each
-    other.
+    The arguments are those of `make_loader`.
     """
     check_ranks(0, world_size)
     _check_shapes(text, pack, batch, buckets=buckets, max_tokens=options["max_tokens"])
     _check_rows(text, pack, batch)
     if text is not None and text.pairs and options["max_tokens"] is not None:
-        options["max_tokens"] = _half(options["max_tokens"])
+        if options["max_tokens"] < 2:
+            raise PlanError(
+                f"max_tokens={options['max_tokens']}: a pair has two rows of a token at least"
+            )
+        options["max_tokens"] //= 2  # for the chosen answers; the rejected have as many
     if options["max_tokens"] is not None and buckets is None:
         buckets = _BUCKETS
     batch_size = batch.batch_size
@@ -78,7 +81,9 @@ def _check_shapes(
     text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec, **others: Any
 ) -> None:
     """Raise PlanError if constant shapes of padded batches would do nothing."""
-    if not (given := batch.given()):
+    shapes = {name: value for name, value in vars(batch).items() if name != "batch_size"}
+    given = {name: value for name, value in shapes.items() if value != getattr(BatchSpec, name)}
+    if not given:
         return
     said = ", ".join(f"{name}={value}" for name, value in given.items())
     if text is None:
@@ -102,11 +107,7 @@ def _check_shapes(
 
 
 def _check_rows(text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec) -> None:
-    """Refuse options for one row a sample where batches have others.
-
-    Raises:
-        PlanError: pairs or prompts are to be packed, or images of pairs to be filled up.
-    """
+    """Raise PlanError if pairs or prompts are to be packed, or images of pairs to be filled up."""
     if text is None or not (text.pairs or text.prompts):
         return
     name = "pairs" if text.pairs else "prompts"
@@ -122,17 +123,6 @@ def _check_rows(text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec) 
             "image, and TextSpec(pairs=True) repeats all images for the rejected answers, behind "
             "the padding; leave it out"
         )
-
-
-def _half(max_tokens: int) -> int:
-    """Return the tokens for the chosen answers of a batch of pairs; the rejected have as many.
-
-    Raises:
-        PlanError: there is no room for two.
-    """
-    if max_tokens < 2:
-        raise PlanError(f"max_tokens={max_tokens}: a pair has two rows of a token at least")
-    return max_tokens // 2
 
 
 def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptions:

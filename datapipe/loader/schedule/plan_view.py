@@ -78,8 +78,7 @@ class PlanView:
     def __init__(self, dataset: Dataset, schedule: Schedule, epoch: int) -> None:
         self._dataset = dataset
         self._schedule = schedule
-        self._plan = schedule.plan
-        self._options = schedule.options
+        self._plan, self._options = schedule.plan, schedule.options
         self._epoch = epoch
 
     @property
@@ -172,11 +171,7 @@ class PlanView:
         )
 
     def _rank(self, step: Step, rank: int) -> RankView:
-        share = step.share(
-            units_per_rank=self._options.units_per_rank,
-            rank=rank,
-            world_size=self._options.world_size,
-        )
+        share = self._options.deal(step, rank)
         samples = share.units.numbers
         columns, sizes = self._dataset.columns, share.units.sizes
         return RankView(

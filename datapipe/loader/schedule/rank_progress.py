@@ -10,10 +10,7 @@ from datapipe.plan.steps import Position
 
 
 def count_left(schedule: Schedule, begin: Position) -> int:
-    """Return the number of samples that this rank takes from a position to the epoch's end.
-
-    Repeats in the last step are not counted.
-    """
+    """Return the samples that this rank takes from a position to the epoch's end, once each."""
     options = schedule.options
     left = schedule.count_units(begin.epoch) - begin.consumed
     if schedule.plan.drop_last:

@@ -21,8 +21,7 @@ logger = logging.getLogger(__name__)
 def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]:
     """Return the run in a state, and the schedule of the rest of it, which has its group.
 
-    Raises:
-        StateMismatch: the state belongs to another plan or dataset. Mixtures may differ.
+    `StateMismatch` if the state belongs to another plan or dataset. Mixtures may differ.
     """
     saved = parse_state(state)
     if saved.group is not None and not schedule.group_given:

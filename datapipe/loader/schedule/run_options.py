@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from datapipe.cpus import WorkerCount
-from datapipe.declared import Count, Natural, Seconds, check_fields
+from datapipe.declared import Count, check_fields
 from datapipe.errors import PlanError
-from datapipe.loader.specs import Workers
-from datapipe.plan.steps import check_ranks
+from datapipe.loader.specs import BatchSpec, RunSpec, WorkerSpec
+from datapipe.plan.steps import Share, Step, check_ranks
 
 BATCH_KEYS = frozenset(
     {
@@ -30,16 +30,12 @@ _MOST_UNITS = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """Options of `make_loader` and its specs, which describe the others, with defaults filled in.
+    """Options of `make_loader`, which describes the others, with defaults filled in.
 
     Attributes:
         units_per_rank: samples, batches or packs that a rank takes in a step.
-        meta: further keys of batches.
         verify: compare every member with its checksum.
         on_error: "raise" or "skip", for samples that cannot be decoded.
-
-    Raises:
-        PlanError: a value is impossible, or two contradict each other.
     """
 
     units_per_rank: Count
@@ -48,19 +44,13 @@ class LoaderOptions:
     num_workers: WorkerCount
     prefetch_factor: Count
     on_error: OnError
-    max_skipped: Natural | None
     rank: int
     world_size: int
-    stall_warning: Seconds
-    pad_to: Count | None = None
-    multiple_of: Count = 1
-    read_ahead: int = 256 << 20
-    workers: Workers = "threads"
-    persistent_workers: bool = True
-    epochs: Count | None = 1
-    max_steps: Count | None = None
-    train_tokens: Count | None = None
-    global_batch_size: Count | None = None
+    read_ahead: int
+    epochs: Count | None
+    batch: BatchSpec
+    run: RunSpec
+    workers: WorkerSpec
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
@@ -72,24 +62,33 @@ class LoaderOptions:
                 f"{self.units_per_rank} units for each of {self.world_size} ranks are more than "
                 f"the {_MOST_UNITS} that a step can have; give a smaller batch_size"
             )
-        if self.global_batch_size is not None and self.global_batch_size % self.share:
+        wanted = self.run.global_batch_size
+        if wanted is not None and wanted % self.share:
             raise PlanError(
-                f"global_batch_size {self.global_batch_size} is no multiple of the {self.share} "
-                f"units that {self.world_size} ranks take in a step; give one, such as "
-                f"{-(-self.global_batch_size // self.share) * self.share}, or another batch_size"
+                f"global_batch_size {wanted} is no multiple of the {self.share} units that "
+                f"{self.world_size} ranks take in a step; give one, such as "
+                f"{-(-wanted // self.share) * self.share}, or another batch_size"
             )
 
     @property
     def in_processes(self) -> bool:
         """True if workers are processes."""
-        return self.workers == "processes" and self.num_workers > 0
+        return self.workers.kind == "processes" and self.num_workers > 0
 
     @property
     def share(self) -> int:
         """Units that all ranks take in a step."""
         return self.units_per_rank * self.world_size
 
+    def deal(self, step: Step, rank: int | None = None) -> Share:
+        """Return the units of a rank in a step; None is this one."""
+        return step.share(
+            units_per_rank=self.units_per_rank,
+            rank=self.rank if rank is None else rank,
+            world_size=self.world_size,
+        )
+
     @property
     def accumulation_steps(self) -> int:
         """Steps whose gradients make one step of `global_batch_size`."""
-        return (self.global_batch_size or self.share) // self.share
+        return (self.run.global_batch_size or self.share) // self.share

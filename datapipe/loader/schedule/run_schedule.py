@@ -13,19 +13,11 @@ from datapipe.errors import EndlessError, PlanError
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.schedule.state import Run, differences
+from datapipe.loader.schedule.state import Run, differences, dump_state
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.options import PLAN_VERSION, PlanOptions
 from datapipe.plan.steps import Exclusion, Position, Step, steps_in, walk
 from datapipe.progress import Progress
-
-
-@dataclass(frozen=True)
-class SeenIn:
-    """Plan that excluded units were seen in."""
-
-    units: str  # their description
-    plan: Mapping[str, Any]  # from `Schedule.order`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +29,8 @@ class Schedule:
     plan: PlanOptions
     options: LoaderOptions  # of the loader, with the units of a step and the length of a run
     exclusion: Exclusion
-    seen_in: Sequence[SeenIn]  # plans that excluded units were seen in
+    # Descriptions of excluded units, and `order` of the plans that they were seen in
+    seen_in: Sequence[tuple[str, Mapping[str, Any]]]
     group_given: bool  # whether `plan.group` was asked for, else a state may bring another
     plan_cache: Path | None  # folder in which ranks share blocks; None for none
     _counted: dict[int, tuple[int, int]] = field(default_factory=dict)  # blocks, units by epoch
@@ -51,33 +44,34 @@ class Schedule:
         return {"dataset": self.fingerprint} | self.identity()
 
     def check(self) -> None:
-        """Refuse a plan without a step, and excluded units of another plan.
-
-        Raises:
-            PlanError: there is no step; or as `check_exclusion`, except that a state which is
-                loaded next may bring the group.
-        """
+        """Raise PlanError for a plan without a step, and excluded units of another plan."""
         count, options = self.origin.source.count, self.options
         if self.plan.drop_last and self.plan.unit == "sample" and count < options.share:
             raise PlanError(
                 f"drop_last leaves no step: {count} samples are fewer than batch_size "
                 f"{options.units_per_rank} times world_size {options.world_size}"
             )
+        # A state that is loaded next may bring the group.
         self.check_exclusion(but=None if self.group_given else "group")
 
     def check_exclusion(self, *, but: str | None = None) -> None:
         """Raise PlanError for excluded units of another plan; the option named `but` may differ."""
         here = {name: value for name, value in self.order().items() if name != but}
-        for seen in self.seen_in:
-            there = {name: value for name, value in seen.plan.items() if name != but}
+        for units, plan in self.seen_in:
+            there = {name: value for name, value in plan.items() if name != but}
             if different := differences(there, here, "there"):
                 raise PlanError(
-                    f"exclude names {seen.units}, seen in another plan ({'; '.join(different)}), "
+                    f"exclude names {units}, seen in another plan ({'; '.join(different)}), "
                     "where they hold other samples; give the keys of its samples, or the options "
                     "of that plan, group= included, or load a state of that run"
                 )
 
-    def facts(self, position: Position) -> dict[str, Any]:
+    def state(self, run: Run) -> dict[str, Any]:
+        """Return the state of a run, as `dump_state` has it."""
+        facts = self._facts(run.position)
+        return dump_state(run, self.fingerprint, self.identity(), **facts)
+
+    def _facts(self, position: Position) -> dict[str, Any]:
         """Return what a state says for people beside the position."""
         origin, plan = self.origin, self.plan
         if origin.is_alone:  # the position says it
@@ -99,8 +93,8 @@ class Schedule:
         content: list[Any] = [self.order()]
         # Ranks that leave out other steps, or end elsewhere, would wait for each other for ever.
         content += [options.units_per_rank, exclusion.samples.tolist()]
-        content += [sorted(exclusion.units.items()), options.epochs, options.max_steps]
-        content += [options.train_tokens, options.accumulation_steps]
+        content += [sorted(exclusion.units.items()), options.epochs, options.run.max_steps]
+        content += [options.run.train_tokens, options.accumulation_steps]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def blocks(self, epoch: int, *, ahead: bool = False) -> PlannedBlocks:
@@ -111,10 +105,7 @@ class Schedule:
     def steps(self, run: Run) -> Iterator[tuple[Step, Run, bool]]:
         """Yield each step of the rest of a run, the run after it, and whether that is over.
 
-        Nothing is yielded if nothing is left, or if all of it is excluded.
-
-        Raises:
-            PlanError: an epoch has no step.
+        Nothing is yielded if all that is left is excluded. `PlanError` if an epoch has no step.
         """
         while not self.is_over(run):
             epoch = run.position.epoch
@@ -164,18 +155,19 @@ class Schedule:
     def count(self, run: Run) -> int:
         """Return the steps of a run, those it has had included; EndlessError if not known."""
         options = self.options
-        if options.train_tokens is not None:
+        most = options.run.max_steps
+        if options.run.train_tokens is not None:
             raise EndlessError(
                 "a run of train_tokens has no known number of steps; measure it in "
                 "RunSpec(max_steps=...) alone"
             )
         if options.epochs is None:
-            if options.max_steps is None:
+            if most is None:
                 raise EndlessError(
                     "epochs=None has no end; give run=RunSpec(max_steps=...) for a length"
                 )
-            return options.max_steps
-        steps, most, start = 0, options.max_steps, run.start
+            return most
+        steps, start = 0, run.start
         last = start.epoch + options.epochs
         if not self.origin.legs.begins_run:
             steps, start = run.steps, run.position
@@ -186,12 +178,13 @@ class Schedule:
                 return most
         return steps
 
-    def count_units(self, epoch: int) -> int:
-        """Return the number of units of an epoch, which is planned if they are packs or batches."""
-        return self._count_units(epoch, lambda units: False)
+    def count_units(
+        self, epoch: int, is_enough: Callable[[int], bool] = lambda units: False
+    ) -> int:
+        """Return the number of units of an epoch, or of as many of its blocks as are enough.
 
-    def _count_units(self, epoch: int, is_enough: Callable[[int], bool]) -> int:
-        """Return the number of units of an epoch, or of as many of its blocks as are enough."""
+        They are planned if they are packs or batches.
+        """
         blocks = self.blocks(epoch)
         if self.plan.unit == "sample":
             return int(blocks.plan.edges[-1])
@@ -225,10 +218,10 @@ class Schedule:
             whole = units > consumed and steps(units, drop_last=True)
             return enough is not None and whole >= enough
 
-        return steps(self._count_units(epoch, is_enough), drop_last=self.plan.drop_last)
+        return steps(self.count_units(epoch, is_enough), drop_last=self.plan.drop_last)
 
     def _has_reached_limit(self, run: Run) -> bool:
-        steps, tokens = self.options.max_steps, self.options.train_tokens
+        steps, tokens = self.options.run.max_steps, self.options.run.train_tokens
         return (steps is not None and run.steps >= steps) or (
             tokens is not None and run.tokens >= tokens
         )

@@ -38,17 +38,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TextRule:
-    """Rule by which samples get tokens, with a tokenizer.
-
-    Attributes:
-        images: tokens and rows of images.
-        limit: tokens that a sample may have, images included; None for no limit.
-    """
+    """Rule by which samples get tokens, with a tokenizer."""
 
     spec: TextSpec
     encoder: TextEncoder
     images: ImageSizes
-    limit: int | None
+    limit: int | None  # tokens that a sample may have, images included
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -82,16 +77,9 @@ def text_rule(
     *,
     pad_to: int | None,
     image: ImageTransform | None,
-    make_encoder: Callable[[TextSpec], TextEncoder] = TextEncoder,
+    make_encoder: Callable[[TextSpec], TextEncoder],
 ) -> TextRule:
-    """Return the rule of a `TextSpec`. No sample has more than `pad_to` tokens.
-
-    Args:
-        make_encoder: makes the encoder, or returns one that was made.
-
-    Raises:
-        PlanError: options contradict each other.
-    """
+    """Return the rule of a `TextSpec`, or `PlanError`. No sample has more than `pad_to` tokens."""
     text = with_image_tokens(text, None if image is None else image.spec)
     limits = [limit for limit in (text.max_length, plan.pack, plan.max_tokens, pad_to) if limit]
     encoder = make_encoder(text)
@@ -105,14 +93,10 @@ def text_rule(
 
 @dataclass(frozen=True, kw_only=True)
 class TextSizes(TextRule):
-    """Sizes of the samples of a dataset with a tokenizer.
-
-    Attributes:
-        columns: tokens of the texts alone.
-    """
+    """Sizes of the samples of a dataset with a tokenizer."""
 
     dataset: Dataset
-    columns: TokenColumns
+    columns: TokenColumns  # tokens of the texts alone
 
     def where_columns(self) -> ExtraColumns:
         """Return the columns of tokens, by their names in `where=`."""
@@ -189,23 +173,14 @@ class TextSizes(TextRule):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSelection:
-    """Samples of a dataset that take part in a plan.
-
-    Attributes:
-        count: number of samples that take part.
-        select: maps indices among those that take part to sample numbers; None if all do.
-        shards: int64, samples of each shard that take part.
-        text: sizes of the samples; None without a tokenizer.
-        identity: JSON-compatible; goes into every state.
-        warnings: about samples that teach nothing, or are left out.
-    """
+    """Samples of a dataset that take part in a plan."""
 
     count: int
-    select: Callable[[Int64], Int64] | None
-    shards: Int64
-    text: TextSizes | None
-    identity: dict[str, Any]
-    warnings: tuple[str, ...] = ()
+    select: Callable[[Int64], Int64] | None  # indices among them to numbers; None if all take part
+    shards: Int64  # int64, samples of each shard
+    text: TextSizes | None  # sizes of the samples; None without a tokenizer
+    identity: dict[str, Any]  # JSON-compatible; goes into every state
+    warnings: tuple[str, ...] = ()  # about samples that teach nothing, or are left out
 
 
 def select_samples(
@@ -219,11 +194,8 @@ def select_samples(
 ) -> SampleSelection:
     """Select the samples that take part and measure them; count tokens if necessary.
 
-    Args:
-        known: `identity` that was found before with these arguments; None looks for warnings too.
-
-    Raises:
-        PlanError: no sample takes part, samples are too long, or options contradict each other.
+    `known` is the `identity` that was found before with these arguments; None looks for warnings
+    too. `PlanError` if no sample takes part, or samples are too long.
     """
     if len(dataset) == 0:
         raise PlanError(f"{dataset.folder} holds no samples")
@@ -236,10 +208,11 @@ def select_samples(
     selection = digest = None
     if known is None or known["selection"] is not None:
         selection, digest = _select(dataset, sizes, plan, where)
+    shards = dataset.columns.shard_sample
     found = SampleSelection(
         count=len(dataset) if selection is None else selection.count,
         select=None if selection is None else selection.select,
-        shards=_shard_counts(dataset, selection),
+        shards=np.diff(shards if selection is None else selection.rank(shards)),
         text=sizes,
         identity={
             "where": str(parse_where(where)) if where is not None else None,
@@ -308,11 +281,7 @@ def _select(
 
 
 def _keep(text: TextSizes, plan: PlanOptions, span: slice, chosen: Bools) -> Bools:
-    """Return the chosen samples of a span that have tokens and are not too large.
-
-    Raises:
-        PlanError: one is too large, and `overlong` does not drop it.
-    """
+    """Return the chosen samples that fit; PlanError if `overlong` does not drop the others."""
     numbers = _numbers(span)
     sizes = text.measure(numbers)
     out = unfit(text, plan, numbers, sizes)
@@ -336,11 +305,7 @@ def unfit(text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes) -> d
     """Return the samples that take no part, by reason: bool [n] each.
 
     "unusable" is a text that cannot be used, "overlong" more tokens than the limit, "images" more
-    images or patches than a unit may have, and "empty" no token.
-
-    Args:
-        numbers: int64 [n], of the samples.
-        sizes: of them.
+    images or patches than a unit may have, and "empty" no token. `numbers` is int64 [n].
     """
 
     def over(values: Int64, limit: int | None) -> Bools:
@@ -355,7 +320,6 @@ def unfit(text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes) -> d
 
 
 def _sides(columns: Columns, sample: int) -> tuple[Int64, Int64]:
-    """Return widths and heights of the images of one sample."""
     images = slice(*columns.sample_image[sample : sample + 2].tolist())
     return (
         columns.image_width[images].astype(np.int64),
@@ -365,8 +329,3 @@ def _sides(columns: Columns, sample: int) -> tuple[Int64, Int64]:
 
 def _numbers(span: slice) -> Int64:
     return np.arange(span.start, span.stop, dtype=np.int64)
-
-
-def _shard_counts(dataset: Dataset, selection: Selection | None) -> Int64:
-    edges = dataset.columns.shard_sample
-    return np.diff(edges if selection is None else selection.rank(edges))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from operator import index
 from typing import Any
 
@@ -17,7 +17,6 @@ STATE_VERSION = 3
 
 _REMEMBERED = 1024  # batches
 _SUM = "crc32"
-_POSITION = ("epoch", "block", "unit", "before")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +72,15 @@ class History:
 
 
 def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
-    """Return the state of a run: JSON-compatible, small, with its own checksum.
-
-    `facts` are for people; nothing is resumed from them.
-    """
+    """Return the state of a run: small, for JSON, with a checksum. `facts` are for people alone."""
     state = {
         **facts,
         "version": STATE_VERSION,
         "plan_version": PLAN_VERSION,
         "fingerprint": fingerprint,
         "plan": dict(plan),
-        **_dump_position(run.position),
-        "run": {"steps": run.steps, "tokens": run.tokens, **_dump_position(run.start)},
+        **asdict(run.position),
+        "run": {"steps": run.steps, "tokens": run.tokens, **asdict(run.start)},
     }
     return {**state, _SUM: sum_of(state)}
 
@@ -110,11 +106,7 @@ class SavedRun:
 
 
 def parse_state(state: Mapping[str, Any]) -> SavedRun:
-    """Return the content of a state.
-
-    Raises:
-        StateMismatch: it is not a state, was changed, or another version wrote it.
-    """
+    """Return the content of a state; `StateMismatch` for one that was changed, or is none."""
     try:
         version, plan_version = state["version"], state["plan_version"]
         saved_plan, fingerprint = dict(state["plan"]), state["fingerprint"]
@@ -143,12 +135,8 @@ def parse_state(state: Mapping[str, Any]) -> SavedRun:
     return SavedRun(run, fingerprint, saved_plan)
 
 
-def _dump_position(position: Position) -> dict[str, int]:
-    return {name: getattr(position, name) for name in _POSITION}
-
-
 def _parse_position(fields: Mapping[str, Any]) -> Position:
-    return Position(*(index(fields[name]) for name in _POSITION))
+    return Position(*(index(fields[name]) for name in ("epoch", "block", "unit", "before")))
 
 
 def dataset_alone(plan: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -164,10 +152,7 @@ def dataset_alone(plan: Mapping[str, Any]) -> dict[str, Any] | None:
 def differences(
     saved: Mapping[str, Any], here: Mapping[str, Any], where: str = "in the state"
 ) -> list[str]:
-    """Return each option in which two plans differ, with both values.
-
-    `where` says where the saved plan is.
-    """
+    """Return each option in which two plans differ; `where` says where the saved plan is."""
     different = _differences(_without_mixture(saved), _without_mixture(here), where, "")
     # The digest of the selection follows from other options.
     return [text for text in different if not text.startswith("selection:")] or different

@@ -41,11 +41,8 @@ def count_tokens(
     tokens and a line in `failures.jsonl`. An interrupted count continues at the shard where it
     stopped. Of several processes that share the folder one counts, the others wait for it.
     `workers` threads read and encode, beside the tokenizer's own; None takes as many as pay.
-
-    Raises:
-        PlanError: `workers` is less than 1, or the encoder cannot encode this dataset at all.
-        StoreError: a shard cannot be read.
-        IndexMismatch: stored counts are not those that their names say.
+    `PlanError` if the encoder cannot encode this dataset at all, `StoreError` if a shard cannot be
+    read, `IndexMismatch` if stored counts are not those that their names say.
     """
     if workers is not None and workers < 1:
         raise PlanError(f"workers {workers}: at least 1 thread is needed to count tokens")
@@ -70,8 +67,6 @@ class _Chunk(NamedTuple):
 
 
 class _TextCounter:
-    """Reader and encoder of the texts of a dataset."""
-
     def __init__(self, dataset: Dataset, store: Store, encoder: TextEncoder) -> None:
         self._shards = dataset.manifest.shards
         self._columns = dataset.columns
@@ -81,7 +76,6 @@ class _TextCounter:
         self._is_text = np.array([kind in ("text", "json") for kind in kinds], bool)
 
     def count(self, parts: PartFiles, missing: list[int], workers: int) -> None:
-        """Write the missing parts of shards."""
         done: list[TokenPart] = []
         total = sum(self._shards[number].samples for number in missing)
         chunks = (chunk for number in missing for chunk in self._chunks(number))
@@ -115,7 +109,6 @@ class _TextCounter:
             start = stop
 
     def _count_chunk(self, chunk: _Chunk) -> tuple[_Chunk, TokenPart]:
-        """Read and encode the texts of a chunk."""
         read = self._read(chunk)
         usable = [text for text in read if isinstance(text, SampleText)]
         encoded = iter(self._encoder.encode(usable) if usable else ())
@@ -130,7 +123,6 @@ class _TextCounter:
         return chunk, _as_part(results, tuple(failures))
 
     def _read(self, chunk: _Chunk) -> list[SampleText | SampleError]:
-        """Return the text of each sample of a chunk, or its error."""
         columns = self._columns
         bounds = columns.sample_member[chunk.start : chunk.stop + 1]
         wanted = np.flatnonzero(self._is_text[columns.member_ext[bounds[0] : bounds[-1]]])

@@ -64,7 +64,7 @@ class JobSource:
         options, context = self._options, self._context
         steps = self.steps(run, schedule, on_final)
         if self._processes is not None:
-            stays = options.persistent_workers
+            stays = options.workers.persistent
             return StepExecutor(
                 self._jobs(steps, partial(RemoteJob, context), meter),
                 ProcessSteps(
@@ -73,7 +73,7 @@ class JobSource:
                     stays=stays,
                     meter=meter,
                 ),
-                options.stall_warning,
+                options.workers.stall_warning,
             )
         if self._device_cache is None:  # else a step is made from what the ones before it keep
             steps = with_rows(steps, context)
@@ -87,7 +87,7 @@ class JobSource:
             ThreadSteps(workers, ahead=options.prefetch_factor, on_end=on_end, meter=meter)
             if workers
             else InlineSteps(on_end=on_end, meter=meter),
-            options.stall_warning,
+            options.workers.stall_warning,
         )
 
     def close(self) -> None:
@@ -121,16 +121,11 @@ class JobSource:
         on_final: Callable[[Run], None] = lambda run: None,
     ) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
-        options = self._options
         for step, after, over in schedule.steps(run):
             run = schedule.end(after) if over else after
             if over:
                 on_final(run)
-            share = step.share(
-                units_per_rank=options.units_per_rank,
-                rank=options.rank,
-                world_size=options.world_size,
-            )
+            share = self._options.deal(step)
             epoch, samples = step.start.epoch, share.units.numbers
             yield StepJob(
                 share=share,

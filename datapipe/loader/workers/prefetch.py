@@ -40,10 +40,9 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
         wanted = ~skipped & arrays.hold(rows.parts)
         if resident is not None:
             wanted &= ~resident
-        if step.are_cached is None:
+        are_cached = step.are_cached
+        if are_cached is None:
             are_cached = _are_cached(arrays, rows, wanted)
-        else:
-            are_cached = step.are_cached
         if not are_cached:
             advised = _advise(arrays, rows, np.flatnonzero(wanted & (rows.counts > 0)))
         skipped = skipped | wanted

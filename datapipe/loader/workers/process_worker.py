@@ -73,7 +73,6 @@ class RegionPool:
         return TensorLocation(offset, shape, stride, dtype, False)
 
     def _take(self, size: int) -> tuple[UInt8, int]:
-        """Return memory and its offset."""
         offset = -(-self.used // _ALIGNMENT) * _ALIGNMENT
         self.used = offset + size
         buffer = self._regions.get(self._region)

@@ -69,7 +69,6 @@ class _PieceWork:
         self.watches: list[Watch] = []
 
     def begin(self) -> None:
-        """Begin to work in a thread."""
         work_alone()
         row = f"worker {next(self._numbers)}"
         self._own.watch = Watch(None if self._meter is None else self._meter.clock(row))

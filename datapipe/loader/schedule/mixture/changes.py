@@ -135,7 +135,9 @@ def _continues(state: PartState, part: MixturePart) -> bool:
         return True
     # The digest of a selection is that of all samples, so it changes as they become more.
     before, here = ({**each.identity, "selection": None} for each in (state, now))
-    return before == here and "limit" not in before and part.has_grown(state.fingerprint)
+    if before != here or "limit" in before:
+        return False
+    return part.data.dataset().manifest.extends(state.fingerprint)
 
 
 def _continued(

@@ -117,11 +117,7 @@ class Legs:
         return len(self.legs) > 1 or len(self.legs[0].rates.starts) > 1
 
     def span(self, epoch: int) -> tuple[int, int]:
-        """Return the first draw of an epoch and of the next one.
-
-        Raises:
-            PlanError: it was planned with another mixture.
-        """
+        """Return the first draw of an epoch and of the next; PlanError for another mixture's."""
         if epoch < self.epoch:
             raise PlanError(
                 f"epoch {epoch} was drawn from another mixture, which was changed in epoch "

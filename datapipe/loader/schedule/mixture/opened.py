@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -55,11 +55,7 @@ _AT_ONCE = 16  # datasets that are opened together
 class OpenedMixture:
     """Mixture whose datasets exist. Of several, those opened before are opened when needed.
 
-    `remote` are options of datasets behind a URL.
-
-    Raises:
-        IndexMismatch: one is no finished dataset.
-        PlanError: one is arrays behind a URL.
+    `IndexMismatch` if one is no finished dataset, `PlanError` if it is arrays behind a URL.
     """
 
     def __init__(self, mixture: Mixture, remote: RemoteOptions) -> None:
@@ -75,11 +71,6 @@ class OpenedMixture:
         self._notes.save()
         self.dataset = DatasetMixture.of(parts)
 
-    @property
-    def own_images(self) -> list[ImageSpec | None]:
-        """The `ImageSpec` of each dataset; None where it has that of the loader."""
-        return [entry.image for entry in self._mixture.datasets]
-
     def origin(
         self,
         text: TextSpec | None,
@@ -91,12 +82,10 @@ class OpenedMixture:
         """Return the samples of a run; warn of those that teach nothing.
 
         `where` and `text` are of all datasets, `text` of those that have none of their own. `image`
-        returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
-
-        Raises:
-            PlanError: naming the dataset, as `select_samples`; or the mixture cannot be resolved.
+        returns the transform of a dataset's own `ImageSpec`, for None that of the rest. `PlanError`
+        names the dataset.
         """
-        make_encoder, image = _Once(TextEncoder), _Once(image)
+        make_encoder, image = _once(TextEncoder), _once(image)
         groups, parts = self._mixture.groups, list[MixturePart]()
 
         def opened(entry: MixtureDataset, data: DatasetPart) -> MixturePart:
@@ -108,7 +97,11 @@ class OpenedMixture:
             described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
             if own is not None:
                 rule = text_rule(
-                    own, plan, pad_to=options.pad_to, image=transform, make_encoder=make_encoder
+                    own,
+                    plan,
+                    pad_to=options.batch.pad_to,
+                    image=transform,
+                    make_encoder=make_encoder,
                 )
                 described += [rule.identity, own.overlong]
             return MixturePart(
@@ -133,7 +126,7 @@ class OpenedMixture:
                     bar.advance()
         for warning in (warning for part in parts for warning in part.warnings):
             logger.warning("%s", warning)
-        share = options.global_batch_size or options.share
+        share = options.run.global_batch_size or options.share
         return self._resolved(parts, plan, _step_size(plan, share))
 
     def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: Amount) -> Origin:
@@ -159,19 +152,18 @@ class OpenedMixture:
         return Origin(parts, self.dataset.sample_edges, legs, plan)
 
 
-class _Once(Generic[S, T]):
-    """Function that is called once for arguments that are equal, which need not be hashable."""
+def _once(make: Callable[[S], T]) -> Callable[[S], T]:
+    """Return a function that is called once for equal arguments, which need not be hashable."""
+    found: list[tuple[S, T]] = []
 
-    def __init__(self, make: Callable[[S], T]) -> None:
-        self._make = make
-        self._made: list[tuple[S, T]] = []
-
-    def __call__(self, spec: S) -> T:
-        for known, made in self._made:
+    def call(spec: S) -> T:
+        for known, made in found:
             if known is spec or known == spec:
                 return made
-        self._made.append((spec, self._make(spec)))
-        return self._made[-1][1]
+        found.append((spec, make(spec)))
+        return found[-1][1]
+
+    return call
 
 
 def _open_part(

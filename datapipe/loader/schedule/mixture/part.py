@@ -17,7 +17,6 @@ from datapipe.loader.schedule.sample_source import SampleSelection, TextRule, Te
 from datapipe.mixture.spec import MixtureDataset
 from datapipe.plan.order import Permutation
 from datapipe.plan.rng import derive
-from datapipe.plan.units import Sizes
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.transform import ImageTransform
@@ -112,10 +111,6 @@ class MixturePart:
         select = self.selection().select
         return indices if select is None else select(indices)
 
-    def measure(self, numbers: Int64) -> Sizes:
-        """Return the sizes of samples, by their numbers in the dataset."""
-        return self.text().measure(numbers)
-
     def mean_tokens(self) -> float:
         """Return the mean tokens of the samples that take part; looks at all of them once."""
         asked = ("tokens", *self._asked, self.samples)
@@ -125,7 +120,7 @@ class MixturePart:
             for start in range(0, self.samples, _CHUNK):
                 stop = min(start + _CHUNK, self.samples)
                 numbers = self.select(np.arange(start, stop, dtype=np.int64))
-                total += int(self.measure(numbers).tokens.sum())
+                total += int(self.text().measure(numbers).tokens.sum())
             note = total / self.samples
             self._notes.put(note, *asked)
         return float(note)
@@ -133,10 +128,6 @@ class MixturePart:
     def shards(self) -> Int64 | None:
         """Return the samples of each shard that take part; None with a limit."""
         return None if self._limit is not None else self.selection().shards
-
-    def has_grown(self, fingerprint: str) -> bool:
-        """Return whether the dataset is one with this fingerprint, to which shards were added."""
-        return self.data.dataset().manifest.extends(fingerprint)
 
 
 def key_of(name: str) -> int:

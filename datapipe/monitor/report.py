@@ -212,9 +212,10 @@ class Counters:
 
     def figures(self, *, thoroughly: bool) -> LoopFigures:
         """Compute the figures of the verdict, see `StepRecorder.figures`."""
-        loop, device, gpu, reading = self.loop, self.device, self._gpu(), self.loader.reading()
+        loop, device, reading = self.loop, self.device, self.loader.reading()
+        gpu = None if self.sampler is None else self.sampler.usage
         wait, transfer, step, rest = loop.shares(loop.seldom)
-        seen = None if reading is None else LoaderFigures.of(reading, asked=reading.waited)
+        seen = None if reading is None else LoaderFigures(reading=reading, in_loop=True)
         return LoopFigures(
             turns=loop.turns,
             wait=wait,
@@ -254,14 +255,11 @@ class Counters:
             timeline=loop.timeline.stretches(),
             verdict=judge(figures),
             device=device,
-            gpu=self._gpu(),
+            gpu=None if self.sampler is None else self.sampler.usage,
             sampled=figures.recorded if figures.recorded.steps else None,
             datasets=figures.datasets,
             stages={} if reading is None else dict(reading.all_stages),
         )
-
-    def _gpu(self) -> GpuUsage | None:
-        return None if self.sampler is None else self.sampler.usage()
 
     def _of_turn(self, device: DeviceTimes, times: Durations) -> float | None:
         """Return a device's share of the loop's time; some turns may not have been read yet."""

@@ -89,7 +89,7 @@ class LoopMeter:
             self.left(self._number)
         self._finish_trace()
         if self._counters.sampler is not None:
-            self._counters.sampler.close()
+            self._counters.sampler.end()
 
     def begin_pass(self, loader: Any) -> int:
         """Begin a pass over a loader; return its number."""
@@ -267,8 +267,9 @@ class LoopMeter:
                 self._counters.device = DeviceTimes(device)
             if self._gpu and (gpu := find_gpu()) is not None:
                 self._counters.sampler = GpuSampler(gpu)
+                self._counters.sampler.begin(self)
         if self._counters.sampler is not None:
-            self._counters.sampler.count(True)
+            self._counters.sampler.counts = True
 
     def _rest(self) -> None:
         """Pause between passes."""
@@ -276,7 +277,7 @@ class LoopMeter:
         self._counters.recorder.end(counts=False)
         self._ranges.close()
         if self._counters.sampler is not None:
-            self._counters.sampler.count(False)
+            self._counters.sampler.counts = False
         self._add_up()
 
     def _finish_trace(self) -> None:

@@ -117,7 +117,7 @@ def _warm_up(
 
 def find_bottleneck(run: PipelineRun, paced: PipelineRun | None = None, **more: Any) -> Limit:
     """Find the limit of a loader; `more` are further fields of `LoaderFigures`."""
-    seen = LoaderFigures.of(run.reading, usage=run.usage, **more)
+    seen = LoaderFigures(reading=run.reading, usage=run.usage, **more)
     if paced is not None:
         seen = replace(seen, waited=paced.waited, room=ratio(run.rate, paced.rate))
     return find_limit(seen)

@@ -170,13 +170,15 @@ class _TrialRun:
 
     def _figures(self, usage: Usage, caller_cpu: float) -> LoaderFigures:
         """Return what the loader used since the warm-up."""
-        more: dict[str, Any] = {"usage": usage, "caller_cpu": caller_cpu}
-        reading = self._reading()
+        reading, processes = self._reading(), isinstance(self._loader, DataLoader)
         if reading is not None and self._before is not None:
-            more["processes"] = self._loader.options.workers == "processes"
-            return LoaderFigures.of(reading.since(self._before), **more)
-        more["processes"] = isinstance(self._loader, DataLoader)
-        return LoaderFigures(seconds=usage.seconds, workers=self._setting.num_workers, **more)
+            reading = reading.since(self._before)
+            processes = self._loader.options.workers == "processes"
+        else:
+            reading = Reading(seconds=usage.seconds, workers=self._setting.num_workers)
+        return LoaderFigures(
+            reading=reading, usage=usage, caller_cpu=caller_cpu, processes=processes
+        )
 
     def _is_warm(self) -> bool:
         """Check for two batches, one of each worker, and half the time of starting.

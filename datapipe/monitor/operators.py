@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from datapipe.diagnosis.step_roofline import Operator
 
@@ -41,7 +41,8 @@ _OF_FUNCTIONS = 0  # scope of operators; ranges, such as FSDP's, which wait too,
 _COMPILED = ("## Call CompiledFxGraph", "Torch-Compiled Region", "triton_", "CompiledFunction")
 
 
-class OperatorEvent(NamedTuple):
+@dataclass(slots=True)
+class Call:
     """Call of an operator on the CPU, in nanoseconds of the profiler's clock."""
 
     thread: int
@@ -50,35 +51,31 @@ class OperatorEvent(NamedTuple):
     name: str
     flops: int
     raw: Any  # Kineto's own event, with shapes and dtypes
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call of an operator, while the events inside of it are met."""
-
-    event: OperatorEvent
-    whole: bool  # whether it stands for all inside of it
-    inside: int = 0  # ns of the events directly inside
+    inside: int = 0  # ns of the calls directly inside
     launched: int = 0  # ns of its kernels
+
+    @property
+    def whole(self) -> bool:
+        """True if it stands for all calls inside of it."""
+        return bool(self.flops) or _stands_for_all(self.name)
 
 
 def operators_of(
-    events: Iterable[OperatorEvent], kernels: Mapping[int, int]
+    calls: Iterable[Call], kernels: Mapping[int, int]
 ) -> tuple[list[Operator], list[tuple[int, int]]]:
     """Return the operators that compute, merged by name and shapes, and when they ran.
 
-    `kernels` has ns of the kernels that an event launched, by its correlation; empty without a GPU.
+    `kernels` has ns of the kernels that a call launched, by its correlation; empty without a GPU.
     """
     took: dict[tuple[str, str, int, int], list[int]] = {}
     intervals = []
-    for call in _calls(events, kernels):
-        event = call.event
-        intervals.append((event.start, event.end))
-        own = event.end - event.start - (0 if call.whole else call.inside)
-        dtype, flops, moved = _work(event)
+    for call in _outermost(calls, kernels):
+        intervals.append((call.start, call.end))
+        own = call.end - call.start - (0 if call.whole else call.inside)
+        dtype, flops, moved = _work(call)
         if not call.whole and own < call.inside:
             moved = 0  # those inside of it have moved them
-        took.setdefault((event.name, dtype, flops, moved), []).append(
+        took.setdefault((call.name, dtype, flops, moved), []).append(
             call.launched if kernels else own
         )
     operators = [
@@ -95,26 +92,22 @@ def operators_of(
     return operators, intervals
 
 
-def _calls(events: Iterable[OperatorEvent], kernels: Mapping[int, int]) -> Iterable[_Call]:
-    """Return the calls that compute, with what is inside of each."""
-    calls: list[_Call] = []
-    around: list[_Call] = []
-    for event in sorted(events, key=lambda event: (event.thread, event.start, -event.end)):
-        while around:
-            outer = around[-1].event
-            if outer.thread == event.thread and event.start < outer.end:
-                break
+def _outermost(calls: Iterable[Call], kernels: Mapping[int, int]) -> Iterable[Call]:
+    """Return the calls in no other that stands for them, with what is inside of each."""
+    found: list[Call] = []
+    around: list[Call] = []
+    for call in sorted(calls, key=lambda call: (call.thread, call.start, -call.end)):
+        while around and (around[-1].thread != call.thread or call.start >= around[-1].end):
             around.pop()
-        launched = kernels.get(event.raw.correlation_id(), 0) if kernels else 0
+        call.launched = kernels.get(call.raw.correlation_id(), 0) if kernels else 0
         if around and around[-1].whole:
-            around[-1].launched += launched
+            around[-1].launched += call.launched
             continue
         if around:
-            around[-1].inside += event.end - event.start
-        whole = bool(event.flops) or _stands_for_all(event.name)
-        around.append(_Call(event, whole, launched=launched))
-        calls.append(around[-1])
-    return calls
+            around[-1].inside += call.end - call.start
+        around.append(call)
+        found.append(call)
+    return found
 
 
 @cache
@@ -140,9 +133,8 @@ def _stands_for_all(name: str) -> bool:
     )
 
 
-def _work(event: OperatorEvent) -> tuple[str, int, int]:
-    """Return the dtype, FLOPs and bytes of one call."""
-    shapes, dtypes = event.raw.shapes(), event.raw.dtypes()
+def _work(call: Call) -> tuple[str, int, int]:
+    shapes, dtypes = call.raw.shapes(), call.raw.dtypes()
     sizes = [
         math.prod(shape) * _ITEM_SIZES[kind]
         for shape, kind in zip(shapes, dtypes, strict=False)
@@ -150,7 +142,7 @@ def _work(event: OperatorEvent) -> tuple[str, int, int]:
     ]
     dtype = next((kind for kind in dtypes if kind in _ITEM_SIZES), "")
     try:
-        flops = event.flops or _flops(event.name.removeprefix("aten::"), shapes)
+        flops = call.flops or _flops(call.name.removeprefix("aten::"), shapes)
     except (IndexError, TypeError, ValueError):  # shapes of another version of torch
         flops = 0
     # The result is taken to be as large as the largest argument.

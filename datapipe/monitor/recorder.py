@@ -38,7 +38,6 @@ class StepRecorder:
 
     @property
     def runs(self) -> bool:
-        """True while a step is recorded."""
         return self._profiler is not None
 
     def begin(self, *, turn: int, waited: float) -> bool:

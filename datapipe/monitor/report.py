@@ -18,8 +18,7 @@ from datapipe.monitor.gpu import GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import Event, LoopClock
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.progress import readable_size
-from datapipe.report.plain import plain
-from datapipe.report.table import Table, aligned, time_text
+from datapipe.report.table import Table, aligned, plain, time_text
 from datapipe.report.trace import TraceEvent
 
 PARTS = {
@@ -113,7 +112,6 @@ def tables(report: LoopReport) -> list[tuple[str, Table]]:
 
 
 def _time_table(report: LoopReport) -> Table:
-    """List the shares and percentiles of a turn's parts."""
     timings = {PARTS[name]: getattr(report, name) for name in ("wait", "transfer", "step")}
     shares = {PARTS[name]: share for name, share in parts(report).items() if report.turns}
     sampled, device = report.sampled, report.device
@@ -214,14 +212,10 @@ class Counters:
         """Compute the figures of the verdict, see `StepRecorder.figures`."""
         loop, device, reading = self.loop, self.device, self.loader.reading()
         gpu = None if self.sampler is None else self.sampler.usage
-        wait, transfer, step, rest = loop.shares(loop.seldom)
         seen = None if reading is None else LoaderFigures(reading=reading, in_loop=True)
         return LoopFigures(
             turns=loop.turns,
-            wait=wait,
-            transfer=transfer,
-            step=step,
-            rest=rest,
+            **loop.shares(loop.seldom),
             idle=None if device is None else self._of_turn(device, device.idle),
             device_transfer=None if device is None else self._of_turn(device, device.transfers),
             utilization=None if gpu is None else gpu.utilization,
@@ -233,20 +227,15 @@ class Counters:
         )
 
     def report(self) -> LoopReport:
-        """Make the report."""
         loop, device, reading = self.loop, None, self.loader.reading()
         figures = self.figures(thoroughly=True)
-        wait, transfer, step, rest = loop.shares()
         if (times := self.device) is not None:
             kinds = {"step": times.steps, "transfer": times.transfers, "idle": times.idle}
             device = OnDevice(**{name: each.timing() for name, each in kinds.items()})
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,
-            wait_share=wait,
-            transfer_share=transfer,
-            step_share=step,
-            rest_share=rest,
+            **{f"{name}_share": share for name, share in loop.shares().items()},
             wait=loop.waits.timing(),
             transfer=loop.transfers.timing(),
             step=loop.steps.timing(),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipe.diagnosis.step_roofline import Operator
-from datapipe.monitor.operators import OperatorEvent, computes, operators_of
+from datapipe.monitor.operators import Call, computes, operators_of
 
 Interval = tuple[int, int]
 """Start and end, in nanoseconds."""
@@ -48,7 +48,7 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
     waits: list[Interval] = []
     called: list[tuple[Interval, str]] = []  # all operators
     launched: dict[int, int] = {}
-    host: list[OperatorEvent] = []
+    host: list[Call] = []
     for event in events:
         name = event.name()
         start = event.start_ns()
@@ -71,8 +71,7 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
         elif not event.is_async():
             called.append((span, name))
             if computes(name, event.scope()):
-                thread = event.start_thread_id()
-                host.append(OperatorEvent(thread, *span, name, event.flops(), event))
+                host.append(Call(event.start_thread_id(), *span, name, event.flops(), event))
     operators, computing = operators_of(host, launched)
     took += round(1e9 * waited)
     if kernels:

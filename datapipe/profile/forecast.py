@@ -96,7 +96,6 @@ class Forecast:
 
     @cached_property
     def cost(self) -> SampleCost:
-        """Cost of a sample."""
         return self.cost_of_reads(self.cold)
 
     def cost_of_reads(self, cold: float) -> SampleCost:

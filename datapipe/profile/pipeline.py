@@ -15,8 +15,7 @@ from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading
 from datapipe.loader.metrics.stage_clock import Event
 from datapipe.profile.measure.usage import UsageMeter
-from datapipe.report.plain import plain
-from datapipe.report.table import ratio
+from datapipe.report.table import plain, ratio
 
 _WARM_UP = 0.1  # of the time, before anything counts
 

@@ -37,7 +37,6 @@ def result_text(result: TuneResult) -> str:
 
 
 def _cells(row: Tried) -> dict[str, str]:
-    """List the cells of a row by their header."""
     return {
         "workers": str(row.setting.num_workers),
         "prefetch": _or_dash(row.setting.prefetch_factor, "{}"),

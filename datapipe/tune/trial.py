@@ -97,8 +97,6 @@ def run_trial(make: Make, setting: Setting, aim: Aim, machine: Machine, *, round
 
 
 class _TrialRun:
-    """A trial in progress."""
-
     def __init__(self, setting: Setting, aim: Aim, machine: Machine) -> None:
         self._setting, self._aim, self._clock = setting, aim, machine.clock
         self._began = machine.clock()
@@ -164,12 +162,10 @@ class _TrialRun:
             gc.collect()  # workers may end with objects in a reference cycle
 
     def _reading(self) -> Reading | None:
-        """Return the figures of a datapipe loader whose stages are metered."""
         metered = isinstance(self._loader, Loader) and self._loader.meter is not None
         return self._loader.meter.reading() if metered else None
 
     def _figures(self, usage: Usage, caller_cpu: float) -> LoaderFigures:
-        """Return what the loader used since the warm-up."""
         reading, processes = self._reading(), isinstance(self._loader, DataLoader)
         if reading is not None and self._before is not None:
             reading = reading.since(self._before)

@@ -10,21 +10,12 @@ import logging
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
 
 from datapipe.profile.measure.usage import Sampler
 
 logger = logging.getLogger(__name__)
 
 _EVERY = 0.25  # seconds
-
-
-class GpuSample(NamedTuple):
-    """State of a GPU: busy from 0 to 1, bytes of memory taken and in all."""
-
-    busy: float
-    memory: int
-    total: int
 
 
 class Gpu:
@@ -35,10 +26,10 @@ class Gpu:
         self._device = self._cuda.current_device()
         self.name = str(self._cuda.get_device_name(self._device))
 
-    def sample(self) -> GpuSample:
-        """Query its state; may raise any error of its driver."""
+    def sample(self) -> tuple[float, int, int]:
+        """Query busy from 0 to 1, bytes of memory taken and in all; may raise any error."""
         free, total = self._cuda.mem_get_info(self._device)
-        return GpuSample(self._cuda.utilization(self._device) / 100, total - free, total)
+        return self._cuda.utilization(self._device) / 100, total - free, total
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write the report of a profile."""
     good, bad = sorted_remedies(profile)
     page = Page("Where a loader's time goes", f"datapipe profile {profile.shards}")
     verdict = str(profile.bottleneck)

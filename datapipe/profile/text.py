@@ -78,7 +78,6 @@ def stage_table(profile: Profile) -> Table:
 
 
 def stage_notes(profile: Profile) -> str:
-    """Explain the table of stages."""
     alone = profile.forecast.alone
     return (
         f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each, on one core. Bytes "

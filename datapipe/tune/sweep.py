@@ -194,7 +194,6 @@ class Sweep:
         return [setting for setting in self.settings if setting in known]
 
     def fastest(self) -> Setting:
-        """Return the fastest of the measured settings."""
         return fastest(self.rounds(), self.measured())
 
     def rate(self, setting: Setting) -> float:

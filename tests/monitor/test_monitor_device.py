@@ -14,7 +14,7 @@ import torch
 from datapipe.monitor import gpu
 from datapipe.monitor.device_time import DeviceMark, DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
-from datapipe.monitor.gpu import GpuSample, GpuSampler, find_gpu
+from datapipe.monitor.gpu import GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 
 
@@ -186,11 +186,11 @@ class FakeGpu:
         self.asked = threading.Event()
         self.fails = False
 
-    def sample(self) -> GpuSample:
+    def sample(self) -> tuple[float, int, int]:
         if self.fails:
             raise RuntimeError("the driver is gone")
         self.asked.set()
-        return GpuSample(0.5, 3 << 30, 80 << 30)
+        return 0.5, 3 << 30, 80 << 30
 
 
 def samplers() -> list[threading.Thread]:

@@ -102,7 +102,7 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
         cpu = ratio(costs["read"].cpu, costs["read"].samples)  # as from the page cache
         costs[COLD] = StageCost(
             samples=first.cold,
-            seconds=max(0.0, first.cold_seconds - first.cold_queued),
+            seconds=max(0.0, first.cold_seconds),
             cpu=first.cold * cpu,
             bytes=first.cold_bytes,
         )
@@ -174,7 +174,6 @@ class _StageRun:
             self._device_bytes += tensor_bytes(received)
 
     def costs(self) -> dict[str, StageCost]:
-        """Return the cost of each stage."""
         reading, helped = self._meter.reading(), library_stage(self._context)
         stages = reading.all_stages
         if helped in stages:

@@ -116,7 +116,6 @@ class LoopClock:
         return shares | {"rest": (self.rest - seldom) / total}
 
     def replay(self, events: Iterable[Event]) -> None:
-        """Add up events, in their order."""
         for event, now, value in events:
             took, self._before = now - self._before, now
             turn = self._turn

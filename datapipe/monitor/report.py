@@ -174,7 +174,6 @@ class LoopLoader:
         return reading if self._before is None else reading.since(self._before)
 
     def events(self) -> Iterable[TraceEvent]:
-        """Return the events of the loader's threads."""
         return () if self._meter is None else self._meter.events
 
 

@@ -72,11 +72,8 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
         note = "normalised by datapipe.decode.batched.normalize_batch"
         changes: dict[str, Any] = {"image": changed}
         if torch.cuda.is_available():
-            how, note, changes = (
-                'make_loader(device="cuda")',
-                "normalised there",
-                {"device": "cuda"},
-            )
+            how, changes = 'make_loader(device="cuda")', {"device": "cuda"}
+            note = "normalised there"
         yield forecast.remedy(
             "uint8",
             "images as uint8 to the device, a quarter of the bytes",

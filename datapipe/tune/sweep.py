@@ -163,7 +163,6 @@ class Sweep:
         return trial
 
     def drop(self, *settings: Setting, why: str) -> None:
-        """Try some settings no more."""
         for setting in settings:
             self.dropped[setting] = why
             if setting in self.active:

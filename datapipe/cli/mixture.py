@@ -85,35 +85,35 @@ class _TableRow:
 
 def datasets_table(plan: MixturePlan) -> Table:
     """Return a table with a row for each dataset and group, the largest if there are many."""
-    total = plan.total
-    has_tokens = total.tokens is not None
-    padded = total.slots is not None
-    several = plan.epochs > 1
-    header = ["dataset", "samples", "of", "asked", "planned", "drawn"]
-    header += ["tokens", "of tokens"] if has_tokens else []
-    header += ["padding"] if padded else []
-    if several:
-        header += ["drawn in run"] + (["tokens in run"] if has_tokens else [])
-    header += ["passes", "left out"]
-    rows = []
-    ends = [_TableRow(0, "all", total)] if len(plan.datasets) > 1 else []
-    for row in [*_rows(plan.datasets), *ends]:
-        one = row.plan
-        name = shown(row.label)
-        if len(name) > _LONGEST:  # paths differ at their ends
-            name = f"...{name[3 - _LONGEST :]}"
-        cells = ["  " * row.depth + name, f"{one.samples:,}"]
-        cells += [f"{one.dataset_samples:,}", _share(one.asked, total.asked)]
-        cells += [_share(one.drawn, total.drawn), f"{one.drawn:,}"]
-        if one.tokens is not None and total.tokens is not None:
-            cells += [f"{one.tokens:,}", _share(one.tokens, total.tokens)]
-        if padded:
-            cells += ["-" if one.padding is None else f"{one.padding:.2%}"]
-        if several:
-            cells += [f"{one.run_drawn:,}"]
-            cells += [f"{one.run_tokens:,}"] if one.run_tokens is not None else []
-        rows.append([*cells, f"{one.passes:.2f}", _left_out(one)])
-    return header, rows
+    rows = [*_rows(plan.datasets)]
+    if len(plan.datasets) > 1:
+        rows.append(_TableRow(0, "all", plan.total))
+    cells = [_cells(row, plan) for row in rows]
+    return list(cells[0]), [list(row.values()) for row in cells]
+
+
+def _cells(row: _TableRow, plan: MixturePlan) -> dict[str, str]:
+    """Return the cells of a row by their header."""
+    one, total, name = row.plan, plan.total, shown(row.label)
+    if len(name) > _LONGEST:  # paths differ at their ends
+        name = f"...{name[3 - _LONGEST :]}"
+    cells = {
+        "dataset": "  " * row.depth + name,
+        "samples": f"{one.samples:,}",
+        "of": f"{one.dataset_samples:,}",
+        "asked": _share(one.asked, total.asked),
+        "planned": _share(one.drawn, total.drawn),
+        "drawn": f"{one.drawn:,}",
+    }
+    if one.tokens is not None and total.tokens is not None:
+        cells |= {"tokens": f"{one.tokens:,}", "of tokens": _share(one.tokens, total.tokens)}
+    if total.slots is not None:
+        cells["padding"] = "-" if one.padding is None else f"{one.padding:.2%}"
+    if plan.epochs > 1:
+        cells["drawn in run"] = f"{one.run_drawn:,}"
+        if one.run_tokens is not None:
+            cells["tokens in run"] = f"{one.run_tokens:,}"
+    return cells | {"passes": f"{one.passes:.2f}", "left out": _left_out(one)}
 
 
 def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_TableRow]:

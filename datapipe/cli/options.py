@@ -10,13 +10,12 @@ import typer
 from datapipe.cli.fields import help_of, own_flag
 from datapipe.text.spec import TextSpec
 
-Shards = Annotated[
-    str,
-    typer.Argument(
-        help="Folder or URL that `datapipe pack` wrote to, folder of tars, or file of a mixture "
-        "(.yaml or .json)."
-    ),
-]
+_SHARDS = typer.Argument(
+    help="Folder or URL that `datapipe pack` wrote to, folder of tars, or file of a mixture "
+    "(.yaml or .json)."
+)
+Shards = Annotated[str, _SHARDS]
+OptionalShards = Annotated[str | None, _SHARDS]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
 Report = Annotated[
     Path | None, typer.Option(help="Write a report with figures to this .html file.")

@@ -30,7 +30,6 @@ class Commands(TyperGroup):
     """Commands that end with one line, not a traceback, for errors that a user can mend."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the command that the arguments name."""
         try:
             return super().invoke(ctx)
         except DatapipeError as error:
@@ -99,8 +98,6 @@ class OutputLost(Exception):
 
 
 class _Guarded:
-    """A stream that raises `OutputLost`."""
-
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream
         self._name = name

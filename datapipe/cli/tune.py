@@ -13,7 +13,7 @@ import typer
 import datapipe
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
 from datapipe.cli.mixture import mixture_in
-from datapipe.cli.options import AsJson, Report
+from datapipe.cli.options import AsJson, OptionalShards, Report
 from datapipe.cli.output import shown
 from datapipe.cli.values import (
     parse_numbers,
@@ -37,13 +37,7 @@ _KINDS = {"workers": ("threads", "processes"), "decoder": ("auto", "cpu", "dali"
 @with_flags(*LOADER_FLAGS)
 def tune_workers(
     flags: Flags,
-    shards: Annotated[
-        str | None,
-        typer.Argument(
-            help="Folder or URL that `datapipe pack` wrote to, folder of tars, or file of a "
-            "mixture (.yaml or .json)."
-        ),
-    ] = None,
+    shards: OptionalShards = None,
     target: Annotated[
         str | None,
         typer.Option(

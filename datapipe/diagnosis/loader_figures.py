@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.report.table import ratio
@@ -40,14 +39,9 @@ class Usage:
 class LoaderFigures:
     """A loader at work, as it was measured. Figures that are unknown are None or empty."""
 
-    seconds: float  # that it was watched for
-    workers: int  # 0 if it works in the caller's thread
-    stages: Mapping[str, Stage] = field(default_factory=dict)  # of the workers, by name
-    caller: Mapping[str, Stage] = field(default_factory=dict)  # of the thread that takes batches
+    reading: Reading  # of its meter; without stages if it has none
+    in_loop: bool = False  # whether the thread that takes batches does something else too
     caller_cpu: float | None = None  # CPU seconds of that thread
-    # seconds that it spent asking for batches, in a loop that does something else too
-    asked: float | None = None
-    idle: float = 0.0  # seconds that workers waited for work, summed over them
     usage: Usage | None = None  # of the machine; without it the loader's own clocks decide
     processes: bool = False  # whether workers are processes, each with a lock of its own
     waited: float | None = None  # share of its time that training of a known speed waited
@@ -56,24 +50,10 @@ class LoaderFigures:
     threaded: str | None = None
     scaling: float | None = None  # how many times the work of one thread all cores do
 
-    @classmethod
-    def of(cls, reading: Reading, **more: Any) -> LoaderFigures:
-        """Take the figures of a loader's meter."""
-        return cls(
-            seconds=max(reading.seconds, 1e-9),
-            workers=reading.workers,
-            stages=reading.stages,
-            caller=reading.caller,
-            idle=reading.idle,
-            **more,
-        )
-
     @property
     def all_stages(self) -> dict[str, Stage]:
         """Stages of workers and caller together."""
-        found = dict(self.stages)
-        for name, stage in self.caller.items():
-            found[name] = found.get(name, Stage()) + stage
+        found = self.reading.all_stages
         if self.threaded in found and self.usage is not None:
             unseen = max(0.0, self.usage.cpu - sum(stage.cpu for stage in found.values()))
             found[self.threaded] += Stage(cpu=unseen)
@@ -82,4 +62,4 @@ class LoaderFigures:
     @property
     def worked(self) -> Mapping[str, Stage]:
         """Stages of the threads that make batches: of the workers if there are any."""
-        return self.stages if self.workers else self.all_stages
+        return self.reading.stages if self.reading.workers else self.all_stages

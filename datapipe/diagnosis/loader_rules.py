@@ -67,7 +67,7 @@ def find_limit(seen: LoaderFigures) -> Limit:
             or _of_rest(seen, usage)
         )
     found = found or _of_prefetch(seen) or _of_largest(seen)
-    found = replace(found, actions=found.actions or _actions(found, seen.workers))
+    found = replace(found, actions=found.actions or _actions(found, seen.reading.workers))
     if seen.waited is None or found.stage == "step":
         return found
     reason = found.reason
@@ -95,31 +95,32 @@ def _of_step(seen: LoaderFigures) -> Limit | None:
 
 def _of_caller(seen: LoaderFigures) -> Limit | None:
     """Check whether the thread that takes the batches has no time left."""
-    if not seen.workers:
+    reading = seen.reading
+    if not reading.workers:
         return None
-    total, least, of = seen.seconds, _CALLER, "its time"
-    if seen.asked is not None:
-        total, least, of = seen.asked, _CALLER_OF_WAIT, "that"
-    busy = ratio(sum(stage.seconds for stage in seen.caller.values()), total)
+    total, least, of = reading.seconds, _CALLER, "its time"
+    if seen.in_loop:
+        total, least, of = reading.waited, _CALLER_OF_WAIT, "that"
+    busy = ratio(sum(stage.seconds for stage in reading.caller.values()), total)
     if total > 0 and busy >= least:
-        name, share = _largest(seen.caller)
-        idle = min(1.0, ratio(seen.idle, seen.workers * seen.seconds))
+        name, share = _largest(reading.caller)
+        idle = min(1.0, ratio(reading.idle, reading.workers * reading.seconds))
         reason = (
             f"the thread that takes the batches spends {share * busy:.0%} of {of} in "
             f"{_SPOKEN.get(name, name)}, while workers wait {idle:.0%} of theirs"
         )
         return Limit(stage=name, resource="caller", reason=reason)
-    if seen.caller_cpu is not None and seen.caller_cpu >= _BUSY * seen.seconds:
+    if seen.caller_cpu is not None and seen.caller_cpu >= _BUSY * reading.seconds:
         reason = "the thread that takes the batches is busy all the time"
         return Limit(stage="unknown", resource="caller", reason=reason)
     return None
 
 
 def _of_lock(seen: LoaderFigures, usage: Usage) -> Limit | None:
-    cpu = ratio(usage.cpu, usage.seconds)
-    if seen.processes or seen.workers < 1 or usage.cores < 2 or usage.gil is None:
+    cpu, workers = ratio(usage.cpu, usage.seconds), seen.reading.workers
+    if seen.processes or workers < 1 or usage.cores < 2 or usage.gil is None:
         return None
-    hinders = seen.workers > 1 and seen.scaling is not None and seen.scaling < _SCALES
+    hinders = workers > 1 and seen.scaling is not None and seen.scaling < _SCALES
     if cpu > _ONE_CORE or (usage.gil < _LOCKED and not hinders):
         return None
     name, share = _largest(seen.all_stages, "cpu")
@@ -143,7 +144,7 @@ def _of_waiting(seen: LoaderFigures) -> Limit | None:
     busy, waits = _busy_in(seen.worked, name)
     if not waits:
         return None
-    who = "workers wait" if seen.workers else "the loop's own thread waits"
+    who = "workers wait" if seen.reading.workers else "the loop's own thread waits"
     reason = f"{who} {share * (1 - busy):.0%} of "
     if name == "read":
         return Limit(stage=name, resource="storage", reason=f"{reason}their time for storage")
@@ -157,7 +158,7 @@ def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
         if usage.others_share >= _OTHERS:
             reason += f", {usage.others / usage.seconds:.1f} of them with other processes"
     elif ratio(usage.cpu, _team(seen, usage) * usage.seconds) >= _BUSY:
-        who = "each worker is" if seen.workers else "the caller's thread is"
+        who = "each worker is" if seen.reading.workers else "the caller's thread is"
         reason = f"{who} busy, and cores are left"
     else:
         return None
@@ -174,7 +175,7 @@ def _of_rest(seen: LoaderFigures, usage: Usage) -> Limit:
     if not seen.all_stages and idle and rate >= _READ_RATE:
         reason = f"cores are idle while {rate / 1e6:,.0f} MB/s come from storage"
         return Limit(stage="read", resource="storage", reason=reason)
-    name, share = _largest(seen.stages)
+    name, share = _largest(seen.reading.stages)
     reason = f"nothing is exhausted; workers spend {share:.0%} of their working time there"
     if name == "unknown":
         reason = f"cores are busy {usage.busy:.0%} of the time; the loader waits for something else"
@@ -182,10 +183,11 @@ def _of_rest(seen: LoaderFigures, usage: Usage) -> Limit:
 
 
 def _of_prefetch(seen: LoaderFigures) -> Limit | None:
-    total = sum(stage.seconds for stage in seen.stages.values())
-    if not seen.workers or total <= 0 or seen.idle < _IDLE * (seen.idle + total):
+    reading = seen.reading
+    worked = sum(stage.seconds for stage in reading.stages.values())
+    share = reading.idle / (reading.idle + worked) if worked > 0 else 0.0
+    if not reading.workers or share < _IDLE:
         return None
-    share = seen.idle / (seen.idle + total)
     return Limit(
         stage="prefetch",
         resource="prefetch",
@@ -200,7 +202,9 @@ def _of_largest(seen: LoaderFigures) -> Limit:
     if name == "unknown":
         return Limit(stage=name, resource="unknown", reason="the loader has not said where")
     busy, waits = _busy_in(seen.worked, name)
-    who = "the loader's workers spend" if seen.workers else "the loader, without workers, spends"
+    who = "the loader, without workers, spends"
+    if seen.reading.workers:
+        who = "the loader's workers spend"
     reason = f"{who} {share:.0%} of the time in {_SPOKEN.get(name, name)}"
     if waits:
         reason += f", {1 - busy:.0%} of it without a processor"
@@ -209,7 +213,7 @@ def _of_largest(seen: LoaderFigures) -> Limit:
 
 def _team(seen: LoaderFigures, usage: Usage) -> int:
     """Return the cores that the loader's workers could use."""
-    return min(max(1, seen.workers), usage.cores)
+    return min(max(1, seen.reading.workers), usage.cores)
 
 
 def _largest(

@@ -104,7 +104,6 @@ def _with_shares(verdict: Verdict, figures: LoopFigures) -> Verdict:
 
 
 def _losses(figures: LoopFigures) -> dict[Kind, float]:
-    """Return the share of time that is lost in each way."""
     ranks: dict[Kind, float] = {
         "communication": figures.exchanging,
         "straggler": figures.straggling,
@@ -277,7 +276,6 @@ def _of_compute(figures: LoopFigures) -> Verdict:
 
 
 def _peak(roofline: StepRoofline) -> str:
-    """Compare a step with the machine's peaks."""
     return (
         f"a step of {roofline.seconds * 1e3:.3g} ms would take {roofline.moved * 1e3:.3g} ms for "
         f"its bytes alone, and {roofline.at_peak * 1e3:.3g} ms for its FLOPs"

@@ -7,6 +7,7 @@ at the machine's bandwidth, and as its FLOPs at the machine's rate. The longer o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,6 @@ class Peaks:
     source: str  # "measured", or the model of a GPU
 
     def rate(self, dtype: str) -> float:
-        """Return the FLOP/s of a dtype."""
         return self.flops.get(dtype, self.flops["float32"])
 
 
@@ -65,21 +65,22 @@ def place(operators: Sequence[Operator], peaks: Peaks, seconds: float) -> StepRo
 
     No operator takes longer at the peaks than it took: bytes in caches move faster.
     """
-    limits = {"memory": 0.0, "arithmetic": 0.0}
-    times: dict[str, float] = {}
-    at_peak = moved = 0.0
+    memory = arithmetic = at_peak = moved = 0.0
+    times: defaultdict[str, float] = defaultdict(float)  # of operators limited by memory
     for operator in operators:
         computing = min(operator.flops / peaks.rate(operator.dtype), operator.seconds)
         moving = min(operator.bytes / peaks.bandwidth, operator.seconds)
         at_peak, moved = at_peak + computing, moved + moving
-        limits["arithmetic" if computing >= moving else "memory"] += max(computing, moving)
         if moving > computing:
-            times[operator.name] = times.get(operator.name, 0.0) + operator.seconds
+            memory += moving
+            times[operator.name] += operator.seconds
+        else:
+            arithmetic += computing
     # Operators of several threads may take longer together than their step.
-    scale = 1 / max(seconds, sum(limits.values()))
+    scale = 1 / max(seconds, memory + arithmetic)
     return StepRoofline(
-        memory=limits["memory"] * scale,
-        arithmetic=limits["arithmetic"] * scale,
+        memory=memory * scale,
+        arithmetic=arithmetic * scale,
         flops=sum(operator.flops for operator in operators),
         bytes=sum(operator.bytes for operator in operators),
         at_peak=min(at_peak, seconds),

@@ -29,7 +29,6 @@ class DatasetCounter:
         self._pending: deque[tuple[list[str], Any, Any]] = deque()
 
     def begin(self, loader: Any) -> None:
-        """Begin a pass over a loader."""
         shares = getattr(getattr(loader, "plan", None), "shares", None)
         self.counts = False
         if callable(shares) and shares():  # empty for a single folder

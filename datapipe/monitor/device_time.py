@@ -31,7 +31,6 @@ class Device:
     """The current stream of torch's current GPU."""
 
     def mark(self) -> DeviceMark:
-        """Make a mark, to be recorded."""
         mark: DeviceMark = sys.modules["torch"].cuda.Event(enable_timing=True)
         return mark
 

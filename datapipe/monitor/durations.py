@@ -6,8 +6,10 @@ percentile is at most 1.6 % off, and nothing is allocated while durations are ad
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 _LONGEST = (1 << 50) - 1  # ns, 13 days; longer durations count as this
 _BUCKETS = 32 * 46
@@ -48,7 +50,6 @@ class Durations:
         self._buckets[duration if shift <= 0 else (shift << 5) + (duration >> shift)] += 1
 
     def timing(self) -> Timing:
-        """Return the percentiles so far."""
         return Timing(
             count=self.count,
             total=self.total / 1e9,
@@ -60,15 +61,12 @@ class Durations:
 
     def quantile(self, share: float) -> float:
         """Return the seconds that `share` of the durations do not exceed; 0 of none."""
-        wanted = share * self.count
-        seen = 0
-        for index, count in enumerate(self._buckets):
-            seen += count
-            if count and seen >= wanted:
-                shift = max((index >> 5) - 1, 0)
-                middle = ((index - (shift << 5)) << shift) + (1 << shift) / 2
-                return min(middle, self.longest) / 1e9
-        return 0.0
+        if not self.count:
+            return 0.0
+        index = bisect_left([*accumulate(self._buckets)], share * self.count)
+        shift = max((index >> 5) - 1, 0)
+        middle = ((index - (shift << 5)) << shift) + (1 << shift) / 2
+        return min(middle, self.longest) / 1e9
 
 
 @dataclass(frozen=True)

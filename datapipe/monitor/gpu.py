@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
-import weakref
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+
+from datapipe.profile.measure.usage import Sampler
 
 logger = logging.getLogger(__name__)
 
 _EVERY = 0.25  # seconds
-
-
-class GpuSample(NamedTuple):
-    """State of a GPU: busy from 0 to 1, bytes of memory taken and in all."""
-
-    busy: float
-    memory: int
-    total: int
 
 
 class Gpu:
@@ -35,10 +26,10 @@ class Gpu:
         self._device = self._cuda.current_device()
         self.name = str(self._cuda.get_device_name(self._device))
 
-    def sample(self) -> GpuSample:
-        """Query its state; may raise any error of its driver."""
+    def sample(self) -> tuple[float, int, int]:
+        """Query busy from 0 to 1, bytes of memory taken and in all; may raise any error."""
         free, total = self._cuda.mem_get_info(self._device)
-        return GpuSample(self._cuda.utilization(self._device) / 100, total - free, total)
+        return self._cuda.utilization(self._device) / 100, total - free, total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,36 +43,13 @@ class GpuUsage:
     total: int = 0  # bytes of the GPU
 
 
-class GpuSampler:
-    """Sampler of a GPU, in a thread that ends with this object."""
+class GpuSampler(Sampler):
+    """Thread that queries a GPU."""
 
     def __init__(self, gpu: Gpu, every: float = _EVERY) -> None:
-        self._thread = _SamplingThread(gpu, every)
-        self._thread.start()
-        weakref.finalize(self, self._thread.ended.set)
-
-    def count(self, counts: bool) -> None:
-        """Include or exclude the time from now on."""
-        self._thread.counts = counts
-
-    def usage(self) -> GpuUsage | None:
-        """Return the usage so far; None before the first sample."""
-        return self._thread.usage if self._thread.usage.samples else None
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.ended.set()
-        self._thread.join()
-
-
-class _SamplingThread(threading.Thread):
-    """Thread that queries a GPU; it has no reference to its sampler."""
-
-    def __init__(self, gpu: Gpu, every: float) -> None:
-        super().__init__(name="datapipe-gpu", daemon=True)
-        self.usage = GpuUsage(name=gpu.name)
+        super().__init__("datapipe-gpu")
+        self.usage: GpuUsage | None = None  # so far; None before the first sample
         self.counts = False  # whether the current turn counts
-        self.ended = threading.Event()
         self._gpu, self._every = gpu, every
 
     def run(self) -> None:
@@ -93,7 +61,8 @@ class _SamplingThread(threading.Thread):
             except Exception as error:
                 logger.warning("the GPU's utilization is no longer known: %s", error)
                 return
-            usage, samples = self.usage, self.usage.samples + 1
+            usage = self.usage or GpuUsage(name=self._gpu.name)
+            samples = usage.samples + 1
             self.usage = replace(
                 usage,
                 samples=samples,

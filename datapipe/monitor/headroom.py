@@ -122,7 +122,6 @@ def _timed(run: Callable[[], object], settle: int, steps: int, clock: Callable[[
 
 
 def _take_ahead(batches: Iterator[object], clock: Callable[[], int], noticeable: float) -> None:
-    """Take the batches that the loader has ready."""
     for _ in range(_MOST_AHEAD):
         asked = clock()
         next(batches)

@@ -47,7 +47,6 @@ class TurnParts:
 
     @property
     def is_open(self) -> bool:
-        """True within a part."""
         return any(self._depths)
 
     def spend(self, took: int) -> None:
@@ -60,7 +59,6 @@ class TurnParts:
             self.rest += took
 
     def enter(self, part: int) -> None:
-        """Begin a part."""
         self._depths[part] += 1
 
     def leave(self, part: int) -> None:
@@ -107,18 +105,17 @@ class LoopClock:
         others = max(self.turns - _SELDOM, 1)
         return max(0, longest - _SELDOM * (self.rest - longest) // others)
 
-    def shares(self, seldom: int = 0) -> tuple[float, float, float, float]:
-        """Return the shares of waits, transfers, steps and the rest.
+    def shares(self, seldom: int = 0) -> dict[str, float]:
+        """Return the shares of the wait, transfer, step and rest of a turn, by these names.
 
         So many ns of rare work, outside of the steps, are left out.
         """
         total = max(self.total - seldom, 1)
-        parts = (self.waits.total, self.transfers.total, self.steps.total, self.rest - seldom)
-        wait, transfer, step, rest = (part / total for part in parts)
-        return wait, transfer, step, rest
+        parts = {"wait": self.waits, "transfer": self.transfers, "step": self.steps}
+        shares = {name: durations.total / total for name, durations in parts.items()}
+        return shares | {"rest": (self.rest - seldom) / total}
 
     def replay(self, events: Iterable[Event]) -> None:
-        """Add up events, in their order."""
         for event, now, value in events:
             took, self._before = now - self._before, now
             turn = self._turn

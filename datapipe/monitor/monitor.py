@@ -178,8 +178,6 @@ class Monitored(Generic[T]):
 
 
 class _Pass(Iterator[T]):
-    """One pass over a loader."""
-
     def __init__(self, meter: LoopMeter, batches: Iterator[T], number: int, earlier: int) -> None:
         self._batches = batches
         self._number = number

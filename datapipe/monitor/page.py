@@ -38,7 +38,6 @@ def save_page(report: LoopReport, path: str | os.PathLike[str]) -> None:
 
 
 def _timeline(report: LoopReport) -> Figure:
-    """Draw the time of a step and its parts, over the steps."""
     stretches = report.timeline
     edges = [part.first for part in stretches]
     edges.append(stretches[-1].first + stretches[-1].turns)
@@ -57,7 +56,6 @@ def _timeline(report: LoopReport) -> Figure:
 
 
 def _stages(report: LoopReport) -> Figure:
-    """Draw seconds of each stage, on a processor and without one."""
     rows = []
     for name, stage in sorted(report.stages.items(), key=lambda stage: -stage[1].seconds):
         busy = min(stage.cpu, stage.seconds)

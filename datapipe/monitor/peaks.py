@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -99,9 +99,4 @@ def _measure(threads: int) -> Peaks:
 def _fastest(work: Callable[[], object]) -> float:
     """Return the seconds of the fastest round, after one that is not timed."""
     work()
-    took = []
-    for _ in range(_ROUNDS):
-        begun = time.perf_counter()
-        work()
-        took.append(time.perf_counter() - begun)
-    return min(took)
+    return min(timeit.repeat(work, number=1, repeat=_ROUNDS))

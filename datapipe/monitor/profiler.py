@@ -69,6 +69,5 @@ class Ranges:
             self._open.pop().close()
 
     def close(self) -> None:
-        """Close all ranges."""
         while self._open:
             self.pop()

@@ -57,7 +57,6 @@ class RankSamples:
         return None if found is None else compare_ranks(self._read(*found), found[1])
 
     def _read(self, store: Any, own: int, world_size: int) -> dict[int, dict[int, RankStep]]:
-        """Return the samples by turn and rank."""
         steps: dict[int, dict[int, RankStep]] = {}
         try:
             for rank in {own, *range(min(world_size, _MOST_RANKS))}:

@@ -38,7 +38,6 @@ class StepRecorder:
 
     @property
     def runs(self) -> bool:
-        """True while a step is recorded."""
         return self._profiler is not None
 
     def begin(self, *, turn: int, waited: float) -> bool:
@@ -86,13 +85,14 @@ class StepRecorder:
             return SampledSteps()
         # Others may have waited for another process, or have an evaluation inside.
         fastest_step = min(samples, key=lambda sample: sample.seconds)
+        busy = [(s.busy or 0.0) / s.seconds for s in samples]
         return SampledSteps(
             steps=len(samples),
             exchange=median(s.exchange / s.seconds for s in samples),
             beside=median(s.beside / s.seconds for s in samples),
             synchronisation=median(s.synchronisation / s.seconds for s in samples),
             waiter=fastest_step.waiter,
-            busy=None if fastest_step.busy is None else median(map(_busy, samples)),
+            busy=None if fastest_step.busy is None else median(busy),
             operators=median(map(_in_operators, samples)),
             ranks=self._ranks.compare() if thoroughly else None,
             roofline=_roofline(fastest_step) if thoroughly else None,
@@ -103,10 +103,6 @@ class StepRecorder:
         logger.warning(
             "exchange and the roofline of steps stay unknown, as torch's profiler failed: %s", error
         )
-
-
-def _busy(sample: StepSample) -> float:
-    return (sample.busy or 0.0) / sample.seconds
 
 
 def _in_operators(sample: StepSample) -> float:

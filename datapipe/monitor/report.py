@@ -18,8 +18,7 @@ from datapipe.monitor.gpu import GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import Event, LoopClock
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.progress import readable_size
-from datapipe.report.plain import plain
-from datapipe.report.table import Table, aligned, time_text
+from datapipe.report.table import Table, aligned, plain, time_text
 from datapipe.report.trace import TraceEvent
 
 PARTS = {
@@ -113,7 +112,6 @@ def tables(report: LoopReport) -> list[tuple[str, Table]]:
 
 
 def _time_table(report: LoopReport) -> Table:
-    """List the shares and percentiles of a turn's parts."""
     timings = {PARTS[name]: getattr(report, name) for name in ("wait", "transfer", "step")}
     shares = {PARTS[name]: share for name, share in parts(report).items() if report.turns}
     sampled, device = report.sampled, report.device
@@ -176,7 +174,6 @@ class LoopLoader:
         return reading if self._before is None else reading.since(self._before)
 
     def events(self) -> Iterable[TraceEvent]:
-        """Return the events of the loader's threads."""
         return () if self._meter is None else self._meter.events
 
 
@@ -212,15 +209,12 @@ class Counters:
 
     def figures(self, *, thoroughly: bool) -> LoopFigures:
         """Compute the figures of the verdict, see `StepRecorder.figures`."""
-        loop, device, gpu, reading = self.loop, self.device, self._gpu(), self.loader.reading()
-        wait, transfer, step, rest = loop.shares(loop.seldom)
-        seen = None if reading is None else LoaderFigures.of(reading, asked=reading.waited)
+        loop, device, reading = self.loop, self.device, self.loader.reading()
+        gpu = None if self.sampler is None else self.sampler.usage
+        seen = None if reading is None else LoaderFigures(reading=reading, in_loop=True)
         return LoopFigures(
             turns=loop.turns,
-            wait=wait,
-            transfer=transfer,
-            step=step,
-            rest=rest,
+            **loop.shares(loop.seldom),
             idle=None if device is None else self._of_turn(device, device.idle),
             device_transfer=None if device is None else self._of_turn(device, device.transfers),
             utilization=None if gpu is None else gpu.utilization,
@@ -232,20 +226,15 @@ class Counters:
         )
 
     def report(self) -> LoopReport:
-        """Make the report."""
         loop, device, reading = self.loop, None, self.loader.reading()
         figures = self.figures(thoroughly=True)
-        wait, transfer, step, rest = loop.shares()
         if (times := self.device) is not None:
             kinds = {"step": times.steps, "transfer": times.transfers, "idle": times.idle}
             device = OnDevice(**{name: each.timing() for name, each in kinds.items()})
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,
-            wait_share=wait,
-            transfer_share=transfer,
-            step_share=step,
-            rest_share=rest,
+            **{f"{name}_share": share for name, share in loop.shares().items()},
             wait=loop.waits.timing(),
             transfer=loop.transfers.timing(),
             step=loop.steps.timing(),
@@ -254,14 +243,11 @@ class Counters:
             timeline=loop.timeline.stretches(),
             verdict=judge(figures),
             device=device,
-            gpu=self._gpu(),
+            gpu=None if self.sampler is None else self.sampler.usage,
             sampled=figures.recorded if figures.recorded.steps else None,
             datasets=figures.datasets,
             stages={} if reading is None else dict(reading.all_stages),
         )
-
-    def _gpu(self) -> GpuUsage | None:
-        return None if self.sampler is None else self.sampler.usage()
 
     def _of_turn(self, device: DeviceTimes, times: Durations) -> float | None:
         """Return a device's share of the loop's time; some turns may not have been read yet."""

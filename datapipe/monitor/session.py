@@ -89,7 +89,7 @@ class LoopMeter:
             self.left(self._number)
         self._finish_trace()
         if self._counters.sampler is not None:
-            self._counters.sampler.close()
+            self._counters.sampler.end()
 
     def begin_pass(self, loader: Any) -> int:
         """Begin a pass over a loader; return its number."""
@@ -129,7 +129,6 @@ class LoopMeter:
         return True
 
     def got(self, batch: object) -> None:
-        """Note that the batch was received."""
         now = self.clock()
         self._noted.append((GOT, now, None))
         self._begun += 1
@@ -147,13 +146,11 @@ class LoopMeter:
         self._finish_trace()
 
     def left(self, number: int) -> None:
-        """End a pass that the loop has left."""
         if self._number == number:
             self._end_turn(CUT)
             self._rest()
 
     def enter(self, part: int) -> None:
-        """Begin a step or a transfer."""
         if self._number is None or not self._is_measured():
             return
         if len(self._noted) >= 2 * _MOST_NOTED:  # in a turn of a thousand steps
@@ -185,7 +182,6 @@ class LoopMeter:
                 self._counters.recorder.end(counts=not failed)
 
     def _end_turn(self, event: int) -> None:
-        """End the turn that is open, if any."""
         if self._number is None:
             return
         self._noted.append((event, self.clock(), self._reason))
@@ -267,16 +263,16 @@ class LoopMeter:
                 self._counters.device = DeviceTimes(device)
             if self._gpu and (gpu := find_gpu()) is not None:
                 self._counters.sampler = GpuSampler(gpu)
+                self._counters.sampler.begin(self)
         if self._counters.sampler is not None:
-            self._counters.sampler.count(True)
+            self._counters.sampler.counts = True
 
     def _rest(self) -> None:
-        """Pause between passes."""
         self._number = None
         self._counters.recorder.end(counts=False)
         self._ranges.close()
         if self._counters.sampler is not None:
-            self._counters.sampler.count(False)
+            self._counters.sampler.counts = False
         self._add_up()
 
     def _finish_trace(self) -> None:

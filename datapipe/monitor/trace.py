@@ -38,7 +38,6 @@ class LoopTrace:
         self._marker = self._began = 0
 
     def begin(self) -> None:
-        """Begin with the next turn."""
         self.runs = True
         try:
             self._profiler = start_profiler()
@@ -53,7 +52,6 @@ class LoopTrace:
         self._began = self._clock()
 
     def add(self, events: Iterable[Event]) -> None:
-        """Add events of the loop."""
         self._noted += events
 
     def finish(self, stages: Iterable[TraceEvent] = ()) -> None:
@@ -93,7 +91,6 @@ class LoopTrace:
 
 
 def _rows(noted: Iterable[Event]) -> Iterator[TraceEvent]:
-    """Turn noted events into those of the loop's row."""
     begun: list[tuple[str, int]] = []  # what is open, and since when
     for event, now, part in noted:
         if event in (BEGIN, ENTER):

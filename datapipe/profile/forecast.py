@@ -40,7 +40,6 @@ class Remedy:
     max_side: int | None = None  # argument of `datapipe pack` that applies it
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can hold."""
         return {name: value for name, value in vars(self).items() if name != "changes"}
 
 
@@ -96,7 +95,6 @@ class Forecast:
 
     @cached_property
     def cost(self) -> SampleCost:
-        """Cost of a sample."""
         return self.cost_of_reads(self.cold)
 
     def cost_of_reads(self, cold: float) -> SampleCost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
@@ -68,7 +68,20 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
     if spec.out_dtype != torch.uint8:
         changed = unnormalized(spec)
         factors = compare_images(base, (make_transform(changed), samples))
-        yield _uint8(forecast, changed, factors)
+        how = "ImageSpec(normalize=None)"
+        note = "normalised by datapipe.decode.batched.normalize_batch"
+        changes: dict[str, Any] = {"image": changed}
+        if torch.cuda.is_available():
+            how, changes = 'make_loader(device="cuda")', {"device": "cuda"}
+            note = "normalised there"
+        yield forecast.remedy(
+            "uint8",
+            "images as uint8 to the device, a quarter of the bytes",
+            how,
+            cost=forecast.cost.scaled(factors),
+            note=note,
+            changes=changes,
+        )
     if one_dataset:
         yield from _smaller(forecast, base, shards)
     kept = kept_transform(
@@ -81,22 +94,6 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
         share = 1 - min(1.0, factors["resize"])
         command = convert_command(shards, spec) if one_dataset else None
         yield from _caches(loader, forecast, kept, share, command)
-
-
-def _uint8(forecast: Forecast, spec: ImageSpec, factors: Mapping[str, float]) -> Remedy:
-    """Propose uint8 up to the device, where workers normalise."""
-    how, note = "ImageSpec(normalize=None)", "normalised by datapipe.decode.batched.normalize_batch"
-    changes: dict[str, Any] = {"image": spec}
-    if torch.cuda.is_available():
-        how, note, changes = 'make_loader(device="cuda")', "normalised there", {"device": "cuda"}
-    return forecast.remedy(
-        "uint8",
-        "images as uint8 to the device, a quarter of the bytes",
-        how,
-        cost=forecast.cost.scaled(factors),
-        note=note,
-        changes=changes,
-    )
 
 
 def _smaller(forecast: Forecast, base: Form, shards: str) -> Iterator[Remedy]:

@@ -17,8 +17,7 @@ from datapipe.profile.measure.alone import library_stage, measure_alone
 from datapipe.profile.measure.roofline import measure_roofline
 from datapipe.profile.pipeline import PipelineRun, find_bottleneck, run_pipeline
 from datapipe.profile.remedies import other_decoder, predict_remedies
-from datapipe.report.plain import plain
-from datapipe.report.table import counted
+from datapipe.report.table import counted, plain
 
 Make = Callable[..., Loader]
 """Function that makes the loader; takes arguments of `make_loader` that differ from its own."""

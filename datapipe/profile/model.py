@@ -67,7 +67,6 @@ class SampleCost:
 
 
 def predict(cost: SampleCost, setup: Setup) -> float:
-    """Predict samples per second by the model."""
     work, wait = sum(cost.cpu.values()), sum(cost.wait.values())
     caller_work = sum(cost.caller_cpu.values())
     caller = caller_work + sum(cost.caller_wait.values())

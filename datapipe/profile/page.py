@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write the report of a profile."""
     good, bad = sorted_remedies(profile)
     page = Page("Where a loader's time goes", f"datapipe profile {profile.shards}")
     verdict = str(profile.bottleneck)
@@ -44,7 +43,6 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
 
 
 def time_figure(profile: Profile) -> Figure:
-    """Draw the time of the workers, and of the thread that takes the batches."""
     reading = profile.forecast.run.reading
     spent = {name: stage.seconds for name, stage in reading.stages.items()}
     caller = {name: stage.seconds for name, stage in reading.caller.items()}

@@ -15,8 +15,7 @@ from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading
 from datapipe.loader.metrics.stage_clock import Event
 from datapipe.profile.measure.usage import UsageMeter
-from datapipe.report.plain import plain
-from datapipe.report.table import ratio
+from datapipe.report.table import plain, ratio
 
 _WARM_UP = 0.1  # of the time, before anything counts
 
@@ -117,7 +116,7 @@ def _warm_up(
 
 def find_bottleneck(run: PipelineRun, paced: PipelineRun | None = None, **more: Any) -> Limit:
     """Find the limit of a loader; `more` are further fields of `LoaderFigures`."""
-    seen = LoaderFigures.of(run.reading, usage=run.usage, **more)
+    seen = LoaderFigures(reading=run.reading, usage=run.usage, **more)
     if paced is not None:
         seen = replace(seen, waited=paced.waited, room=ratio(run.rate, paced.rate))
     return find_limit(seen)

@@ -60,7 +60,6 @@ def headline(profile: Profile) -> list[str]:
 
 
 def stage_table(profile: Profile) -> Table:
-    """List each stage by itself, and in the loader."""
     alone, run = profile.forecast.alone.stages, profile.forecast.run
     stages = run.reading.all_stages
     total = sum(stage.seconds for stage in stages.values())
@@ -78,7 +77,6 @@ def stage_table(profile: Profile) -> Table:
 
 
 def stage_notes(profile: Profile) -> str:
-    """Explain the table of stages."""
     alone = profile.forecast.alone
     return (
         f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each, on one core. Bytes "

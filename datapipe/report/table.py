@@ -1,8 +1,10 @@
-"""Tables of text, and numbers as people read them."""
+"""Tables of text, numbers as people read them, and figures as JSON can hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from datapipe.progress import readable_size
 
@@ -60,3 +62,14 @@ def time_text(seconds: float) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Format a number with its noun: `1 worker`, `2 workers`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def plain(value: Any) -> Any:
+    """Convert dataclasses, named tuples, mappings and sequences to dictionaries and lists."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -17,8 +17,7 @@ from datapipe.errors import PlanError
 from datapipe.loader.tuned_settings import Tuned, keep
 from datapipe.tune.choice import MARGIN, choose
 from datapipe.tune.paced import WaitShare, find_sufficient, least_waiting
-from datapipe.tune.reason import explain, explain_pace, find_limit_of
-from datapipe.tune.result import TuneResult, summarise
+from datapipe.tune.result import TuneResult, explain, explain_pace, find_limit_of, summarise
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal, Sweep
 from datapipe.tune.trial import Machine, Make, Trial
@@ -210,6 +209,7 @@ def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bo
         reason=reason,
         settled=settled,
         limit=limit,
+        chosen=row,
         settings=rows,
         trials=tuple(sweep.trials),
         seconds=sweep.machine.clock() - sweep.began,

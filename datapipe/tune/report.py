@@ -37,7 +37,6 @@ def result_text(result: TuneResult) -> str:
 
 
 def _cells(row: Tried) -> dict[str, str]:
-    """List the cells of a row by their header."""
     return {
         "workers": str(row.setting.num_workers),
         "prefetch": _or_dash(row.setting.prefetch_factor, "{}"),
@@ -58,7 +57,6 @@ def _or_dash(value: object, form: str) -> str:
 
 
 def write_report(result: TuneResult, path: str | os.PathLike[str], title: str) -> None:
-    """Write the report of a sweep."""
     page = Page("How many workers", title)
     good = result.sufficient if result.sufficient is not None else result.settled
     page.verdict(f"{chosen_text(result)}: {result_text(result)}", "good" if good else "warn")

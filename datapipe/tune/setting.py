@@ -40,7 +40,6 @@ class Setting:
         return same and all(more)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to values that JSON can hold."""
         return {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor} | {
             name: value if value is None or isinstance(value, str | int | float) else str(value)
             for name, value in self.variant

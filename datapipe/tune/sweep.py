@@ -163,7 +163,6 @@ class Sweep:
         return trial
 
     def drop(self, *settings: Setting, why: str) -> None:
-        """Try some settings no more."""
         for setting in settings:
             self.dropped[setting] = why
             if setting in self.active:
@@ -194,7 +193,6 @@ class Sweep:
         return [setting for setting in self.settings if setting in known]
 
     def fastest(self) -> Setting:
-        """Return the fastest of the measured settings."""
         return fastest(self.rounds(), self.measured())
 
     def rate(self, setting: Setting) -> float:

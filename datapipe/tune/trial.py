@@ -1,12 +1,12 @@
-"""One timed run of a loader with one setting."""
+"""One timed run of a loader with one setting, and the part of it that counts."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -15,7 +15,6 @@ from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading
 from datapipe.profile.measure.usage import UsageMeter
-from datapipe.tune.arrivals import Arrivals, Segment, bounds, count, samples_of
 from datapipe.tune.setting import Setting
 
 Make = Callable[..., Iterable[Any]]
@@ -23,6 +22,88 @@ Make = Callable[..., Iterable[Any]]
 _PATIENCE = 0.1  # of the time that should count, for batches that were ready at the start
 _MOST = 20_000  # batches that count
 _LATECOMERS = 0.5  # of the time until the first batch, that the last worker may start later
+_SETTLING = 0.3  # of the steps at the speed of training, until a fast loader is ahead again
+
+
+@dataclass(kw_only=True)
+class Arrivals:
+    """Batches of a trial, over one pass of the loader or several."""
+
+    # asked, got: times at which each batch was asked for, and received
+    asked: list[float] = field(default_factory=list)
+    got: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)  # of each batch; 0 if unknown
+    ends: list[int] = field(default_factory=list)  # batches taken at the end of each pass
+    skip: int | None = None  # batches of the warm-up; None until it is over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The part of some arrivals that counts."""
+
+    batches: int
+    samples: int
+    seconds: float  # that passed
+    waits: tuple[float, ...]  # seconds that each batch was waited for
+    busy: float  # seconds between getting a batch and asking for the next
+
+
+def bounds(arrivals: Arrivals, *, group: int, paced: bool = False) -> tuple[int, int]:
+    """Return the first batch that counts, and the first one after those that count.
+
+    Workers that began together deliver together, so batches count in groups of one from each
+    worker: a group takes the same time wherever in a burst it begins. Where passes end, whole
+    passes count, with the time that starting another one takes, as it does in training. At the pace
+    of training all count but the first 30 %, in which a loader that is fast enough gets ahead.
+    """
+    stop = len(arrivals.got)
+    first = stop if arrivals.skip is None else arrivals.skip
+    ends = [end for end in arrivals.ends if end >= first]
+    if len(ends) > 1:
+        return ends[0], ends[-1]
+    if paced:
+        return first + int(_SETTLING * (stop - first)), stop
+    return first, stop - (stop - first) % group
+
+
+def count(arrivals: Arrivals, first: int, stop: int) -> Segment:
+    """Sum up the batches from `first` to `stop`, timed from the one before."""
+    taken = range(first, stop)
+    return Segment(
+        batches=len(taken),
+        samples=sum(arrivals.samples[first:stop]),
+        seconds=arrivals.got[stop - 1] - arrivals.got[first - 1] if taken else 0.0,
+        waits=tuple(arrivals.got[at] - arrivals.asked[at] for at in taken),
+        busy=sum(arrivals.asked[at] - arrivals.got[at - 1] for at in taken),
+    )
+
+
+def samples_of(batch: Any) -> int:
+    """Count the samples of a batch; 0 if unknown, as for a pack, which is one row.
+
+    A batch of datapipe has "valid" or "images_per_sample". Of others, the first dimension of the
+    first tensor counts, as `torch.utils.data.default_collate` makes it.
+    """
+    if isinstance(batch, Mapping):
+        if "valid" in batch:
+            return int(batch["valid"].sum()) if hasattr(batch["valid"], "sum") else 0
+        if "cu_seq_lens_q" in batch:
+            return 0
+        for name in ("images_per_sample", "input_ids"):
+            if name in batch:
+                return _rows(batch[name])
+        batch = [*batch.values()]
+    if isinstance(batch, list | tuple):
+        # A tuple of columns; a list of samples would be a batch without collation.
+        return next((rows for value in batch if (rows := _rows(value))), 0)
+    return _rows(batch)
+
+
+def _rows(value: Any) -> int:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 0
+    return len(value) if isinstance(value, list | tuple) else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +178,6 @@ def run_trial(make: Make, setting: Setting, aim: Aim, machine: Machine, *, round
 
 
 class _TrialRun:
-    """A trial in progress."""
-
     def __init__(self, setting: Setting, aim: Aim, machine: Machine) -> None:
         self._setting, self._aim, self._clock = setting, aim, machine.clock
         self._began = machine.clock()
@@ -164,19 +243,19 @@ class _TrialRun:
             gc.collect()  # workers may end with objects in a reference cycle
 
     def _reading(self) -> Reading | None:
-        """Return the figures of a datapipe loader whose stages are metered."""
         metered = isinstance(self._loader, Loader) and self._loader.meter is not None
         return self._loader.meter.reading() if metered else None
 
     def _figures(self, usage: Usage, caller_cpu: float) -> LoaderFigures:
-        """Return what the loader used since the warm-up."""
-        more: dict[str, Any] = {"usage": usage, "caller_cpu": caller_cpu}
-        reading = self._reading()
+        reading, processes = self._reading(), isinstance(self._loader, DataLoader)
         if reading is not None and self._before is not None:
-            more["processes"] = self._loader.options.workers.kind == "processes"
-            return LoaderFigures.of(reading.since(self._before), **more)
-        more["processes"] = isinstance(self._loader, DataLoader)
-        return LoaderFigures(seconds=usage.seconds, workers=self._setting.num_workers, **more)
+            reading = reading.since(self._before)
+            processes = self._loader.options.workers.kind == "processes"
+        else:
+            reading = Reading(seconds=usage.seconds, workers=self._setting.num_workers)
+        return LoaderFigures(
+            reading=reading, usage=usage, caller_cpu=caller_cpu, processes=processes
+        )
 
     def _is_warm(self) -> bool:
         """Check for two batches, one of each worker, and half the time of starting.

@@ -8,7 +8,7 @@ import pytest
 
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.loader.metrics.meter import Stage
+from datapipe.loader.metrics.meter import Reading, Stage
 
 
 def stage(seconds: float, cpu: float) -> Stage:
@@ -23,7 +23,8 @@ def seen(
     usage = Usage(
         seconds=10.0, cpu=10 * cpu, cores=4, others=10 * others, gil=gil, memory=1, read=read
     )  # type: ignore[arg-type]
-    return LoaderFigures(usage=usage, seconds=10.0, **{"workers": 4} | more)  # type: ignore[arg-type]
+    reading = Reading(seconds=10.0, workers=more.pop("workers", 4), stages=more.pop("stages", {}))  # type: ignore[arg-type]
+    return LoaderFigures(reading=reading, usage=usage, **more)  # type: ignore[arg-type]
 
 
 DECODES = {"read": stage(2.0, 0.5), "decode": stage(35.0, 28.0), "collate": stage(3.0, 3.0)}

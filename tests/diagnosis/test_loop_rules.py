@@ -261,7 +261,7 @@ STAGES: dict[str, tuple[Any, str, str]] = {
 @pytest.mark.parametrize("name", STAGES)
 def test_the_stage_follows_from_what_the_loader_says(name: str) -> None:
     reading, expected, action = STAGES[name]
-    limit = find_limit(LoaderFigures.of(reading, asked=reading.waited))
+    limit = find_limit(LoaderFigures(reading=reading, in_loop=True))
     assert limit.stage == expected
     assert action in "\n".join(limit.actions[:2])
     verdict = judge(figures(wait=0.5, limit=limit))

@@ -12,7 +12,7 @@ import pytest
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.loader.metrics.meter import Stage
+from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.profile.measure.usage import UsageMeter
 
 pytestmark = pytest.mark.campaign
@@ -38,7 +38,8 @@ def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None
         thread.join()
     # As on a machine with no more cores than these threads take.
     usage = replace(usage, cores=2)
-    return LoaderFigures(usage=usage, seconds=usage.seconds, workers=2, stages=stages or {})
+    reading = Reading(seconds=usage.seconds, workers=2, stages=stages or {})
+    return LoaderFigures(reading=reading, usage=usage)
 
 
 def test_real_python_code_in_threads_is_limited_by_the_lock() -> None:

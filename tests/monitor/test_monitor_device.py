@@ -14,7 +14,7 @@ import torch
 from datapipe.monitor import gpu
 from datapipe.monitor.device_time import DeviceMark, DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
-from datapipe.monitor.gpu import GpuSample, GpuSampler, find_gpu
+from datapipe.monitor.gpu import GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 
 
@@ -186,11 +186,11 @@ class FakeGpu:
         self.asked = threading.Event()
         self.fails = False
 
-    def sample(self) -> GpuSample:
+    def sample(self) -> tuple[float, int, int]:
         if self.fails:
             raise RuntimeError("the driver is gone")
         self.asked.set()
-        return GpuSample(0.5, 3 << 30, 80 << 30)
+        return 0.5, 3 << 30, 80 << 30
 
 
 def samplers() -> list[threading.Thread]:
@@ -207,21 +207,23 @@ def wait_until(condition: Any) -> None:
 def test_the_gpu_is_asked_while_turns_count() -> None:
     asked = FakeGpu()
     sampler = GpuSampler(asked, every=0.001)
-    assert sampler.usage() is None
-    sampler.count(True)
+    assert sampler.usage is None
+    sampler.counts = True
+    sampler.begin(asked)
     assert asked.asked.wait(30)
-    wait_until(lambda: sampler.usage() is not None)
-    usage = sampler.usage()
+    wait_until(lambda: sampler.usage is not None)
+    usage = sampler.usage
     assert usage is not None
     assert (usage.name, usage.utilization, usage.memory) == ("Fake 1", 0.5, 3 << 30)
-    sampler.close()
+    sampler.end()
     assert not samplers()
 
 
-def test_the_thread_ends_with_the_sampler() -> None:
-    sampler = GpuSampler(FakeGpu(), every=60)
+def test_the_thread_ends_with_its_owner() -> None:
+    owner = FakeGpu()
+    GpuSampler(FakeGpu(), every=60).begin(owner)
     assert samplers()
-    del sampler
+    del owner
     gc.collect()
     wait_until(lambda: not samplers())
 
@@ -230,12 +232,13 @@ def test_a_driver_that_fails_is_reported_once(caplog: pytest.LogCaptureFixture) 
     asked = FakeGpu()
     asked.fails = True
     sampler = GpuSampler(asked, every=0.001)
-    sampler.count(True)
+    sampler.counts = True
+    sampler.begin(asked)
     wait_until(lambda: not samplers())
     assert [record.message for record in caplog.records] == [
         "the GPU's utilization is no longer known: the driver is gone"
     ]
-    assert sampler.usage() is None
+    assert sampler.usage is None
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import torch
 
 import datapipe
 from datapipe.monitor import session
-from datapipe.monitor.gpu import GpuSample
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -209,8 +208,8 @@ class BusyGpu:
     def __init__(self, busy: float) -> None:
         self.busy = busy
 
-    def sample(self) -> GpuSample:
-        return GpuSample(self.busy, 1 << 30, 4 << 30)
+    def sample(self) -> tuple[float, int, int]:
+        return self.busy, 1 << 30, 4 << 30
 
 
 def on_device(

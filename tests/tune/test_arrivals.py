@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 
-from datapipe.tune.arrivals import Arrivals, Segment, bounds, count
+from datapipe.tune.trial import Arrivals, Segment, bounds, count
 
 
 def arrived(gaps: list[float], *, skip: int | None, ends: list[int] | None = None) -> Arrivals:

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import datapipe
 from datapipe.loader.tuned_settings import recall
-from datapipe.tune.arrivals import samples_of
 from datapipe.tune.report import write_report
+from datapipe.tune.trial import samples_of
 
 pytestmark = pytest.mark.campaign  # measures real time
 

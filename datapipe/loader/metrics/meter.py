@@ -41,12 +41,13 @@ class Reading:
 
     seconds: float  # since the first batch was asked for
     # samples, batches: yielded
-    samples: int
-    batches: int
+    samples: int = 0
+    batches: int = 0
     workers: int  # threads or processes; 0 if the caller works
-    waited: float  # seconds that the caller spent asking for batches
-    idle: float  # seconds that workers waited for work, summed over them
-    stages: Mapping[str, Stage]  # of the workers, by name
+    waited: float = 0.0  # seconds that the caller spent asking for batches
+    idle: float = 0.0  # seconds that workers waited for work, summed over them
+    # of the workers, by name
+    stages: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
     # of the caller's thread while it asked for batches, within `waited`
     caller: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
     waits: tuple[float, ...] = ()  # seconds that the caller waited for each of the latest batches

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,7 +83,11 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
     parts = loader.components()
     # A cache would keep what is measured here.
     context = replace(parts.context, cache=None, on_error="skip")
-    steps = list(_first(parts.steps(), samples))
+    steps: list[StepJob] = []
+    for step in parts.steps():
+        steps.append(step)
+        if sum(len(step.samples) for step in steps) >= samples:
+            break
     if not steps:
         raise PlanError("the loader has no batches to measure; make it with epochs=None")
     numbers = np.concatenate([step.samples for step in steps])[:samples]
@@ -102,7 +105,7 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
         cpu = ratio(costs["read"].cpu, costs["read"].samples)  # as from the page cache
         costs[COLD] = StageCost(
             samples=first.cold,
-            seconds=max(0.0, first.cold_seconds - first.cold_queued),
+            seconds=max(0.0, first.cold_seconds),
             cpu=first.cold * cpu,
             bytes=first.cold_bytes,
         )
@@ -120,17 +123,7 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
 
 
 def tensor_bytes(batch: dict[str, Any]) -> int:
-    """Count the bytes of a batch's tensors."""
     return sum(value.nbytes for value in batch.values() if isinstance(value, Tensor))
-
-
-def _first(steps: Iterator[StepJob], samples: int) -> Iterator[StepJob]:
-    """Yield the first steps that have so many samples."""
-    for step in steps:
-        yield step
-        samples -= len(step.samples)
-        if samples <= 0:
-            return
 
 
 class _StageRun:
@@ -174,7 +167,6 @@ class _StageRun:
             self._device_bytes += tensor_bytes(received)
 
     def costs(self) -> dict[str, StageCost]:
-        """Return the cost of each stage."""
         reading, helped = self._meter.reading(), library_stage(self._context)
         stages = reading.all_stages
         if helped in stages:

@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+
+import psutil
 
 from datapipe.array_types import Int64
 from datapipe.decode.image import Encoded
@@ -14,7 +15,7 @@ from datapipe.index.images.header import is_stored_image
 from datapipe.index.members import wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext
-from datapipe.profile.measure.usage import queued_seconds
+from datapipe.profile.measure.usage import bytes_read, queued_seconds
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.protocol import Store
 
@@ -39,11 +40,10 @@ class FirstReads:
     stored: Sequence[Stored]  # all samples
     contents: Contents = field(default_factory=dict)  # of some of them
     images: list[Encoded] = field(default_factory=list)  # the first one of each of these
-    # of the samples that storage delivered: number, seconds, those of them that this thread waited
+    # of the samples that storage delivered: number, seconds without those that this thread waited
     # for a processor, and bytes
     cold: int = 0
     cold_seconds: float = 0.0
-    cold_queued: float = 0.0
     cold_bytes: int = 0
 
 
@@ -102,9 +102,8 @@ def read_first(context: BatchContext, stored: Sequence[Stored], most: float) -> 
                 reads.images += images[:1]
         if evicted and was_cold(before, asked):
             reads.cold += len(part)
-            reads.cold_seconds += seconds
+            reads.cold_seconds += seconds - (queued_seconds() - queued)
             reads.cold_bytes += asked
-            reads.cold_queued += queued_seconds() - queued
         if time.perf_counter() > until:
             break
     return reads
@@ -130,12 +129,7 @@ def evict(context: BatchContext, stored: Sequence[Stored]) -> bool:
 
 def delivered() -> int | None:
     """Return the bytes that storage delivered to this process so far; None if unknown."""
-    try:
-        lines = Path("/proc/self/io").read_text().splitlines()
-    except OSError:
-        return None
-    counts = dict(line.split(": ") for line in lines)
-    return int(counts["read_bytes"]) if "read_bytes" in counts else None
+    return next(iter(bytes_read([psutil.Process()]).values()), None)
 
 
 def was_cold(before: int | None, asked: int) -> bool:

@@ -43,9 +43,7 @@ class UsageMeter:
         """Begin. A meter measures once."""
         for sampler in (self._peak, self._probe):
             if sampler is not None:
-                sampler.start()
-                # A meter that is never stopped leaves no thread behind.
-                weakref.finalize(self, sampler.ended.set)
+                sampler.begin(self)
         self.mark()
 
     def mark(self) -> None:
@@ -78,19 +76,24 @@ class UsageMeter:
         return self._peak.memory
 
 
-class _Sampler(threading.Thread):
-    """Thread that does something again and again until it has `ended`; knows nothing of meters."""
+class Sampler(threading.Thread):
+    """Thread that does something again and again until it has `ended`; knows no owner."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.ended = threading.Event()
+
+    def begin(self, owner: object) -> None:
+        """Start the thread; it ends with its owner at the latest."""
+        self.start()
+        weakref.finalize(owner, self.ended.set)
 
     def end(self) -> None:
         self.ended.set()
         self.join()
 
 
-class _Peak(_Sampler):
+class _Peak(Sampler):
     """Sampler of memory, and of bytes read."""
 
     def __init__(self) -> None:
@@ -125,7 +128,7 @@ class _Peak(_Sampler):
             pause = max(_EVERY, (time.thread_time() - began) / _SHARE)
 
 
-class _LockProbe(_Sampler):
+class _LockProbe(Sampler):
     """Sampler that sleeps, and notes how much later than asked it runs Python code again.
 
     A thread that holds the lock is asked to release it after 5 ms (`sys.getswitchinterval`), so

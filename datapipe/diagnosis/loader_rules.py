@@ -169,7 +169,6 @@ def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
 
 
 def _of_rest(seen: LoaderFigures, usage: Usage) -> Limit:
-    """Conclude as far as possible where nothing is exhausted."""
     rate = ratio(usage.read or 0, usage.seconds)
     idle = usage.cpu < _MOSTLY * _team(seen, usage) * usage.seconds
     if not seen.all_stages and idle and rate >= _READ_RATE:
@@ -212,14 +211,12 @@ def _of_largest(seen: LoaderFigures) -> Limit:
 
 
 def _team(seen: LoaderFigures, usage: Usage) -> int:
-    """Return the cores that the loader's workers could use."""
     return min(max(1, seen.reading.workers), usage.cores)
 
 
 def _largest(
     stages: Mapping[str, Stage], unit: Literal["seconds", "cpu"] = "seconds"
 ) -> tuple[str, float]:
-    """Return the stage that takes the most, and its share of all of them."""
     parts: dict[str, float] = {name: getattr(stage, unit) for name, stage in stages.items()}
     name = max(parts, key=lambda part: parts[part], default="")
     total = sum(parts.values())

@@ -99,7 +99,6 @@ def measure_headroom(
 
 
 def _endless(loader: Iterable[T]) -> Iterator[T]:
-    """Yield batches of a loader that is begun again."""
     while True:
         batches = iter(loader)
         try:

@@ -133,7 +133,6 @@ def _time_table(report: LoopReport) -> Table:
 
 
 def _dataset_table(report: LoopReport) -> Table:
-    """List the datasets of a mixture, those with the largest shares in the plan first."""
     rows = []
     for each in sorted(report.datasets, key=lambda each: -each.planned):
         counts = (f"{each.samples:,}", f"{each.tokens:,}")

@@ -222,13 +222,11 @@ class LoopMeter:
             self._look_at = max(self._look_at, self._due[0])
 
     def _mine(self) -> bool:
-        """Check that this thread runs the measured loop, which is any thread between passes."""
         if self._number is None:
             self._thread = get_ident()
         return self._thread == get_ident()
 
     def _is_measured(self) -> bool:
-        """Check that this thread is measured; warn once of another one."""
         mine = self._mine()
         if not mine and not self._warned_of_thread:
             self._warned_of_thread = True

@@ -276,7 +276,6 @@ def _work(call: Call) -> tuple[str, int, int]:
 
 
 def _flops(short: str, shapes: Sequence[Sequence[int]]) -> int:
-    """Return the FLOPs of an operator of matrices; 0 of any other."""
     if short in _PRODUCTS:
         left, right = (shapes[index] for index in _PRODUCTS[short])
         return 2 * math.prod(left) * right[-1]

@@ -97,7 +97,6 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
 
 
 def _smaller(forecast: Forecast, base: Form, shards: str) -> Iterator[Remedy]:
-    """Propose images in the shards that are no larger than training needs them."""
     transform, images = base
     side = sufficient_side(transform.spec)
     smaller, before, after = [], 0, 0
@@ -197,7 +196,6 @@ def convert_command(shards: str, spec: ImageSpec) -> str:
 
 
 def _images_to_compare(forecast: Forecast) -> list[Encoded]:
-    """Return the first undamaged image of several samples."""
     found: list[Encoded] = []
     for data in forecast.alone.first.images[:_COMPARED]:
         with suppress(SampleError):

@@ -101,7 +101,6 @@ def run_pipeline(
 def _warm_up(
     batches: Iterator[dict[str, Any]], loader: Loader, seconds: float, step_time: float | None
 ) -> None:
-    """Take batches until those that were prepared ahead are gone."""
     options = loader.options
     each = options.num_workers if options.workers.kind == "processes" else 1
     ahead = options.prefetch_factor * each if options.num_workers else 0

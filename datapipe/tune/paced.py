@@ -100,7 +100,6 @@ def least_waiting(found: Mapping[Setting, WaitShare], max_wait: float) -> Settin
 
 
 def _measure_step(sweep: Sweep) -> float | None:
-    """Measure the seconds of a step of training, with the fastest setting so far."""
     best = max(sweep.measured(), key=sweep.rate)
     trial = sweep.try_paced(best, seconds=0.05 * sweep.left, batches=3)
     seen = WaitShare.of([trial] if trial is not None else [])

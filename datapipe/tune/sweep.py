@@ -128,7 +128,6 @@ class Sweep:
         batches: int = 2,
         step: Callable[[Any], object] | None = None,
     ) -> Trial | None:
-        """Run one trial; None if it failed, took too much memory, or counted nothing."""
         aim = Aim(
             seconds=seconds,
             deadline=self.began + self.goal.budget,
@@ -169,7 +168,6 @@ class Sweep:
                 self.active.remove(setting)
 
     def _discard(self, setting: Setting, why: str) -> None:
-        """Drop a setting that does not work, with its trials."""
         self.drop(setting, why=why)
         self.trials = [trial for trial in self.trials if trial.setting != setting]
 

@@ -287,7 +287,6 @@ class _TrialRun:
 def _batches(
     loader: Iterable[Any], arrivals: Arrivals, clock: Callable[[], float]
 ) -> Generator[Any]:
-    """Yield the batches of a loader, pass after pass, and note when they come."""
     while True:
         asked, before = clock(), len(arrivals.got)
         iterator = iter(loader)

@@ -197,7 +197,6 @@ def library_stage(context: BatchContext) -> str | None:
 def _transfer(
     prefetcher: DevicePrefetcher, batch: dict[str, Any], blank: Tensor | None
 ) -> dict[str, Any]:
-    """Copy a batch to the device, and wait for the copy."""
     received = prefetcher.receive(prefetcher.send(batch, blank=blank))
     if prefetcher.device.type == "cuda":
         torch.cuda.synchronize(prefetcher.device)

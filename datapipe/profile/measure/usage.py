@@ -94,8 +94,6 @@ class Sampler(threading.Thread):
 
 
 class _Peak(Sampler):
-    """Sampler of memory, and of bytes read."""
-
     def __init__(self) -> None:
         super().__init__("datapipe-usage")
         self.memory = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -114,7 +114,7 @@ def _sample(
         text = sample_text(read.caption, record)
         shown["text"] = text[:_MOST_TEXT]
         shown["record"] = json.dumps(record, ensure_ascii=False, indent=1)[:_MOST_TEXT]
-        turns = raw_turns(record)
+        turns = raw_turns(record) if isinstance(record, Mapping) else None
         shown["turns"] = len(turns) if turns else 1
         for image, (_, data) in zip(shown["images"], read.images, strict=False):
             image["original"] = show_file(data)

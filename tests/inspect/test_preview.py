@@ -222,7 +222,8 @@ def test_a_damaged_sample_is_shown_with_its_error(
     data = bytearray(tar.read_bytes())
     data[700] ^= 1
     tar.write_bytes(data)
-    shown = {sample["key"]: sample for sample in samples_of(content(copy, image=FORMS["stretch"]))}
+    page = content(copy, image=FORMS["stretch"], batch_size=2)
+    shown = {sample["key"]: sample for sample in samples_of(page)}
     damaged = shown.pop("000000000")
     assert "its bytes are not those" in damaged["error"]
     assert not damaged["valid"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
+    from datapipe.inspect.preview.build import preview
     from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
     from datapipe.loader.make_loader import make_loader
@@ -97,6 +98,7 @@ __all__ = [
     "make_loader",
     "pack_arrays",
     "pack_dataset",
+    "preview",
     "specs_for",
     "tune_workers",
     "unpack",
@@ -130,6 +132,7 @@ _LAZY = {
     "make_loader": "datapipe.loader.make_loader",
     "pack_arrays": "datapipe.convert.packed_index",
     "pack_dataset": "datapipe.pack.pack_dataset",
+    "preview": "datapipe.inspect.preview.build",
     "specs_for": "datapipe.models.families",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",

@@ -171,6 +171,7 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
     packing = {"raw": shards.parent / "raw", "out": where / "out", "workers": 1}
     return {
         "make_loader": {"path": shards, "batch_size": 2, "num_workers": 0},
+        "preview": {"path": shards, "output": where / "preview.html", "samples": 2},
         "pack_dataset": packing,
         "pack_arrays": {"raw": packing["raw"], "arrays": where / "arrays", "workers": 1},
         "convert_dataset": {"shards": shards, "arrays": where / "arrays", "workers": 1},

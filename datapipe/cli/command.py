@@ -17,6 +17,7 @@ from datapipe.cli.inspect import inspect
 from datapipe.cli.output import Commands, ending_where_output_is_lost
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
+from datapipe.cli.preview import preview
 from datapipe.cli.profile import profile
 from datapipe.cli.tune import tune_workers
 
@@ -28,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, convert, inspect, index, plan, check_model, profile, tune_workers):
+for _command in (pack, convert, inspect, preview, index, plan, check_model, profile, tune_workers):
     app.command()(_command)
 
 

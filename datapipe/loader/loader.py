@@ -254,9 +254,12 @@ class Loader:
         self._start_at(run)
         self._resumes = True
 
-    def components(self) -> LoaderComponents:
-        """Return the parts that batches are made with. Internal: they change with the loader."""
-        start = Run.at(self._run.start)
+    def components(self, at: Position | None = None) -> LoaderComponents:
+        """Return the parts that batches are made with, and the steps from `at` on.
+
+        Internal: they change with the loader.
+        """
+        start = Run.at(at or self._run.start)
         return LoaderComponents(
             context=self._context,
             prefetcher=self._prefetcher,

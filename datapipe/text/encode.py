@@ -208,6 +208,18 @@ class TextEncoder:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def spell(self, ids: Sequence[int]) -> tuple[str, bool]:
+        """Return the text of tokens within a text, and whether the first of them is special."""
+        if self._guard.is_special[ids[0]]:
+            return str(self._tokenizer.id_to_token(ids[0])), True
+        # Some decoders drop a space in front of the first token.
+        first = self.ids("a")
+        texts = [
+            self._tokenizer.decode(each, skip_special_tokens=False)
+            for each in (first, [*first, *ids])
+        ]
+        return texts[1].removeprefix(texts[0]), False
+
     def _check_special_tokens(self, layout: TurnLayout) -> None:
         text = asked_and_said(layout)
         meant = self._guard.count(text)

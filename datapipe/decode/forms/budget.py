@@ -43,6 +43,12 @@ class BudgetTransform(SizedTransform):
             image[: down * across] = grid.reshape(2, -1).T
         return {"image_position_ids": torch.from_numpy(positions)}
 
+    def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
+        down, across = self._grids(*one(width, height))[0].tolist()
+        side = self._patch
+        patches = values[0, : down * across].view(down, across, side, side, 3)
+        return patches.permute(4, 0, 2, 1, 3).reshape(1, 3, down * side, across * side)
+
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, self._patches, 3 * self._patch**2))
         height, width = self._target(image.height, image.width)

@@ -90,6 +90,17 @@ class ImageTransform(ABC):
         """Return what a model takes beside `pixel_values`, for n images."""
         return {}
 
+    def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
+        """Return the rows of one image as pictures to look at: [n, 3, h, w], as normalised.
+
+        Several are tiles, row by row; one that shows the whole image is the last.
+        """
+        return values
+
+    def columns(self, width: int, height: int) -> int:
+        """Return how many of them are beside each other."""
+        return 1
+
     def common(self) -> dict[str, object]:
         """Return what all images of a batch must have in common, by its name in messages."""
         nothing = np.zeros(0, np.int64)

@@ -48,6 +48,15 @@ class NativeTransform(SizedTransform):
         sides = {"patch": self._patch, "merge": self._merge, "temporal": self.spec.temporal}
         return super().common() | sides
 
+    def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
+        patch, merge = self._patch, self._merge
+        down, across = (side // patch for side in self._target(height, width))
+        blocks = values.view(
+            *(down // merge, across // merge, merge, merge), *(3, self.spec.temporal, patch, patch)
+        )
+        first = blocks[:, :, :, :, :, 0].permute(4, 0, 2, 5, 1, 3, 6)
+        return first.reshape(1, 3, down * patch, across * patch)
+
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         _check_ratio(image)
         patch, merge, frames = self._patch, self._merge, self.spec.temporal

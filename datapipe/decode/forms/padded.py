@@ -66,6 +66,10 @@ class PaddedTransform(SizedTransform):
         rows = {"rows of pixel_values": "[3, H, W] of the largest image"}
         return super().common() | rows | {"side of a token": self._unit}
 
+    def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
+        down, across = self._target(height, width)
+        return values[:, :, :down, :across]
+
     def finish(self, values: Tensor, out: Tensor) -> None:
         _, _, height, width = values.shape
         self._normalizer.write_planes(values, out[:, :, :height, :width])

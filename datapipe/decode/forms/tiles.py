@@ -65,6 +65,9 @@ class TilesTransform(_Tiles):
         across, down = tile_grid(widths, heights, tile=self._side, max_tiles=most)
         return np.stack([down, across], axis=1)
 
+    def columns(self, width: int, height: int) -> int:
+        return int(self.cells(*one(width, height))[0, 1])
+
     @property
     def cell_tokens(self) -> int:
         return self._patch_tokens(self._side, self._side)
@@ -152,6 +155,12 @@ class AnyresTransform(_Tiles):
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {"image_sizes": torch.from_numpy(np.stack([heights, widths], axis=1))}
+
+    def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
+        return values.roll(-1, 0)
+
+    def columns(self, width: int, height: int) -> int:
+        return self._canvas(height, width)[1] // self._side
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         side = self._side

@@ -135,6 +135,11 @@ class BatchBuilder:
         return self._context.describe(int(self._samples[slot]))
 
     @property
+    def images(self) -> ImageSlots | None:
+        """Images of the batch; None without any."""
+        return self._images
+
+    @property
     def blank(self) -> Tensor | None:
         """Rows of `pixel_values` that hold no image, bool; None without images."""
         return None if self._images is None else self._images.blank

@@ -155,6 +155,12 @@ class ImageSlots:
         bounds = itertools.pairwise(self._starts[start : stop + 1])
         return [parts[begin - first : end - first] for begin, end in bounds]
 
+    def pictures(self, slot: int) -> tuple[ImageTransform, list[Tensor]]:
+        """Return what made the images of a sample, and each of them as pictures [n, 3, h, w]."""
+        transform, first = self._transforms[slot], self._starts[slot]
+        rows = enumerate(self.cut(slot, slot + 1)[0], first)
+        return transform, [transform.pictures(own, *self._sides[image]) for image, own in rows]
+
     def decode(self, slot: int, number: int, data: Encoded) -> Decoded:
         """Decode the `number`-th image of a sample; another size than indexed is an error."""
         image = self._transforms[slot].decode(data)

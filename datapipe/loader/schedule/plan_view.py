@@ -96,6 +96,13 @@ class PlanView:
         Raises:
             PlanError: the epoch has no such step.
         """
+        return self._view(step, self._find(step, epoch))
+
+    def position(self, step: int, epoch: int | None = None) -> Position:
+        """Return where a step begins; `PlanError` if the epoch has no such step."""
+        return self._find(step, epoch).start
+
+    def _find(self, step: int, epoch: int | None) -> Step:
         epoch = self._epoch if epoch is None else epoch
         blocks = self._schedule.blocks(epoch)
         position = self._locate(blocks, step * self._options.share) if step >= 0 else None
@@ -108,7 +115,7 @@ class PlanView:
             raise PlanError(
                 f"step {step}: epoch {epoch} has no such step; its steps are 0 to {steps - 1}"
             )
-        return self._view(step, found)
+        return found
 
     @checked(PlanError)
     def shares(self, epoch: Natural | None = None) -> dict[str, float]:

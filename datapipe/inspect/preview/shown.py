@@ -1,0 +1,184 @@
+"""Steps of a loader, taken apart into the samples that a page shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from datapipe.errors import DatapipeError, SampleError
+from datapipe.index.members import SampleParts, wanted_members
+from datapipe.inspect.preview.pictures import show_file, show_values
+from datapipe.inspect.preview.tokens import show_tokens
+from datapipe.loader.batch.builder import Batch, BatchBuilder
+from datapipe.loader.batch.context import BatchContext, StepJob
+from datapipe.loader.batch.image_batch import GEOMETRY
+from datapipe.loader.loader import Loader
+from datapipe.loader.metrics.watch import Watch
+from datapipe.text.conversation import raw_turns
+from datapipe.text.messages import SampleText
+from datapipe.text.sample_text import sample_text
+
+_MOST_TEXT = 20_000  # characters of a text or record
+
+
+def shown_steps(loader: Loader, *, step: int, samples: int, room: int) -> Iterator[dict[str, Any]]:
+    """Yield steps for the page from `step` on, until `samples` were shown or `room` bytes filled.
+
+    Raises:
+        PlanError: the epoch has no such step.
+    """
+    parts = loader.components(loader.plan.position(step))
+    images = parts.context.images
+    context = replace(
+        parts.context,
+        on_error="skip",  # a page is there to see what fails
+        images=None if images is None else replace(images, geometry=True),
+        cache=None,
+        meta=(GEOMETRY,),
+    )
+    number, epoch = step, loader.epoch
+    for job in parts.steps():
+        if job.epoch != epoch or samples <= 0 or room <= 0:
+            return
+        builder = BatchBuilder(context, job)
+        watch = Watch()
+        for piece in range(builder.pieces):
+            builder.run(piece, watch)
+        shown = _step(context, job, builder, samples)
+        pack = parts.schedule.plan.pack
+        yield {"step": number, **shown, **({"capacity": pack} if pack else {})}
+        samples -= len(shown["samples"])
+        room -= len(json.dumps(shown["samples"]))
+        number += 1
+
+
+def _step(
+    context: BatchContext, job: StepJob, builder: BatchBuilder, samples: int
+) -> dict[str, Any]:
+    batch = builder.result()
+    units = job.share.units
+    return {
+        "units": np.diff(units.offsets).tolist(),
+        "lengths": _lengths(batch, job),
+        "capacity": _capacity(batch),
+        "arrays": {name: _described(value) for name, value in batch.items() if name != GEOMETRY},
+        "samples": [
+            _sample(context, job, builder, batch, slot)
+            for slot in range(min(len(job.samples), samples))
+        ],
+    }
+
+
+def _lengths(batch: Batch, job: StepJob) -> list[int]:
+    """Return the tokens of each sample; none without a tokenizer."""
+    sizes = job.share.units.sizes
+    return [] if "input_ids" not in batch or sizes is None else sizes.tokens.tolist()
+
+
+def _capacity(batch: Batch) -> int:
+    """Return the tokens of a row of the batch, padding included."""
+    return int(batch["input_ids"].shape[1]) if "input_ids" in batch else 0
+
+
+def _described(value: Any) -> str:
+    if hasattr(value, "dtype"):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return f"{type(value).__name__} of {len(value)}" if isinstance(value, list) else repr(value)
+
+
+def _sample(
+    context: BatchContext, job: StepJob, builder: BatchBuilder, batch: Batch, slot: int
+) -> dict[str, Any]:
+    number = int(job.samples[slot])
+    columns, dataset = context.dataset.columns, context.dataset
+    error = builder.errors.get(slot)
+    sides = _sides(context, number)
+    shown: dict[str, Any] = {
+        "key": columns.key(number),
+        "source": columns.sources(job.samples[slot : slot + 1])[0],
+        "dataset": dataset.dataset_names(job.samples[slot : slot + 1])[0],
+        "sample": number,
+        "shard": context.shard_name(number),
+        "valid": bool(job.share.valid[slot]) and error is None,
+        "error": "" if error is None else error.reason,
+        "images": [{"width": width, "height": height} for width, height in sides],
+        "turns": 0,
+    }
+    read = _read(context, job, slot)
+    if isinstance(read, SampleParts):
+        record = read.record
+        text = sample_text(read.caption, record)
+        shown["text"] = text[:_MOST_TEXT]
+        shown["record"] = json.dumps(record, ensure_ascii=False, indent=1)[:_MOST_TEXT]
+        turns = raw_turns(record) if isinstance(record, Mapping) else None
+        shown["turns"] = len(turns) if turns else 1
+        for image, (_, data) in zip(shown["images"], read.images, strict=False):
+            image["original"] = show_file(data)
+        if context.tokens is not None:
+            shown["tokens"] = _tokens(context, read, number, len(sides))
+    else:
+        shown["error"] = shown["error"] or read
+    if builder.images is not None and error is None:
+        first = int(builder.images.first[slot])
+        transform, images = builder.images.pictures(slot)
+        for at, pictures in enumerate(images):
+            image = shown["images"][at]
+            image["columns"] = transform.columns(image["width"], image["height"])
+            image["pictures"] = show_values(pictures, transform.spec)
+            image["size"] = f"{pictures.shape[3]}x{pictures.shape[2]}"
+            if transform.spec.one_size:
+                image["seen"] = _seen(batch[GEOMETRY][first + at].tolist(), pictures.shape)
+    return shown
+
+
+def _sides(context: BatchContext, number: int) -> list[tuple[int, int]]:
+    columns = context.dataset.columns
+    start, stop = int(columns.sample_image[number]), int(columns.sample_image[number + 1])
+    return [
+        (int(columns.image_width[at]), int(columns.image_height[at])) for at in range(start, stop)
+    ]
+
+
+def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
+    """Return the members of a sample, or why they cannot be read; those of arrays are not there."""
+    rows = context.rows.read(job.samples[slot : slot + 1])
+    if context.arrays is not None and context.arrays.hold(rows.parts)[0]:
+        return "stored as arrays: only what the model sees can be shown"
+    members = wanted_members(rows.of_sample(0), int(rows.counts[0]))
+    parts = SampleParts()
+    try:
+        contents = context.store.read(int(rows.shards[0]), members)
+        for member, data in zip(members, contents, strict=True):
+            parts.add(member, data)
+    except DatapipeError as error:
+        return error.reason if isinstance(error, SampleError) else str(error)
+    return parts
+
+
+def _tokens(
+    context: BatchContext, read: SampleParts, number: int, images: int
+) -> list[dict[str, Any]] | str:
+    """Return the tokens of a sample, of a preference pair those of both answers; or an error."""
+    assert context.tokens is not None
+    kind = context.tokens.kinds_of(np.array([number]))[0]
+    (encoded,) = kind.encoder.encode([SampleText(read.caption, read.record, images)])
+    if isinstance(encoded, SampleError):
+        return encoded.reason
+    runs = kind.image_runs(number - kind.first)
+    texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
+    return [show_tokens(kind.encoder, text, runs, kind.limit) for text in texts]
+
+
+def _seen(facts: list[float], shape: Any) -> list[float]:
+    """Return which part of the original is seen: left, top, right and bottom as shares of it."""
+    scale_x, scale_y, left, top, width, height = facts
+    if not scale_x or not scale_y:
+        return []
+    across = sorted((at - left) / scale_x / width for at in (0, shape[3]))
+    down = sorted((at - top) / scale_y / height for at in (0, shape[2]))
+    ends = (across[0], down[0], across[1], down[1])
+    return [round(min(max(share, 0), 1), 4) for share in ends]

@@ -1,0 +1,312 @@
+"""`preview`: the page shows what training takes, whatever the form of images and texts."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import datapipe
+
+SIZE = (224, 160)
+COLOURS = np.array([[230, 30, 30], [30, 200, 30], [30, 30, 220], [230, 220, 40]], np.uint8)
+TALK = [
+    {"from": "human", "value": "<image>What is it?"},
+    {"from": "gpt", "value": "Four colours. And an ß."},
+    {"from": "human", "value": "Sure?"},
+    {"from": "gpt", "value": "Yes, quite sure."},
+]
+FORMS = {
+    "stretch": datapipe.ImageSpec(size=96),
+    "crop": datapipe.ImageSpec(size=96, resize="crop", normalize="clip"),
+    "pad": datapipe.ImageSpec(size=96, resize="pad", dtype=torch.uint8),
+    "bfloat16": datapipe.ImageSpec(size=96, normalize="siglip", dtype=torch.bfloat16),
+    "qwen2-vl": datapipe.ImageSpec.preset("qwen2-vl"),
+    "dynamic": datapipe.ImageSpec(resize="dynamic", patch=16, longest=128, normalize="clip"),
+    "internvl": datapipe.ImageSpec.preset("internvl"),
+    "llava-next": datapipe.ImageSpec.preset("llava-next"),
+    "budget": datapipe.ImageSpec(resize="budget", tokens=60, patch=16, merge=1),
+}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six samples whose image has a colour in each quarter; the last two are the same file."""
+    raw = tmp_path_factory.mktemp("raw")
+    records = []
+    for number in range(6):
+        pixels = np.repeat(np.repeat(COLOURS.reshape(2, 2, 3), SIZE[1] // 2, 0), SIZE[0] // 2, 1)
+        pixels = pixels.copy()
+        pixels[:2, :2] = min(number, 4)
+        Image.fromarray(pixels).save(raw / f"{number}.png")
+        records.append({"image": f"{number}.png", "conversations": TALK})
+    records.append({"image": "none.png", "conversations": TALK})
+    (raw / "broken.png").write_bytes((raw / "0.png").read_bytes()[:300])
+    records.append({"image": "broken.png", "conversations": TALK})
+    (raw / "data.json").write_text(json.dumps(records))
+    out = tmp_path_factory.mktemp("packed") / "shards"
+    datapipe.pack_dataset(raw, out, shard_size=4, max_rejects=2)
+    return out
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A token for each byte, so that one character may have several."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
+    ids = {token: number for number, token in enumerate([*alphabet, *specials])}
+    made = Tokenizer(models.BPE(ids, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(specials)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Writes a page, and returns what it draws."""
+
+    def write(path: Any, **options: Any) -> dict[str, Any]:
+        datapipe.preview(path, tmp_path / "preview.html", **options)
+        return content_of((tmp_path / "preview.html").read_text("utf-8"))
+
+    return write
+
+
+def content_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script id="content" type="application/json">(.*?)</script>', page, re.S)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def samples_of(content: dict[str, Any]) -> list[Any]:
+    return [sample for step in content["steps"] for sample in step["samples"]]
+
+
+def pixels_of(url: str) -> Any:
+    head, _, data = url.partition(",")
+    assert head == "data:image/webp;base64"
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), np.int64)
+
+
+def quarters(pixels: Any) -> Any:
+    """The colours in the middles of the quarters of an image: [4, 3]."""
+    height, width, _ = pixels.shape
+    return np.array(
+        [pixels[height * y // 4, width * x // 4] for y in (1, 3) for x in (1, 3)], np.int64
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_images_are_shown_as_the_model_sees_them(
+    form: str, shards: Path, content: Callable[..., Any]
+) -> None:
+    shown = samples_of(content(shards, image=FORMS[form], samples=4))
+    assert len(shown) == 4
+    for sample in shown:
+        (image,) = sample["images"]
+        assert (image["width"], image["height"]) == SIZE
+        assert np.abs(quarters(pixels_of(image["original"])) - COLOURS).max() < 24
+        pictures = [pixels_of(url) for url in image["pictures"]]
+        whole = pictures[-1]  # of several tiles the last shows the whole
+        assert np.abs(quarters(whole) - COLOURS).max() < 24
+        if len(pictures) > 1:
+            across = image["columns"]
+            tiles = pictures[:-1]
+            rows = [np.hstack(tiles[at : at + across]) for at in range(0, len(tiles), across)]
+            assert np.abs(quarters(np.vstack(rows)) - COLOURS).max() < 24
+
+
+def test_a_crop_is_framed_on_the_original(shards: Path, content: Callable[..., Any]) -> None:
+    shown = samples_of(content(shards, image=FORMS["crop"], samples=1))
+    left, top, right, bottom = shown[0]["images"][0]["seen"]
+    assert (top, bottom) == (0, 1)
+    assert right - left == pytest.approx(SIZE[1] / SIZE[0], abs=0.01)
+    assert left == pytest.approx(1 - right, abs=0.01)
+
+
+@pytest.mark.parametrize("pack", [None, 400])
+def test_tokens_are_those_of_the_batch(
+    pack: int | None, shards: Path, tokenizer: Path, content: Callable[..., Any]
+) -> None:
+    text = datapipe.TextSpec(
+        tokenizer=tokenizer, template="chatml", image_tokens=5, max_length=95, overlong="truncate"
+    )
+    options: dict[str, Any] = {"text": text, "image": FORMS["stretch"], "pack": pack}
+    if pack is None:
+        options["batch_size"] = 3
+    page = content(shards, samples=6, **options)
+    loader = datapipe.make_loader(shards, meta="key", num_workers=0, **options)
+    batches = list(loader)
+    assert [sample["key"] for sample in samples_of(page)] == [
+        key for batch in batches for key in batch["key"]
+    ][:6]
+    for step, batch in zip(page["steps"], batches, strict=False):
+        assert sum(step["lengths"]) == (
+            batch["input_ids"].shape[1] if pack else int(batch["attention_mask"].sum())
+        )
+        assert step["capacity"] == (pack or batch["input_ids"].shape[1])
+    for sample in samples_of(page):
+        (shown,) = sample["tokens"]
+        assert (shown["kept"], shown["images_cut"]) == (95, 0)
+        written = "".join("<image>" if bits & 2 else piece for piece, bits in shown["pieces"])
+        assert written == (
+            "<|im_start|>user\n<image>What is it?<|im_end|>\n"
+            "<|im_start|>assistant\nFour colours. And an ß.<|im_end|>\n"
+            "<|im_start|>user\nSure?<|im_end|>\n"
+            "<|im_start|>assistant\nYes, quite sure.<|im_end|>\n"
+        )
+        learnt = "".join(piece for piece, bits in shown["pieces"] if bits & 1)
+        assert learnt == "Four colours. And an ß.<|im_end|>Yes, quite sure.<|im_end|>"
+        assert [piece for piece, bits in shown["pieces"] if bits & 2] == ["5"]
+        assert "ß" in [piece for piece, bits in shown["pieces"]]
+        kept = "".join(piece for piece, bits in shown["pieces"] if not bits & 4)
+        removed = shown["total"] - shown["kept"]
+        assert removed == sum(
+            1 if bits & 8 else len(piece.encode()) for piece, bits in shown["pieces"] if bits & 4
+        )
+        assert kept.endswith("ser\nSure?") or removed
+
+
+def test_a_step_of_a_rank_is_the_one_that_training_takes(
+    shards: Path, content: Callable[..., Any]
+) -> None:
+    options: dict[str, Any] = {"batch_size": 1, "image": FORMS["stretch"], "seed": 3}
+    page = content(shards, step=2, rank=1, world_size=2, epoch=1, samples=1, **options)
+    loader = datapipe.make_loader(shards, rank=1, world_size=2, epochs=None, **options)
+    loader.set_epoch(1)
+    expected = loader.plan.step(2).ranks[1].keys
+    assert [sample["key"] for sample in samples_of(page)] == expected
+    assert [step["step"] for step in page["steps"]] == [2]
+    with pytest.raises(datapipe.PlanError, match=r"step 9: epoch 1 has no such step"):
+        content(shards, step=9, epoch=1, **options)
+
+
+def test_equal_images_and_rejects_are_named(shards: Path, content: Callable[..., Any]) -> None:
+    page = content(shards, image=FORMS["stretch"])
+    duplicates = page["facts"]["duplicates"]
+    assert (duplicates["images"], duplicates["repeated"]) == (6, 1)
+    assert [group["keys"] for group in duplicates["groups"]] == [["000000004", "000000005"]]
+    assert [reason["count"] for reason in page["rejected"]] == [1, 1]
+    named = " ".join(reason["reason"] for reason in page["rejected"])
+    assert "file is missing" in named
+    assert all(reason["examples"][0]["file"].endswith(".png") for reason in page["rejected"])
+
+
+def test_a_damaged_sample_is_shown_with_its_error(
+    shards: Path, tmp_path: Path, content: Callable[..., Any]
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in shards.iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    tar = min(copy.glob("*.tar"))
+    data = bytearray(tar.read_bytes())
+    data[700] ^= 1
+    tar.write_bytes(data)
+    page = content(copy, image=FORMS["stretch"], batch_size=2)
+    shown = {sample["key"]: sample for sample in samples_of(page)}
+    damaged = shown.pop("000000000")
+    assert "its bytes are not those" in damaged["error"]
+    assert not damaged["valid"]
+    assert all(sample["valid"] and not sample["error"] for sample in shown.values())
+
+
+def test_captions_cannot_become_part_of_the_page(
+    tmp_path: Path, make_folder: Any, content: Callable[..., Any]
+) -> None:
+    raw = make_folder(tmp_path / "raw", 2)
+    evil = "</script><script>alert(1)</script><!-- \u2028 &amp;"
+    (raw / "000.txt").write_text(evil, encoding="utf-8")
+    datapipe.pack_dataset(raw, tmp_path / "shards")
+    page = content(tmp_path / "shards", image=FORMS["stretch"], shuffle=False)
+    assert samples_of(page)[0]["text"] == evil
+    assert "alert(1)</script>" not in (tmp_path / "preview.html").read_text("utf-8")
+
+
+def test_a_mixture_shows_which_dataset_each_sample_is_of(
+    shards: Path, tmp_path: Path, make_folder: Any, content: Callable[..., Any]
+) -> None:
+    datapipe.pack_dataset(make_folder(tmp_path / "raw"), tmp_path / "more")
+    mixture = {"colours": {"path": str(shards)}, "more": {"path": str(tmp_path / "more")}}
+    page = content(mixture, image=FORMS["stretch"], samples=14)
+    assert page["facts"]["datasets"] == {"colours": 6, "more": 8}
+    assert {sample["dataset"] for sample in samples_of(page)} == {"colours", "more"}
+
+
+def test_arrays_show_what_the_model_sees(
+    shards: Path, tmp_path: Path, content: Callable[..., Any]
+) -> None:
+    datapipe.convert_dataset(shards, tmp_path / "arrays", image=datapipe.ImageSpec(size=64))
+    for sample in samples_of(content(tmp_path / "arrays", samples=2)):
+        (image,) = sample["images"]
+        assert "original" not in image
+        assert np.abs(quarters(pixels_of(image["pictures"][0])) - COLOURS).max() < 24
+
+
+def test_a_page_of_many_large_samples_ends_before_eight_megabytes(
+    tmp_path: Path, content: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, shards: Path
+) -> None:
+    monkeypatch.setattr("datapipe.inspect.preview.build._ROOM", 4_000)
+    page = content(shards, image=FORMS["stretch"], batch_size=1)
+    assert 1 <= len(samples_of(page)) < 6
+    assert page["full"]
+
+
+def test_the_command_writes_a_page_or_says_how(shards: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from datapipe.cli.command import app
+
+    def run(*words: object) -> Any:
+        return CliRunner().invoke(app, ["preview", *map(str, words)])
+
+    refused = run(shards)
+    assert refused.exit_code == 1
+    assert "--output preview.html" in refused.output
+    written = run(shards, "-o", tmp_path / "a.html", "--image", "size=64", "--samples", 2)
+    assert written.exit_code == 0, written.output
+    assert len(samples_of(content_of((tmp_path / "a.html").read_text("utf-8")))) == 2
+    nowhere = run(shards, "-o", tmp_path / "no" / "a.html")
+    assert nowhere.exit_code == 1
+    assert "a.html" in nowhere.output
+
+
+def test_a_served_page_shows_the_step_that_is_asked_for(shards: Path) -> None:
+    script = "from datapipe.cli.command import run; run()"
+    options = ["--serve", "0", "--image", "size=64", "--batch-size", "2", "--samples", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "preview", str(shards), *options],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        url = process.stdout.readline().split()[0]
+        with urllib.request.urlopen(f"{url}?step=1") as answer:
+            page = content_of(answer.read().decode())
+        assert [step["step"] for step in page["steps"]] == [1]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}?step=99")
+        assert "step 99" in refused.value.read().decode()
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130

@@ -44,8 +44,8 @@ class BudgetTransform(SizedTransform):
         return {"image_position_ids": torch.from_numpy(positions)}
 
     def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
-        down, across = self._grids(*one(width, height))[0].tolist()
         side = self._patch
+        down, across = (length // side for length in self._target(height, width))
         patches = values[0, : down * across].view(down, across, side, side, 3)
         return patches.permute(4, 0, 2, 1, 3).reshape(1, 3, down * side, across * side)
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
+    from datapipe.inspect.findings import Finding, VerifyReport
+    from datapipe.inspect.verify import verify_dataset
     from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
     from datapipe.loader.make_loader import make_loader
@@ -69,6 +71,7 @@ __all__ = [
     "DecodeError",
     "DeviceSpec",
     "EndlessError",
+    "Finding",
     "ImageMarkup",
     "ImageSpec",
     "IndexMismatch",
@@ -89,6 +92,7 @@ __all__ = [
     "TextSpec",
     "TransformError",
     "TuneResult",
+    "VerifyReport",
     "WebDatasetSource",
     "WorkerError",
     "WorkerSpec",
@@ -101,6 +105,7 @@ __all__ = [
     "specs_for",
     "tune_workers",
     "unpack",
+    "verify_dataset",
     "webdataset_source",
 ]
 
@@ -111,6 +116,7 @@ _LAZY = {
     "ConvertReport": "datapipe.convert.report",
     "DaliOptions": "datapipe.decode.dali.options",
     "DeviceSpec": "datapipe.loader.specs",
+    "Finding": "datapipe.inspect.findings",
     "ImageMarkup": "datapipe.text.image_markup",
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
@@ -123,6 +129,7 @@ _LAZY = {
     "RunSpec": "datapipe.loader.specs",
     "TextSpec": "datapipe.text.spec",
     "TuneResult": "datapipe.tune.result",
+    "VerifyReport": "datapipe.inspect.findings",
     "WebDatasetSource": "datapipe.loader.raw_source",
     "WorkerSpec": "datapipe.loader.specs",
     "check_model": "datapipe.model_check",
@@ -134,6 +141,7 @@ _LAZY = {
     "specs_for": "datapipe.models.families",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",
+    "verify_dataset": "datapipe.inspect.verify",
     "webdataset_source": "datapipe.loader.webdataset_source",
 }
 

@@ -19,6 +19,7 @@ from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.profile import profile
 from datapipe.cli.tune import tune_workers
+from datapipe.cli.verify import verify
 
 app = typer.Typer(
     name="datapipe",
@@ -28,7 +29,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, convert, inspect, index, plan, check_model, profile, tune_workers):
+for _command in (
+    *(pack, convert, inspect, index, plan, check_model, profile, tune_workers, verify),
+):
     app.command()(_command)
 
 

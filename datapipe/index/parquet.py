@@ -118,13 +118,21 @@ def read_index(path: Path, *, sha256: str | None = None) -> pa.Table:
     """
     try:
         content = path.read_bytes()
+    except FileNotFoundError:
+        raise IndexMismatch(f"{path}: index of the shard is missing; {_REMEDY}") from None
+    except OSError as error:
+        raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error
+    return parse_index(content, str(path), sha256=sha256)
+
+
+def parse_index(content: bytes, path: str, *, sha256: str | None = None) -> pa.Table:
+    """Parse the content of an index file, as `read_index` does; `path` is its name in messages."""
+    try:
         if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
             raise IndexMismatch(
                 f"{path} is not the index that dataset.json was written for; {_REMEDY}"
             )
         table = pq.read_table(pa.BufferReader(content))
-    except FileNotFoundError:
-        raise IndexMismatch(f"{path}: index of the shard is missing; {_REMEDY}") from None
     except (pa.ArrowException, OSError) as error:
         raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error
     if not table.schema.equals(SCHEMA):

@@ -1,0 +1,305 @@
+"""Samples of shards copied into new shards by byte ranges, shard by shard as a pack writes them.
+
+Runs of samples come in; a dataset goes out. Members are read in long ranges and compared with
+their checksums. Each gets a header of ours, so tars with other headers, or with members that belong
+to no sample, are copied by the same code. The index rows are kept, apart from offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datapipe.array_types import Int64
+from datapipe.errors import PackError, SampleError, StoreError
+from datapipe.index.columns import open_columns
+from datapipe.index.files.crc32 import NOT_AS_INDEXED
+from datapipe.index.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from datapipe.index.parquet import with_offsets
+from datapipe.index.rows import Member
+from datapipe.index.sidecars import write_sidecars
+from datapipe.pack.input.raw_sample import InputCount, Reject
+from datapipe.pack.journal import (
+    Journal,
+    refuse_foreign,
+    remove_leftovers,
+    remove_working_folder,
+    same_options,
+    working_folder,
+)
+from datapipe.pack.options import parse_shard_size
+from datapipe.pack.sequence import ShardSink
+from datapipe.pack.space import check_room
+from datapipe.pack.writers.shards import ShardSize, writing
+from datapipe.pack.writers.ustar import BLOCK, member_header, padding
+from datapipe.progress import Progress
+from datapipe.store.protocol import Store
+from datapipe.workers.threads import ThreadPool
+
+_CHUNK = 8 << 20  # bytes that a thread reads and compares at a time, unless one sample has more
+_THREADS = 2
+_EXAMPLES = 5  # rejects in a report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Samples of one shard, copied one after the other."""
+
+    store: Store
+    shard: int  # its number in the store
+    samples: int
+    # Returns the rows of the samples, in order, with their offsets in this shard; a table of the
+    # schema of an index
+    rows: Callable[[], pa.Table]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyOptions:
+    """Options of the output that all commands have.
+
+    Attributes:
+        shard_size: bytes such as "512MB", or a number of samples.
+        sidecars: index files for other readers to write too.
+        space_check: refuse to start if the disk is too full.
+        lock_check: refuse to start where files cannot be locked against a second run.
+    """
+
+    shard_size: str = "512MB"
+    sidecars: tuple[str, ...] = ()
+    space_check: bool = True
+    lock_check: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyReport:
+    """Report of a dataset that was made from others.
+
+    Attributes:
+        samples, images, rejected, shards, bytes: of the output; `bytes` of its tar files.
+        seconds: this run took.
+        output: the folder.
+        examples: a few of the rejects.
+        finished_before: True if there was nothing to do.
+    """
+
+    samples: int
+    images: int
+    rejected: int
+    shards: int
+    bytes: int
+    seconds: float
+    output: str
+    examples: tuple[Reject, ...] = ()
+    finished_before: bool = False
+
+
+def copy_samples(
+    runs: Sequence[Run],
+    out: Path,
+    made_by: dict[str, Any],
+    options: CopyOptions,
+    *,
+    rejects: Sequence[Reject] = (),
+    bytes: int = 0,
+) -> CopyReport:
+    """Copy samples into new shards in `out`; continue if an earlier run was interrupted.
+
+    `made_by` says what the samples are: the command, its options, fingerprints of the sources. It
+    is written to the manifest, and an output that was made by something else is refused. `rejects`
+    are written to the file of rejects. `bytes` are those of all members, for the check of space.
+
+    Raises:
+        PackError: there are no samples, the output belongs to something else, or the disk is full.
+        StoreError: a member cannot be read, or differs from its checksum.
+        IndexMismatch: an index is not that of its manifest.
+    """
+    started = time.monotonic()
+    samples = sum(run.samples for run in runs)
+    if not samples:
+        raise PackError(f"{out}: no sample would be copied there; choose others")
+    made_by = made_by | {"shard_size": options.shard_size}
+    size = parse_shard_size(options.shard_size)
+    if out.exists() and not out.is_dir():
+        raise PackError(f"{out} is a file; give a folder")
+    refuse_foreign(out)
+    before = read_manifest(out) if (out / MANIFEST).exists() else None
+    if before is not None:
+        if before.foreign or before.arrays is not None:
+            raise PackError(f"{out} holds another dataset; give a new folder")
+        same_options(out, before.parts[0].options, made_by)
+        manifest = before
+    else:
+        with working_folder(out, lock_check=options.lock_check) as work:
+            if options.space_check and bytes:
+                check_room(out, bytes, f"{samples:,} samples", "or choose fewer samples")
+            manifest = _copy(runs, out, work, made_by, size, rejects)
+    write_sidecars(out, manifest, options.sidecars)
+    return CopyReport(
+        samples=manifest.samples,
+        images=manifest.images,
+        rejected=manifest.rejected,
+        shards=len(manifest.shards),
+        bytes=manifest.bytes,
+        seconds=round(time.monotonic() - started, 3),
+        output=str(out),
+        examples=tuple(rejects[:_EXAMPLES]),
+        finished_before=before is not None,
+    )
+
+
+def _copy(
+    runs: Sequence[Run],
+    out: Path,
+    work: Path,
+    made_by: dict[str, Any],
+    size: ShardSize,
+    rejects: Sequence[Reject],
+) -> Manifest:
+    with writing(out):
+        journal = Journal(out, made_by, None)
+    sink = ShardSink(work, len(journal.shards), journal, lambda shard: None)
+    try:
+        if not journal.shards:
+            for reject in rejects:  # all before the first shard, so that each checkpoint has them
+                sink.reject(reject)
+        count = _Copied(journal.last.inputs, made_by)
+        _write(runs, sink, count, size)
+        sink.drain()
+        with writing(out):
+            part = journal.part(_Copied(count.number + len(rejects), made_by), 0, made_by)
+            journal.publish_rejects()
+    finally:
+        sink.close()
+        journal.close()
+    manifest = Manifest(shards=tuple(journal.shards), parts=(part,))
+    with writing(out):
+        remove_leftovers(out)
+        open_columns(out, manifest)
+        write_manifest(out, manifest)
+    remove_working_folder(out)
+    return manifest
+
+
+class _Copied(InputCount):
+    """Number of samples copied so far; the digest is that of the command."""
+
+    def __init__(self, number: int, made_by: dict[str, Any]) -> None:
+        super().__init__()
+        self.number = number
+        self._made_by = json.dumps(made_by, sort_keys=True)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self._made_by.encode()).hexdigest()
+
+
+def _write(runs: Sequence[Run], sink: ShardSink, count: _Copied, size: ShardSize) -> None:
+    """Copy the samples after the first `count`."""
+    total = sum(run.samples for run in runs)
+    with (
+        closing(ThreadPool(_read, _THREADS, name="datapipe-copy")) as pool,
+        Progress("copying", unit="sample", total=total) as progress,
+    ):
+        progress.advance(count.number)
+        for chunk, parts in pool.run(_chunks(runs, size, count.number)):
+            if chunk.begins_shard and sink.samples:
+                sink.cut(count, 0)
+            sink.write_table(parts, chunk.table)
+            count.number += len(chunk.table)
+            progress.advance(len(chunk.table))
+    if sink.samples:
+        sink.cut(count, 0)
+
+
+class _Chunk(NamedTuple):
+    """Neighbouring samples of a run and of the new shard."""
+
+    run: Run
+    table: pa.Table  # their rows, with the offsets in the new shard
+    old: Int64  # int64 [M], offsets of their members in the old shard
+    begins_shard: bool
+
+
+def _chunks(runs: Iterable[Run], size: ShardSize, skip: int) -> Iterator[_Chunk]:
+    """Cut runs into chunks that lie in one new shard each, without the first `skip` samples."""
+    samples = at = 0  # of the current shard
+    for run in runs:
+        if skip >= run.samples:
+            skip -= run.samples
+            continue
+        table = run.rows().slice(skip).combine_chunks()
+        skip = 0
+        sizes = pc.list_flatten(table["size"]).to_numpy()
+        old = pc.list_flatten(table["offset"]).to_numpy()
+        edges = _edges(pc.list_value_length(table["size"]).to_numpy())
+        stored = _edges(stored_bytes(sizes))
+        new = stored[:-1] + BLOCK  # offsets, were all samples in one shard
+        ends = stored[edges]  # of samples, likewise
+        row = 0
+        while row < len(table):
+            stop = row + size.room(samples, at, ends[row:])
+            begins_shard = stop == row
+            if begins_shard:
+                samples = at = 0
+                stop = row + size.room(0, 0, ends[row:])
+            most = int(np.searchsorted(ends, ends[row] + _CHUNK, side="right")) - 1
+            stop = min(stop, max(most, row + 1))
+            members = slice(edges[row], edges[stop])
+            rows = with_offsets(table.slice(row, stop - row), new[members] + (at - ends[row]))
+            yield _Chunk(run, rows, old[members], begins_shard)
+            samples += stop - row
+            at += int(ends[stop] - ends[row])
+            row = stop
+
+
+def stored_bytes(sizes: Int64) -> Int64:
+    """Return the bytes that members of these sizes take in a shard: int64 [M] in and out."""
+    return BLOCK + (sizes + BLOCK - 1) // BLOCK * BLOCK
+
+
+def _edges(counts: Int64) -> Int64:
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+
+def _read(chunk: _Chunk) -> tuple[_Chunk, list[memoryview | bytes]]:
+    """Return a chunk with its bytes in the new shard, in parts."""
+    table = chunk.table
+    keys, exts = table["key"].to_pylist(), table["ext"].to_pylist()
+    names = [(key, ext) for key, of_key in zip(keys, exts, strict=True) for ext in of_key]
+    sums = pc.list_flatten(table["crc32"]).to_pylist()
+    sizes = pc.list_flatten(table["size"]).to_numpy()
+    parts: list[memoryview | bytes] = []
+    data = _members(chunk, sizes)
+    for (key, ext), crc32, content in zip(names, sums, data, strict=True):
+        store, shard = chunk.run.store, chunk.run.shard
+        if not store.verify(Member(ext, 0, len(content), crc32), content):
+            raise StoreError(f"{store.name(shard)}, sample {key}, {ext}: {NOT_AS_INDEXED}")
+        try:
+            header = member_header(f"{key}.{ext}", len(content))
+        except SampleError as error:
+            raise PackError(f"{store.name(shard)}, sample {key}: {error}") from error
+        parts += header, content, padding(len(content))
+    return chunk, parts
+
+
+def _members(chunk: _Chunk, sizes: Int64) -> Iterator[memoryview]:
+    """Yield the data of a chunk's members; those that lie as in the new shard are read at once."""
+    old, new = chunk.old, pc.list_flatten(chunk.table["offset"]).to_numpy()
+    starts = np.flatnonzero(np.diff(old - new, prepend=np.iinfo(np.int64).min)).tolist()
+    begins, ends = old.tolist(), (old + sizes).tolist()
+    for first, stop in zip(starts, [*starts[1:], len(old)], strict=True):
+        start = begins[first]
+        span = Member("", start, ends[stop - 1] - start, 0)
+        (data,) = chunk.run.store.read(chunk.run.shard, [span])
+        for number in range(first, stop):
+            yield data[begins[number] - start : ends[number] - start]

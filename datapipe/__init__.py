@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from datapipe.convert.job import convert_dataset
     from datapipe.convert.packed_index import pack_arrays
     from datapipe.convert.report import ConvertReport
+    from datapipe.curate.merge import merge_datasets
+    from datapipe.curate.select import select_samples
+    from datapipe.curate.spec import CopyReport, CopySpec
+    from datapipe.curate.split import split_dataset
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
@@ -64,6 +68,8 @@ __all__ = [
     "BatchSpec",
     "CacheSpec",
     "ConvertReport",
+    "CopyReport",
+    "CopySpec",
     "DaliOptions",
     "DatapipeError",
     "DecodeError",
@@ -96,9 +102,12 @@ __all__ = [
     "convert_dataset",
     "index_shards",
     "make_loader",
+    "merge_datasets",
     "pack_arrays",
     "pack_dataset",
+    "select_samples",
     "specs_for",
+    "split_dataset",
     "tune_workers",
     "unpack",
     "webdataset_source",
@@ -109,6 +118,8 @@ _LAZY = {
     "BatchSpec": "datapipe.loader.specs",
     "CacheSpec": "datapipe.cache.spec",
     "ConvertReport": "datapipe.convert.report",
+    "CopyReport": "datapipe.curate.spec",
+    "CopySpec": "datapipe.curate.spec",
     "DaliOptions": "datapipe.decode.dali.options",
     "DeviceSpec": "datapipe.loader.specs",
     "ImageMarkup": "datapipe.text.image_markup",
@@ -129,9 +140,12 @@ _LAZY = {
     "convert_dataset": "datapipe.convert.job",
     "index_shards": "datapipe.index.tar.indexer",
     "make_loader": "datapipe.loader.make_loader",
+    "merge_datasets": "datapipe.curate.merge",
     "pack_arrays": "datapipe.convert.packed_index",
     "pack_dataset": "datapipe.pack.pack_dataset",
+    "select_samples": "datapipe.curate.select",
     "specs_for": "datapipe.models.families",
+    "split_dataset": "datapipe.curate.split",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",
     "webdataset_source": "datapipe.loader.webdataset_source",

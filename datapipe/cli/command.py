@@ -12,6 +12,7 @@ import typer
 import datapipe
 from datapipe.cli.check_model import check_model
 from datapipe.cli.convert import convert
+from datapipe.cli.curate import merge, select, split
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
 from datapipe.cli.output import Commands, ending_where_output_is_lost
@@ -28,7 +29,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, convert, inspect, index, plan, check_model, profile, tune_workers):
+for _command in (
+    *(pack, convert, inspect, index, select, split, merge, plan, check_model),
+    *(profile, tune_workers),
+):
     app.command()(_command)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -21,13 +22,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.array_types import Int64
+from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError, SampleError, StoreError
 from datapipe.index.columns import open_columns
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
-from datapipe.index.manifest import MANIFEST, Manifest, read_manifest, write_manifest
-from datapipe.index.parquet import with_offsets
+from datapipe.index.manifest import (
+    MANIFEST,
+    Manifest,
+    Shard,
+    fsync_folder,
+    read_manifest,
+    write_manifest,
+)
+from datapipe.index.parquet import with_offsets, write_index
 from datapipe.index.rows import Member
-from datapipe.index.sidecars import write_sidecars
+from datapipe.index.sidecars import parse_sidecars, write_sidecars
 from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.journal import (
     Journal,
@@ -52,7 +61,7 @@ _EXAMPLES = 5  # rejects in a report
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class SampleRun:
     """Samples of one shard, copied one after the other."""
 
     store: Store
@@ -61,53 +70,14 @@ class Run:
     # Returns the rows of the samples, in order, with their offsets in this shard; a table of the
     # schema of an index
     rows: Callable[[], pa.Table]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyOptions:
-    """Options of the output that all commands have.
-
-    Attributes:
-        shard_size: bytes such as "512MB", or a number of samples.
-        sidecars: index files for other readers to write too.
-        space_check: refuse to start if the disk is too full.
-        lock_check: refuse to start where files cannot be locked against a second run.
-    """
-
-    shard_size: str = "512MB"
-    sidecars: tuple[str, ...] = ()
-    space_check: bool = True
-    lock_check: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyReport:
-    """Report of a dataset that was made from others.
-
-    Attributes:
-        samples, images, rejected, shards, bytes: of the output; `bytes` of its tar files.
-        seconds: this run took.
-        output: the folder.
-        examples: a few of the rejects.
-        finished_before: True if there was nothing to do.
-    """
-
-    samples: int
-    images: int
-    rejected: int
-    shards: int
-    bytes: int
-    seconds: float
-    output: str
-    examples: tuple[Reject, ...] = ()
-    finished_before: bool = False
+    tar: Path | None = None  # the shard, which a view names
 
 
 def copy_samples(
-    runs: Sequence[Run],
+    runs: Sequence[SampleRun],
     out: Path,
     made_by: dict[str, Any],
-    options: CopyOptions,
+    output: CopySpec,
     *,
     rejects: Sequence[Reject] = (),
     bytes: int = 0,
@@ -127,8 +97,7 @@ def copy_samples(
     samples = sum(run.samples for run in runs)
     if not samples:
         raise PackError(f"{out}: no sample would be copied there; choose others")
-    made_by = made_by | {"shard_size": options.shard_size}
-    size = parse_shard_size(options.shard_size)
+    made_by = made_by | ({"view": True} if output.view else {"shard_size": output.shard_size})
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
     refuse_foreign(out)
@@ -139,11 +108,10 @@ def copy_samples(
         same_options(out, before.parts[0].options, made_by)
         manifest = before
     else:
-        with working_folder(out, lock_check=options.lock_check) as work:
-            if options.space_check and bytes:
-                check_room(out, bytes, f"{samples:,} samples", "or choose fewer samples")
-            manifest = _copy(runs, out, work, made_by, size, rejects)
-    write_sidecars(out, manifest, options.sidecars)
+        with working_folder(out, lock_check=output.lock_check) as work:
+            space = bytes if output.space_check and not output.view else 0
+            manifest = _Copy(runs, out, work, made_by, output, rejects).run(space)
+    write_sidecars(out, manifest, parse_sidecars(output.sidecars))
     return CopyReport(
         samples=manifest.samples,
         images=manifest.images,
@@ -157,40 +125,91 @@ def copy_samples(
     )
 
 
-def _copy(
-    runs: Sequence[Run],
-    out: Path,
-    work: Path,
-    made_by: dict[str, Any],
-    size: ShardSize,
-    rejects: Sequence[Reject],
-) -> Manifest:
-    with writing(out):
-        journal = Journal(out, made_by, None)
-    sink = ShardSink(work, len(journal.shards), journal, lambda shard: None)
-    try:
-        if not journal.shards:
-            for reject in rejects:  # all before the first shard, so that each checkpoint has them
-                sink.reject(reject)
-        count = _Copied(journal.last.inputs, made_by)
-        _write(runs, sink, count, size)
-        sink.drain()
-        with writing(out):
-            part = journal.part(_Copied(count.number + len(rejects), made_by), 0, made_by)
-            journal.publish_rejects()
-    finally:
-        sink.close()
-        journal.close()
-    manifest = Manifest(shards=tuple(journal.shards), parts=(part,))
-    with writing(out):
-        remove_leftovers(out)
-        open_columns(out, manifest)
-        write_manifest(out, manifest)
-    remove_working_folder(out)
-    return manifest
+class _Copy(NamedTuple):
+    """One run of a copy."""
+
+    runs: Sequence[SampleRun]
+    out: Path
+    work: Path
+    made_by: dict[str, Any]
+    output: CopySpec
+    rejects: Sequence[Reject]
+
+    def run(self, space: int) -> Manifest:
+        """Write what is still to be written; `space` is the number of bytes to check for, or 0."""
+        with writing(self.out):
+            journal = Journal(self.out, self.made_by, None)
+        sink = ShardSink(self.work, len(journal.shards), journal, lambda shard: None)
+        try:
+            if space:
+                left = max(space - sum(shard.bytes for shard in journal.shards), 0)
+                check_room(self.out, left, "samples to copy", "choose fewer samples")
+            if not journal.shards:
+                for reject in self.rejects:  # before any shard: each checkpoint has them all
+                    sink.reject(reject)
+            count = _CopyCount(journal.last.inputs, self.made_by)
+            if self.output.view:
+                self._link(journal, count)
+            else:
+                self._write(sink, count)
+                sink.drain()
+            with writing(self.out):
+                inputs = _CopyCount(count.number + len(self.rejects), self.made_by)
+                part = journal.part(inputs, 0, self.made_by)
+                journal.publish_rejects()
+        finally:
+            sink.close()
+            journal.close()
+        manifest = Manifest(shards=tuple(journal.shards), parts=(part,))
+        with writing(self.out):
+            remove_leftovers(self.out)
+            open_columns(self.out, manifest)
+            write_manifest(self.out, manifest)
+        remove_working_folder(self.out)
+        return manifest
+
+    def _write(self, sink: ShardSink, count: _CopyCount) -> None:
+        """Copy the samples after the first `count`."""
+        chunks = _chunks(self.runs, parse_shard_size(self.output.shard_size), count.number)
+        total = sum(run.samples for run in self.runs)
+        with (
+            closing(ThreadPool(_read, _THREADS, name="datapipe-copy")) as pool,
+            Progress("copying", unit="sample", total=total - count.number) as progress,
+        ):
+            for chunk, parts in pool.run(chunks):
+                if chunk.begins_shard and sink.samples:
+                    sink.cut(count, 0)
+                sink.write_table(parts, chunk.table)
+                count.number += len(chunk.table)
+                progress.advance(len(chunk.table))
+        if sink.samples:
+            sink.cut(count, 0)
+
+    def _link(self, journal: Journal, count: _CopyCount) -> None:
+        """Write indexes that name the shards where they are."""
+        home = self.out.resolve()
+        for number in range(len(journal.shards), len(self.runs)):
+            run, name = self.runs[number], f"shard-{number:06d}.parquet"
+            assert run.tar is not None
+            table = run.rows()
+            table = with_offsets(table, pc.list_flatten(table["offset"]).to_numpy())
+            with writing(self.out):
+                digest = write_index(self.work / name, table)
+                (self.work / name).replace(self.out / name)
+                fsync_folder(self.out)
+                shard = Shard(
+                    name=os.path.relpath(run.tar.resolve(), home),
+                    index=name,
+                    samples=len(table),
+                    images=pc.sum(table["images"]).as_py(),
+                    bytes=run.tar.stat().st_size,
+                    index_sha256=digest,
+                )
+                count.number += len(table)
+                journal.commit(shard, journal.checkpoint(count, 0))
 
 
-class _Copied(InputCount):
+class _CopyCount(InputCount):
     """Number of samples copied so far; the digest is that of the command."""
 
     def __init__(self, number: int, made_by: dict[str, Any]) -> None:
@@ -203,34 +222,16 @@ class _Copied(InputCount):
         return hashlib.sha256(self._made_by.encode()).hexdigest()
 
 
-def _write(runs: Sequence[Run], sink: ShardSink, count: _Copied, size: ShardSize) -> None:
-    """Copy the samples after the first `count`."""
-    total = sum(run.samples for run in runs)
-    with (
-        closing(ThreadPool(_read, _THREADS, name="datapipe-copy")) as pool,
-        Progress("copying", unit="sample", total=total) as progress,
-    ):
-        progress.advance(count.number)
-        for chunk, parts in pool.run(_chunks(runs, size, count.number)):
-            if chunk.begins_shard and sink.samples:
-                sink.cut(count, 0)
-            sink.write_table(parts, chunk.table)
-            count.number += len(chunk.table)
-            progress.advance(len(chunk.table))
-    if sink.samples:
-        sink.cut(count, 0)
-
-
-class _Chunk(NamedTuple):
+class _CopyChunk(NamedTuple):
     """Neighbouring samples of a run and of the new shard."""
 
-    run: Run
+    run: SampleRun
     table: pa.Table  # their rows, with the offsets in the new shard
     old: Int64  # int64 [M], offsets of their members in the old shard
     begins_shard: bool
 
 
-def _chunks(runs: Iterable[Run], size: ShardSize, skip: int) -> Iterator[_Chunk]:
+def _chunks(runs: Iterable[SampleRun], size: ShardSize, skip: int) -> Iterator[_CopyChunk]:
     """Cut runs into chunks that lie in one new shard each, without the first `skip` samples."""
     samples = at = 0  # of the current shard
     for run in runs:
@@ -256,7 +257,7 @@ def _chunks(runs: Iterable[Run], size: ShardSize, skip: int) -> Iterator[_Chunk]
             stop = min(stop, max(most, row + 1))
             members = slice(edges[row], edges[stop])
             rows = with_offsets(table.slice(row, stop - row), new[members] + (at - ends[row]))
-            yield _Chunk(run, rows, old[members], begins_shard)
+            yield _CopyChunk(run, rows, old[members], begins_shard)
             samples += stop - row
             at += int(ends[stop] - ends[row])
             row = stop
@@ -271,7 +272,7 @@ def _edges(counts: Int64) -> Int64:
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
 
-def _read(chunk: _Chunk) -> tuple[_Chunk, list[memoryview | bytes]]:
+def _read(chunk: _CopyChunk) -> tuple[_CopyChunk, list[memoryview | bytes]]:
     """Return a chunk with its bytes in the new shard, in parts."""
     table = chunk.table
     keys, exts = table["key"].to_pylist(), table["ext"].to_pylist()
@@ -292,7 +293,7 @@ def _read(chunk: _Chunk) -> tuple[_Chunk, list[memoryview | bytes]]:
     return chunk, parts
 
 
-def _members(chunk: _Chunk, sizes: Int64) -> Iterator[memoryview]:
+def _members(chunk: _CopyChunk, sizes: Int64) -> Iterator[memoryview]:
     """Yield the data of a chunk's members; those that lie as in the new shard are read at once."""
     old, new = chunk.old, pc.list_flatten(chunk.table["offset"]).to_numpy()
     starts = np.flatnonzero(np.diff(old - new, prepend=np.iinfo(np.int64).min)).tolist()

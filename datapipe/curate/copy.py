@@ -8,11 +8,12 @@ to no sample, are copied by the same code. The index rows are kept, apart from o
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,11 +53,10 @@ from datapipe.pack.space import check_room
 from datapipe.pack.writers.shards import ShardSize, writing
 from datapipe.pack.writers.ustar import BLOCK, member_header, padding
 from datapipe.progress import Progress
-from datapipe.store.protocol import Store
-from datapipe.workers.threads import ThreadPool
+from datapipe.store.protocol import Fetch, Store
 
-_CHUNK = 8 << 20  # bytes that a thread reads and compares at a time, unless one sample has more
-_THREADS = 2
+_CHUNK = 8 << 20  # bytes that are read at a time, unless one sample has more
+_AHEAD = 8  # chunks whose reads are begun ahead
 _EXAMPLES = 5  # rejects in a report
 
 
@@ -172,14 +172,11 @@ class _Copy(NamedTuple):
         """Copy the samples after the first `count`."""
         chunks = _chunks(self.runs, parse_shard_size(self.output.shard_size), count.number)
         total = sum(run.samples for run in self.runs)
-        with (
-            closing(ThreadPool(_read, _THREADS, name="datapipe-copy")) as pool,
-            Progress("copying", unit="sample", total=total - count.number) as progress,
-        ):
-            for chunk, parts in pool.run(chunks):
+        with Progress("copying", unit="sample", total=total - count.number) as progress:
+            for chunk, data in _begun(chunks):
                 if chunk.begins_shard and sink.samples:
                     sink.cut(count, 0)
-                sink.write_table(parts, chunk.table)
+                sink.write_table(_parts(chunk, data), chunk.table)
                 count.number += len(chunk.table)
                 progress.advance(len(chunk.table))
         if sink.samples:
@@ -227,8 +224,12 @@ class _CopyChunk(NamedTuple):
 
     run: SampleRun
     table: pa.Table  # their rows, with the offsets in the new shard
-    old: Int64  # int64 [M], offsets of their members in the old shard
     begins_shard: bool
+    # Parts of the old shard with members that lie to each other as in the new one
+    spans: list[Member]
+    # `span`, `start`: of each member the number of its span, and its offset there; int64 [M]
+    span: Int64
+    start: Int64
 
 
 def _chunks(runs: Iterable[SampleRun], size: ShardSize, skip: int) -> Iterator[_CopyChunk]:
@@ -257,10 +258,23 @@ def _chunks(runs: Iterable[SampleRun], size: ShardSize, skip: int) -> Iterator[_
             stop = min(stop, max(most, row + 1))
             members = slice(edges[row], edges[stop])
             rows = with_offsets(table.slice(row, stop - row), new[members] + (at - ends[row]))
-            yield _CopyChunk(run, rows, old[members], begins_shard)
+            spans = _spans(old[members], new[members], sizes[members])
+            yield _CopyChunk(run, rows, begins_shard, *spans)
             samples += stop - row
             at += int(ends[stop] - ends[row])
             row = stop
+
+
+def _spans(old: Int64, new: Int64, sizes: Int64) -> tuple[list[Member], Int64, Int64]:
+    """Return spans of the old shard, and for each member its span and its offset there."""
+    begins = np.diff(old - new, prepend=np.iinfo(np.int64).min) != 0
+    firsts = np.flatnonzero(begins)
+    starts = old[firsts]
+    lasts = np.append(firsts[1:], len(old)) - 1
+    lengths = old[lasts] + sizes[lasts] - starts
+    span = np.cumsum(begins) - 1
+    pairs = zip(starts.tolist(), lengths.tolist(), strict=True)
+    return [Member("", start, length, 0) for start, length in pairs], span, old - starts[span]
 
 
 def stored_bytes(sizes: Int64) -> Int64:
@@ -272,35 +286,38 @@ def _edges(counts: Int64) -> Int64:
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
 
-def _read(chunk: _CopyChunk) -> tuple[_CopyChunk, list[memoryview | bytes]]:
-    """Return a chunk with its bytes in the new shard, in parts."""
-    table = chunk.table
+def _begun(chunks: Iterator[_CopyChunk]) -> Iterator[tuple[_CopyChunk, list[memoryview]]]:
+    """Yield chunks with the bytes of their spans; reads behind a URL are begun ahead."""
+    waiting: deque[tuple[_CopyChunk, Fetch | None]] = deque()
+    for chunk in itertools.chain(chunks, [None] * _AHEAD):
+        if chunk is not None:
+            waiting.append((chunk, chunk.run.store.begin([(chunk.run.shard, chunk.spans)])))
+        if waiting and (chunk is None or len(waiting) > _AHEAD):
+            first, fetch = waiting.popleft()
+            run = first.run
+            yield (
+                first,
+                run.store.read(run.shard, first.spans) if fetch is None else fetch.contents(0),
+            )
+
+
+def _parts(chunk: _CopyChunk, data: list[memoryview]) -> Iterator[memoryview | bytes]:
+    """Yield the bytes of a chunk in the new shard: headers, members and padding."""
+    table, store = chunk.table, chunk.run.store
     keys, exts = table["key"].to_pylist(), table["ext"].to_pylist()
     names = [(key, ext) for key, of_key in zip(keys, exts, strict=True) for ext in of_key]
     sums = pc.list_flatten(table["crc32"]).to_pylist()
-    sizes = pc.list_flatten(table["size"]).to_numpy()
-    parts: list[memoryview | bytes] = []
-    data = _members(chunk, sizes)
-    for (key, ext), crc32, content in zip(names, sums, data, strict=True):
-        store, shard = chunk.run.store, chunk.run.shard
-        if not store.verify(Member(ext, 0, len(content), crc32), content):
-            raise StoreError(f"{store.name(shard)}, sample {key}, {ext}: {NOT_AS_INDEXED}")
+    sizes = pc.list_flatten(table["size"]).to_pylist()
+    for (key, ext), crc32, size, span, start in zip(
+        names, sums, sizes, chunk.span.tolist(), chunk.start.tolist(), strict=True
+    ):
+        content = data[span][start : start + size]
+        if not store.verify(Member(ext, 0, size, crc32), content):
+            name = store.name(chunk.run.shard)
+            raise StoreError(f"{name}, sample {key}, member {ext}: {NOT_AS_INDEXED}")
         try:
-            header = member_header(f"{key}.{ext}", len(content))
+            yield member_header(f"{key}.{ext}", size)
         except SampleError as error:
-            raise PackError(f"{store.name(shard)}, sample {key}: {error}") from error
-        parts += header, content, padding(len(content))
-    return chunk, parts
-
-
-def _members(chunk: _CopyChunk, sizes: Int64) -> Iterator[memoryview]:
-    """Yield the data of a chunk's members; those that lie as in the new shard are read at once."""
-    old, new = chunk.old, pc.list_flatten(chunk.table["offset"]).to_numpy()
-    starts = np.flatnonzero(np.diff(old - new, prepend=np.iinfo(np.int64).min)).tolist()
-    begins, ends = old.tolist(), (old + sizes).tolist()
-    for first, stop in zip(starts, [*starts[1:], len(old)], strict=True):
-        start = begins[first]
-        span = Member("", start, ends[stop - 1] - start, 0)
-        (data,) = chunk.run.store.read(chunk.run.shard, [span])
-        for number in range(first, stop):
-            yield data[begins[number] - start : ends[number] - start]
+            raise PackError(f"{store.name(chunk.run.shard)}, sample {key}: {error}") from error
+        yield content
+        yield padding(size)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from datapipe.convert.job import convert_dataset
     from datapipe.convert.packed_index import pack_arrays
     from datapipe.convert.report import ConvertReport
+    from datapipe.curate.dedup import dedup_dataset
     from datapipe.curate.merge import merge_datasets
     from datapipe.curate.select import select_samples
     from datapipe.curate.spec import CopyReport, CopySpec
@@ -100,6 +101,7 @@ __all__ = [
     "WorkerSpec",
     "check_model",
     "convert_dataset",
+    "dedup_dataset",
     "index_shards",
     "make_loader",
     "merge_datasets",
@@ -138,6 +140,7 @@ _LAZY = {
     "WorkerSpec": "datapipe.loader.specs",
     "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",
+    "dedup_dataset": "datapipe.curate.dedup",
     "index_shards": "datapipe.index.tar.indexer",
     "make_loader": "datapipe.loader.make_loader",
     "merge_datasets": "datapipe.curate.merge",

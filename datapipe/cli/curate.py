@@ -97,6 +97,20 @@ def merge(
     _print({"": report}, as_json=as_json)
 
 
+@with_flags(
+    own_flag("near", "Drop images that look alike too: up to so many of 128 bits differ.", int),
+    own_flag("text", "Texts must be equal too.", bool, False),
+    *_OUTPUT,
+)
+def dedup(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -> None:
+    """Copy a dataset without the samples whose images an earlier sample has.
+
+    Run the same command again to finish a copy that was interrupted.
+    """
+    report = datapipe.dedup_dataset(dataset, out, output=_output(flags), **flags.given_to(None))
+    _print({"": report}, as_json=as_json)
+
+
 def _output(flags: Flags) -> CopySpec:
     return CopySpec(**flags.given_to(CopySpec))
 

@@ -98,30 +98,54 @@ def copy_samples(
     if not samples:
         raise PackError(f"{out}: no sample would be copied there; choose others")
     made_by = made_by | ({"view": True} if output.view else {"shard_size": output.shard_size})
-    if out.exists() and not out.is_dir():
-        raise PackError(f"{out} is a file; give a folder")
-    refuse_foreign(out)
-    before = read_manifest(out) if (out / MANIFEST).exists() else None
-    if before is not None:
-        if before.foreign or before.arrays is not None:
-            raise PackError(f"{out} holds another dataset; give a new folder")
-        same_options(out, before.parts[0].options, made_by)
-        manifest = before
-    else:
+    before = manifest = finished_in(out, made_by)
+    if manifest is None:
         with working_folder(out, lock_check=output.lock_check) as work:
             space = bytes if output.space_check and not output.view else 0
             manifest = _Copy(runs, out, work, made_by, output, rejects).run(space)
     write_sidecars(out, manifest, parse_sidecars(output.sidecars))
+    seconds = time.monotonic() - started
+    return report_on(manifest, out, seconds, rejects, finished_before=before is not None)
+
+
+def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifest | None:
+    """Return the finished dataset in `out`; None if it is still to be made.
+
+    Raises PackError if something else is there, or a dataset made by anything but `made_by`; the
+    option `but` is not compared.
+    """
+    if out.exists() and not out.is_dir():
+        raise PackError(f"{out} is a file; give a folder")
+    refuse_foreign(out)
+    if not (out / MANIFEST).exists():
+        return None
+    manifest = read_manifest(out)
+    if manifest.foreign or manifest.arrays is not None:
+        raise PackError(f"{out} holds another dataset; give a new folder")
+    options = manifest.parts[0].options
+    same_options(out, {name: options[name] for name in options if name != but}, made_by)
+    return manifest
+
+
+def report_on(
+    manifest: Manifest,
+    out: Path,
+    seconds: float,
+    rejects: Sequence[Reject] = (),
+    *,
+    finished_before: bool,
+) -> CopyReport:
+    """Return the report on a finished dataset."""
     return CopyReport(
         samples=manifest.samples,
         images=manifest.images,
         rejected=manifest.rejected,
         shards=len(manifest.shards),
         bytes=manifest.bytes,
-        seconds=round(time.monotonic() - started, 3),
+        seconds=round(seconds, 3),
         output=str(out),
         examples=tuple(rejects[:_EXAMPLES]),
-        finished_before=before is not None,
+        finished_before=finished_before,
     )
 
 

@@ -28,6 +28,9 @@ from datapipe.pack.writers.ustar import member_header
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 
+SELECTION = "selection"
+"""Option in the manifest: the sha256 of the numbers of the samples."""
+
 SPAN = 1 << 20  # samples whose keys are looked at together
 _DIGITS = 9  # of a key that is an ordinal
 
@@ -96,14 +99,8 @@ def copy_chosen(
     selection = hashlib.sha256()
     for part in parts:
         selection.update(part.samples.astype("<i8").tobytes())
-    made_by = {
-        "command": command,
-        **{name: value for name, value in asked.items() if value is not None},
-        "from": [part.dataset.fingerprint for part in parts],
-        "selection": selection.hexdigest(),
-    }
-    if output.renumber:
-        made_by["renumber"] = True
+    made_by = describe([part.dataset for part in parts], command, asked, output)
+    made_by[SELECTION] = selection.hexdigest()
     with ExitStack() as opened:
         runs: list[SampleRun] = []
         for part in parts:
@@ -115,6 +112,15 @@ def copy_chosen(
             raise PackError("a view names shards in folders; copy samples behind a URL without it")
         size = sum(_bytes(part) for part in parts)
         return copy_samples(runs, local_folder(out), made_by, output, rejects=rejects, bytes=size)
+
+
+def describe(
+    datasets: Sequence[Dataset], command: str, asked: dict[str, Any], output: CopySpec
+) -> dict[str, Any]:
+    """Return what a dataset is made by, for its manifest, apart from the samples chosen."""
+    asked = {"command": command, "renumber": output.renumber or None, **asked}
+    made_by = {name: value for name, value in asked.items() if value is not None}
+    return made_by | {"from": [dataset.fingerprint for dataset in datasets]}
 
 
 def _runs(part: Chosen, store: Store, first: int | None) -> Iterator[SampleRun]:

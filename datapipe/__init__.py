@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from datapipe.convert.job import convert_dataset
     from datapipe.convert.packed_index import pack_arrays
     from datapipe.convert.report import ConvertReport
+    from datapipe.curate.dedup import dedup_dataset
+    from datapipe.curate.merge import merge_datasets
+    from datapipe.curate.select import select_samples
+    from datapipe.curate.spec import CopyReport, CopySpec
+    from datapipe.curate.split import split_dataset
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
@@ -66,6 +71,8 @@ __all__ = [
     "BatchSpec",
     "CacheSpec",
     "ConvertReport",
+    "CopyReport",
+    "CopySpec",
     "DaliOptions",
     "DatapipeError",
     "DecodeError",
@@ -98,11 +105,15 @@ __all__ = [
     "WorkerSpec",
     "check_model",
     "convert_dataset",
+    "dedup_dataset",
     "index_shards",
     "make_loader",
+    "merge_datasets",
     "pack_arrays",
     "pack_dataset",
+    "select_samples",
     "specs_for",
+    "split_dataset",
     "tune_workers",
     "unpack",
     "verify_dataset",
@@ -114,6 +125,8 @@ _LAZY = {
     "BatchSpec": "datapipe.loader.specs",
     "CacheSpec": "datapipe.cache.spec",
     "ConvertReport": "datapipe.convert.report",
+    "CopyReport": "datapipe.curate.spec",
+    "CopySpec": "datapipe.curate.spec",
     "DaliOptions": "datapipe.decode.dali.options",
     "DeviceSpec": "datapipe.loader.specs",
     "Finding": "datapipe.inspect.findings",
@@ -134,11 +147,15 @@ _LAZY = {
     "WorkerSpec": "datapipe.loader.specs",
     "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",
+    "dedup_dataset": "datapipe.curate.dedup",
     "index_shards": "datapipe.index.tar.indexer",
     "make_loader": "datapipe.loader.make_loader",
+    "merge_datasets": "datapipe.curate.merge",
     "pack_arrays": "datapipe.convert.packed_index",
     "pack_dataset": "datapipe.pack.pack_dataset",
+    "select_samples": "datapipe.curate.select",
     "specs_for": "datapipe.models.families",
+    "split_dataset": "datapipe.curate.split",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",
     "verify_dataset": "datapipe.inspect.verify",

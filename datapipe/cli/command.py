@@ -12,6 +12,7 @@ import typer
 import datapipe
 from datapipe.cli.check_model import check_model
 from datapipe.cli.convert import convert
+from datapipe.cli.curate import dedup, merge, select, split
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
 from datapipe.cli.output import Commands, ending_where_output_is_lost
@@ -30,7 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _command in (
-    *(pack, convert, inspect, index, plan, check_model, profile, tune_workers, verify),
+    *(pack, convert, inspect, verify, index, select, split, merge, dedup),
+    *(plan, check_model, profile, tune_workers),
 ):
     app.command()(_command)
 

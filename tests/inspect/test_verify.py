@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from pathlib import Path
@@ -53,7 +52,10 @@ def test_damage_at_random_is_named(
                 continue  # an extended header before it names another member
             if finding.key and len(now[finding.file] or b"") == len(whole.files[finding.file]):
                 a, b = finding.start, finding.stop
-                assert now[finding.file][a:b] != whole.files[finding.file][a:b], (hint, finding)
+                assert (now[finding.file] or b"")[a:b] != whole.files[finding.file][a:b], (
+                    hint,
+                    finding,
+                )
 
 
 @pytest.mark.parametrize("kind", KINDS)

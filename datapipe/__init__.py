@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from datapipe.convert.report import ConvertReport
     from datapipe.curate.dedup import dedup_dataset
     from datapipe.curate.merge import merge_datasets
+    from datapipe.curate.repair import RepairReport, repair_dataset
     from datapipe.curate.select import select_samples
     from datapipe.curate.spec import CopyReport, CopySpec
     from datapipe.curate.split import split_dataset
@@ -92,6 +93,7 @@ __all__ = [
     "PackSpec",
     "PlanError",
     "RemoteSpec",
+    "RepairReport",
     "RunSpec",
     "SampleError",
     "StateMismatch",
@@ -111,6 +113,7 @@ __all__ = [
     "merge_datasets",
     "pack_arrays",
     "pack_dataset",
+    "repair_dataset",
     "select_samples",
     "specs_for",
     "split_dataset",
@@ -139,6 +142,7 @@ _LAZY = {
     "PackReport": "datapipe.pack.report",
     "PackSpec": "datapipe.loader.specs",
     "RemoteSpec": "datapipe.loader.specs",
+    "RepairReport": "datapipe.curate.repair",
     "RunSpec": "datapipe.loader.specs",
     "TextSpec": "datapipe.text.spec",
     "TuneResult": "datapipe.tune.result",
@@ -153,6 +157,7 @@ _LAZY = {
     "merge_datasets": "datapipe.curate.merge",
     "pack_arrays": "datapipe.convert.packed_index",
     "pack_dataset": "datapipe.pack.pack_dataset",
+    "repair_dataset": "datapipe.curate.repair",
     "select_samples": "datapipe.curate.select",
     "specs_for": "datapipe.models.families",
     "split_dataset": "datapipe.curate.split",

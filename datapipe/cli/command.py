@@ -19,6 +19,7 @@ from datapipe.cli.output import Commands, ending_where_output_is_lost
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.profile import profile
+from datapipe.cli.repair import repair
 from datapipe.cli.tune import tune_workers
 from datapipe.cli.verify import verify
 
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _command in (
-    *(pack, convert, inspect, verify, index, select, split, merge, dedup),
+    *(pack, convert, inspect, verify, repair, index, select, split, merge, dedup),
     *(plan, check_model, profile, tune_workers),
 ):
     app.command()(_command)

@@ -88,11 +88,10 @@ def next_step(report: VerifyReport) -> str:
     files = {finding.file for finding in report.findings}
     if any(file.endswith(".npy") and "/" not in file for file in files):
         return "restore these files from a copy, or convert the shards again into a new folder"
-    whole = report.samples - report.damaged_samples
     if any(file.endswith(".tar") for file in files):
         return (
             "restore these files from a copy; without one, `datapipe repair "
-            f"{name} NEW_FOLDER` copies the {whole:,} whole samples and lists what to pack again"
+            f"{name} NEW_FOLDER` copies the whole samples, and lists the inputs to pack again"
         )
     if any(file.endswith((".parquet", ".json")) and "/" not in file for file in files):
         return (

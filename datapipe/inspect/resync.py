@@ -38,6 +38,7 @@ class ResyncScanner(TarScanner):
     def __init__(self, place: Path, file: OpenFile, *, window: int) -> None:
         self.path, self.bytes = place, file.size
         self.gaps: list[Gap] = []
+        self.members: list[TarMember] = []  # that were found so far
         self.unread = []
         self._file = file
         self._at_once = window
@@ -53,7 +54,9 @@ class ResyncScanner(TarScanner):
         while True:
             self._expected = start
             try:
-                yield from self.members_from(start)
+                for member in self.members_from(start):
+                    self.members.append(member)
+                    yield member
                 return
             except _Broken as broken:
                 start = self._next_header(broken)

@@ -173,18 +173,10 @@ class MemberCheck:
 
     def _decode(self, number: int, data: memoryview) -> None:
         table = self.members
-        kind = member_kind(table.exts[number])
-        try:
-            if kind == "image":
-                info = probe(data)
-                check_image(data, info)
-                image = int(table.image[number])
-                if image < len(table.image_sizes):
-                    check_indexed(info.upright, table.image_sizes[image])
-            elif kind:
-                (parse_text if kind == "text" else parse_json)(bytes(data))
-        except DecodeError as error:
-            self.add(number, f"its checksum is right, but {error.reason}")
+        image, sizes = int(table.image[number]), table.image_sizes
+        size = sizes[image] if 0 <= image < len(sizes) else None
+        if problem := content_problem(member_kind(table.exts[number]), data, size):
+            self.add(number, f"its checksum is right, but {problem}")
 
     def add(self, number: int, problem: str, **span: int) -> None:
         """Add a finding about a member."""
@@ -242,7 +234,7 @@ def _walk(check: MemberCheck, place: Path) -> None:
                     found.add("is not in the index", member=member.name, **where)
                 continue
             walked.add(number)
-            if check.is_right[number] and not _has_name(member.name, table, number, check.own):
+            if check.is_right[number] and not has_name(member.name, table, number, check.own):
                 check.add(
                     number, f"its header calls it {member.name!r}", **_header_of(table, number)
                 )
@@ -292,7 +284,8 @@ def _has_header(check: MemberCheck, number: int) -> bool:
     return header_size(bytes(block)) == size
 
 
-def _has_name(name: str, table: MemberTable, number: int, own: bool) -> bool:
+def has_name(name: str, table: MemberTable, number: int, own: bool) -> bool:
+    """Return whether the name of a member in the tar is the one in the index."""
     if name == table.name(number):
         return True
     ext = table.exts[number]
@@ -313,9 +306,12 @@ def check_unindexed(
     try:
         for member in scanner:
             found.unindexed += 1
-            if deep and (problem := _decoded(scanner, member.name, member.offset, member.size)):
+            key, ext = split_name(member.name) or ("", "")
+            kind = member_kind(ext) if deep else ""
+            if kind and (
+                problem := content_problem(kind, scanner.read(member.offset, member.size))
+            ):
                 where = {"start": member.offset, "stop": member.offset + member.size}
-                key = (split_name(member.name) or ("",))[0]
                 found.add(problem, key=key, member=member.name, **where)
             tell(1, member.offset + member.size - reached)
             reached = member.offset + member.size
@@ -326,17 +322,21 @@ def check_unindexed(
             found.add(gap.reason, start=gap.start, stop=gap.stop)
 
 
-def _decoded(scanner: ResyncScanner, name: str, offset: int, size: int) -> str:
-    parts = split_name(name)
-    kind = member_kind(parts[1]) if parts else ""
-    if not kind:
-        return ""
-    data = scanner.read(offset, size)
+def content_problem(
+    kind: str, data: bytes | memoryview, size: tuple[int, int] | None = None
+) -> str:
+    """Return why a member of this kind cannot be used in training; "" if it can.
+
+    `size` is the width and height that its index says.
+    """
     try:
         if kind == "image":
-            check_image(data, probe(data))
-        else:
-            (parse_text if kind == "text" else parse_json)(data)
+            info = probe(data)
+            check_image(data, info)
+            if size is not None:
+                check_indexed(info.upright, size)
+        elif kind:
+            (parse_text if kind == "text" else parse_json)(bytes(data))
     except DecodeError as error:
         return error.reason
     return ""

@@ -14,6 +14,7 @@ import datapipe
 from datapipe.cli.options import AsJson
 from datapipe.cli.output import print_table, shown
 from datapipe.inspect.findings import Finding, VerifyReport, by_file
+from datapipe.inspect.shard_check import AS_PACKED
 from datapipe.progress import readable_size
 
 _SHOWN = 8  # findings of each file
@@ -54,7 +55,7 @@ def _print(report: VerifyReport, *, deep: bool) -> None:
             print(f"... and {len(files) - _FILES:,} more files; --json lists all")
             break
         _print_file(name, findings)
-    title = f"{report.dataset} is whole" if report.is_whole else f"{report.dataset} is damaged"
+    state = "is damaged" if report.findings else "is whole" if report.members else "seems whole"
     rows = {
         "samples": f"{report.samples:,}",
         "damaged": f"{report.damaged_samples:,}",
@@ -64,7 +65,7 @@ def _print(report: VerifyReport, *, deep: bool) -> None:
     }
     if report.findings:
         rows["findings"] = f"{len(report.findings):,} in {len(files):,} files"
-    print_table(title, rows)
+    print_table(f"{report.dataset} {state}", rows)
     for note in report.notes:
         print(shown(f"note: {note}"))
     if report.findings:
@@ -88,7 +89,10 @@ def next_step(report: VerifyReport) -> str:
     files = {finding.file for finding in report.findings}
     if any(file.endswith(".npy") and "/" not in file for file in files):
         return "restore these files from a copy, or convert the shards again into a new folder"
-    if any(file.endswith(".tar") for file in files):
+    harmed = [finding for finding in report.findings if finding.file.endswith(".tar")]
+    if harmed and all(finding.problem.startswith(AS_PACKED) for finding in harmed):
+        return 'restoring helps nothing: pack the inputs again, or skip them: on_error="skip"'
+    if harmed:
         return (
             "restore these files from a copy; without one, `datapipe repair "
             f"{name} NEW_FOLDER` copies the whole samples, and lists the inputs to pack again"

@@ -110,13 +110,15 @@ def repair_dataset(
     started = time.monotonic()
     if (out is None) is not in_place:
         raise PackError(
-            "out, in_place: give a new folder for the repaired dataset, or in_place to make lost "
-            "indexes again where they were"
+            "give either OUT (out=), a new folder for the repaired dataset, or --in-place "
+            "(in_place=True), which makes lost indexes again where they were"
         )
     located = locate(dataset)
     if located.manifest is not None and located.manifest.arrays is not None:
         raise PackError(f"{dataset} holds arrays; convert the shards again into a new folder")
     is_remote = isinstance(located.shards, RemoteSource)
+    if in_place and not all(entry.index for entry in located.entries):
+        raise PackError(f"{dataset} has no index yet; `datapipe index` makes one")
     if in_place and is_remote:
         raise PackError(f"{dataset}: a URL cannot be repaired in place; give a new folder")
     folder = located.shards.folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -165,30 +166,49 @@ def _scanned(name: str, file: OpenFile) -> Salvaged:
         Finding(file=name, start=gap.start, stop=gap.stop, problem=gap.reason or "only zeros")
         for gap in scanner.gaps
     ]
-    # A sample next to damage may have lost a member to it.
-    offsets = np.array([member.offset for member in scanner.members], np.int64)
-    near: set[int] = set()
-    for gap in scanner.gaps:
-        before = offsets[offsets < gap.start]
-        after = offsets[offsets >= gap.stop]
-        near |= {int(offset) for offset in (*before[-1:], *after[:1])}
+    suspects = _incomplete(rows, scanner)
     whole = []
-    for row in rows:
-        problem = "it is next to damage, which may have taken a part of it"
-        if not any(member.offset in near for member in row.members):
-            problem = ""
-            for member in row.members:
-                kind = member_kind(member.ext)
-                problem = problem or content_problem(kind, _read(file, member))
+    for row, is_suspect in zip(rows, suspects, strict=True):
+        problem = "it may lack a member: damage is next to it" if is_suspect else ""
+        for member in () if is_suspect else row.members:
+            problem = problem or content_problem(member_kind(member.ext), _read(file, member))
         if problem:
             first, last = row.members[0], row.members[-1]
-            where = {"start": first.offset, "stop": last.offset + last.size}
             lost.append(
-                Finding(file=name, key=row.key, problem=problem, source=row.source, **where)  # type: ignore[arg-type]
+                Finding(
+                    file=name,
+                    key=row.key,
+                    problem=problem,
+                    source=row.source,
+                    start=first.offset,
+                    stop=last.offset + last.size,
+                )
             )
         else:
             whole.append(row)
     return Salvaged(to_table(Rows(whole)), lost, False, False, found.lines())
+
+
+def _incomplete(rows: Sequence[Row], scanner: ResyncScanner) -> list[bool]:
+    """Return of each sample of a damaged tar if it may have lost a member.
+
+    Samples next to a gap may have. So may those that lack a kind of member that most samples have,
+    if they are the last, or so is a neighbour: zeros may be a lost member, and a damaged extended
+    header gives a member another name, which parts a sample.
+    """
+    offsets = np.array([member.offset for member in scanner.members], np.int64)
+    near: set[int] = set()
+    for gap in scanner.gaps:
+        before, after = offsets[offsets < gap.start], offsets[offsets >= gap.stop]
+        near |= {int(offset) for offset in (*before[-1:], *after[:1])}
+    found = [any(member.offset in near for member in row.members) for row in rows]
+    kinds = [frozenset(member_kind(member.ext) for member in row.members) for row in rows]
+    usual = Counter(kinds).most_common(1)[0][0] if kinds else frozenset()
+    lacking = [kind < usual for kind in kinds]
+    odd = [False, *(a or b for a, b in zip(found, lacking, strict=True)), True]
+    for number in range(len(rows)):
+        found[number] |= lacking[number] and (odd[number] or odd[number + 2])
+    return found
 
 
 def _read(file: OpenFile, member: Member) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from datapipe.errors import IndexMismatch
@@ -14,11 +14,15 @@ from datapipe.index.tar.listing import index_home, names_shards, tars_at
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.sources import FolderSource, RemoteSource, Source
 from datapipe.remote.folder import is_remote
+from datapipe.store.arrays import TEXTS
 
 _OWN = re.compile(r"shard-\d{6,}\.tar")
 
 UNKNOWN = -1
-"""`samples` and `bytes` of a shard that no manifest describes; its `index_sha256` is ""."""
+"""`samples` and `bytes` of a shard that no manifest describes; its `index_sha256` is "".
+
+So is its `index`, if it never had one.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +72,14 @@ def locate(dataset: str | os.PathLike[str]) -> Located:
             )
     tars = tars_at(dataset if is_list else path)
     home = path if (path / MANIFEST).exists() else index_home(tars)
+    if path.is_file() and (path.parent / MANIFEST).exists() and not (home / MANIFEST).exists():
+        raise IndexMismatch(not_a_dataset(path))
     if not tars.shards and not (home / MANIFEST).exists():
-        if path.is_dir() and list(path.glob("part-*.parquet")):
-            raise IndexMismatch(f"{title} holds arrays without their {MANIFEST}; restore it")
+        if (path / TEXTS).exists():
+            raise IndexMismatch(
+                f"{title} holds arrays without their {MANIFEST}; restore it from a copy, or "
+                "convert the shards again into a new folder"
+            )
         raise IndexMismatch(not_a_dataset(path))
     return _located(title, FolderSource(tars.folder), FolderSource(home), tars.names)
 
@@ -105,10 +114,16 @@ def _located(title: str, shards: Source, index: Source, names_of: object) -> Loc
         entries = tuple(_entry(name, there) for name in tars)
         own = all(entry.index == entry.name.removesuffix(".tar") + ".parquet" for entry in entries)
         if not entries:
-            what = "no shards are there either"
-            if isinstance(index, FolderSource) and list(index.folder.glob("part-*.parquet")):
-                what = "arrays cannot be checked without it; restore it"
-            raise IndexMismatch(f"{title}: {MANIFEST} {findings[0].problem}, and {what}")
+            raise IndexMismatch(
+                f"{title}: {MANIFEST} {findings[0].problem}, and no shards are there; give a "
+                "folder or URL that `datapipe pack` wrote, and restore the manifest of arrays"
+            )
+        if content is None and not own and not any(entry.index in there for entry in entries):
+            findings.clear()
+            entries = tuple(replace(entry, index="") for entry in entries)
+            notes.append(
+                "it has no index, which `datapipe index` makes; headers alone were checked"
+            )
     return Located(
         title=title,
         shards=shards,

@@ -35,6 +35,8 @@ _WINDOW = 16 << 10
 _LONGEST_TAIL = 1 << 20  # bytes of zeros behind the last member; GNU tar writes up to 10 KB
 
 OTHER_BYTES = "its bytes are not those that were packed or indexed"
+AS_PACKED = "its checksum is right, but "
+"""Beginning of the problem of a member that is as it was packed and cannot be decoded."""
 CUT_OFF = "the file ends before its last byte"
 
 Tell = Callable[[int, int], None]
@@ -176,7 +178,7 @@ class MemberCheck:
         image, sizes = int(table.image[number]), table.image_sizes
         size = sizes[image] if 0 <= image < len(sizes) else None
         if problem := content_problem(member_kind(table.exts[number]), data, size):
-            self.add(number, f"its checksum is right, but {problem}")
+            self.add(number, AS_PACKED + problem)
 
     def add(self, number: int, problem: str, **span: int) -> None:
         """Add a finding about a member."""

@@ -38,8 +38,8 @@ class FolderSource:
             return None
 
     def names(self) -> list[str]:
-        """Return the names of the files in the folder, sorted."""
-        return sorted(os.listdir(self.folder))
+        """Return the names of the files in the folder, sorted; none if it is missing."""
+        return sorted(os.listdir(self.folder)) if self.folder.exists() else []
 
     @contextmanager
     def open(self, name: str) -> Iterator[OpenFile | None]:

@@ -91,7 +91,7 @@ def verify_dataset(
         finally:
             run.stop.set()  # after an interrupt, shards in progress are given up
     unindexed = sum(file.unindexed for file in files)
-    if unindexed and not located.own:
+    if unindexed and not located.own and all(entry.index for entry in located.entries):
         notes.append(f"{unindexed:,} members belong to no sample; only their headers were checked")
     samples = manifest.samples if manifest is not None else run.samples
     return VerifyReport(
@@ -130,6 +130,8 @@ def read_members(located: Located, columns: dict[str, Any] | None, number: int) 
     Both are compared if both are whole. An index without a manifest is taken as it is.
     """
     entry, table, problem = located.entries[number], None, ""
+    if not entry.index:
+        return ReadIndex(None, [])
     try:
         content = located.index.read(entry.index)
         if content is None:

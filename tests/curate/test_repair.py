@@ -65,6 +65,8 @@ def test_samples_are_brought_back_as_they_were(
             or (kind != "pax" and before.key != sample.key)
         ]
         counts["wrong"] += len(wrong)
+        for sample in now:  # none lacks a member
+            assert [ext for ext, _ in sample.members] == ["jpg", "txt"], hint
         counts["brought back"] += len(back)
         counts["without checksum"] += report.without_checksum
         has_checksums = lost in ("nothing", "index", "manifest")

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import datapipe
-from datapipe import ImageSpec
+from datapipe import ImageSpec, IndexMismatch
+from datapipe.index.columns import DTYPES
+from datapipe.index.files.block_checksums import write_sums
+from datapipe.index.files.sealed_json import seal, unseal
+from tests.remote.server import serving
 
 from .damage import WAYS, Original, harm, made
 
@@ -21,6 +32,18 @@ KINDS = ("packed", "gnu", "pax")
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
     return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    names = ["[UNK]", "photograph", "<|im_start|>", "<|im_end|>", "<image>"]
+    words = Tokenizer(
+        models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]")
+    )
+    words.add_special_tokens(names[2:])
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,3 +162,118 @@ def test_arrays_are_compared(originals: dict[str, Original], tmp_path: Path) -> 
     assert report.damaged_samples == 2
     (arrays / "image_crc32.npy").unlink()
     assert "is missing" in found_in(arrays)["image_crc32.npy"]
+
+
+def test_damage_behind_a_url_is_named(originals: dict[str, Original], tmp_path: Path) -> None:
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    with serving(folder) as server:
+        assert datapipe.verify_dataset(server.url, deep=True).is_whole
+    url = f"memory:/{tmp_path}/shards"
+    damaged_file(folder, "*1.tar", originals["packed"].samples[4].spans[0][0] + 100)
+    harm(folder / "shard-000000.tar", "cut", random.Random(1))
+    (folder / "shard-000002.parquet").unlink()
+    fsspec.filesystem("memory").put(str(folder), url, recursive=True)
+    here, there = (datapipe.verify_dataset(path) for path in (folder, url))
+    # The columns stay here: there, a shard without its index is checked by its headers.
+    assert {str(f) for f in here.findings if "parquet" not in f.file} == {
+        str(f) for f in there.findings if "parquet" not in f.file
+    }
+    assert {f.file for f in there.findings if not f.key} == {
+        "shard-000000.tar",
+        "shard-000002.parquet",
+    }
+
+
+def test_token_counts_are_compared(
+    originals: dict[str, Original], tmp_path: Path, tokenizer: Path
+) -> None:
+    folder = originals["packed"].restore(tmp_path / "counted")
+    text = datapipe.TextSpec(
+        tokenizer=tokenizer, template="chatml", image_tokens=4, image_token="<image>"
+    )
+    datapipe.make_loader(folder, batch_size=2, text=text, num_workers=0)
+    assert datapipe.verify_dataset(folder).is_whole
+    counted = next(folder.glob("tokens-*"))
+    damaged_file(counted, "text_tokens.npy")
+    assert list(found_in(folder)) == [f"{counted.name}/text_tokens.npy"]
+
+
+def test_columns_of_another_index_are_named(originals: dict[str, Original], tmp_path: Path) -> None:
+    """Their own checksums are right."""
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    columns = folder / "columns"
+    sizes = np.load(columns / "member_size.npy", mmap_mode="r+")
+    sizes[5] += 1
+    sizes.flush()
+    about = unseal((columns / "columns.json").read_bytes())
+    about["checksums_crc32"] = write_sums(columns, [f"{name}.npy" for name in DTYPES])
+    (columns / "columns.json").write_text(seal(about))
+    assert list(found_in(folder)) == ["columns/"]
+
+
+def test_columns_of_an_earlier_manifest_are_no_damage(
+    originals: dict[str, Original], tmp_path: Path, make_folder: Any
+) -> None:
+    folder = originals["packed"].restore(tmp_path / "grown")
+    before = {path.name: path.read_bytes() for path in (folder / "columns").iterdir()}
+    datapipe.pack_dataset(make_folder(tmp_path / "more", 2), folder, append=True, workers=1)
+    for name, content in before.items():
+        (folder / "columns" / name).write_bytes(content)
+    assert datapipe.verify_dataset(folder).is_whole
+
+
+def test_an_image_that_training_cannot_decode_is_found_by_deep(
+    tmp_path: Path, make_tar: Any, jpeg: Any
+) -> None:
+    cut = jpeg(1)[:-300]
+    members = [("a.jpg", jpeg(0)), ("a.txt", b"whole"), ("b.jpg", cut), ("b.txt", b"cut")]
+    make_tar(tmp_path / "tars" / "0.tar", members)
+    datapipe.index_shards(tmp_path / "tars")
+    assert datapipe.verify_dataset(tmp_path / "tars").is_whole
+    (finding,) = datapipe.verify_dataset(tmp_path / "tars", deep=True).findings
+    assert (finding.key, finding.member) == ("b", "b.jpg")
+    assert finding.problem.startswith("its checksum is right, but JPEG is damaged")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path / "none", "no such folder"),
+        (lambda path: path, "is empty"),
+        (lambda path: (path / "a.jpg").write_bytes(b"") or path, "raw data"),
+        (lambda path: shutil.copy(__file__, path / "a.yaml"), "may be the file of a mixture"),
+        (lambda path: (path / ".pack").mkdir() or path, "its pack was not finished"),
+        (lambda path: f"memory:/{path}/none", "no shards are there"),
+    ],
+)
+def test_what_is_no_dataset_is_refused(tmp_path: Path, make: Any, message: str) -> None:
+    (tmp_path / "given").mkdir()
+    with pytest.raises(IndexMismatch, match=message):
+        datapipe.verify_dataset(make(tmp_path / "given"))
+
+
+def run(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "datapipe", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_command_names_damage_and_the_next_step(
+    originals: dict[str, Original], tmp_path: Path
+) -> None:
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    begin = originals["packed"].samples[4].spans[0][0]
+    damaged_file(folder, "*1.tar", begin + 100)
+    told = run("verify", folder)
+    assert (told.returncode, told.stderr) == (1, "")
+    assert "shard-000001.tar: sample 000000004, 000000004.jpg, bytes 512 to" in told.stdout
+    assert f"datapipe repair {folder} NEW_FOLDER" in told.stdout
+    told = run("repair", folder, tmp_path / "out")
+    assert told.returncode == 1
+    assert "pack again (1 inputs): 004.jpg" in told.stdout
+    told = run("verify", tmp_path / "out", "--json")
+    assert told.returncode == 0
+    fields = json.loads(told.stdout)
+    assert (fields["whole"], fields["samples"], fields["findings"]) == (True, 11, [])
+    told = run("repair", tmp_path / "out")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "--in-place" in told.stderr

@@ -27,6 +27,8 @@ from datapipe.inspect.sources import OpenFile
 from datapipe.inspect.verify import read_members
 from datapipe.text.sample_text import sample_text
 
+_FEW = 2  # samples of a shard that lack a kind of member, or 2 %
+
 
 class Salvaged(NamedTuple):
     """Samples of a shard."""
@@ -193,8 +195,8 @@ def _incomplete(rows: Sequence[Row], scanner: ResyncScanner) -> list[bool]:
     """Return of each sample of a damaged tar if it may have lost a member.
 
     Samples next to a gap may have. So may those that lack a kind of member that most samples have,
-    if they are the last, or so is a neighbour: zeros may be a lost member, and a damaged extended
-    header gives a member another name, which parts a sample.
+    if few lack it, or if they are the last or so is a neighbour: zeros may be a lost member, and a
+    damaged extended header gives a member another name, which parts a sample.
     """
     offsets = np.array([member.offset for member in scanner.members], np.int64)
     near: set[int] = set()
@@ -203,11 +205,14 @@ def _incomplete(rows: Sequence[Row], scanner: ResyncScanner) -> list[bool]:
         near |= {int(offset) for offset in (*before[-1:], *after[:1])}
     found = [any(member.offset in near for member in row.members) for row in rows]
     kinds = [frozenset(member_kind(member.ext) for member in row.members) for row in rows]
-    usual = Counter(kinds).most_common(1)[0][0] if kinds else frozenset()
+    counts = Counter(kinds)
+    usual = counts.most_common(1)[0][0] if kinds else frozenset()
     lacking = [kind < usual for kind in kinds]
+    few = max(_FEW, len(rows) // 50)
     odd = [False, *(a or b for a, b in zip(found, lacking, strict=True)), True]
     for number in range(len(rows)):
-        found[number] |= lacking[number] and (odd[number] or odd[number + 2])
+        is_odd = odd[number] or odd[number + 2] or counts[kinds[number]] <= few
+        found[number] |= lacking[number] and is_odd
     return found
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
+    from datapipe.inspect.diff import DatasetDiff, diff_datasets
     from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
     from datapipe.loader.make_loader import make_loader
@@ -73,6 +74,7 @@ __all__ = [
     "CopySpec",
     "DaliOptions",
     "DatapipeError",
+    "DatasetDiff",
     "DecodeError",
     "DeviceSpec",
     "EndlessError",
@@ -102,6 +104,7 @@ __all__ = [
     "check_model",
     "convert_dataset",
     "dedup_dataset",
+    "diff_datasets",
     "index_shards",
     "make_loader",
     "merge_datasets",
@@ -123,6 +126,7 @@ _LAZY = {
     "CopyReport": "datapipe.curate.spec",
     "CopySpec": "datapipe.curate.spec",
     "DaliOptions": "datapipe.decode.dali.options",
+    "DatasetDiff": "datapipe.inspect.diff",
     "DeviceSpec": "datapipe.loader.specs",
     "ImageMarkup": "datapipe.text.image_markup",
     "ImageSpec": "datapipe.decode.spec",
@@ -141,6 +145,7 @@ _LAZY = {
     "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",
     "dedup_dataset": "datapipe.curate.dedup",
+    "diff_datasets": "datapipe.inspect.diff",
     "index_shards": "datapipe.index.tar.indexer",
     "make_loader": "datapipe.loader.make_loader",
     "merge_datasets": "datapipe.curate.merge",

@@ -131,7 +131,7 @@ def read_index(path: Path, *, sha256: str | None = None) -> pa.Table:
             raise IndexMismatch(
                 f"{path} is not the index that dataset.json was written for; {_REMEDY}"
             )
-        table = pq.read_table(pa.BufferReader(content))
+        table = pq.ParquetFile(pa.BufferReader(content)).read()  # `read_table` imports pandas
     except FileNotFoundError:
         raise IndexMismatch(f"{path}: index of the shard is missing; {_REMEDY}") from None
     except (pa.ArrowException, OSError) as error:

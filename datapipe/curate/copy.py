@@ -42,6 +42,7 @@ from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.journal import (
     Journal,
     refuse_foreign,
+    remove_finished,
     remove_leftovers,
     remove_working_folder,
     same_options,
@@ -124,6 +125,7 @@ def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifes
         raise PackError(f"{out} holds another dataset; give a new folder")
     options = manifest.parts[0].options
     same_options(out, {name: options[name] for name in options if name != but}, made_by)
+    remove_finished(out, manifest, lock_check=True)  # left by a kill after the manifest
     return manifest
 
 

@@ -7,9 +7,7 @@ to no sample, are copied by the same code. The index rows are kept, apart from o
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import os
 import time
 from collections import deque
@@ -104,7 +102,10 @@ def copy_samples(
     if manifest is None:
         with working_folder(out, lock_check=output.lock_check) as work:
             space = bytes if output.space_check and not output.view else 0
-            manifest = _Copy(runs, out, work, made_by, output, rejects).run(space)
+            # Another run may have ended meanwhile.
+            manifest = finished_in(out, made_by) or _Copy(
+                runs, out, work, made_by, output, rejects
+            ).run(space)
     write_sidecars(out, manifest, parse_sidecars(output.sidecars))
     seconds = time.monotonic() - started
     return report_on(manifest, out, seconds, rejects, finished_before=before is not None)
@@ -174,15 +175,16 @@ class _Copy(NamedTuple):
             if not journal.shards:
                 for reject in self.rejects:  # before any shard: each checkpoint has them all
                     sink.reject(reject)
-            count = _CopyCount(journal.last.inputs, self.made_by)
+            count = InputCount()  # its digest says nothing: `made_by` names the sources
+            count.number = journal.last.inputs
             if self.output.view:
                 self._link(journal, count)
             else:
                 self._write(sink, count)
                 sink.drain()
             with writing(self.out):
-                inputs = _CopyCount(count.number + len(self.rejects), self.made_by)
-                part = journal.part(inputs, 0, self.made_by)
+                count.number += len(self.rejects)
+                part = journal.part(count, 0, self.made_by)
                 journal.publish_rejects()
         finally:
             sink.close()
@@ -195,7 +197,7 @@ class _Copy(NamedTuple):
         remove_working_folder(self.out)
         return manifest
 
-    def _write(self, sink: ShardSink, count: _CopyCount) -> None:
+    def _write(self, sink: ShardSink, count: InputCount) -> None:
         """Copy the samples after the first `count`."""
         chunks = _chunks(self.runs, parse_shard_size(self.output.shard_size), count.number)
         total = sum(run.samples for run in self.runs)
@@ -209,7 +211,7 @@ class _Copy(NamedTuple):
         if sink.samples:
             sink.cut(count, 0)
 
-    def _link(self, journal: Journal, count: _CopyCount) -> None:
+    def _link(self, journal: Journal, count: InputCount) -> None:
         """Write indexes that name the shards where they are."""
         home = self.out.resolve()
         for number in range(len(journal.shards), len(self.runs)):
@@ -231,19 +233,6 @@ class _Copy(NamedTuple):
                 )
                 count.number += len(table)
                 journal.commit(shard, journal.checkpoint(count, 0))
-
-
-class _CopyCount(InputCount):
-    """Number of samples copied so far; the digest is that of the command."""
-
-    def __init__(self, number: int, made_by: dict[str, Any]) -> None:
-        super().__init__()
-        self.number = number
-        self._made_by = json.dumps(made_by, sort_keys=True)
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self._made_by.encode()).hexdigest()
 
 
 class _CopyChunk(NamedTuple):

@@ -38,7 +38,7 @@ def merge_datasets(
         StoreError: a member cannot be read, or is damaged.
 
     Examples:
-        >>> datapipe.merge_datasets(["shards/", "more/"], "all/", prefixes=["a-", "b-"]).samples
+        >>> datapipe.merge_datasets(["shards/", "shards/"], "all/", prefixes=["a-", "b-"]).samples
         16
     """
     if prefixes and len(prefixes) != len(datasets):

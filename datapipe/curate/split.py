@@ -53,7 +53,7 @@ def split_dataset(
     Examples:
         >>> reports = datapipe.split_dataset("shards/", "parts/", val=0.3)
         >>> {name: report.samples for name, report in reports.items()}
-        {'val': 2, 'train': 6}
+        {'val': 1, 'train': 7}
     """
     if (val is None) == (parts is None):
         raise PackError("give either the share of val or named parts")

@@ -33,7 +33,7 @@ class DatasetDiff:
         examples: for each of these four, some keys; of renamed samples that in A and that in B.
 
     Examples:
-        >>> diff = datapipe.diff_datasets("shards/", "more/")
+        >>> diff = datapipe.diff_datasets("shards/", "shards/")
         >>> diff.samples, diff.equal, diff.is_same
         ((8, 8), 8, True)
     """

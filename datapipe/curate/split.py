@@ -91,7 +91,7 @@ def split_dataset(
 
 def _numbers(source: Dataset, salt: str) -> np.ndarray:
     """Return a number from 0 to 1 for each key, by its hash: float64 [N]."""
-    salted = hashlib.sha256(f"{salt}\0".encode() if salt else b"")
+    salted = hashlib.sha256(f"{salt}\0".encode("utf-8", "surrogatepass") if salt else b"")
     numbers = np.empty(len(source), np.float64)
     for start in range(0, len(source), SPAN):
         stop = min(start + SPAN, len(source))

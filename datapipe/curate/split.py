@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from os import PathLike
 from typing import Annotated
@@ -58,8 +59,10 @@ def split_dataset(
     if (val is None) == (parts is None):
         raise PackError("give either the share of val or named parts")
     shares = dict(parts) if parts is not None else {"val": val or 0.0, "train": 1 - (val or 0.0)}
+    if not salt.isprintable():
+        raise PackError(f"salt {salt!r}: give a text that can be printed")
     for name, share in shares.items():
-        if not name or name.startswith(".") or "/" in name or not 0 < share <= 1:
+        if not re.fullmatch(r"[\w-][\w.-]*", name) or not 0 < share <= 1:
             raise PackError(f"part {name!r} with share {share}: give a folder's name and a share")
     total = sum(shares.values())
     if abs(total - 1) > _TOLERANCE:
@@ -91,7 +94,7 @@ def split_dataset(
 
 def _numbers(source: Dataset, salt: str) -> np.ndarray:
     """Return a number from 0 to 1 for each key, by its hash: float64 [N]."""
-    salted = hashlib.sha256(f"{salt}\0".encode("utf-8", "surrogatepass") if salt else b"")
+    salted = hashlib.sha256(f"{salt}\0".encode() if salt else b"")
     numbers = np.empty(len(source), np.float64)
     for start in range(0, len(source), SPAN):
         stop = min(start + SPAN, len(source))

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
+    from datapipe.inspect.diff import DatasetDiff, diff_datasets
     from datapipe.inspect.findings import Finding, VerifyReport
     from datapipe.inspect.verify import verify_dataset
     from datapipe.loader.batch.unpack import unpack
@@ -76,6 +77,7 @@ __all__ = [
     "CopySpec",
     "DaliOptions",
     "DatapipeError",
+    "DatasetDiff",
     "DecodeError",
     "DeviceSpec",
     "EndlessError",
@@ -108,6 +110,7 @@ __all__ = [
     "check_model",
     "convert_dataset",
     "dedup_dataset",
+    "diff_datasets",
     "index_shards",
     "make_loader",
     "merge_datasets",
@@ -131,6 +134,7 @@ _LAZY = {
     "CopyReport": "datapipe.curate.spec",
     "CopySpec": "datapipe.curate.spec",
     "DaliOptions": "datapipe.decode.dali.options",
+    "DatasetDiff": "datapipe.inspect.diff",
     "DeviceSpec": "datapipe.loader.specs",
     "Finding": "datapipe.inspect.findings",
     "ImageMarkup": "datapipe.text.image_markup",
@@ -152,6 +156,7 @@ _LAZY = {
     "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",
     "dedup_dataset": "datapipe.curate.dedup",
+    "diff_datasets": "datapipe.inspect.diff",
     "index_shards": "datapipe.index.tar.indexer",
     "make_loader": "datapipe.loader.make_loader",
     "merge_datasets": "datapipe.curate.merge",

@@ -13,6 +13,7 @@ import datapipe
 from datapipe.cli.check_model import check_model
 from datapipe.cli.convert import convert
 from datapipe.cli.curate import dedup, merge, select, split
+from datapipe.cli.diff import diff
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
 from datapipe.cli.output import Commands, ending_where_output_is_lost
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 for _command in (
     *(pack, convert, inspect, verify, repair, index, select, split, merge, dedup),
-    *(plan, check_model, profile, tune_workers),
+    *(diff, plan, check_model, profile, tune_workers),
 ):
     app.command()(_command)
 

@@ -7,9 +7,7 @@ to no sample, are copied by the same code. The index rows are kept, apart from o
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import os
 import time
 from collections import deque
@@ -42,6 +40,7 @@ from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.journal import (
     Journal,
     refuse_foreign,
+    remove_finished,
     remove_leftovers,
     remove_working_folder,
     same_options,
@@ -55,7 +54,8 @@ from datapipe.pack.writers.ustar import BLOCK, member_header, padding
 from datapipe.progress import Progress
 from datapipe.store.protocol import Fetch, Store
 
-_CHUNK = 8 << 20  # bytes that are read at a time, unless one sample has more
+_CHUNK = 8 << 20  # bytes whose rows are handled together, unless one sample has more
+_READ = 2 << 20  # bytes that are read at once, unless one member has more: they fit into caches
 _AHEAD = 8  # chunks whose reads are begun ahead
 _EXAMPLES = 5  # rejects in a report
 
@@ -102,7 +102,10 @@ def copy_samples(
     if manifest is None:
         with working_folder(out, lock_check=output.lock_check) as work:
             space = bytes if output.space_check and not output.view else 0
-            manifest = _Copy(runs, out, work, made_by, output, rejects).run(space)
+            # Another run may have ended meanwhile.
+            manifest = finished_in(out, made_by) or _Copy(
+                runs, out, work, made_by, output, rejects
+            ).run(space)
     write_sidecars(out, manifest, parse_sidecars(output.sidecars))
     seconds = time.monotonic() - started
     return report_on(manifest, out, seconds, rejects, finished_before=before is not None)
@@ -124,6 +127,7 @@ def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifes
         raise PackError(f"{out} holds another dataset; give a new folder")
     options = manifest.parts[0].options
     same_options(out, {name: options[name] for name in options if name != but}, made_by)
+    remove_finished(out, manifest, lock_check=True)  # left by a kill after the manifest
     return manifest
 
 
@@ -171,15 +175,16 @@ class _Copy(NamedTuple):
             if not journal.shards:
                 for reject in self.rejects:  # before any shard: each checkpoint has them all
                     sink.reject(reject)
-            count = _CopyCount(journal.last.inputs, self.made_by)
+            count = InputCount()  # its digest says nothing: `made_by` names the sources
+            count.number = journal.last.inputs
             if self.output.view:
                 self._link(journal, count)
             else:
                 self._write(sink, count)
                 sink.drain()
             with writing(self.out):
-                inputs = _CopyCount(count.number + len(self.rejects), self.made_by)
-                part = journal.part(inputs, 0, self.made_by)
+                count.number += len(self.rejects)
+                part = journal.part(count, 0, self.made_by)
                 journal.publish_rejects()
         finally:
             sink.close()
@@ -192,7 +197,7 @@ class _Copy(NamedTuple):
         remove_working_folder(self.out)
         return manifest
 
-    def _write(self, sink: ShardSink, count: _CopyCount) -> None:
+    def _write(self, sink: ShardSink, count: InputCount) -> None:
         """Copy the samples after the first `count`."""
         chunks = _chunks(self.runs, parse_shard_size(self.output.shard_size), count.number)
         total = sum(run.samples for run in self.runs)
@@ -206,7 +211,7 @@ class _Copy(NamedTuple):
         if sink.samples:
             sink.cut(count, 0)
 
-    def _link(self, journal: Journal, count: _CopyCount) -> None:
+    def _link(self, journal: Journal, count: InputCount) -> None:
         """Write indexes that name the shards where they are."""
         home = self.out.resolve()
         for number in range(len(journal.shards), len(self.runs)):
@@ -230,19 +235,6 @@ class _Copy(NamedTuple):
                 journal.commit(shard, journal.checkpoint(count, 0))
 
 
-class _CopyCount(InputCount):
-    """Number of samples copied so far; the digest is that of the command."""
-
-    def __init__(self, number: int, made_by: dict[str, Any]) -> None:
-        super().__init__()
-        self.number = number
-        self._made_by = json.dumps(made_by, sort_keys=True)
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self._made_by.encode()).hexdigest()
-
-
 class _CopyChunk(NamedTuple):
     """Neighbouring samples of a run and of the new shard."""
 
@@ -251,9 +243,7 @@ class _CopyChunk(NamedTuple):
     begins_shard: bool
     # Parts of the old shard with members that lie to each other as in the new one
     spans: list[Member]
-    # `span`, `start`: of each member the number of its span, and its offset there; int64 [M]
-    span: Int64
-    start: Int64
+    starts: Int64  # int64 [M], offset of each member in its span: 0 begins the next span
 
 
 def _chunks(runs: Iterable[SampleRun], size: ShardSize, skip: int) -> Iterator[_CopyChunk]:
@@ -289,16 +279,16 @@ def _chunks(runs: Iterable[SampleRun], size: ShardSize, skip: int) -> Iterator[_
             row = stop
 
 
-def _spans(old: Int64, new: Int64, sizes: Int64) -> tuple[list[Member], Int64, Int64]:
-    """Return spans of the old shard, and for each member its span and its offset there."""
-    begins = np.diff(old - new, prepend=np.iinfo(np.int64).min) != 0
+def _spans(old: Int64, new: Int64, sizes: Int64) -> tuple[list[Member], Int64]:
+    """Return spans of the old shard, and the offset of each member in its span: int64 [M]."""
+    begins = np.diff((new - new[0]) // _READ, prepend=-1) != 0
+    begins[1:] |= np.diff(old - new) != 0
     firsts = np.flatnonzero(begins)
-    starts = old[firsts]
     lasts = np.append(firsts[1:], len(old)) - 1
-    lengths = old[lasts] + sizes[lasts] - starts
-    span = np.cumsum(begins) - 1
-    pairs = zip(starts.tolist(), lengths.tolist(), strict=True)
-    return [Member("", start, length, 0) for start, length in pairs], span, old - starts[span]
+    lengths = old[lasts] + sizes[lasts] - old[firsts]
+    pairs = zip(old[firsts].tolist(), lengths.tolist(), strict=True)
+    spans = [Member("", start, length, 0) for start, length in pairs]
+    return spans, old - np.repeat(old[firsts], lasts - firsts + 1)
 
 
 def stored_bytes(sizes: Int64) -> Int64:
@@ -310,7 +300,9 @@ def _edges(counts: Int64) -> Int64:
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
 
-def _begun(chunks: Iterator[_CopyChunk]) -> Iterator[tuple[_CopyChunk, list[memoryview]]]:
+def _begun(
+    chunks: Iterator[_CopyChunk],
+) -> Iterator[tuple[_CopyChunk, Iterator[memoryview]]]:
     """Yield chunks with the bytes of their spans; reads behind a URL are begun ahead."""
     waiting: deque[tuple[_CopyChunk, Fetch | None]] = deque()
     for chunk in itertools.chain(chunks, [None] * _AHEAD):
@@ -318,30 +310,32 @@ def _begun(chunks: Iterator[_CopyChunk]) -> Iterator[tuple[_CopyChunk, list[memo
             waiting.append((chunk, chunk.run.store.begin([(chunk.run.shard, chunk.spans)])))
         if waiting and (chunk is None or len(waiting) > _AHEAD):
             first, fetch = waiting.popleft()
-            run = first.run
-            yield (
-                first,
-                run.store.read(run.shard, first.spans) if fetch is None else fetch.contents(0),
-            )
+            yield first, _read(first) if fetch is None else iter(fetch.contents(0))
 
 
-def _parts(chunk: _CopyChunk, data: list[memoryview]) -> Iterator[memoryview | bytes]:
+def _read(chunk: _CopyChunk) -> Iterator[memoryview]:
+    for span in chunk.spans:  # one at a time: a later one is read when it is needed
+        yield from chunk.run.store.read(chunk.run.shard, [span])
+
+
+def _parts(chunk: _CopyChunk, data: Iterator[memoryview]) -> Iterator[memoryview | bytes]:
     """Yield the bytes of a chunk in the new shard: headers, members and padding."""
     table, store = chunk.table, chunk.run.store
     keys, exts = table["key"].to_pylist(), table["ext"].to_pylist()
-    names = [(key, ext) for key, of_key in zip(keys, exts, strict=True) for ext in of_key]
-    sums = pc.list_flatten(table["crc32"]).to_pylist()
-    sizes = pc.list_flatten(table["size"]).to_pylist()
-    for (key, ext), crc32, size, span, start in zip(
-        names, sums, sizes, chunk.span.tolist(), chunk.start.tolist(), strict=True
-    ):
-        content = data[span][start : start + size]
+    names = ((key, ext) for key, of_key in zip(keys, exts, strict=True) for ext in of_key)
+    facts = (pc.list_flatten(table[name]).to_pylist() for name in ("size", "crc32"))
+    span, before = memoryview(b""), b""
+    for (key, ext), size, crc32, start in zip(names, *facts, chunk.starts.tolist(), strict=True):
+        if not start:
+            span = next(data)
+        content = span[start : start + size]
         if not store.verify(Member(ext, 0, size, crc32), content):
             name = store.name(chunk.run.shard)
             raise StoreError(f"{name}, sample {key}, member {ext}: {NOT_AS_INDEXED}")
         try:
-            yield member_header(f"{key}.{ext}", size)
+            yield before + member_header(f"{key}.{ext}", size)
         except SampleError as error:
             raise PackError(f"{store.name(chunk.run.shard)}, sample {key}: {error}") from error
         yield content
-        yield padding(size)
+        before = padding(size)
+    yield before

@@ -38,9 +38,11 @@ def merge_datasets(
         StoreError: a member cannot be read, or is damaged.
 
     Examples:
-        >>> datapipe.merge_datasets(["shards/", "more/"], "all/", prefixes=["a-", "b-"]).samples
+        >>> datapipe.merge_datasets(["shards/", "shards/"], "all/", prefixes=["a-", "b-"]).samples
         16
     """
+    if not datasets:
+        raise PackError("datasets is empty; give one at least")
     if prefixes and len(prefixes) != len(datasets):
         raise PackError(f"{len(prefixes)} prefixes for {len(datasets)} datasets; give one for each")
     if prefixes and output.renumber:

@@ -103,6 +103,8 @@ def _with_keys(source: Dataset, given: str | PathLike[str] | Sequence[str]) -> B
 
 def _listed(given: str | PathLike[str] | Sequence[str]) -> list[str]:
     if not isinstance(given, str | PathLike):
+        if not given:
+            raise PackError("keys is empty; give a list of keys, or a text file")
         return list(given)
     try:
         lines = Path(given).read_text("utf-8").splitlines()

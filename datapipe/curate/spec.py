@@ -61,7 +61,7 @@ class CopyReport:
     Examples:
         >>> report = datapipe.select_samples("shards/", "some/", where="height > 30")
         >>> report.samples, report.output
-        (8, 'some')
+        (6, 'some')
     """
 
     samples: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from os import PathLike
 from typing import Annotated
@@ -53,13 +54,15 @@ def split_dataset(
     Examples:
         >>> reports = datapipe.split_dataset("shards/", "parts/", val=0.3)
         >>> {name: report.samples for name, report in reports.items()}
-        {'val': 2, 'train': 6}
+        {'val': 1, 'train': 7}
     """
     if (val is None) == (parts is None):
         raise PackError("give either the share of val or named parts")
     shares = dict(parts) if parts is not None else {"val": val or 0.0, "train": 1 - (val or 0.0)}
+    if not salt.isprintable():
+        raise PackError(f"salt {salt!r}: give a text that can be printed")
     for name, share in shares.items():
-        if not name or name.startswith(".") or "/" in name or not 0 < share <= 1:
+        if not re.fullmatch(r"[\w-][\w.-]*", name) or not 0 < share <= 1:
             raise PackError(f"part {name!r} with share {share}: give a folder's name and a share")
     total = sum(shares.values())
     if abs(total - 1) > _TOLERANCE:

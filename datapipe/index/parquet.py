@@ -141,7 +141,7 @@ def parse_index(content: bytes, path: str, *, sha256: str | None = None) -> pa.T
             raise IndexMismatch(
                 f"{path} is not the index that dataset.json was written for; {_REMEDY}"
             )
-        table = pq.read_table(pa.BufferReader(content))
+        table = pq.ParquetFile(pa.BufferReader(content)).read()  # `read_table` imports pandas
     except (pa.ArrowException, OSError) as error:
         raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error
     if not table.schema.equals(SCHEMA):

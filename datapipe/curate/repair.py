@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from datapipe.cpus import available_cpus
 from datapipe.curate.copy import SampleRun, copy_samples
-from datapipe.curate.salvage import Salvaged, salvage_shard
+from datapipe.curate.salvage import ShardSalvage, salvage_shard
 from datapipe.curate.sources import local_folder
 from datapipe.curate.spec import CopySpec
 from datapipe.declared import checked
 from datapipe.errors import PackError, SampleError
-from datapipe.index.columns import COLUMNS, open_columns
+from datapipe.index.columns import COLUMNS, Columns, open_columns
 from datapipe.index.manifest import (
     MANIFEST,
     Contribution,
@@ -37,7 +37,7 @@ from datapipe.index.manifest import (
 from datapipe.index.parquet import SCHEMA, read_index, write_index
 from datapipe.inspect.block_check import check_columns, check_tokens
 from datapipe.inspect.findings import Finding
-from datapipe.inspect.located import Located, locate
+from datapipe.inspect.located import DatasetFiles, locate
 from datapipe.inspect.sources import RemoteSource
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import REJECTS
@@ -126,7 +126,7 @@ def repair_dataset(
     if out is not None and inside and local_folder(out).resolve().is_relative_to(inside):
         raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside of it")
     with TemporaryDirectory(prefix="datapipe-repair-") as spool:
-        found = _Found(located, Path(spool))
+        found = _DatasetSalvage(located, Path(spool))
         found.collect()
         if out is None:
             samples, remade = found.remake()
@@ -143,13 +143,13 @@ def repair_dataset(
     )
 
 
-class _Found:
-    """What was salvaged of a dataset: rows of each shard, in files of a temporary folder."""
+class _DatasetSalvage:
+    """Rows of the samples that were salvaged of each shard, in files of a temporary folder."""
 
-    def __init__(self, located: Located, spool: Path) -> None:
+    def __init__(self, located: DatasetFiles, spool: Path) -> None:
         self.located = located
         self.spool = spool
-        self.columns: dict[str, Any] | None = None
+        self.columns: Columns | None = None
         self.lost: list[Finding] = []
         self.notes = list(located.notes)
         self.without_checksum = 0
@@ -178,7 +178,7 @@ class _Found:
             finally:
                 self._stop.set()
 
-    def _salvage(self, number: int) -> Salvaged:
+    def _salvage(self, number: int) -> ShardSalvage:
         return salvage_shard(self.located, self.columns, number, self._tell)
 
     def _tell(self, members: int, size: int) -> None:
@@ -186,7 +186,7 @@ class _Found:
             raise PackError("the repair was stopped")
         self._progress.advance(members, of_total=size)
 
-    def _add(self, number: int, salvaged: Salvaged) -> None:
+    def _add(self, number: int, salvaged: ShardSalvage) -> None:
         digest = write_index(self._spooled(number), salvaged.table)
         self._digests.append(digest)
         self._samples.append(len(salvaged.table))

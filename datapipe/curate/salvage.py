@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from datapipe.array_types import Bools, Int64
 from datapipe.errors import DatapipeError, DecodeError, StoreError
+from datapipe.index.columns import Columns
 from datapipe.index.images.header import probe
 from datapipe.index.members import SampleParts, member_kind
 from datapipe.index.parquet import SCHEMA, to_table, with_offsets
@@ -20,7 +21,7 @@ from datapipe.index.rows import ImageSize, Member, Row, Rows
 from datapipe.index.tar.headers import WHOLE
 from datapipe.index.tar.indexer import scan_tar
 from datapipe.inspect.findings import FileFindings, Finding
-from datapipe.inspect.located import Located
+from datapipe.inspect.located import DatasetFiles
 from datapipe.inspect.resync import ResyncScanner
 from datapipe.inspect.shard_check import MemberCheck, Tell, content_problem, has_name
 from datapipe.inspect.sources import OpenFile
@@ -30,7 +31,7 @@ from datapipe.text.sample_text import sample_text
 _FEW = 2  # samples of a shard that lack a kind of member, or 2 %
 
 
-class Salvaged(NamedTuple):
+class ShardSalvage(NamedTuple):
     """Samples of a shard."""
 
     table: pa.Table  # rows of those that are whole, with their offsets in the shard
@@ -41,8 +42,8 @@ class Salvaged(NamedTuple):
 
 
 def salvage_shard(
-    located: Located, columns: dict[str, Any] | None, number: int, tell: Tell
-) -> Salvaged:
+    located: DatasetFiles, columns: Columns | None, number: int, tell: Tell
+) -> ShardSalvage:
     """Return what a shard still holds.
 
     With an index, samples whose members have their checksums, wherever in the tar they are now.
@@ -60,7 +61,7 @@ def salvage_shard(
                 if members is not None
             ]
             missing = Finding(file=entry.name, problem="is missing")
-            return Salvaged(SCHEMA.empty_table(), lost or [missing], True, False, [])
+            return ShardSalvage(SCHEMA.empty_table(), lost or [missing], True, False, [])
         if members is None:
             return _scanned(entry.name, file)
         check = MemberCheck(
@@ -80,7 +81,7 @@ def salvage_shard(
             table = with_offsets(table, offsets).filter(_bools(~is_lost))
     lost = [finding for finding in found.findings if finding.start is not None]
     is_whole = not problems and is_trusted and not is_lost.any()
-    return Salvaged(table, _of_lost(check, lost), True, is_whole, [])
+    return ShardSalvage(table, _of_lost(check, lost), True, is_whole, [])
 
 
 def _bools(values: Bools) -> pa.Array:
@@ -156,14 +157,14 @@ def row_of(key: str, members: Sequence[Member], data: Sequence[bytes], source: s
     )
 
 
-def _scanned(name: str, file: OpenFile) -> Salvaged:
+def _scanned(name: str, file: OpenFile) -> ShardSalvage:
     """Return what a tar without an index holds."""
     scanner = ResyncScanner(Path(name), file, window=WHOLE)
     try:
         rows, found = scan_tar(scanner, name)
     except DatapipeError as error:  # it is no tar, or holds what no loader reads
         lost = [Finding(file=name, problem=str(error))]
-        return Salvaged(SCHEMA.empty_table(), lost, False, False, [])
+        return ShardSalvage(SCHEMA.empty_table(), lost, False, False, [])
     lost = [
         Finding(file=name, start=gap.start, stop=gap.stop, problem=gap.reason or "only zeros")
         for gap in scanner.gaps
@@ -188,7 +189,7 @@ def _scanned(name: str, file: OpenFile) -> Salvaged:
             )
         else:
             whole.append(row)
-    return Salvaged(to_table(Rows(whole)), lost, False, False, found.lines())
+    return ShardSalvage(to_table(Rows(whole)), lost, False, False, found.lines())
 
 
 def _incomplete(rows: Sequence[Row], scanner: ResyncScanner) -> list[bool]:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.errors import IndexMismatch
-from datapipe.index.columns import COLUMNS, DTYPES
+from datapipe.index.columns import COLUMNS, DTYPES, Columns, columns_in
 from datapipe.index.files.block_checksums import BLOCK, SUMS
 from datapipe.index.files.crc32 import crc32, prefix_sums
-from datapipe.index.files.npy import map_npy, map_plain
+from datapipe.index.files.npy import map_plain
 from datapipe.index.files.sealed_json import unseal
 from datapipe.index.manifest import Manifest
 from datapipe.index.tokens import columns as tokens
@@ -54,44 +53,38 @@ def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> 
         yield Finding(file=prefix + SUMS, problem="has checksums of files of other sizes")
 
 
-def check_columns(home: Path, manifest: Manifest) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """Return the arrays of `columns/` with the extensions of members, None if they are unusable.
+def check_columns(home: Path, manifest: Manifest) -> tuple[Columns | None, list[Finding]]:
+    """Return the columns of a dataset, None if they are missing or unusable, and their damage.
 
-    Columns that are missing, or of another version, are no damage: they are made when needed.
+    Columns of another manifest or version are no damage: new ones are made when needed.
     """
     names = [f"{name}.npy" for name in DTYPES]
-    about, findings = _check_derived(home / COLUMNS, f"{COLUMNS}.json", names, manifest)
-    if about is None or findings:
-        return None, findings
-    arrays: dict[str, Any] = {"extensions": about["extensions"]}
-    for name, dtype in DTYPES.items():
-        arrays[name] = map_npy(home / COLUMNS / f"{name}.npy", dtype)
-    edges = arrays["sample_key"]
-    return (arrays if len(edges) == manifest.samples + 1 else None), findings
+    found = _check_derived(home / COLUMNS, f"{COLUMNS}.json", names, manifest)
+    if found or not (home / COLUMNS).is_dir():
+        return None, found
+    return columns_in(home / COLUMNS, manifest), found
 
 
 def check_tokens(home: Path, manifest: Manifest) -> list[Finding]:
     """Return the damage of token counts, of any tokenizer and template."""
     found: list[Finding] = []
     for folder in sorted(home.glob("tokens-*")):
-        found += _check_derived(folder, tokens.ABOUT, list(tokens.FILES), manifest)[1]
+        found += _check_derived(folder, tokens.ABOUT, list(tokens.FILES), manifest)
     return found
 
 
-def _check_derived(
-    folder: Path, name: str, files: list[str], manifest: Manifest
-) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """Return the description of a folder of derived files, and their damage."""
+def _check_derived(folder: Path, name: str, files: list[str], manifest: Manifest) -> list[Finding]:
+    """Return the damage of a folder of derived files."""
     prefix = f"{folder.name}/"
     if not folder.is_dir():
-        return None, []
+        return []
     try:
         about = unseal((folder / name).read_bytes())
         if about["fingerprint"] != manifest.fingerprint:
-            return None, []  # of the dataset as it was before
+            return []  # of the dataset as it was before
         sums, sizes, compared = about["checksums_crc32"], about["sizes"], about["crc32_of"]
     except (OSError, ValueError, LookupError):
-        return None, [Finding(file=prefix + name, problem=_AGAIN)]
+        return [Finding(file=prefix + name, problem=_AGAIN)]
     found = []
     for file, size in sizes.items():
         path = folder / file
@@ -100,9 +93,6 @@ def _check_derived(
         elif file in compared and prefix_sums(path, [size]) != [compared[file]]:
             found.append(Finding(file=prefix + file, problem=_AGAIN))
     if not found:
-        try:
-            for damage in check_blocks(folder, files, sums, prefix):
-                found.append(replace(damage, problem=_AGAIN))
-        except IndexMismatch:
-            found.append(Finding(file=prefix + name, problem=_AGAIN))
-    return about, found
+        damage = check_blocks(folder, files, sums, prefix)
+        found = [replace(finding, problem=_AGAIN) for finding in damage]
+    return found

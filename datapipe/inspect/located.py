@@ -26,7 +26,7 @@ So is its `index`, if it never had one.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Located:
+class DatasetFiles:
     """A dataset's files."""
 
     title: str  # the path or URL as it was given
@@ -45,7 +45,7 @@ class Located:
         return self.index.folder if isinstance(self.index, FolderSource) else None
 
 
-def locate(dataset: str | os.PathLike[str]) -> Located:
+def locate(dataset: str | os.PathLike[str]) -> DatasetFiles:
     """Find the files of a dataset: a folder, a URL, or a list of tars of someone else.
 
     Raises:
@@ -84,7 +84,7 @@ def locate(dataset: str | os.PathLike[str]) -> Located:
     return _located(title, FolderSource(tars.folder), FolderSource(home), tars.names)
 
 
-def _located(title: str, shards: Source, index: Source, names_of: object) -> Located:
+def _located(title: str, shards: Source, index: Source, names_of: object) -> DatasetFiles:
     assert callable(names_of)
     content = index.read(MANIFEST)
     manifest, findings, notes = None, [], []
@@ -124,7 +124,7 @@ def _located(title: str, shards: Source, index: Source, names_of: object) -> Loc
             notes.append(
                 "it has no index, which `datapipe index` makes; headers alone were checked"
             )
-    return Located(
+    return DatasetFiles(
         title=title,
         shards=shards,
         index=index,

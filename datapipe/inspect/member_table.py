@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,18 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.array_types import Bools, Int64, UInt8, UInt32
+from datapipe.index.columns import Columns
 from datapipe.index.members import member_kind
+from datapipe.index.rows import Rows
 from datapipe.pack.writers.ustar import MAX_NAME
-
-COMPARED = ("key", "source", "text_bytes", "ext", "offset", "size", "crc32")
-"""Columns of an index that `columns/` holds too, apart from sizes of images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemberTable:
     """N samples of a shard with M members and I images, in the order of the index."""
 
-    table: pa.Table  # with the columns `COMPARED`, `image_width` and `image_height`
+    table: pa.Table  # of the schema of an index
 
     @cached_property
     def keys(self) -> list[str]:
@@ -100,50 +98,38 @@ class MemberTable:
         return pc.list_flatten(self.table[name]).to_numpy()
 
 
-def table_of_columns(
-    arrays: Mapping[str, Any], extensions: list[str], first: int, stop: int
-) -> pa.Table:
-    """Return samples `first` to `stop` of the arrays of `columns/` as a table of an index.
+def rows_of_columns(columns: Columns, first: int, stop: int) -> Rows:
+    """Return samples `first` to `stop` as rows; the columns do not hold orientations."""
+    samples = np.arange(first, stop)
+    members = slice(*columns.sample_member[[first, stop]].tolist())
+    images = slice(*columns.sample_image[[first, stop]].tolist())
+    rows = Rows()
+    rows.key, rows.source = columns.keys(samples), columns.sources(samples)
+    rows.text_bytes = columns.text_bytes[first:stop].tolist()
+    rows.members = np.diff(columns.sample_member[first : stop + 1]).tolist()
+    rows.images = np.diff(columns.sample_image[first : stop + 1]).tolist()
+    for ext, *where in columns.members_at(members):
+        rows.ext.append(ext)
+        for name, value in zip(("offset", "size", "crc32"), where, strict=True):
+            getattr(rows, name).append(value)
+    rows.width = columns.image_width[images].tolist()
+    rows.height = columns.image_height[images].tolist()
+    rows.orientation = [1] * len(rows.width)
+    return rows
 
-    Without copies of the values; orientations are not in the columns.
-    """
 
-    def listed(name: str, values: pa.Array) -> pa.Array:
-        edges = np.asarray(arrays[f"sample_{name}"][first : stop + 1])
-        edges = (edges - edges[0]).astype(np.int32)
-        buffers = [None, pa.py_buffer(edges)]
-        return pa.Array.from_buffers(
-            pa.list_(values.type), len(edges) - 1, buffers, children=[values]
-        )
-
-    def strings(name: str) -> pa.Array:
-        edges = np.asarray(arrays[f"sample_{name}"][first : stop + 1])
-        text = np.asarray(arrays[f"{name}_bytes"][edges[0] : edges[-1]])
-        buffers = [None, pa.py_buffer((edges - edges[0]).astype(np.int32)), pa.py_buffer(text)]
-        return pa.Array.from_buffers(pa.string(), len(edges) - 1, buffers)
-
-    def span(kind: str) -> slice:
-        edges = arrays[f"sample_{kind}"]
-        return slice(int(edges[first]), int(edges[stop]))
-
-    members, images = span("member"), span("image")
-    names = pa.Array.from_buffers(
-        pa.string(),
-        len(extensions),
-        [
-            None,
-            pa.py_buffer(np.cumsum([0, *map(len, map(str.encode, extensions))], dtype=np.int32)),
-            pa.py_buffer("".join(extensions).encode()),
-        ],
+def differs(columns: Columns, first: int, table: MemberTable) -> bool:
+    """Return whether the columns hold other samples from `first` on than an index."""
+    stop = first + len(table.table)
+    members = slice(*columns.sample_member[[first, stop]].tolist())
+    keys = columns.key_bytes[slice(*columns.sample_key[[first, stop]].tolist())]
+    return not (
+        np.array_equal(columns.member_offset[members], table.offset)
+        and np.array_equal(columns.member_size[members], table.size)
+        and np.array_equal(columns.member_crc32[members], table.crc32)
+        and np.array_equal(columns.text_bytes[first:stop], table.table["text_bytes"].to_numpy())
+        and keys.tobytes() == "".join(table.keys).encode()
     )
-    columns = {name: strings(name) for name in ("key", "source")}
-    columns["text_bytes"] = _plain(arrays["text_bytes"][first:stop])
-    columns["ext"] = listed("member", names.take(_plain(arrays["member_ext"][members])))
-    for name in ("offset", "size", "crc32"):
-        columns[name] = listed("member", _plain(arrays[f"member_{name}"][members]))
-    for name in ("image_width", "image_height"):
-        columns[name] = listed("image", _plain(arrays[name][images]))
-    return pa.table(columns)
 
 
 def _plain(values: Any) -> pa.Array:

@@ -23,7 +23,7 @@ class Gap(NamedTuple):
     reason: str  # "" for blocks of zeros before another member, as joined archives have them
 
 
-class _Broken(StoreError):
+class _HeaderDamage(StoreError):
     def __init__(self, position: int, what: str) -> None:
         super().__init__(what)
         self.position, self.what = position, what
@@ -58,13 +58,13 @@ class ResyncScanner(TarScanner):
                     self.members.append(member)
                     yield member
                 return
-            except _Broken as broken:
+            except _HeaderDamage as broken:
                 start = self._next_header(broken)
                 self.gaps.append(Gap(broken.position, start, broken.what))
                 if start >= self.bytes:
                     return
 
-    def _next_header(self, broken: _Broken) -> int:
+    def _next_header(self, broken: _HeaderDamage) -> int:
         """Return the position of the next valid header, at any alignment, or the end."""
         if "the file ends" in broken.what:
             return self.bytes  # the header is valid, and what follows is its member
@@ -96,11 +96,11 @@ class ResyncScanner(TarScanner):
         return size
 
     def _damaged(self, position: int, what: str) -> StoreError:
-        return _Broken(position, what)
+        return _HeaderDamage(position, what)
 
     def _endless(self, position: int) -> StoreError:
         what = "the file ends inside its last members, without the zeros that end a tar"
-        return _Broken(position, what if self.bytes else "the file is empty")
+        return _HeaderDamage(position, what if self.bytes else "the file is empty")
 
 
 def header_size(header: bytes) -> int | None:

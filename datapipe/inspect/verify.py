@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import checked
 from datapipe.errors import IndexMismatch, PlanError, StoreError
+from datapipe.index.columns import COLUMNS, Columns
 from datapipe.index.manifest import Arrays
-from datapipe.index.parquet import parse_index
+from datapipe.index.parquet import parse_index, to_table
 from datapipe.inspect.array_check import check_array_files, check_images, check_texts, image_jobs
 from datapipe.inspect.block_check import check_columns, check_tokens
 from datapipe.inspect.findings import FileFindings, Finding, VerifyReport
-from datapipe.inspect.located import UNKNOWN, Located, locate
-from datapipe.inspect.member_table import COMPARED, MemberTable, table_of_columns
+from datapipe.inspect.located import UNKNOWN, DatasetFiles, locate
+from datapipe.inspect.member_table import MemberTable, differs, rows_of_columns
 from datapipe.inspect.shard_check import MemberCheck, check_tar, check_unindexed
 from datapipe.inspect.sources import FolderSource, RemoteSource, read_failure
 from datapipe.progress import Progress
@@ -66,7 +66,7 @@ def verify_dataset(
     if manifest is not None and home is not None:
         columns, found = check_columns(home, manifest)
         findings += [*found, *check_tokens(home, manifest)]
-    run = _Run(located=located, columns=columns, deep=deep)
+    run = _Verification(located=located, columns=columns, deep=deep)
     remote = isinstance(located.shards, RemoteSource)
     total = sum(max(shard.bytes, 0) for shard in located.entries)
     if manifest is not None and manifest.arrays is not None:
@@ -117,27 +117,24 @@ def _call(job: Callable[[], FileFindings]) -> FileFindings:
     return job()
 
 
-class ReadIndex(NamedTuple):
-    """The index of a shard, as far as it can be trusted."""
+def read_members(
+    located: DatasetFiles, columns: Columns | None, number: int
+) -> tuple[MemberTable | None, list[Finding]]:
+    """Return the members of a shard from its index, or from the columns if that is damaged.
 
-    members: MemberTable | None  # None where nothing says which bytes the shard should hold
-    findings: list[Finding]
-
-
-def read_members(located: Located, columns: dict[str, Any] | None, number: int) -> ReadIndex:
-    """Return the members of a shard: from its index, or from the columns if that is damaged.
-
-    Both are compared if both are whole. An index without a manifest is taken as it is.
+    None if nothing says which bytes the shard should hold. Index and columns are compared if both
+    are whole. An index without a manifest is taken as it is.
     """
-    entry, table, problem = located.entries[number], None, ""
+    entry, members, problem = located.entries[number], None, ""
     if not entry.index:
-        return ReadIndex(None, [])
+        return None, []
     try:
         content = located.index.read(entry.index)
         if content is None:
             problem = "is missing"
         else:
             table = parse_index(content, entry.index, sha256=entry.index_sha256 or None)
+            members = MemberTable(table=table)
             if entry.samples not in (UNKNOWN, len(table)):
                 problem = f"has {len(table):,} samples, the manifest says {entry.samples:,}"
     except IndexMismatch as error:
@@ -146,27 +143,27 @@ def read_members(located: Located, columns: dict[str, Any] | None, number: int) 
         problem = read_failure(error)
     found = []
     if columns is not None:
-        first = sum(shard.samples for shard in located.entries[:number])
-        held = table_of_columns(columns, columns["extensions"], first, first + entry.samples)
+        first, stop = columns.shard_sample[number : number + 2].tolist()
         if problem:
-            table = held
-        elif table is not None and any(table[n] != held[n] for n in COMPARED):
+            rows = rows_of_columns(columns, first, stop)
+            members = MemberTable(table=to_table(rows))
+        elif members is not None and differs(columns, first, members):
             what = f"differs from {entry.index}; remove the folder, and it is made again"
-            found.append(Finding(file="columns/", problem=what))
+            found.append(Finding(file=f"{COLUMNS}/", problem=what))
     elif problem:
-        table = None
+        members = None
         problem += f", so that the bytes of {entry.name} have nothing to be compared with"
     if problem:
         found.append(Finding(file=entry.index, problem=problem))
-    return ReadIndex(None if table is None else MemberTable(table=table), found)
+    return members, found
 
 
 @dataclass(kw_only=True)
-class _Run:
+class _Verification:
     """Jobs of one verification."""
 
-    located: Located
-    columns: dict[str, Any] | None
+    located: DatasetFiles
+    columns: Columns | None
     deep: bool
     progress: Progress = field(init=False)
     stop: threading.Event = field(default_factory=threading.Event)

@@ -207,7 +207,7 @@ def _incomplete(rows: Sequence[Row], scanner: ResyncScanner) -> list[bool]:
     found = [any(member.offset in near for member in row.members) for row in rows]
     kinds = [frozenset(member_kind(member.ext) for member in row.members) for row in rows]
     counts = Counter(kinds)
-    usual = counts.most_common(1)[0][0] if kinds else frozenset()
+    usual = max(counts, key=lambda kind: (counts[kind], len(kind)), default=frozenset())
     lacking = [kind < usual for kind in kinds]
     few = max(_FEW, len(rows) // 50)
     odd = [False, *(a or b for a, b in zip(found, lacking, strict=True)), True]

@@ -20,7 +20,7 @@ from datapipe import CopySpec
 from datapipe.errors import PackError
 from tests.inspect.damage import WAYS, Original, harm, made, original
 
-ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
+ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "3"))
 KINDS = ("packed", "gnu", "pax")
 
 

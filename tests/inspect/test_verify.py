@@ -25,7 +25,7 @@ from tests.remote.server import serving
 
 from .damage import WAYS, Original, harm, made
 
-ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "40"))
+ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
 KINDS = ("packed", "gnu", "pax")
 
 

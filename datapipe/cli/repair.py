@@ -15,6 +15,7 @@ from datapipe.cli.options import AsJson
 from datapipe.cli.output import print_table, shown
 from datapipe.curate.repair import RepairReport
 from datapipe.curate.spec import CopySpec
+from datapipe.report.table import counted
 
 _SHOWN = 10
 
@@ -70,6 +71,6 @@ def _print(report: RepairReport, *, in_place: bool) -> None:
         print(shown(f"note: {note}"))
     if again := report.again:
         shown_inputs = ", ".join(again[:_SHOWN]) + (", ..." if len(again) > _SHOWN else "")
-        print(shown(f"pack again ({len(again):,} inputs): {shown_inputs}"))
+        print(shown(f"pack again ({counted(len(again), 'input')}): {shown_inputs}"))
     if report.lost:
         print(f"all that is gone: {report.output.rstrip('/')}/rejects.jsonl")

@@ -16,6 +16,7 @@ from datapipe.cli.output import print_table, shown
 from datapipe.inspect.findings import Finding, VerifyReport, by_file
 from datapipe.inspect.shard_check import AS_PACKED
 from datapipe.progress import readable_size
+from datapipe.report.table import counted
 
 _SHOWN = 8  # findings of each file
 _FILES = 20  # with findings
@@ -64,7 +65,7 @@ def _print(report: VerifyReport, *, deep: bool) -> None:
         "time": f"{report.seconds:.1f} s",
     }
     if report.findings:
-        rows["findings"] = f"{len(report.findings):,} in {len(files):,} files"
+        rows["findings"] = f"{len(report.findings):,} in {counted(len(files), 'file')}"
     print_table(f"{report.dataset} {state}", rows)
     for note in report.notes:
         print(shown(f"note: {note}"))
@@ -89,6 +90,8 @@ def next_step(report: VerifyReport) -> str:
     files = {finding.file for finding in report.findings}
     if any(file.endswith(".npy") and "/" not in file for file in files):
         return "restore these files from a copy, or convert the shards again into a new folder"
+    if all("run `datapipe" in finding.problem for finding in report.findings):
+        return "the command named above"
     harmed = [finding for finding in report.findings if finding.file.endswith(".tar")]
     if harmed and all(finding.problem.startswith(AS_PACKED) for finding in harmed):
         return 'restoring helps nothing: pack the inputs again, or skip them: on_error="skip"'

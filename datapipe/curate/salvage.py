@@ -174,7 +174,10 @@ def _scanned(name: str, file: OpenFile) -> ShardSalvage:
     for row, is_suspect in zip(rows, suspects, strict=True):
         problem = "it may lack a member: damage is next to it" if is_suspect else ""
         for member in () if is_suspect else row.members:
-            problem = problem or content_problem(member_kind(member.ext), _read(file, member))
+            kind, data = member_kind(member.ext), _read(file, member)
+            problem = problem or content_problem(kind, data)
+            if kind in ("text", "json") and b"\0" in data:
+                problem = problem or "its text holds zeros"
         if problem:
             first, last = row.members[0], row.members[-1]
             lost.append(

@@ -14,6 +14,7 @@ from datapipe.index.tar.listing import index_home, names_shards, tars_at
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.sources import FolderSource, RemoteSource, Source
 from datapipe.remote.folder import is_remote
+from datapipe.report.table import counted
 from datapipe.store.arrays import TEXTS
 
 _OWN = re.compile(r"shard-\d{6,}\.tar")
@@ -103,9 +104,11 @@ def _located(title: str, shards: Source, index: Source, names_of: object) -> Dat
         own = not manifest.foreign and not is_view
         more = sorted(set(tars) - {shard.name for shard in entries})
         if more and manifest.arrays is None and not is_view:
-            named = f"{len(more):,} tars that the manifest does not name, such as {more[0]}"
+            named = (
+                f"{counted(len(more), 'tar')} that the manifest does not name, such as {more[0]}"
+            )
             if own:
-                notes.append(f"{named}; they were not checked")
+                notes.append(f"not checked: {named}")
             else:
                 problem = f"is older than {named}; run `datapipe index --force`"
                 findings.append(Finding(file=MANIFEST, problem=problem))

@@ -155,4 +155,4 @@ def test_a_tar_of_someone_else_that_was_cut_is_salvaged(
     report = datapipe.repair_dataset(tmp_path / "tars", tmp_path / "out")
     assert (report.samples, report.without_checksum) == (2, 2)
     assert [finding.key for finding in report.lost] == ["", "002"]
-    assert "next to damage" in report.lost[1].problem
+    assert "damage is next to it" in report.lost[1].problem

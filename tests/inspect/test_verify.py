@@ -269,7 +269,7 @@ def test_the_command_names_damage_and_the_next_step(
     assert f"datapipe repair {folder} NEW_FOLDER" in told.stdout
     told = run("repair", folder, tmp_path / "out")
     assert told.returncode == 1
-    assert "pack again (1 inputs): 004.jpg" in told.stdout
+    assert "pack again (1 input): 004.jpg" in told.stdout
     told = run("verify", tmp_path / "out", "--json")
     assert told.returncode == 0
     fields = json.loads(told.stdout)

@@ -162,7 +162,7 @@ def _scanned(name: str, file: OpenFile) -> ShardSalvage:
     scanner = ResyncScanner(Path(name), file, window=WHOLE)
     try:
         rows, found = scan_tar(scanner, name)
-    except DatapipeError as error:  # it is no tar, or holds what no loader reads
+    except (DatapipeError, OSError) as error:  # no tar, nothing that a loader reads, a bad disk
         lost = [Finding(file=name, problem=str(error))]
         return ShardSalvage(SCHEMA.empty_table(), lost, False, False, [])
     lost = [

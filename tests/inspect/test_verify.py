@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from datapipe import ImageSpec, IndexMismatch
 from datapipe.index.columns import DTYPES
 from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.inspect import shard_check
 from tests.remote.server import serving
 
 from .damage import WAYS, Original, harm, made
@@ -277,3 +279,57 @@ def test_the_command_names_damage_and_the_next_step(
     told = run("repair", tmp_path / "out")
     assert (told.returncode, told.stdout) == (1, "")
     assert "--in-place" in told.stderr
+
+
+def test_members_that_are_read_part_by_part_are_compared(
+    originals: dict[str, Original], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those over 64 MB are; here, all images."""
+    monkeypatch.setattr(shard_check, "_LARGE", 100)
+    monkeypatch.setattr(shard_check, "_AT_ONCE", 700)
+    assert datapipe.verify_dataset(originals["packed"].folder).is_whole
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    damaged_file(folder, "*1.tar", originals["packed"].samples[6].spans[0][1] - 5)
+    harm(folder / "shard-000000.tar", "cut", random.Random(2))
+    report = datapipe.verify_dataset(folder)
+    named = {(f.file, f.key) for f in report.findings if f.key}
+    assert ("shard-000001.tar", "000000006") in named
+    assert originals["packed"].changed(folder) <= named
+
+
+def test_bytes_that_the_disk_cannot_read_are_named(
+    originals: dict[str, Original], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = originals["packed"]
+    bad = whole.samples[5].spans[0][0] + 10  # in the second shard
+    path = str(whole.folder / "shard-000001.tar")
+    real = os.preadv
+
+    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
+        holds = offset <= bad < offset + len(buffers[0])
+        if holds and os.readlink(f"/proc/self/fd/{descriptor}") == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    report = datapipe.verify_dataset(whole.folder)
+    assert [(f.key, f.problem) for f in report.findings if f.key] == [
+        ("000000005", "cannot be read: Input/output error")
+    ]
+    assert report.damaged_samples == 1
+
+
+def test_an_interrupt_ends_quietly(originals: dict[str, Original], tmp_path: Path) -> None:
+    program = (
+        "import datapipe, sys, signal, os\n"
+        "from datapipe.cli import main\n"
+        "from datapipe.inspect import verify\n"
+        "verify.locate = lambda path: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"sys.argv = ['datapipe', 'verify', {str(originals['packed'].folder)!r}]\n"
+        "main()\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stdout) == (130, "")
+    assert told.stderr == "\nInterrupted; the dataset is as it was.\n"

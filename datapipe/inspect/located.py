@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -85,8 +86,9 @@ def locate(dataset: str | os.PathLike[str]) -> DatasetFiles:
     return _located(title, FolderSource(tars.folder), FolderSource(home), tars.names)
 
 
-def _located(title: str, shards: Source, index: Source, names_of: object) -> DatasetFiles:
-    assert callable(names_of)
+def _located(
+    title: str, shards: Source, index: Source, names_of: Callable[[], list[str]]
+) -> DatasetFiles:
     content = index.read(MANIFEST)
     manifest, findings, notes = None, [], []
     if content is None:

@@ -55,7 +55,7 @@ from datapipe.progress import Progress
 from datapipe.store.protocol import Fetch, Store
 
 _CHUNK = 8 << 20  # bytes whose rows are handled together, unless one sample has more
-_READ = 2 << 20  # bytes that are read at once, unless one member has more: they fit into caches
+_READ = 1 << 20  # bytes that are read at once, unless one member has more: they fit into caches
 _AHEAD = 8  # chunks whose reads are begun ahead
 _EXAMPLES = 5  # rejects in a report
 

@@ -55,7 +55,8 @@ from datapipe.progress import Progress
 from datapipe.store.protocol import Fetch, Store
 
 _CHUNK = 8 << 20  # bytes whose rows are handled together, unless one sample has more
-_READ = 2 << 20  # bytes that are read at once, unless one member has more: they fit into caches
+_READ = 1 << 20  # bytes that are read at once, unless one member has more: they fit into caches
+_SPANS = 16  # that are read together; what is between them is read, too, if it is little
 _AHEAD = 8  # chunks whose reads are begun ahead
 _EXAMPLES = 5  # rejects in a report
 
@@ -314,8 +315,14 @@ def _begun(
 
 
 def _read(chunk: _CopyChunk) -> Iterator[memoryview]:
-    for span in chunk.spans:  # one at a time: a later one is read when it is needed
-        yield from chunk.run.store.read(chunk.run.shard, [span])
+    """Yield the bytes of the spans of a chunk; a few are read at once, when they are needed."""
+    few: list[Member] = []
+    for span in chunk.spans:
+        if len(few) == _SPANS or sum(each.size for each in few) + span.size > _READ:
+            yield from chunk.run.store.read(chunk.run.shard, few)
+            few = []
+        few.append(span)
+    yield from chunk.run.store.read(chunk.run.shard, few)
 
 
 def _parts(chunk: _CopyChunk, data: Iterator[memoryview]) -> Iterator[memoryview | bytes]:

@@ -16,6 +16,7 @@ from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.declared import Within, Word, checked
 from datapipe.errors import PackError
 from datapipe.index.dataset import Dataset
+from datapipe.progress import Progress
 
 _TOLERANCE = 1e-9
 
@@ -96,12 +97,14 @@ def _numbers(source: Dataset, salt: str) -> np.ndarray:
     """Return a number from 0 to 1 for each key, by its hash: float64 [N]."""
     salted = hashlib.sha256(f"{salt}\0".encode() if salt else b"")
     numbers = np.empty(len(source), np.float64)
-    for start in range(0, len(source), SPAN):
-        stop = min(start + SPAN, len(source))
-        digests = []
-        for key in source.columns.keys(np.arange(start, stop)):
-            hashed = salted.copy()
-            hashed.update(key.encode())
-            digests.append(hashed.digest()[:8])
-        numbers[start:stop] = np.frombuffer(b"".join(digests), ">u8") / 2.0**64
+    with Progress("dividing", unit="sample", total=len(source)) as progress:
+        for start in range(0, len(source), SPAN):
+            stop = min(start + SPAN, len(source))
+            digests = []
+            for key in source.columns.keys(np.arange(start, stop)):
+                hashed = salted.copy()
+                hashed.update(key.encode())
+                digests.append(hashed.digest()[:8])
+            numbers[start:stop] = np.frombuffer(b"".join(digests), ">u8") / 2.0**64
+            progress.advance(stop - start)
     return numbers

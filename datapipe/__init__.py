@@ -30,10 +30,19 @@ if TYPE_CHECKING:
     from datapipe.cache.spec import CacheSpec
     from datapipe.convert.job import ConvertReport, convert_dataset
     from datapipe.convert.packed_index import pack_arrays
+    from datapipe.curate.dedup import dedup_dataset
+    from datapipe.curate.merge import merge_datasets
+    from datapipe.curate.repair import RepairReport, repair_dataset
+    from datapipe.curate.select import select_samples
+    from datapipe.curate.spec import CopyReport, CopySpec
+    from datapipe.curate.split import split_dataset
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
+    from datapipe.inspect.diff import DatasetDiff, diff_datasets
+    from datapipe.inspect.findings import Finding, VerifyReport
     from datapipe.inspect.preview.build import preview
+    from datapipe.inspect.verify import verify_dataset
     from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
     from datapipe.loader.make_loader import make_loader
@@ -64,11 +73,15 @@ __all__ = [
     "BatchSpec",
     "CacheSpec",
     "ConvertReport",
+    "CopyReport",
+    "CopySpec",
     "DaliOptions",
     "DatapipeError",
+    "DatasetDiff",
     "DecodeError",
     "DeviceSpec",
     "EndlessError",
+    "Finding",
     "ImageMarkup",
     "ImageSpec",
     "IndexMismatch",
@@ -82,6 +95,7 @@ __all__ = [
     "PackSpec",
     "PlanError",
     "RemoteSpec",
+    "RepairReport",
     "RunSpec",
     "SampleError",
     "StateMismatch",
@@ -89,19 +103,27 @@ __all__ = [
     "TextSpec",
     "TransformError",
     "TuneResult",
+    "VerifyReport",
     "WebDatasetSource",
     "WorkerError",
     "WorkerSpec",
     "check_model",
     "convert_dataset",
+    "dedup_dataset",
+    "diff_datasets",
     "index_shards",
     "make_loader",
+    "merge_datasets",
     "pack_arrays",
     "pack_dataset",
     "preview",
+    "repair_dataset",
+    "select_samples",
     "specs_for",
+    "split_dataset",
     "tune_workers",
     "unpack",
+    "verify_dataset",
     "webdataset_source",
 ]
 
@@ -110,8 +132,12 @@ _LAZY = {
     "BatchSpec": "datapipe.loader.specs",
     "CacheSpec": "datapipe.cache.spec",
     "ConvertReport": "datapipe.convert.job",
+    "CopyReport": "datapipe.curate.spec",
+    "CopySpec": "datapipe.curate.spec",
     "DaliOptions": "datapipe.decode.dali.options",
+    "DatasetDiff": "datapipe.inspect.diff",
     "DeviceSpec": "datapipe.loader.specs",
+    "Finding": "datapipe.inspect.findings",
     "ImageMarkup": "datapipe.text.image_markup",
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
@@ -121,21 +147,30 @@ _LAZY = {
     "PackReport": "datapipe.pack.report",
     "PackSpec": "datapipe.loader.specs",
     "RemoteSpec": "datapipe.loader.specs",
+    "RepairReport": "datapipe.curate.repair",
     "RunSpec": "datapipe.loader.specs",
     "TextSpec": "datapipe.text.spec",
     "TuneResult": "datapipe.tune.result",
+    "VerifyReport": "datapipe.inspect.findings",
     "WebDatasetSource": "datapipe.loader.raw_source",
     "WorkerSpec": "datapipe.loader.specs",
     "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",
+    "dedup_dataset": "datapipe.curate.dedup",
+    "diff_datasets": "datapipe.inspect.diff",
     "index_shards": "datapipe.index.tar.indexer",
     "make_loader": "datapipe.loader.make_loader",
+    "merge_datasets": "datapipe.curate.merge",
     "pack_arrays": "datapipe.convert.packed_index",
     "pack_dataset": "datapipe.pack.pack_dataset",
     "preview": "datapipe.inspect.preview.build",
+    "repair_dataset": "datapipe.curate.repair",
+    "select_samples": "datapipe.curate.select",
     "specs_for": "datapipe.models.families",
+    "split_dataset": "datapipe.curate.split",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",
+    "verify_dataset": "datapipe.inspect.verify",
     "webdataset_source": "datapipe.loader.webdataset_source",
 }
 

@@ -28,7 +28,9 @@ SECONDS = 5  # on an idle machine
 PATIENCE = 4  # times as long, where other tests run beside
 TRIED = 3  # values for each argument, where not all are
 MADE_BY_US = {
-    *("ConvertReport", "Loader", "Loader.count", "ModelCheck", "PackReport", "TuneResult"),
+    *("ConvertReport", "CopyReport", "DatasetDiff", "Loader", "Loader.count", "ModelCheck"),
+    *("PackReport", "TuneResult"),
+    *("Finding", "RepairReport", "VerifyReport"),
     *("WebDatasetSource", "WebDatasetSource.share"),
 }
 OF_FUNCTIONS = {"clock", "sleep", "watch", "on_trial", "train", "step", "say"}
@@ -175,7 +177,14 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
         "pack_dataset": packing,
         "pack_arrays": {"raw": packing["raw"], "arrays": where / "arrays", "workers": 1},
         "convert_dataset": {"shards": shards, "arrays": where / "arrays", "workers": 1},
+        "select_samples": {"dataset": shards, "out": where / "out", "number": 3},
+        "split_dataset": {"dataset": shards, "out": where / "out", "val": 0.5},
+        "merge_datasets": {"datasets": [shards], "out": where / "out"},
+        "dedup_dataset": {"dataset": shards, "out": where / "out"},
+        "diff_datasets": {"a": shards, "b": shards},
         "index_shards": {"folder": shards.parent / "tars"},
+        "verify_dataset": {"dataset": shards, "workers": 1},
+        "repair_dataset": {"dataset": shards, "out": where / "out"},
         "PackSpec": {"tokens": 64},
         "unpack": {"outputs": torch.zeros(1, 4, 2), "cu_seq_lens": torch.tensor([0, 4])},
         "TextSpec": {"tokenizer": vocabulary, "template": "caption"},

@@ -12,6 +12,8 @@ import typer
 import datapipe
 from datapipe.cli.check_model import check_model
 from datapipe.cli.convert import convert
+from datapipe.cli.curate import dedup, merge, select, split
+from datapipe.cli.diff import diff
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
 from datapipe.cli.output import Commands, ending_where_output_is_lost
@@ -19,7 +21,9 @@ from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.preview import preview
 from datapipe.cli.profile import profile
+from datapipe.cli.repair import repair
 from datapipe.cli.tune import tune_workers
+from datapipe.cli.verify import verify
 
 app = typer.Typer(
     name="datapipe",
@@ -29,7 +33,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, convert, inspect, preview, index, plan, check_model, profile, tune_workers):
+for _command in (
+    *(pack, convert, inspect, preview, verify, repair, index, select, split, merge, dedup),
+    *(diff, plan, check_model, profile, tune_workers),
+):
     app.command()(_command)
 
 

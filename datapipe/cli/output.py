@@ -17,7 +17,10 @@ from datapipe.progress import readable_size
 
 if TYPE_CHECKING:
     from datapipe.convert.job import ConvertReport
+    from datapipe.curate.spec import CopyReport
     from datapipe.pack.report import PackReport
+
+    Report = PackReport | ConvertReport | CopyReport
 
 _NAMES = 9  # characters for the names of a table, at least
 _SHOWN_REJECTS = 5
@@ -51,7 +54,7 @@ def print_table(title: str, rows: dict[str, str]) -> None:
         print(f"  {name:<{width}} {value}")
 
 
-def report_rows(report: PackReport | ConvertReport, done: int, unit: str) -> dict[str, str]:
+def report_rows(report: Report, done: int, unit: str) -> dict[str, str]:
     """Return the rows of a report on a run that took so many samples or inputs."""
     names = [name for name in ("samples", "images", "rejected", "shards") if hasattr(report, name)]
     rows = {name: f"{getattr(report, name):,}" for name in names}
@@ -63,7 +66,7 @@ def report_rows(report: PackReport | ConvertReport, done: int, unit: str) -> dic
     return rows | ({"rate": rate} if done else {})
 
 
-def print_rejects(report: PackReport | ConvertReport, *, written: bool = True) -> None:
+def print_rejects(report: Report, *, written: bool = True) -> None:
     """Print the first rejected inputs, and the file that lists all of them."""
     for reject in report.examples[:_SHOWN_REJECTS]:
         file = f"{reject.file}: " if reject.file else ""

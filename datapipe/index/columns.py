@@ -163,12 +163,12 @@ def open_columns(home: Path, manifest: Manifest) -> Columns:
         COLUMNS,
         manifest.fingerprint,
         "columns",
-        open_at=lambda folder: _open(folder, manifest),
+        open_at=lambda folder: columns_in(folder, manifest),
         build=lambda folder: _build(home, folder, manifest),
     )
 
 
-def _open(folder: Path, manifest: Manifest) -> Columns | None:
+def columns_in(folder: Path, manifest: Manifest) -> Columns | None:
     """Return the columns in `folder`; None where they are missing, stale or damaged."""
     if (about := _about(folder, manifest)) is None:
         return None
@@ -204,7 +204,7 @@ def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
         about |= _consolidate(home, temporary, manifest)
         about["checksums_crc32"] = write_sums(temporary, _FILES)
         write_about(temporary / _ABOUT, about)
-    if (columns := _open(folder, manifest)) is None:
+    if (columns := columns_in(folder, manifest)) is None:
         raise IndexMismatch(
             f"{folder}: the columns are damaged as soon as they are written; look after the disk, "
             "or copy the dataset to another one"

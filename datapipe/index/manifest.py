@@ -201,8 +201,8 @@ def refuse_unfinished(folder: Path) -> None:
         )
     if (folder / UNFINISHED).exists():
         raise IndexMismatch(
-            f"{folder}: its pack was not finished; run the same `datapipe pack` command again to "
-            "finish it"
+            f"{folder}: its pack was not finished; run the same `datapipe pack` command again, or "
+            "whichever command began it, to finish it"
         )
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from datapipe.array_types import Bools, Int32
+from datapipe.array_types import Bools, Int32, Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
@@ -70,7 +71,15 @@ def to_table(rows: Rows) -> pa.Table:
     return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _edges(counts: Sequence[int]) -> Int32:
+def with_offsets(table: pa.Table, offsets: Int64) -> pa.Table:
+    """Return rows whose members are at other offsets: int64, one for each member."""
+    members = _edges(pc.list_value_length(table["offset"]).to_numpy())
+    column = _lists(members, _numbers(offsets, np.int64))
+    columns = [column if name == "offset" else table[name] for name in SCHEMA.names]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)  # without what reading a file adds to it
+
+
+def _edges(counts: Any) -> Int32:
     edges = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(np.array(counts, np.int32), out=edges[1:])
     return edges
@@ -117,13 +126,21 @@ def read_index(path: Path, *, sha256: str | None = None) -> pa.Table:
     """
     try:
         content = path.read_bytes()
+    except FileNotFoundError:
+        raise IndexMismatch(f"{path}: index of the shard is missing; {_REMEDY}") from None
+    except OSError as error:
+        raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error
+    return parse_index(content, str(path), sha256=sha256)
+
+
+def parse_index(content: bytes, path: str, *, sha256: str | None = None) -> pa.Table:
+    """Parse the content of an index file, as `read_index` does; `path` is its name in messages."""
+    try:
         if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
             raise IndexMismatch(
                 f"{path} is not the index that dataset.json was written for; {_REMEDY}"
             )
-        table = pq.read_table(pa.BufferReader(content))
-    except FileNotFoundError:
-        raise IndexMismatch(f"{path}: index of the shard is missing; {_REMEDY}") from None
+        table = pq.ParquetFile(pa.BufferReader(content)).read()  # `read_table` imports pandas
     except (pa.ArrowException, OSError) as error:
         raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error
     if not table.schema.equals(SCHEMA):

@@ -156,6 +156,11 @@ class Job:
                 f"{self.out} holds arrays, which cannot be added to; append to the shards and "
                 "convert them again"
             )
+        if append and "format" not in before.parts[0].options:
+            raise PackError(
+                f"{self.out} was made from other datasets, so new keys could be those of old "
+                "samples; pack into a new folder, and `datapipe merge` both"
+            )
         if not append:
             if appending:
                 raise PackError(

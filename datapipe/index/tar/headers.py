@@ -97,7 +97,10 @@ class TarScanner:
         self._window_start = offset
 
     def __iter__(self) -> Iterator[TarMember]:
-        position = 0
+        return self.members_from(0)
+
+    def members_from(self, position: int) -> Iterator[TarMember]:
+        """Yield the members from a header at `position` on."""
         override: dict[str, str] = {}
         defaults: dict[str, str] = {}
         ended = False
@@ -160,7 +163,7 @@ class TarScanner:
         stated = override.get("size", "0")
         if not stated.isdecimal() or len(stated) > _MOST_DIGITS:
             raise self._damaged(position, f"the extended header states a size of {stated[:40]!r}")
-        return int(stated) or _number(header[124:136])
+        return int(stated) or stated_number(header[124:136])
 
     def _check(self, header: bytes, position: int) -> None:
         if position == 0:
@@ -174,7 +177,7 @@ class TarScanner:
                     )
         if len(header) < BLOCK:
             raise self._damaged(position, "the file ends inside a header")
-        stated = _number(header[148:156])
+        stated = stated_number(header[148:156])
         total = sum(header) - sum(header[148:156]) + 8 * 32
         if stated != total:
             what = "this is not a tar file" if position == 0 else "a header is damaged"
@@ -226,7 +229,8 @@ def _ends_in_zeros(path: Path) -> bool:
         return False  # opening it again says why
 
 
-def _number(field: bytes) -> int:
+def stated_number(field: bytes) -> int:
+    """Return the number in a field of a header; -1 if it is none."""
     if field[0] & 0x80:  # base-256, for members over 8 GiB
         return int.from_bytes(field, "big") & ~(0x80 << (8 * (len(field) - 1)))
     digits = field.split(b"\0")[0].strip()

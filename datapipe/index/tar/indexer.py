@@ -213,27 +213,38 @@ def scan_shard(
     Once `stop` is set, the scan ends early with the samples found so far. Raises `IndexMismatch` if
     most of its samples hold what a loader does not read.
     """
+    with TarScanner(path, window=WHOLE) as tar:
+        return scan_tar(tar, name, ignore, progress, stop)
+
+
+def scan_tar(
+    tar: TarScanner,
+    name: str,
+    ignore: tuple[str, ...] = (),
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> tuple[list[Row], Findings]:
+    """Return the rows of an opened tar, as `scan_shard` does."""
     facts: dict[tuple[str, int], _Fact] = {}  # a hard link has the offset of another
     findings = Findings()
-    with TarScanner(path, window=WHOLE) as tar:
 
-        def watched() -> Iterator[TarMember]:
-            reached = 0
-            for member in with_starts(tar):
-                if stop is not None and stop.is_set():
-                    return
-                if ignore and (pattern := ignored_by(member.name, ignore)):
-                    findings.left_out.add(why_ignored(pattern), f"{name}:{member.name}")
-                    continue
-                content = content_of((split_name(member.name) or ("", ""))[1], member.start)
-                fact = _peek(tar, member, content.kind)
-                facts[member.name, member.offset] = _Fact(content, fact, tar.checksum(member))
-                if progress:
-                    progress.advance(0, of_total=member.offset + member.size - reached)
-                reached = member.offset + member.size
-                yield member
+    def watched() -> Iterator[TarMember]:
+        reached = 0
+        for member in with_starts(tar):
+            if stop is not None and stop.is_set():
+                return
+            if ignore and (pattern := ignored_by(member.name, ignore)):
+                findings.left_out.add(why_ignored(pattern), f"{name}:{member.name}")
+                continue
+            content = content_of((split_name(member.name) or ("", ""))[1], member.start)
+            fact = _peek(tar, member, content.kind)
+            facts[member.name, member.offset] = _Fact(content, fact, tar.checksum(member))
+            if progress:
+                progress.advance(0, of_total=member.offset + member.size - reached)
+            reached = member.offset + member.size
+            yield member
 
-        found = group_members(watched())
+    found = group_members(watched())
     for member, reason in (*tar.unread, *found.left_out):
         findings.left_out.add(reason, f"{name}:{member}")
     rows = []
@@ -250,8 +261,8 @@ def scan_shard(
             progress.advance(1)
     if unread and 2 * len(rows) < len(found.samples):
         raise IndexMismatch(
-            f"{path}: {len(found.samples) - len(rows):,} of {len(found.samples):,} samples cannot "
-            f"be loaded from where they are, such as {unread}"
+            f"{tar.path}: {len(found.samples) - len(rows):,} of {len(found.samples):,} samples "
+            f"cannot be loaded from where they are, such as {unread}"
         )
     return rows, findings
 

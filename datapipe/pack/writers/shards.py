@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from datapipe.array_types import Int64
 from datapipe.errors import PackError
 from datapipe.index.manifest import Shard, fsync_folder
 from datapipe.index.parquet import to_table, write_index
@@ -48,6 +50,20 @@ class ShardSize:
         assert self.bytes is not None
         return size + next_size + len(END) > self.bytes
 
+    def room(self, samples: int, size: int, ends: Int64) -> int:
+        """Return how many of the next samples belong into a shard that holds `samples`.
+
+        They end at `ends[1:]`, int64 [n + 1], counted like `ends[0]`, their start. An empty shard
+        has room for one at least.
+        """
+        if self.samples is not None:
+            room = self.samples - samples
+        else:
+            assert self.bytes is not None
+            limit = ends[0] + self.bytes - size - len(END)
+            room = int(ends.searchsorted(limit, side="right")) - 1
+        return min(max(room, 0 if samples else 1), len(ends) - 1)
+
 
 class ShardWriter:
     """Writer of laid-out samples, in the order given; the first shard has the number `number`.
@@ -74,15 +90,32 @@ class ShardWriter:
     def write(self, data: memoryview, rows: Rows, start: int, stop: int, origin: int) -> None:
         """Append samples, whose rows are `start` to `stop`; offsets are counted from `origin`."""
         with writing(self._out):
-            if not self._open:
-                self._file.open(self._work / f"{self._name}.tar")
-                self._open = True
+            self._begin()
             self._rows.extend(rows, start, stop, self.bytes - origin)
             self.samples += stop - start
             self.bytes += len(data)
             self._file.write(data)
             if len(self._rows) >= _COMPACT:
                 self._compact()
+
+    def write_table(self, parts: Iterable[memoryview | bytes], table: pa.Table) -> None:
+        """Append samples laid out in `parts`, whose rows in `table` have the offsets of this shard.
+
+        Use `write` or this for all samples of a shard.
+        """
+        with writing(self._out):
+            self._begin()
+            for part in parts:
+                self._file.write(part)
+                self.bytes += len(part)
+        self._tables.append(table)
+        self._images += pc.sum(table["images"]).as_py()
+        self.samples += len(table)
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._file.open(self._work / f"{self._name}.tar")
+            self._open = True
 
     def finish(self, commit: Callable[[Shard], None]) -> None:
         """Close the shard that is being written; `commit` is called once it is in place."""

@@ -1,0 +1,109 @@
+"""Samples per second of `datapipe verify`, beside reading the same bytes and taking their crc32.
+
+"crc32 of members" reads each member by its place in the index and compares its crc32, in as many
+threads. "crc32 of files" reads the shards from front to back and takes a crc32 of whatever comes:
+it knows of no member, and is the least that any check can take. datapipe also compares manifest,
+indexes and columns, each header, all padding and the end of each tar. Every contestant has the page
+cache warm, or with --cold reads from the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+import datapipe
+from benchmarks.common import Contestant, Run, chosen, compete, machine, parse, report
+from benchmarks.data import packed, photographs
+from datapipe.cpus import available_cpus
+from datapipe.index.files.crc32 import crc32
+from datapipe.index.parquet import read_index
+
+_STEP = 1 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.verify",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cold", action="store_true", help="drop the shards from the page cache")
+    options = parse(parser, samples=8192, rounds=7)
+    photos = photographs(options.samples)
+    source = packed(photos)
+    checks: dict[str, Callable[[], None]] = {
+        "datapipe": partial(_verify, source, deep=False),
+        "crc32 of members": partial(_each, source, _members),
+        "crc32 of files": partial(_each, source, _file),
+        "datapipe, --deep": partial(_verify, source, deep=True),
+    }
+    contestants = [
+        Contestant(name=name, make=partial(_timed, source, photos.count, check, options.cold))
+        for name, check in checks.items()
+    ]
+    report(
+        f"Verifying: {photos}, with a caption each; {options.rounds} rounds",
+        compete(chosen(contestants, options.only), options.rounds),
+        where=machine("datapipe", cache="cold" if options.cold else "warm"),
+        references=("crc32 of members", "crc32 of files"),
+        unit="samples/s",
+        path=options.json,
+    )
+
+
+def _timed(source: Path, samples: int, check: Callable[[], None], cold: bool) -> Callable[[], Run]:
+    def run() -> Run:
+        for path in source.glob("*.tar"):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                if cold:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                else:
+                    while os.read(descriptor, _STEP):
+                        pass
+            finally:
+                os.close(descriptor)
+        started = time.perf_counter()
+        check()
+        return Run(samples=samples, seconds=time.perf_counter() - started)
+
+    return run
+
+
+def _verify(source: Path, *, deep: bool) -> None:
+    found = datapipe.verify_dataset(source, deep=deep)
+    assert found.is_whole, found.findings
+
+
+def _each(source: Path, check: Callable[[Path], None]) -> None:
+    with ThreadPoolExecutor(available_cpus()) as threads:
+        list(threads.map(check, sorted(source.glob("*.tar"))))
+
+
+def _members(tar: Path) -> None:
+    table = read_index(tar.with_suffix(".parquet"))
+    columns = [pc.list_flatten(table[name]).to_pylist() for name in ("offset", "size", "crc32")]
+    buffer = memoryview(bytearray(max(columns[1])))
+    with tar.open("rb", buffering=0) as file:
+        for offset, size, expected in zip(*columns, strict=True):
+            count = os.preadv(file.fileno(), [buffer[:size]], offset)
+            assert crc32(buffer[:count]) == expected
+
+
+def _file(tar: Path) -> None:
+    buffer, total = memoryview(bytearray(_STEP)), 0
+    with tar.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            total = crc32(buffer[:count], total)
+
+
+if __name__ == "__main__":
+    main()

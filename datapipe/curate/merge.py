@@ -1,0 +1,55 @@
+"""Concatenation of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+
+from datapipe.curate.sources import Chosen, copy_chosen, everything, open_source
+from datapipe.curate.spec import CopyReport, CopySpec
+from datapipe.declared import Word, checked
+from datapipe.errors import PackError
+
+
+@checked(PackError)
+def merge_datasets(
+    datasets: Sequence[str | PathLike[str]],
+    out: str | PathLike[str],
+    *,
+    prefixes: Sequence[Word] = (),
+    output: CopySpec = CopySpec(),  # noqa: B008  (frozen)
+) -> CopyReport:
+    """Copy the samples of datasets into new shards, one dataset after the other.
+
+    Keys must be unique. Datasets with equal keys, such as the ordinals of two packs, are refused
+    without `prefixes` or `CopySpec(renumber=True)`. To train on several datasets there is no need
+    to merge them: `make_loader` takes a list.
+
+    Args:
+        datasets: folders or URLs that `datapipe pack` wrote, or folders of someone else's tars.
+        out: folder for the shards; new, or that of the same merge interrupted.
+        prefixes: texts that the keys of each dataset begin with, such as ["coco-", "chats-"].
+        output: options of the new shards.
+
+    Raises:
+        PackError: keys belong to several samples, the output belongs to something else, or the
+            disk is full.
+        IndexMismatch: there is no finished dataset, or it changed.
+        StoreError: a member cannot be read, or is damaged.
+
+    Examples:
+        >>> datapipe.merge_datasets(["shards/", "shards/"], "all/", prefixes=["a-", "b-"]).samples
+        16
+    """
+    if not datasets:
+        raise PackError("datasets is empty; give one at least")
+    if prefixes and len(prefixes) != len(datasets):
+        raise PackError(f"{len(prefixes)} prefixes for {len(datasets)} datasets; give one for each")
+    if prefixes and output.renumber:
+        raise PackError("prefixes begin the keys that samples have, and renumber makes new ones")
+    opened = [open_source(path, out) for path in datasets]
+    chosen = [
+        Chosen(dataset=dataset, samples=everything(dataset), prefix=prefix)
+        for dataset, prefix in zip(opened, prefixes or [""] * len(opened), strict=True)
+    ]
+    return copy_chosen(chosen, out, "merge", {"prefixes": list(prefixes) or None}, output)

@@ -1,0 +1,353 @@
+"""`repair_dataset`: what a damaged dataset still holds, as a whole one."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datapipe.cpus import available_cpus
+from datapipe.curate.copy import SampleRun, copy_samples
+from datapipe.curate.salvage import ShardSalvage, salvage_shard
+from datapipe.curate.sources import local_folder
+from datapipe.curate.spec import CopySpec
+from datapipe.declared import checked
+from datapipe.errors import PackError, SampleError
+from datapipe.index.columns import COLUMNS, Columns, open_columns
+from datapipe.index.manifest import (
+    MANIFEST,
+    Contribution,
+    Manifest,
+    Shard,
+    fsync_folder,
+    write_manifest,
+)
+from datapipe.index.parquet import SCHEMA, read_index, write_index
+from datapipe.inspect.block_check import check_columns, check_tokens
+from datapipe.inspect.findings import Finding
+from datapipe.inspect.located import DatasetFiles, locate
+from datapipe.inspect.sources import RemoteSource
+from datapipe.pack.input.raw_sample import Reject
+from datapipe.pack.journal import REJECTS
+from datapipe.pack.writers.ustar import member_header
+from datapipe.progress import Progress
+from datapipe.store.remote import RemoteStore
+from datapipe.store.shards import ShardStore
+from datapipe.workers.threads import ThreadPool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairReport:
+    """Result of `repair_dataset`.
+
+    Examples:
+        >>> report = datapipe.repair_dataset("shards/", "whole/")
+        >>> report.samples, report.lost
+        (8, ())
+    """
+
+    output: str  # folder of the repaired dataset
+    samples: int  # in it
+    without_checksum: int  # of these, samples that no checksum vouches for
+    lost: tuple[Finding, ...]  # samples, and parts of tars, that are gone
+    remade: tuple[str, ...]  # files that were made again in place
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def again(self) -> tuple[str, ...]:
+        """Raw inputs to pack again, as far as they are known."""
+        return tuple(dict.fromkeys(finding.source for finding in self.lost if finding.source))
+
+
+@checked(PackError)
+def repair_dataset(
+    dataset: str | PathLike[str],
+    out: str | PathLike[str] | None = None,
+    *,
+    in_place: bool = False,
+    output: CopySpec = CopySpec(),  # noqa: B008  (frozen)
+) -> RepairReport:
+    """Copy what a damaged dataset still holds into a new one, or make its lost indexes again.
+
+    With `out`, the whole samples are copied into new shards, and `rejects.jsonl` there lists those
+    that are gone. A sample is copied if all its members have the checksums of an index, wherever in
+    the shard they are now. If a shard has no index that can be trusted, those samples are copied
+    that lie next to no damage and whose images and texts can be read; bits that flipped inside of
+    them cannot be seen, and the report counts them. Without `out`, `in_place` makes manifest,
+    indexes and columns again where shards are whole, and changes no shard; damaged files are kept
+    as `NAME.damaged`.
+
+    Args:
+        dataset: folder or URL of shards, or tars of someone else.
+        out: folder for the repaired dataset.
+        in_place: make indexes again in the dataset's own folder.
+        output: options of the new shards.
+
+    Raises:
+        PackError: both or none of `out` and `in_place` are given, nothing whole is left, a shard is
+            damaged and cannot be repaired in place, or the output belongs to something else.
+        IndexMismatch: no dataset is there, or its pack was not finished.
+        StoreError: a server does not answer.
+
+    Examples:
+        >>> Path("shards/dataset.json").unlink()
+        >>> datapipe.repair_dataset("shards/", in_place=True).remade
+        ('dataset.json',)
+    """
+    started = time.monotonic()
+    if (out is None) is not in_place:
+        raise PackError(
+            "give either OUT (out=), a new folder for the repaired dataset, or --in-place "
+            "(in_place=True), which makes lost indexes again where they were"
+        )
+    located = locate(dataset)
+    if located.manifest is not None and located.manifest.arrays is not None:
+        raise PackError(f"{dataset} holds arrays; convert the shards again into a new folder")
+    is_remote = isinstance(located.shards, RemoteSource)
+    if in_place and not all(entry.index for entry in located.entries):
+        raise PackError(f"{dataset} has no index yet; `datapipe index` makes one")
+    if in_place and is_remote:
+        raise PackError(f"{dataset}: a URL cannot be repaired in place; give a new folder")
+    folder = located.shards.folder
+    inside = isinstance(folder, Path) and folder.resolve()
+    if out is not None and inside and local_folder(out).resolve().is_relative_to(inside):
+        raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside of it")
+    with TemporaryDirectory(prefix="datapipe-repair-") as spool:
+        found = _DatasetSalvage(located, Path(spool))
+        found.collect()
+        if out is None:
+            samples, remade = found.remake()
+        else:
+            samples, remade = found.copy(local_folder(out), output), ()
+    return RepairReport(
+        output=str(dataset if out is None else out),
+        samples=samples,
+        without_checksum=found.without_checksum,
+        lost=tuple(found.lost),
+        remade=remade,
+        notes=tuple(found.notes),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+class _DatasetSalvage:
+    """Rows of the samples that were salvaged of each shard, in files of a temporary folder."""
+
+    def __init__(self, located: DatasetFiles, spool: Path) -> None:
+        self.located = located
+        self.spool = spool
+        self.columns: Columns | None = None
+        self.lost: list[Finding] = []
+        self.notes = list(located.notes)
+        self.without_checksum = 0
+        self._stop = threading.Event()
+        self._remade: list[int] = []  # shards whose index is not the one that was there
+        self._samples: list[int] = []
+        self._digests: list[str] = []
+
+    def collect(self) -> None:
+        """Salvage all shards."""
+        manifest, home, entries = (
+            self.located.manifest,
+            self.located.home,
+            self.located.entries,
+        )
+        if manifest is not None and home is not None:
+            self.columns, _ = check_columns(home, manifest)
+        total = sum(max(shard.bytes, 0) for shard in entries) or None
+        with (
+            Progress("reading", unit="member", total=total, total_unit="bytes") as self._progress,
+            closing(ThreadPool(self._salvage, available_cpus(), name="datapipe-repair")) as pool,
+        ):
+            try:
+                for number, salvaged in enumerate(pool.run(range(len(entries)))):
+                    self._add(number, salvaged)
+            finally:
+                self._stop.set()
+
+    def _salvage(self, number: int) -> ShardSalvage:
+        return salvage_shard(self.located, self.columns, number, self._tell)
+
+    def _tell(self, members: int, size: int) -> None:
+        if self._stop.is_set():
+            raise PackError("the repair was stopped")
+        self._progress.advance(members, of_total=size)
+
+    def _add(self, number: int, salvaged: ShardSalvage) -> None:
+        digest = write_index(self._spooled(number), salvaged.table)
+        self._digests.append(digest)
+        self._samples.append(len(salvaged.table))
+        self.lost += salvaged.lost
+        self.notes += [f"{self.located.entries[number].name}: {note}" for note in salvaged.notes]
+        # The manifest vouches for an index that is made again as it was.
+        if not salvaged.has_checksums and digest != self.located.entries[number].index_sha256:
+            self.without_checksum += len(salvaged.table)
+        if not salvaged.is_index_whole:
+            self._remade.append(number)
+
+    def _spooled(self, number: int) -> Path:
+        return self.spool / f"{number}.parquet"
+
+    def copy(self, out: Path, output: CopySpec) -> int:
+        """Copy the samples into new shards; return their number."""
+        located = self.located
+        if not sum(self._samples):
+            raise PackError(
+                f"{located.title}: no whole sample is left; restore it from a copy, or pack again"
+            )
+        self._check_keys(output)
+        names = [entry.name for entry in located.entries]
+        store = (
+            RemoteStore(located.shards.folder, names)
+            if isinstance(located.shards, RemoteSource)
+            else ShardStore(located.shards.folder, names)
+        )
+        runs = [
+            SampleRun(
+                store=store,
+                shard=number,
+                samples=count,
+                rows=partial(self._rows, number, renumber=output.renumber),
+            )
+            for number, count in enumerate(self._samples)
+            if count
+        ]
+        digest = hashlib.sha256("".join(self._digests).encode()).hexdigest()
+        made_by: dict[str, Any] = {"command": "repair", "selection": digest}
+        if output.renumber:
+            made_by["renumber"] = True
+        with closing(store):
+            size = sum(max(entry.bytes, 0) for entry in located.entries)
+            rejects = list(self._rejects())
+            return copy_samples(runs, out, made_by, output, rejects=rejects, bytes=size).samples
+
+    def _rows(self, number: int, *, renumber: bool) -> pa.Table:
+        table = read_index(self._spooled(number))
+        columns = [table[name].combine_chunks() for name in SCHEMA.names]
+        if renumber:
+            first = sum(self._samples[:number])
+            columns[0] = pa.array([f"{first + n:09}" for n in range(len(table))], pa.string())
+        return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+    def _rejects(self) -> Iterator[Reject]:
+        """Yield a reject for each sample that is gone, and each damaged part of a tar."""
+        gone: dict[tuple[str, str, int], list[Finding]] = {}
+        for number, finding in enumerate(self.lost):
+            name = finding.file, finding.key, 0 if finding.key else number
+            gone.setdefault(name, []).append(finding)
+        for (file, key, _), findings in gone.items():
+            first = findings[0]
+            reasons = "; ".join(f"{f.place.removeprefix('sample ')}{f.problem}" for f in findings)
+            source = first.source or (f"{file}:{key}" if key else file)
+            yield Reject(source, reasons, "StoreError", file)
+
+    def _check_keys(self, output: CopySpec) -> None:
+        """Refuse keys that two samples have, or that no member of ours can have."""
+        if output.renumber or self.located.own:
+            return
+        keys = pa.chunked_array(
+            [
+                read_index(self._spooled(n))["key"].combine_chunks()
+                for n in range(len(self._samples))
+            ],
+            pa.string(),
+        )
+        problem = ""
+        if pc.count_distinct(keys).as_py() < len(keys):
+            problem = "keys that belong to more than one sample"
+        try:
+            for key in keys.to_pylist():
+                member_header(f"{key}.jpeg", 0)
+        except SampleError as error:
+            problem = str(error)
+        if problem:
+            raise PackError(
+                f"{self.located.title} has {problem}; give --renumber, which makes new keys"
+            )
+
+    def remake(self) -> tuple[int, tuple[str, ...]]:
+        """Make files of the index again in place; return the samples, and names of the files."""
+        located, home, before = self.located, self.located.home, self.located.manifest
+        assert home is not None
+        if self.lost:
+            harmed = sorted({finding.file for finding in self.lost})
+            raise PackError(
+                f"{located.title}: {len(harmed):,} shards are damaged, such as {self.lost[0]}; "
+                "nothing was changed; give a new folder, and the whole samples are copied there"
+            )
+        entries, remade = list(located.entries), []
+        for number in self._remade:
+            entry = entries[number]
+            table, path = self._rows(number, renumber=False), home / entry.index
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.tmp")
+            entries[number] = self._entry(entry, table, write_index(temporary, table))
+            if path.exists() and path.read_bytes() == temporary.read_bytes():
+                temporary.unlink()
+                continue
+            _put(temporary, path)
+            remade.append(entry.index)
+        parts = before.parts if before is not None else self._parts()
+        manifest = Manifest(shards=tuple(entries), parts=parts)
+        if before is None or manifest.fingerprint != before.fingerprint:
+            if (home / MANIFEST).exists():
+                (home / MANIFEST).replace(home / f"{MANIFEST}.damaged")
+            write_manifest(home, manifest)
+            remade.append(MANIFEST)
+        folders = {COLUMNS} if check_columns(home, manifest)[1] else set()
+        folders |= {finding.file.partition("/")[0] for finding in check_tokens(home, manifest)}
+        for name in sorted(folders):
+            rmtree(home / name, ignore_errors=True)
+            remade.append(f"{name}/")
+        open_columns(home, manifest)
+        return manifest.samples, tuple(remade)
+
+    def _entry(self, entry: Shard, table: pa.Table, digest: str) -> Shard:
+        with self.located.shards.open(entry.name) as file:
+            assert file is not None
+            return replace(
+                entry,
+                samples=len(table),
+                images=pc.sum(table["images"]).as_py() or 0,
+                bytes=file.size,
+                index_sha256=digest,
+            )
+
+    def _parts(self) -> tuple[Contribution, ...]:
+        """Return the packs of a dataset whose manifest is lost, as one."""
+        home = self.located.home
+        if not self.located.own or home is None:
+            return ()
+        path = home / REJECTS
+        rejects = path.read_bytes() if path.exists() else b""
+        return (
+            Contribution(
+                shards=len(self.located.entries),
+                inputs=sum(self._samples) + rejects.count(b"\n"),
+                inputs_sha256="",
+                rejected=rejects.count(b"\n"),
+                rejects_bytes=len(rejects),
+                options={"command": "repair"},
+            ),
+        )
+
+
+def _put(temporary: Path, path: Path) -> None:
+    """Put a file in place, and keep what was there as `NAME.damaged`."""
+    if path.exists():
+        path.replace(path.with_name(f"{path.name}.damaged"))
+    temporary.replace(path)
+    fsync_folder(path.parent)

@@ -1,0 +1,225 @@
+"""Salvage of one shard: the samples that it still holds, and those that are gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.array_types import Bools, Int64
+from datapipe.errors import DatapipeError, DecodeError, StoreError
+from datapipe.index.columns import Columns
+from datapipe.index.images.header import probe
+from datapipe.index.members import SampleParts, member_kind
+from datapipe.index.parquet import SCHEMA, to_table, with_offsets
+from datapipe.index.rows import ImageSize, Member, Row, Rows
+from datapipe.index.tar.headers import WHOLE
+from datapipe.index.tar.indexer import scan_tar
+from datapipe.inspect.findings import FileFindings, Finding
+from datapipe.inspect.located import DatasetFiles
+from datapipe.inspect.resync import ResyncScanner
+from datapipe.inspect.shard_check import MemberCheck, Tell, content_problem, has_name
+from datapipe.inspect.sources import OpenFile
+from datapipe.inspect.verify import read_members
+from datapipe.text.sample_text import sample_text
+
+_FEW = 2  # samples of a shard that lack a kind of member, or 2 %
+
+
+class ShardSalvage(NamedTuple):
+    """Samples of a shard."""
+
+    table: pa.Table  # rows of those that are whole, with their offsets in the shard
+    lost: list[Finding]  # members of samples that are gone, and parts of the tar
+    has_checksums: bool  # False if nothing says which bytes the samples should have
+    is_index_whole: bool  # True if the index has these rows already
+    notes: list[str]
+
+
+def salvage_shard(
+    located: DatasetFiles, columns: Columns | None, number: int, tell: Tell
+) -> ShardSalvage:
+    """Return what a shard still holds.
+
+    With an index, samples whose members have their checksums, wherever in the tar they are now.
+    Without one, samples that lie next to no damage, and whose images and texts can be read.
+    """
+    entry = located.entries[number]
+    members, problems = read_members(located, columns, number)
+    found = FileFindings(file=entry.name)
+    with located.shards.open(entry.name) as file:
+        if file is None:
+            keys = [] if members is None else members.keys
+            lost = [
+                Finding(file=entry.name, key=key, problem="is missing", source=members.source(n))
+                for n, key in enumerate(keys)
+                if members is not None
+            ]
+            missing = Finding(file=entry.name, problem="is missing")
+            return ShardSalvage(SCHEMA.empty_table(), lost or [missing], True, False, [])
+        if members is None:
+            return _scanned(entry.name, file)
+        check = MemberCheck(
+            file=file, members=members, found=found, deep=False, tell=tell, own=located.own
+        )
+        check.run()
+        is_trusted = bool(entry.index_sha256)
+        offsets = members.offset.copy()
+        if not check.is_right.all() or not is_trusted:
+            _look_for(check, offsets, check_names=not is_trusted)
+        is_lost: Bools = np.zeros(len(members.table), np.bool_)
+        is_lost[members.sample[~check.is_right]] = True
+        table = members.table
+        if problems or not is_trusted:
+            table = to_table(Rows(_rebuilt(check, offsets, is_lost)))
+        else:
+            table = with_offsets(table, offsets).filter(_bools(~is_lost))
+    lost = [finding for finding in found.findings if finding.start is not None]
+    is_whole = not problems and is_trusted and not is_lost.any()
+    return ShardSalvage(table, _of_lost(check, lost), True, is_whole, [])
+
+
+def _bools(values: Bools) -> pa.Array:
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
+def _of_lost(check: MemberCheck, findings: list[Finding]) -> list[Finding]:
+    """Return the findings about members that were found nowhere."""
+    members = check.members
+    wrong = set(members.offset[~check.is_right].tolist())
+    return [finding for finding in findings if finding.start in wrong]
+
+
+def _look_for(check: MemberCheck, offsets: Int64, *, check_names: bool) -> None:
+    """Look for members by their headers, in all of the tar, where they are not at their offsets.
+
+    With `check_names`, a member whose header has another name is lost: its index may be damaged.
+    """
+    members = check.members
+    scanner = ResyncScanner(Path(check.found.file), check.file, window=WHOLE)
+    by_size: dict[int, list[Any]] = {}
+    names = {}
+    with suppress(OSError, StoreError):  # what was found before counts
+        for member in scanner:
+            by_size.setdefault(member.size, []).append(member)
+            names[member.offset, member.size] = member.name
+    for number in np.flatnonzero(~check.is_right).tolist():
+        size = int(members.size[number])
+        for member in by_size.get(size, ()):
+            if has_name(member.name, members, number, check.own) and (
+                scanner.checksum(member) == members.crc32[number]
+            ):
+                offsets[number] = member.offset
+                check.is_right[number] = True
+                break
+    for number in np.flatnonzero(check.is_right).tolist() if check_names else ():
+        name = names.get((int(offsets[number]), int(members.size[number])), "")
+        if not has_name(name, members, number, check.own):
+            check.add(number, f"its header calls it {name!r}")
+
+
+def _rebuilt(check: MemberCheck, offsets: Int64, is_lost: Bools) -> Iterator[Row]:
+    """Yield rows made of the members themselves, where the index is not to be trusted."""
+    members = check.members
+    edges = np.searchsorted(members.sample, np.arange(len(is_lost) + 1))
+    for sample in np.flatnonzero(~is_lost).tolist():
+        span = range(int(edges[sample]), int(edges[sample + 1]))
+        held = [
+            Member(members.exts[n], int(offsets[n]), int(members.size[n]), int(members.crc32[n]))
+            for n in span
+        ]
+        data = [_read(check.file, member) for member in held]
+        yield row_of(members.keys[sample], held, data, members.source(sample))
+
+
+def row_of(key: str, members: Sequence[Member], data: Sequence[bytes], source: str) -> Row:
+    """Return the row of a sample from its members and their bytes, as packing and indexing do."""
+    parts, images = SampleParts(), []
+    for member, content in zip(members, data, strict=True):
+        try:
+            if member_kind(member.ext) == "image":
+                info = probe(content)
+                images.append(ImageSize(*info.upright, info.orientation))
+            else:
+                parts.add(member, memoryview(content))
+        except DecodeError:  # of a tar of someone else, as its index has it
+            if member_kind(member.ext) == "image":
+                images.append(ImageSize(0, 0))
+    text = sample_text(parts.caption, parts.record)
+    return Row(
+        key, tuple(members), tuple(images), len(text.encode("utf-8", "surrogatepass")), source
+    )
+
+
+def _scanned(name: str, file: OpenFile) -> ShardSalvage:
+    """Return what a tar without an index holds."""
+    scanner = ResyncScanner(Path(name), file, window=WHOLE)
+    try:
+        rows, found = scan_tar(scanner, name)
+    except (DatapipeError, OSError) as error:  # no tar, nothing that a loader reads, a bad disk
+        lost = [Finding(file=name, problem=str(error))]
+        return ShardSalvage(SCHEMA.empty_table(), lost, False, False, [])
+    lost = [
+        Finding(file=name, start=gap.start, stop=gap.stop, problem=gap.reason or "only zeros")
+        for gap in scanner.gaps
+    ]
+    suspects = _incomplete(rows, scanner)
+    whole = []
+    for row, is_suspect in zip(rows, suspects, strict=True):
+        problem = "it may lack a member: damage is next to it" if is_suspect else ""
+        for member in () if is_suspect else row.members:
+            kind, data = member_kind(member.ext), _read(file, member)
+            problem = problem or content_problem(kind, data)
+            if kind in ("text", "json") and b"\0" in data:
+                problem = problem or "its text holds zeros"
+        if problem:
+            first, last = row.members[0], row.members[-1]
+            lost.append(
+                Finding(
+                    file=name,
+                    key=row.key,
+                    problem=problem,
+                    source=row.source,
+                    start=first.offset,
+                    stop=last.offset + last.size,
+                )
+            )
+        else:
+            whole.append(row)
+    return ShardSalvage(to_table(Rows(whole)), lost, False, False, found.lines())
+
+
+def _incomplete(rows: Sequence[Row], scanner: ResyncScanner) -> list[bool]:
+    """Return of each sample of a damaged tar if it may have lost a member.
+
+    Samples next to a gap may have. So may those that lack a kind of member that most samples have,
+    if few lack it, or if they are the last or so is a neighbour: zeros may be a lost member, and a
+    damaged extended header gives a member another name, which parts a sample.
+    """
+    offsets = np.array([member.offset for member in scanner.members], np.int64)
+    near: set[int] = set()
+    for gap in scanner.gaps:
+        before, after = offsets[offsets < gap.start], offsets[offsets >= gap.stop]
+        near |= {int(offset) for offset in (*before[-1:], *after[:1])}
+    found = [any(member.offset in near for member in row.members) for row in rows]
+    kinds = [frozenset(member_kind(member.ext) for member in row.members) for row in rows]
+    counts = Counter(kinds)
+    usual = max(counts, key=lambda kind: (counts[kind], len(kind)), default=frozenset())
+    lacking = [kind < usual for kind in kinds]
+    few = max(_FEW, len(rows) // 50)
+    odd = [False, *(a or b for a, b in zip(found, lacking, strict=True)), True]
+    for number in range(len(rows)):
+        is_odd = odd[number] or odd[number + 2] or counts[kinds[number]] <= few
+        found[number] |= lacking[number] and is_odd
+    return found
+
+
+def _read(file: OpenFile, member: Member) -> bytes:
+    buffer = bytearray(member.size)
+    return bytes(buffer[: file.fill(memoryview(buffer), member.offset)])

@@ -1,0 +1,139 @@
+"""Members of one shard as arrays, from its index or from the columns made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datapipe.array_types import Bools, Int64, UInt8, UInt32
+from datapipe.index.columns import Columns
+from datapipe.index.members import member_kind
+from datapipe.index.rows import Rows
+from datapipe.pack.writers.ustar import MAX_NAME
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberTable:
+    """N samples of a shard with M members and I images, in the order of the index."""
+
+    table: pa.Table  # of the schema of an index
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Key of each sample."""
+        return self.table["key"].to_pylist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def sample(self) -> Int64:
+        """Number of the sample of each member: int64 [M]."""
+        counts = pc.list_value_length(self.table["ext"]).to_numpy()
+        return np.repeat(np.arange(len(self.table), dtype=np.int64), counts)
+
+    @cached_property
+    def exts(self) -> list[str]:
+        """Extension of each member."""
+        return pc.list_flatten(self.table["ext"]).to_pylist()  # type: ignore[no-any-return]
+
+    def name(self, number: int) -> str:
+        """Return the name of a member, as datapipe writes it."""
+        return f"{self.keys[int(self.sample[number])]}.{self.exts[number]}"
+
+    def header_names(self, numbers: Int64) -> UInt8:
+        """Return names of members as they stand in plain headers: uint8 [n, 100].
+
+        Longer ones are "/" here, which no member is called.
+        """
+        keys = self.table["key"].combine_chunks().take(_plain(self.sample[numbers]))
+        exts = pc.list_flatten(self.table["ext"]).combine_chunks().take(_plain(numbers))
+        names = pc.cast(pc.binary_join_element_wise(keys, exts, "."), pa.binary())
+        if pc.max(pc.binary_length(names)).as_py() > MAX_NAME:
+            names = pc.if_else(pc.greater(pc.binary_length(names), MAX_NAME), b"/", names)
+        ends = np.frombuffer(names.buffers()[1], np.int32)[: len(names) + 1]
+        lengths = np.diff(ends)
+        found = np.zeros((len(names), MAX_NAME), np.uint8)
+        is_text = np.arange(MAX_NAME) < lengths[:, None]
+        found[is_text] = np.frombuffer(names.buffers()[2], np.uint8)[ends[0] : ends[-1]]
+        return found
+
+    @cached_property
+    def offset(self) -> Int64:
+        """Position of the data of each member in the shard: int64 [M]."""
+        found: Int64 = self._numbers("offset")
+        return found
+
+    @cached_property
+    def size(self) -> Int64:
+        """Bytes of each member: int64 [M]."""
+        found: Int64 = self._numbers("size")
+        return found
+
+    @cached_property
+    def crc32(self) -> UInt32:
+        """Checksum of each member: uint32 [M]."""
+        found: UInt32 = self._numbers("crc32")
+        return found
+
+    @cached_property
+    def image(self) -> Int64:
+        """Number of the image that each member is, -1 for other members: int64 [M]."""
+        is_image: Bools = np.array([member_kind(ext) == "image" for ext in self.exts], np.bool_)
+        return np.where(is_image, np.cumsum(is_image) - 1, -1)
+
+    @cached_property
+    def image_sizes(self) -> list[tuple[int, int]]:
+        """Width and height of each image."""
+        sides = (pc.list_flatten(self.table[f"image_{name}"]) for name in ("width", "height"))
+        return list(zip(*(side.to_pylist() for side in sides), strict=True))
+
+    def source(self, sample: int) -> str:
+        """Return the raw input of a sample."""
+        return self.table["source"][sample].as_py()  # type: ignore[no-any-return]
+
+    def _numbers(self, name: str) -> Any:
+        return pc.list_flatten(self.table[name]).to_numpy()
+
+
+def rows_of_columns(columns: Columns, first: int, stop: int) -> Rows:
+    """Return samples `first` to `stop` as rows; the columns do not hold orientations."""
+    samples = np.arange(first, stop)
+    members = slice(*columns.sample_member[[first, stop]].tolist())
+    images = slice(*columns.sample_image[[first, stop]].tolist())
+    rows = Rows()
+    rows.key, rows.source = columns.keys(samples), columns.sources(samples)
+    rows.text_bytes = columns.text_bytes[first:stop].tolist()
+    rows.members = np.diff(columns.sample_member[first : stop + 1]).tolist()
+    rows.images = np.diff(columns.sample_image[first : stop + 1]).tolist()
+    for ext, *where in columns.members_at(members):
+        rows.ext.append(ext)
+        for name, value in zip(("offset", "size", "crc32"), where, strict=True):
+            getattr(rows, name).append(value)
+    rows.width = columns.image_width[images].tolist()
+    rows.height = columns.image_height[images].tolist()
+    rows.orientation = [1] * len(rows.width)
+    return rows
+
+
+def differs(columns: Columns, first: int, table: MemberTable) -> bool:
+    """Return whether the columns hold other samples from `first` on than an index."""
+    stop = first + len(table.table)
+    members = slice(*columns.sample_member[[first, stop]].tolist())
+    keys = columns.key_bytes[slice(*columns.sample_key[[first, stop]].tolist())]
+    return not (
+        np.array_equal(columns.member_offset[members], table.offset)
+        and np.array_equal(columns.member_size[members], table.size)
+        and np.array_equal(columns.member_crc32[members], table.crc32)
+        and np.array_equal(columns.text_bytes[first:stop], table.table["text_bytes"].to_numpy())
+        and keys.tobytes() == "".join(table.keys).encode()
+    )
+
+
+def _plain(values: Any) -> pa.Array:
+    values = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
+    )

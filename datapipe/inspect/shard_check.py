@@ -1,0 +1,351 @@
+"""Check of one shard: every byte of it, against its index where there is one."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from datapipe.array_types import Bools
+from datapipe.decode.check import check_image
+from datapipe.decode.image import check_indexed
+from datapipe.errors import DecodeError, StoreError
+from datapipe.index.files.crc32 import crc32
+from datapipe.index.images.header import probe
+from datapipe.index.members import member_kind
+from datapipe.index.tar.grouping import split_name
+from datapipe.index.tar.headers import BLOCK
+from datapipe.inspect.findings import FileFindings
+from datapipe.inspect.member_table import MemberTable
+from datapipe.inspect.plain_headers import are_plain
+from datapipe.inspect.resync import ResyncScanner, header_size
+from datapipe.inspect.sources import OpenFile, read_failure
+from datapipe.pack.writers.ustar import END, member_header
+from datapipe.text.sample_text import parse_json, parse_text
+
+_AT_ONCE = 1 << 20  # bytes, which stay in the cache of the processor until their checksum is taken
+_LARGE, _LARGEST = 64 << 20, 1 << 30  # bytes of a member that is read part by part, or not decoded
+_MOST_KEPT = 1024  # members whose headers are compared together
+_WINDOW = 16 << 10
+_LONGEST_TAIL = 1 << 20  # bytes of zeros behind the last member; GNU tar writes up to 10 KB
+
+OTHER_BYTES = "its bytes are not those that were packed or indexed"
+AS_PACKED = "its checksum is right, but "
+"""Beginning of the problem of a member that is as it was packed and cannot be decoded."""
+CUT_OFF = "the file ends before its last byte"
+
+Tell = Callable[[int, int], None]
+"""Told of members and bytes that were compared; raises to stop the work."""
+
+_buffers = threading.local()
+
+
+class _Spans(NamedTuple):
+    """Members of a shard by offset: their numbers in the index, bounds and checksums."""
+
+    numbers: list[int]
+    begins: list[int]
+    ends: list[int]
+    crc32: list[int]
+
+
+@dataclass(kw_only=True)
+class MemberCheck:
+    """Check of the members of one file by the checksums of an index.
+
+    `lead` are the bytes of header before each member: 512 in a tar, 0 in an array. Offsets are
+    counted from `origin`.
+    """
+
+    file: OpenFile
+    members: MemberTable
+    found: FileFindings
+    deep: bool
+    tell: Tell
+    own: bool = True
+    lead: int = BLOCK
+    origin: int = 0
+    # Of each member: True if its data is right, if padding and a plain header are all before it
+    is_right: Bools = field(init=False)
+    is_plain: Bools = field(init=False)
+    # Bytes between members, the members behind them, and the padding before the first of these
+    _between: list[bytes] = field(default_factory=list)
+    _kept: list[int] = field(default_factory=list)
+    _padding: int = 0
+
+    def run(self) -> None:
+        """Compare all members."""
+        table = self.members
+        self.is_right = np.ones(len(table.offset), np.bool_)
+        self.is_plain = np.zeros(len(table.offset), np.bool_)
+        order = np.argsort(table.offset, kind="stable")
+        offsets, sizes = table.offset[order], table.size[order]
+        spans = _Spans(
+            order.tolist(),
+            offsets.tolist(),
+            (offsets + sizes).tolist(),
+            table.crc32[order].tolist(),
+        )
+        first = 0
+        while first < len(order):
+            stop = bisect_right(spans.ends, spans.begins[first] + _AT_ONCE, first + 1)
+            # The first of a shard has its header before it, the others what is behind the last.
+            before = spans.ends[first - 1] if first else spans.begins[0] - self.lead
+            self._compare(_Spans(*(values[first:stop] for values in spans)), before)
+            first = stop
+        if self.lead:
+            self._look_at_headers()
+
+    def _compare(self, spans: _Spans, before: int) -> None:
+        """Compare successive members, and keep what stands between them from `before` on."""
+        begin, last, size = spans.begins[0], max(spans.ends), self.file.size - self.origin
+        is_large = len(spans.numbers) == 1 and last - begin > (_LARGEST if self.deep else _LARGE)
+        # Large gaps, which other members fill, are left to the walk; so is a damaged index.
+        start = before if 0 <= begin - before <= _AT_ONCE else max(begin, 0)
+        length = max(min(begin if is_large else last, size) - start, 0)
+        view = _buffer(length)[:length]
+        try:
+            if is_large:
+                self._compare_large(spans.numbers[0])
+            view = view[: self.file.fill(view, start + self.origin)]
+        except (OSError, StoreError) as error:
+            if len(spans.numbers) == 1:
+                self.add(spans.numbers[0], read_failure(error))
+            else:
+                for alone in zip(*spans, strict=True):
+                    self._compare(_Spans(*([value] for value in alone)), alone[1] - self.lead)
+            return
+        begins = [begin - start for begin in spans.begins]
+        ends = [end - start for end in spans.ends]
+        sums = [crc32(view[a:b]) for a, b in zip(begins, ends, strict=True)]
+        if not is_large and (sums != spans.crc32 or ends[-1] > len(view) or self.deep):
+            for number, a, b, found, stated in zip(
+                spans.numbers, begins, ends, sums, spans.crc32, strict=True
+            ):
+                if b > len(view):
+                    self.add(number, CUT_OFF)
+                elif found != stated:
+                    self.add(number, OTHER_BYTES)
+                elif self.deep:
+                    self._decode(number, view[a:b])
+        if self.lead:
+            pieces = [view[a:b] for a, b in zip([0, *ends], begins, strict=False)]
+            self._between.append(b"".join(pieces))
+            self._kept += spans.numbers
+            if len(self._kept) > _MOST_KEPT:
+                self._look_at_headers()
+        self.found.members += len(spans.numbers)
+        self.found.bytes += sum(ends) - sum(begins)
+        self.tell(len(spans.numbers), last - start)
+
+    def _look_at_headers(self) -> None:
+        """Compare what was kept of the bytes between members."""
+        if not self._kept:
+            return
+        table, numbers = self.members, np.array(self._kept)
+        sizes = table.size[numbers]
+        padding = -sizes % BLOCK
+        between = np.frombuffer(bytearray(b"".join(self._between)), np.uint8)
+        # Where only padding and one header are between members, all lengths are known.
+        lengths = np.concatenate(([self._padding], padding[:-1])) + BLOCK
+        self._kept, self._between, self._padding = [], [], int(padding[-1])
+        joined = table.offset[numbers[1:]] == table.offset[numbers[:-1]] + sizes[:-1] + lengths[1:]
+        if len(between) == lengths.sum() and joined.all():
+            starts = np.cumsum(lengths) - BLOCK
+            names = table.header_names(numbers)
+            self.is_plain[numbers] = are_plain(between, starts, names, sizes, own=self.own)
+
+    def _compare_large(self, number: int) -> None:
+        """Compare a member part by part."""
+        table, total = self.members, 0
+        at, stop = int(table.offset[number]), int(table.offset[number] + table.size[number])
+        while at < stop and at < self.file.size:
+            part = _buffer(_AT_ONCE)[: stop - at]
+            part = part[: self.file.fill(part, at + self.origin)]
+            total, at = crc32(part, total), at + len(part)
+            if not part:
+                break
+        if at < stop or total != table.crc32[number]:
+            self.add(number, CUT_OFF if at < stop else OTHER_BYTES)
+
+    def _decode(self, number: int, data: memoryview) -> None:
+        table = self.members
+        image, sizes = int(table.image[number]), table.image_sizes
+        size = sizes[image] if 0 <= image < len(sizes) else None
+        if problem := content_problem(member_kind(table.exts[number]), data, size):
+            self.add(number, AS_PACKED + problem)
+
+    def add(self, number: int, problem: str, **span: int) -> None:
+        """Add a finding about a member."""
+        table, sample = self.members, int(self.members.sample[number])
+        self.is_right[number] = False
+        self.found.damaged.add(sample)
+        start = int(table.offset[number]) + self.origin
+        span = span or {"start": start, "stop": start + int(table.size[number])}
+        key, source = table.keys[sample], table.source(sample)
+        self.found.add(problem, key=key, member=table.name(number), source=source, **span)
+
+
+def check_tar(check: MemberCheck, place: Path) -> None:
+    """Compare the structure of a tar with its index, after its members were compared.
+
+    `place` names the tar in messages.
+    """
+    table = check.members
+    starts_well = table.offset.min(initial=BLOCK) == BLOCK
+    if not (starts_well and check.is_plain.all() and _ends_well(check)):
+        _walk(check, place)
+
+
+def _ends_well(check: MemberCheck) -> bool:
+    """Return whether nothing but zeros, and enough of them, is behind the last member."""
+    table, size = check.members, check.file.size
+    ends = table.offset + table.size
+    last = int(ends.max(initial=0))
+    padded = -(-last // BLOCK) * BLOCK
+    rest = size - padded
+    if rest != len(END) if check.own else not BLOCK <= rest <= _LONGEST_TAIL:
+        return False
+    tail = _buffer(size - last)[: size - last]
+    return check.file.fill(tail, last) == len(tail) and not bytes(tail).strip(b"\0")
+
+
+def _walk(check: MemberCheck, place: Path) -> None:
+    """Read all headers, and name what differs from the index."""
+    table, found = check.members, check.found
+    at_offset = {
+        (offset, size): number
+        for number, (offset, size) in enumerate(
+            zip(table.offset.tolist(), table.size.tolist(), strict=True)
+        )
+    }
+    scanner = ResyncScanner(place, check.file, window=_WINDOW)
+    walked = set()
+    try:
+        for member in scanner:
+            number = at_offset.get((member.offset, member.size))
+            if number is None:
+                found.unindexed += 1
+                if check.own:
+                    where = {"start": member.offset, "stop": member.offset + member.size}
+                    found.add("is not in the index", member=member.name, **where)
+                continue
+            walked.add(number)
+            if check.is_right[number] and not has_name(member.name, table, number, check.own):
+                check.add(
+                    number, f"its header calls it {member.name!r}", **_header_of(table, number)
+                )
+    except (OSError, StoreError) as error:
+        found.add(read_failure(error))
+    _look_at_padding(check)
+    gaps = [gap for gap in scanner.gaps if gap.reason or check.own]
+    for number in np.flatnonzero(check.is_right & ~check.is_plain).tolist():
+        # A header in the wrong place may have led the walk past whole ones.
+        if (check.own or number not in walked) and not _has_header(check, number):
+            check.add(number, "its header is damaged", **_header_of(table, number))
+    for gap in gaps:
+        # Bytes that a finding about a member covers are named already.
+        if not any(_overlaps(gap.start, gap.stop, f.start, f.stop) for f in found.findings):
+            reason = gap.reason or "blocks of zeros between members"
+            found.add(reason, start=gap.start, stop=gap.stop)
+    if check.own and not found.findings and not _ends_well(check):
+        end = int((table.offset + -(-table.size // BLOCK) * BLOCK).max(initial=0))
+        found.add(f"does not end in {len(END):,} zeros", start=end, stop=check.file.size)
+
+
+def _look_at_padding(check: MemberCheck) -> None:
+    table = check.members
+    for number in np.flatnonzero(check.is_right).tolist():
+        end = int(table.offset[number] + table.size[number])
+        rest = memoryview(bytearray(-end % BLOCK))
+        rest = rest[: check.file.fill(rest, end)]
+        if bytes(rest).strip(b"\0"):
+            check.add(number, "the padding behind it is not zero", start=end, stop=end + len(rest))
+
+
+def _header_of(table: MemberTable, number: int) -> dict[str, int]:
+    """Return the bytes between a member and the one before it, where its headers are."""
+    stop = int(table.offset[number])
+    ends = table.offset + -(-table.size // BLOCK) * BLOCK
+    before = ends[ends <= stop - BLOCK]
+    return {"start": int(before.max(initial=0)), "stop": stop}
+
+
+def _has_header(check: MemberCheck, number: int) -> bool:
+    """Return whether a valid header of the right size is before a member."""
+    block = memoryview(bytearray(BLOCK))
+    check.file.fill(block, int(check.members.offset[number]) - BLOCK)
+    size = int(check.members.size[number])
+    if check.own:
+        return bytes(block) == member_header(check.members.name(number), size)
+    return header_size(bytes(block)) == size
+
+
+def has_name(name: str, table: MemberTable, number: int, own: bool) -> bool:
+    """Return whether the name of a member in the tar is the one in the index."""
+    if name == table.name(number):
+        return True
+    ext = table.exts[number]
+    key = table.keys[int(table.sample[number])]
+    return not own and split_name(name) in ((key, ext), (key, ext.rpartition(".")[0]))
+
+
+def _overlaps(start: int, stop: int, other: int | None, end: int | None) -> bool:
+    return other is not None and end is not None and start < end and other < stop
+
+
+def check_unindexed(
+    place: Path, file: OpenFile, found: FileFindings, *, deep: bool, tell: Tell
+) -> None:
+    """Check a tar without an index: its structure, and its images if `deep`."""
+    scanner = ResyncScanner(place, file, window=_AT_ONCE if deep else _WINDOW)
+    reached = 0
+    try:
+        for member in scanner:
+            found.unindexed += 1
+            key, ext = split_name(member.name) or ("", "")
+            kind = member_kind(ext) if deep else ""
+            if kind and (
+                problem := content_problem(kind, scanner.read(member.offset, member.size))
+            ):
+                where = {"start": member.offset, "stop": member.offset + member.size}
+                found.add(problem, key=key, member=member.name, **where)
+            tell(1, member.offset + member.size - reached)
+            reached = member.offset + member.size
+    except (OSError, StoreError) as error:
+        found.add(read_failure(error))
+    for gap in scanner.gaps:
+        if gap.reason:
+            found.add(gap.reason, start=gap.start, stop=gap.stop)
+
+
+def content_problem(
+    kind: str, data: bytes | memoryview, size: tuple[int, int] | None = None
+) -> str:
+    """Return why a member of this kind cannot be used in training; "" if it can.
+
+    `size` is the width and height that its index says.
+    """
+    try:
+        if kind == "image":
+            info = probe(data)
+            check_image(data, info)
+            if size is not None:
+                check_indexed(info.upright, size)
+        elif kind:
+            (parse_text if kind == "text" else parse_json)(bytes(data))
+    except DecodeError as error:
+        return error.reason
+    return ""
+
+
+def _buffer(size: int) -> memoryview:
+    """Return a buffer of this thread, at least so large."""
+    if len(getattr(_buffers, "held", b"")) < size:
+        _buffers.held = bytearray(max(size, _AT_ONCE + 2 * BLOCK))
+    return memoryview(_buffers.held)

@@ -1,0 +1,43 @@
+"""A small packed dataset, and readers of what others were made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import datapipe
+
+SAMPLES = 20
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+    return Path(make_folder(tmp_path_factory.mktemp("raw"), SAMPLES))
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
+    out = tmp_path_factory.mktemp("packed") / "shards"
+    datapipe.pack_dataset(raw, out, shard_size=6, workers=1)
+    return out
+
+
+def rows(folder: Path, *without: str) -> list[dict[str, Any]]:
+    """Every row of the indexes of a dataset, without some of its columns."""
+    names = sorted(folder.glob("*.parquet"))
+    found = [row for name in names for row in pq.read_table(name).to_pylist()]
+    return [{name: row[name] for name in row if name not in without} for row in found]
+
+
+def data_at_offsets(folder: Path) -> list[list[bytes]]:
+    """The bytes that the indexes of a dataset of ours point at, by sample."""
+    found = []
+    for name in sorted(folder.glob("shard-*.parquet")):
+        tar = name.with_suffix(".tar").read_bytes()
+        for row in pq.read_table(name).to_pylist():
+            pairs = zip(row["offset"], row["size"], strict=True)
+            found.append([tar[offset : offset + size] for offset, size in pairs])
+    return found

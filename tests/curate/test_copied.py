@@ -1,0 +1,274 @@
+"""Selected, split and merged datasets lose nothing and double nothing."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import datapipe
+from datapipe import CopySpec, PackError
+from datapipe.testing import assert_same_batches
+
+from ..remote.server import serving
+from .conftest import SAMPLES, data_at_offsets, rows
+
+Members = Callable[[Path], dict[str, dict[str, bytes]]]
+FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+
+
+@pytest.fixture(scope="session")
+def make_tars(make_tar: Any, jpeg: Any) -> Callable[..., dict[str, dict[str, bytes]]]:
+    """Writes tars as others do, with members between samples; returns the samples."""
+
+    def make(folder: Path, drawn: list[tuple[int, int, list[int]]]) -> dict[str, dict[str, bytes]]:
+        samples = {}
+        for number, (format, images, texts) in enumerate(drawn):
+            written: list[tuple[str, bytes]] = [("README", b"no sample")]
+            for sample, length in enumerate(texts):
+                key = f"{number}_{sample}"
+                names = ["jpg", *(f"{n}.jpg" for n in range(1, images))][:images]
+                held = {name: jpeg(sample + n) for n, name in enumerate(names)}
+                samples[key] = held | {"txt": b"t" * length}
+                written += [(f"{key}.{ext}", data) for ext, data in samples[key].items()]
+                if sample % 2:
+                    written.append((f"folder/{'long' * 30}/no-sample", b"n" * 700))
+            make_tar(folder / f"{number}.tar", written, FORMATS[format])
+        return samples
+
+    return make
+
+
+tars = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.integers(0, 2), st.lists(st.integers(1, 1500), min_size=1, max_size=5)
+    ),
+    min_size=1,
+    max_size=3,
+)
+sizes = st.sampled_from(["1", "3", "2KB", "6KB", "1MB"])
+
+
+@settings(max_examples=25)
+@given(drawn=tars, size=sizes, seed=st.integers(0, 99), share=st.floats(0.2, 0.8))
+def test_nothing_is_lost_or_doubled(
+    drawn: Any, size: str, seed: int, share: float, make_tars: Any, members: Members
+) -> None:
+    with TemporaryDirectory() as name:
+        home, output = Path(name), CopySpec(shard_size=size)
+        samples = make_tars(home / "tars", drawn)
+        datapipe.index_shards(home / "tars")
+        number = 1 + round(share * (len(samples) - 1))
+        datapipe.select_samples(home / "tars", home / "one", number=number, seed=seed)
+        kept = members(home / "one")
+        assert len(kept) == number
+        assert kept == {key: samples[key] for key in samples if key in kept}
+        # Keys from a list bring the others: the two are the whole.
+        others = [key for key in samples if key not in kept]
+        if others:
+            datapipe.select_samples(home / "tars", home / "two", keys=others, output=output)
+            assert members(home / "two") == {key: samples[key] for key in others}
+            report = datapipe.merge_datasets(
+                [home / "one", home / "two"], home / "all", output=output
+            )
+            assert report.samples == len(samples)
+            assert members(home / "all") == samples
+            merged = rows(home / "one", "offset") + rows(home / "two", "offset")
+            assert rows(home / "all", "offset") == merged
+            of_tars = {row["key"]: row for row in rows(home / "tars", "offset")}
+            assert merged == [of_tars[row["key"]] for row in merged]
+        copied = home / ("all" if others else "one")
+        assert data_at_offsets(copied) == [
+            list(samples[row["key"]].values()) for row in rows(copied)
+        ]
+
+
+@settings(max_examples=20)
+@given(
+    shares=st.lists(st.integers(1, 9), min_size=2, max_size=4),
+    salt=st.sampled_from(["", "a", "\u00e9"]),
+)
+def test_parts_are_the_whole(shares: list[int], salt: str, shards: Path, members: Members) -> None:
+    total = sum(shares)
+    parts = {f"part{number}": share / total for number, share in enumerate(shares)}
+    with TemporaryDirectory() as name:
+        try:
+            reports = datapipe.split_dataset(shards, Path(name), parts=parts, salt=salt)
+        except PackError as error:
+            assert "would get none of 20 samples; give it a larger share" in str(error)  # noqa: PT017
+            assert not list(Path(name).rglob("*"))
+            return
+        found = [members(Path(name) / part) for part in parts]
+        assert [report.samples for report in reports.values()] == [len(part) for part in found]
+        assert sum(map(len, found)) == SAMPLES
+        whole: dict[str, dict[str, bytes]] = {}
+        for part in found:
+            whole |= part
+        assert whole == members(shards)
+
+
+@pytest.mark.parametrize("size", ["6", "4", "10KB", "1GB"])
+def test_a_copy_of_everything_is_what_packing_would_write(
+    raw: Path, shards: Path, tmp_path: Path, size: str
+) -> None:
+    datapipe.pack_dataset(raw, tmp_path / "packed", shard_size=size, workers=1)
+    output = CopySpec(shard_size=size)
+    datapipe.select_samples(shards, tmp_path / "copied", number=SAMPLES, output=output)
+    written = sorted((tmp_path / "packed").glob("shard-*"))
+    assert len(written) >= 2
+    for path in written:
+        assert (tmp_path / "copied" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_loader_gives_the_samples_that_a_filter_gives(
+    shards: Path, tmp_path: Path, view: bool
+) -> None:
+    where = "width >= 42 and height < 33"
+    output = CopySpec(shard_size="4", view=view)
+    report = datapipe.select_samples(shards, tmp_path / "some", where=where, output=output)
+    assert 3 < report.samples < SAMPLES
+    assert bool(list((tmp_path / "some").glob("*.tar"))) != view
+    options: Any = {"batch_size": 2, "shuffle": False, "meta": ("key", "source", "text")}
+    assert_same_batches(
+        datapipe.make_loader(shards, where=where, **options),
+        datapipe.make_loader(tmp_path / "some", **options),
+    )
+
+
+def test_views_of_views_are_copied_as_what_they_show(
+    shards: Path, tmp_path: Path, members: Members
+) -> None:
+    view = CopySpec(view=True)
+    datapipe.select_samples(shards, tmp_path / "a" / "view", number=9, output=view)
+    datapipe.merge_datasets(
+        [tmp_path / "a" / "view", shards], tmp_path / "both", prefixes=["a-", ""], output=view
+    )
+    datapipe.select_samples(tmp_path / "both", tmp_path / "copy", number=SAMPLES + 9)
+    found, whole = members(tmp_path / "copy"), members(shards)
+    of_view = {key.removeprefix("a-"): found.pop(key) for key in list(found)[:9]}
+    assert of_view == {key: whole[key] for key in of_view}
+    assert found == whole
+
+
+def test_a_sample_stays_in_its_part_when_the_data_grow(
+    raw: Path, tmp_path: Path, make_folder: Any, members: Members
+) -> None:
+    grown, more = tmp_path / "grown", make_folder(tmp_path / "more", 30)
+    datapipe.pack_dataset(raw, grown, workers=1)
+    datapipe.split_dataset(grown, tmp_path / "before", val=0.3)
+    datapipe.pack_dataset(more, grown, append=True, workers=1)
+    datapipe.split_dataset(grown, tmp_path / "after", val=0.3)
+    datapipe.split_dataset(grown, tmp_path / "larger", val=0.6)
+    for part in ("val", "train"):
+        before = members(tmp_path / "before" / part)
+        assert before.items() <= members(tmp_path / "after" / part).items()
+    assert members(tmp_path / "after/val").items() < members(tmp_path / "larger/val").items()
+
+
+def test_keys_that_clash_are_refused_with_the_remedies(
+    shards: Path, tmp_path: Path, members: Members
+) -> None:
+    with pytest.raises(PackError, match=r"20 keys belong to more.*'000000000'.*--prefix.*--renumb"):
+        datapipe.merge_datasets([shards, shards], tmp_path / "out")
+    datapipe.merge_datasets([shards, shards], tmp_path / "named", prefixes=["a-", "b-"])
+    whole = members(shards)
+    assert members(tmp_path / "named") == {
+        f"{prefix}-{key}": held for prefix in "ab" for key, held in whole.items()
+    }
+    output = CopySpec(renumber=True)
+    datapipe.merge_datasets([shards, shards], tmp_path / "numbered", output=output)
+    assert list(members(tmp_path / "numbered")) == [f"{number:09}" for number in range(40)]
+    sources = [row["source"] for row in rows(tmp_path / "numbered")]
+    assert sources == 2 * [row["source"] for row in rows(shards)]
+
+
+def test_keys_that_no_member_of_ours_can_have_are_refused(
+    tmp_path: Path, make_tar: Any, jpeg: Any, members: Members
+) -> None:
+    make_tar(tmp_path / "tars" / "0.tar", [("a/1.jpg", jpeg(1)), ("a/2.jpg", jpeg(2))])
+    make_tar(tmp_path / "tars" / "1.tar", [("3.jpg", jpeg(3))])
+    with pytest.raises(PackError, match=r"member name 'a/1\.jpg'.*--renumber, which makes new"):
+        datapipe.select_samples(tmp_path / "tars", tmp_path / "out", number=3)
+    datapipe.select_samples(tmp_path / "tars", tmp_path / "some", keys=["3"])
+    output = CopySpec(renumber=True)
+    datapipe.select_samples(tmp_path / "tars", tmp_path / "out", number=3, output=output)
+    numbered = {f"{number - 1:09}": {"jpg": jpeg(number)} for number in (1, 2, 3)}
+    assert members(tmp_path / "out") == numbered
+
+
+def test_samples_are_copied_from_urls(shards: Path, tmp_path: Path, contents: Any) -> None:
+    options: Any = {"number": 7, "output": CopySpec(shard_size="3")}
+    with serving(shards) as server:
+        datapipe.select_samples(server.url, tmp_path / "from_url", **options)
+        with pytest.raises(PackError, match="a view names shards in folders"):
+            datapipe.select_samples(server.url, tmp_path / "v", output=CopySpec(view=True))
+    datapipe.select_samples(shards, tmp_path / "from_folder", **options)
+    assert contents(tmp_path / "from_url") == contents(tmp_path / "from_folder")
+
+
+def test_damaged_bytes_are_not_copied(shards: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(shards, tmp_path / "damaged")
+    tar = damaged / "shard-000001.tar"
+    data = bytearray(tar.read_bytes())
+    data[600] ^= 1
+    tar.write_bytes(data)
+    with pytest.raises(datapipe.StoreError, match=r"shard-000001\.tar, sample 000000006, member"):
+        datapipe.select_samples(damaged, tmp_path / "out", number=SAMPLES)
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    datapipe.select_samples(damaged, tmp_path / "some", where="shard != 1")
+
+
+def test_what_cannot_be_copied_is_refused_before_anything_is_written(
+    shards: Path, raw: Path, tmp_path: Path
+) -> None:
+    select = datapipe.select_samples
+    arrays = tmp_path / "arrays"
+    datapipe.convert_dataset(shards, arrays, image=datapipe.ImageSpec(size=8))
+    (tmp_path / "file").write_text("a")
+    (tmp_path / "keys").write_text("000000001\nno such\n")
+    (tmp_path / "none").write_text("\n")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("years")
+    out = tmp_path / "out"
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("is inside the dataset", lambda: select(shards, shards / "below")),
+        ("is inside the dataset", lambda: select(shards, shards)),
+        ("is a file; give a folder", lambda: select(shards, tmp_path / "file")),
+        ("neither empty nor", lambda: select(shards, tmp_path / "taken")),
+        ("holds arrays", lambda: select(arrays, out)),
+        ("no sample would be copied", lambda: select(shards, out, where="width > 9999")),
+        ("1 of 2 keys, such as 'no such'", lambda: select(shards, out, keys=tmp_path / "keys")),
+        ("is empty; give a text file", lambda: select(shards, out, keys=tmp_path / "none")),
+        ("No such file.*give a text file", lambda: select(shards, out, keys="nothing/there")),
+        ("there are 20 samples; give less", lambda: select(shards, out, number=21)),
+        ("copied into folders", lambda: select(shards, "s3://bucket/out")),
+        ("add up to 0.9;", lambda: datapipe.split_dataset(shards, out, parts={"a": 0.9})),
+        ("would get none", lambda: datapipe.split_dataset(shards, out, val=1e-9)),
+        ("give either", lambda: datapipe.split_dataset(shards, out)),
+        ("1 prefixes for 2", lambda: datapipe.merge_datasets([shards] * 2, out, prefixes=["a"])),
+    ]
+    for message, call in refused:
+        with pytest.raises(PackError, match=message):
+            call()
+    with pytest.raises(datapipe.IndexMismatch, match="no such folder"):
+        select(tmp_path / "nothing", out)
+    assert not out.exists()
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["thesis.tex"]
+
+
+def test_data_is_not_appended_to_what_was_made_from_others(
+    shards: Path, raw: Path, tmp_path: Path, contents: Any
+) -> None:
+    datapipe.select_samples(shards, tmp_path / "out", number=3)
+    before = contents(tmp_path / "out")
+    with pytest.raises(PackError, match="`datapipe merge` both"):
+        datapipe.pack_dataset(raw, tmp_path / "out", append=True)
+    assert contents(tmp_path / "out") == before

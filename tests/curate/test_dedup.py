@@ -1,0 +1,150 @@
+"""Duplicates are dropped by name: equal images, and images that look alike."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import datapipe
+from datapipe import CopySpec
+from datapipe.curate import dedup
+
+from .conftest import rows
+
+SCENES = 12
+
+
+def scene(number: int) -> Image.Image:
+    """Patches of grey, of another layout for each number."""
+    grey = np.random.default_rng(number).integers(0, 256, (12, 12), np.uint8)
+    return Image.fromarray(grey).resize((240, 180), Image.Resampling.BICUBIC).convert("RGB")
+
+
+def encoded(image: Image.Image, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve scenes; then copies of some: as they are, smaller, of less quality."""
+    raw = tmp_path_factory.mktemp("raw")
+    images = [encoded(scene(number)) for number in range(SCENES)]
+    images += [images[3], images[4], encoded(scene(5).resize((120, 90)))]
+    images += [encoded(scene(6), quality=30), encoded(scene(99))]
+    texts = [f"scene {number}" for number in range(SCENES)]
+    texts += ["scene 3", "another text", "small", "coarse", "new"]
+    for number, (image, text) in enumerate(zip(images, texts, strict=True)):
+        (raw / f"{number:02}.jpg").write_bytes(image)
+        (raw / f"{number:02}.txt").write_text(text)
+    datapipe.pack_dataset(raw, raw.parent / "shards", shard_size=5, workers=1)
+    return raw.parent / "shards"
+
+
+@pytest.mark.parametrize(
+    ("options", "dropped"),
+    [
+        ({}, {12: 3, 13: 4}),
+        ({"text": True}, {12: 3}),
+        ({"near": 8}, {12: 3, 13: 4, 14: 5, 15: 6}),
+        ({"near": 8, "text": True}, {12: 3}),
+        ({"near": 0}, {12: 3, 13: 4}),
+    ],
+)
+def test_the_first_is_kept_and_others_are_listed(
+    shards: Path, tmp_path: Path, rejects: Any, options: Any, dropped: dict[int, int]
+) -> None:
+    report = datapipe.dedup_dataset(shards, tmp_path / "out", **options)
+    found = rejects(tmp_path / "out")
+    if options.get("near") == 0:  # compression may leave the hash as it was
+        found = [line for line in found if "look like" not in line["reason"]]
+    assert {int(line["file"]): line["reason"].split("sample ")[1][:9] for line in found} == {
+        number: f"{kept:09}" for number, kept in dropped.items()
+    }
+    assert {line["source"] for line in found} == {f"{number:02}.jpg" for number in dropped}
+    assert {line["error"] for line in found} == {"Duplicate"}
+    assert report.samples + report.rejected == 17
+    gone = {line["file"] for line in rejects(tmp_path / "out")}
+    kept = [row for row in rows(shards, "offset") if row["key"] not in gone]
+    assert rows(tmp_path / "out", "offset") == kept
+
+
+def test_samples_of_several_images_need_the_same_ones(
+    tmp_path: Path, make_llava: Any, rejects: Any
+) -> None:
+    names = [["a.jpg", "b.jpg"], ["b.jpg", "a.jpg"], ["a.jpg"], ["a.jpg", "b.jpg"], [], []]
+    (tmp_path / "raw").mkdir()
+    for number, name in enumerate(("a.jpg", "b.jpg")):
+        (tmp_path / "raw" / name).write_bytes(encoded(scene(number)))
+    records = [
+        {"conversations": [{"from": "human", "value": "<image>" * len(name) + "text"},
+                           {"from": "gpt", "value": "yes"}]} | ({"image": name} if name else {})
+        for name in names
+    ]  # fmt: skip
+    raw = make_llava(tmp_path / "raw", records)
+    datapipe.pack_dataset(raw, tmp_path / "shards")
+    for near in (None, 3):
+        out = tmp_path / f"out{near}"
+        datapipe.dedup_dataset(tmp_path / "shards", out, near=near)
+        assert [line["file"] for line in rejects(out)] == ["000000003"]
+    datapipe.dedup_dataset(tmp_path / "shards", tmp_path / "text", text=True)
+    assert [line["file"] for line in rejects(tmp_path / "text")] == ["000000003", "000000005"]
+
+
+def test_what_was_decoded_is_not_decoded_again(
+    shards: Path, tmp_path: Path, contents: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, decoded = dedup.decode_for, [0]
+
+    def counting(*args: Any, **options: Any) -> Any:
+        decoded[0] += 1
+        if decoded[0] == 13:  # in the third shard
+            raise KeyboardInterrupt
+        return decode(*args, **options)
+
+    def run(out: Path) -> datapipe.CopyReport:
+        return datapipe.dedup_dataset(shards, out, near=8, output=CopySpec("4"))
+
+    monkeypatch.setattr(dedup, "decode_for", counting)
+    monkeypatch.setattr(dedup, "available_cpus", lambda: 1)
+    monkeypatch.setattr(dedup, "_SAMPLES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out")
+    kept = sorted((tmp_path / "out" / ".pack").glob("hashes-*"))
+    assert len(kept) == 2
+    damaged = kept[0].read_bytes()
+    kept[0].write_bytes(damaged[:9] + bytes([damaged[9] ^ 1]) + damaged[10:])
+    decoded[0] = 100
+    run(tmp_path / "out")
+    assert decoded[0] == 100 + 17 - 5  # the second shard was whole
+    assert run(tmp_path / "out").finished_before
+    assert decoded[0] == 100 + 17 - 5
+    run(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_images_that_cannot_be_decoded_are_like_no_other(
+    tmp_path: Path, make_tar: Any, members: Any
+) -> None:
+    broken = encoded(scene(1))[:900]
+    held = {"1": encoded(scene(1)), "2": broken, "3": broken + b"2", "4": encoded(scene(1))}
+    make_tar(tmp_path / "tars" / "0.tar", [(f"{key}.jpg", data) for key, data in held.items()])
+    datapipe.dedup_dataset(tmp_path / "tars", tmp_path / "out", near=32)
+    assert list(members(tmp_path / "out")) == ["1", "2", "3"]
+
+
+def test_damaged_images_are_not_compared(shards: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(shards, tmp_path / "damaged")
+    tar = damaged / "shard-000001.tar"
+    data = bytearray(tar.read_bytes())
+    data[600] ^= 1
+    tar.write_bytes(data)
+    with pytest.raises(datapipe.StoreError, match=r"shard-000001\.tar, sample 000000005, member"):
+        datapipe.dedup_dataset(damaged, tmp_path / "out", near=3)

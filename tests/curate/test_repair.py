@@ -1,0 +1,158 @@
+"""`datapipe repair` brings whole samples back, and never a wrong one.
+
+`DATAPIPE_DAMAGES` is the number of datasets that are damaged at random, of each kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import CopySpec
+from datapipe.errors import PackError
+from tests.inspect.damage import WAYS, Original, harm, made, original
+
+ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "3"))
+KINDS = ("packed", "gnu", "pax")
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
+    return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize("lost", ["nothing", "index", "manifest", "index and columns", "all"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_are_brought_back_as_they_were(
+    kind: str, lost: str, originals: dict[str, Original], tmp_path: Path
+) -> None:
+    whole = originals[kind]
+    counts: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        seed = f"repair {kind} {lost} {number}"
+        choice = random.Random(seed)
+        folder = whole.restore(tmp_path / "harmed")
+        shard = choice.choice(whole.shards)
+        way = choice.choice(WAYS)
+        harm(folder / shard, way, choice)
+        lose(folder, shard, lost, choice)
+        hint = (seed, shard, way)
+        changed = {key for name, key in whole.changed(folder) if name == shard}
+        out = tmp_path / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        spec = CopySpec(renumber=kind == "pax", space_check=False)
+        report = datapipe.repair_dataset(folder, out, output=spec)
+        assert datapipe.verify_dataset(out, deep=True).is_whole, hint
+        of_source = {sample.source: sample for sample in whole.samples}
+        of_source |= {f"{s.shard}:{s.key}": s for s in whole.samples}
+        now = original(out).samples
+        back = [of_source[sample.source] for sample in now if sample.source in of_source]
+        assert len({id(sample) for sample in back}) == len(back), hint
+        assert len(now) == report.samples, hint
+        wrong = [
+            sample.key
+            for sample in now
+            if (before := of_source.get(sample.source)) is None
+            or dict(before.members) != dict(sample.members)
+            or (kind != "pax" and before.key != sample.key)
+        ]
+        counts["wrong"] += len(wrong)
+        for sample in now:  # none lacks a member
+            assert sorted(dict(sample.members)) == ["jpg", "txt"], hint
+        counts["brought back"] += len(back)
+        counts["without checksum"] += report.without_checksum
+        has_checksums = lost in ("nothing", "index", "manifest")
+        if has_checksums or way in ("cut", "remove"):
+            assert not wrong, hint
+        keys = {sample.key for sample in back}
+        if lost in ("nothing", "index"):
+            still = {s.key for s in whole.samples if s.key not in changed}
+            assert still <= keys, (hint, still - keys, report.lost)
+            gone = {s.source for s in whole.samples if s.key not in keys}
+            assert gone <= set(report.again), (hint, gone, report.again)
+            lines = (out / "rejects.jsonl").read_text("utf-8").splitlines() if gone else []
+            assert gone <= {json.loads(line)["source"] for line in lines}, hint
+        else:
+            assert {s.key for s in whole.samples if s.shard != shard} <= keys or lost == "all", hint
+    print(f"{kind}, {lost} lost: {dict(counts)}")
+
+
+def lose(folder: Path, shard: str, lost: str, choice: random.Random) -> None:
+    """Remove or damage the files of the index."""
+    stem = shard.removesuffix(".tar")
+    index = next(path for path in folder.glob(f"{stem}*.parquet"))
+    gone = {
+        "nothing": [],
+        "index": [index],
+        "manifest": [folder / "dataset.json"],
+        "index and columns": [index],
+        "all": [folder / "dataset.json", *folder.glob("*.parquet")],
+    }[lost]
+    for path in gone:
+        if choice.random() < 0.5 and lost != "all":
+            harm(path, choice.choice(["flips", "cut", "overwrite"]), choice)
+        else:
+            path.unlink()
+    if lost in ("index and columns", "all"):
+        shutil.rmtree(folder / "columns")
+
+
+def test_lost_indexes_are_made_again_as_they_were(
+    originals: dict[str, Original], tmp_path: Path
+) -> None:
+    for kind in KINDS:
+        whole = originals[kind]
+        folder = whole.restore(tmp_path / kind)
+        index = sorted(folder.glob("*.parquet"))[1]
+        index.unlink()
+        report = datapipe.repair_dataset(folder, in_place=True)
+        assert report.remade == (index.name,)
+        assert datapipe.verify_dataset(folder).is_whole
+        assert original(folder).files == whole.files
+
+
+def test_a_lost_manifest_is_made_again(originals: dict[str, Original], tmp_path: Path) -> None:
+    whole = originals["packed"]
+    folder = whole.restore(tmp_path / "harmed")
+    (folder / "dataset.json").write_text("{")
+    report = datapipe.repair_dataset(folder, in_place=True)
+    assert "dataset.json" in report.remade
+    assert (folder / "dataset.json.damaged").read_text() == "{"
+    assert datapipe.verify_dataset(folder).is_whole
+    for name in whole.files:
+        if name.endswith((".tar", ".parquet")):
+            assert (folder / name).read_bytes() == whole.files[name], name
+    loader = datapipe.make_loader(folder, batch_size=4, image=None)
+    assert sum(len(batch["key"]) for batch in loader) == 12
+
+
+def test_a_damaged_shard_is_not_repaired_in_place(
+    originals: dict[str, Original], tmp_path: Path
+) -> None:
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    harm(folder / "shard-000001.tar", "cut", random.Random(3))
+    before = original(folder).files
+    with pytest.raises(PackError, match=r"shard-000001.tar.*nothing was changed"):
+        datapipe.repair_dataset(folder, in_place=True)
+    assert original(folder).files == before
+
+
+def test_a_tar_of_someone_else_that_was_cut_is_salvaged(
+    originals: dict[str, Original], tmp_path: Path
+) -> None:
+    """It was never indexed; the sample before the cut may have lost a member."""
+    (tmp_path / "tars").mkdir()
+    content = originals["gnu"].files["000.tar"]
+    (tmp_path / "tars" / "a.tar").write_bytes(content[: originals["gnu"].samples[3].spans[0][0]])
+    report = datapipe.repair_dataset(tmp_path / "tars", tmp_path / "out")
+    assert (report.samples, report.without_checksum) == (2, 2)
+    assert [finding.key for finding in report.lost] == ["", "002"]
+    assert "damage is next to it" in report.lost[1].problem

@@ -1,0 +1,190 @@
+"""A copy that was stopped anywhere is finished by the same call, with the same bytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import CopySpec, PackError
+from datapipe.curate import copy
+from datapipe.pack import space
+
+# Copies samples, each time killed at another system call: at every one, into new folders; or again
+# and again into one folder, each time a little later. Prints the names of the folders.
+KILLER = """
+import itertools, os, signal, sys
+from datapipe import CopySpec, dedup_dataset, merge_datasets, select_samples
+
+CALLS = ("mkdir", "open", "pwrite", "fsync", "ftruncate", "replace", "rename", "unlink", "rmdir")
+
+def calls_until_killed(deadline, work):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL), code
+        return int(os.read(reader, 20) or 0)
+    count = itertools.count(1)
+
+    def watched(real):
+        def call(*args, **options):
+            if next(count) == deadline:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **options)
+        return call
+
+    os.fsync = lambda descriptor: None  # slow, and a killed process loses nothing without it
+    for name in CALLS:
+        setattr(os, name, watched(getattr(os, name)))
+    work()
+    os.write(writer, str(next(count) - 1).encode())
+    os._exit(0)
+
+source, out, mode, command = sys.argv[1:]
+works = {
+    "select": lambda out: select_samples(source, out, number=13, output=CopySpec("4")),
+    "view": lambda out: select_samples(source, out, number=13, output=CopySpec(view=True)),
+    "merge": lambda out: merge_datasets([source] * 2, out, output=CopySpec("15", renumber=True)),
+    "dedup": lambda out: dedup_dataset(source, out, near=2, output=CopySpec("9")),
+}
+work = works[command]
+work(f"{out}/whole")
+if mode == "again":
+    kills = 0
+    while not calls_until_killed(10 + 7 * kills, lambda: work(f"{out}/again")):
+        kills += 1
+    assert kills >= 2
+    print("again")
+    sys.exit()
+points = range(1, calls_until_killed(0, lambda: work(f"{out}/0")) + 1)
+for point in points:
+    assert not calls_until_killed(point, lambda: work(f"{out}/{point}"))
+    work(f"{out}/{point}")
+print(*points)
+"""
+
+
+def killed(source: Path, out: Path, mode: str, command: str) -> list[str]:
+    """Names of the folders of copies that were killed, and finished by the same call."""
+    arguments = [sys.executable, "-c", KILLER, str(source), str(out), mode, command]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("command", ["select", "view", "merge", "dedup"])
+def test_a_copy_killed_again_and_again_gets_through(
+    shards: Path, tmp_path: Path, contents: Any, command: str
+) -> None:
+    (name,) = killed(shards, tmp_path, "again", command)
+    assert contents(tmp_path / name) == contents(tmp_path / "whole")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("command", ["select", "view", "merge", "dedup"])
+def test_a_copy_killed_at_any_system_call_is_finished(
+    shards: Path, tmp_path: Path, contents: Any, command: str
+) -> None:
+    names = killed(shards, tmp_path, "every", command)
+    assert len(names) > 30
+    whole = contents(tmp_path / "whole")
+    for name in names:
+        assert contents(tmp_path / name) == whole, f"killed at call {name}"
+
+
+def some(source: Path, out: Path) -> datapipe.CopyReport:
+    return datapipe.select_samples(source, out, number=13, output=CopySpec("4"))
+
+
+def failing_at(real: Callable[..., Any], number: int, error: BaseException) -> Callable[..., Any]:
+    """A function that fails from its call of this number on."""
+    calls = iter(range(1, 10**9))
+
+    def call(*args: Any, **options: Any) -> Any:
+        if next(calls) >= number:
+            raise error
+        return real(*args, **options)
+
+    return call
+
+
+def test_a_full_disk_is_named_and_the_copy_goes_on_when_there_is_room(
+    shards: Path, tmp_path: Path, contents: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", failing_at(os.pwrite, 3, full))
+        with pytest.raises(PackError, match=r"No space left.*finished shards are kept"):
+            some(shards, tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("*.tar"))) in (1, 2)
+    with pytest.raises(datapipe.IndexMismatch, match="was not finished; run the same"):
+        datapipe.make_loader(tmp_path / "out", batch_size=1)
+    some(shards, tmp_path / "out")
+    some(shards, tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = space.shutil.disk_usage("/")._replace(free=9_999)
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(PackError, match=r"samples to copy, [\d.]+ KB are needed, 10.0 KB are free"):
+        some(shards, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.tar"))
+    output = CopySpec("4", space_check=False)
+    assert datapipe.select_samples(shards, tmp_path / "out", number=3, output=output).samples == 3
+
+
+def test_finished_shards_are_not_copied_again(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[str] = []
+
+    def counting(name: str, size: int) -> bytes:
+        copied.append(name)
+        if len(copied) == 2 * 9 + 1:  # the third shard
+            raise KeyboardInterrupt
+        return header(name, size)
+
+    header = copy.member_header
+    monkeypatch.setattr(copy, "member_header", counting)
+    with pytest.raises(KeyboardInterrupt):
+        some(shards, tmp_path / "out")
+    done = (tmp_path / "out" / ".pack" / "journal.jsonl").read_text().count('"shard"')
+    before = len(copied)
+    some(shards, tmp_path / "out")
+    assert len(copied) - before == 2 * (13 - 4 * done)
+    report = some(shards, tmp_path / "out")
+    assert report.finished_before
+    assert report.samples == 13
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_other_options_and_other_sources_are_refused(
+    shards: Path, tmp_path: Path, finished: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    datapipe.select_samples(shards, tmp_path / "other", number=19)
+    if finished:
+        some(shards, out)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(copy, "write_manifest", failing_at(len, 1, KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                some(shards, out)
+    with pytest.raises(PackError, match=r"other options.*number: 13 before, 12 now"):
+        datapipe.select_samples(shards, out, number=12, output=CopySpec("4"))
+    with pytest.raises(PackError, match=r"other options.*shard_size: '4' before, '5' now"):
+        datapipe.select_samples(shards, out, number=13, output=CopySpec("5"))
+    with pytest.raises(PackError, match=r"other options.*from: "):
+        some(tmp_path / "other", out)
+    assert some(shards, out).samples == 13

@@ -1,0 +1,335 @@
+"""`datapipe verify` names each damaged file and sample, and finds nothing in a whole dataset."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import datapipe
+from datapipe import ImageSpec, IndexMismatch
+from datapipe.index.columns import DTYPES
+from datapipe.index.files.block_checksums import write_sums
+from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.inspect import shard_check
+from tests.remote.server import serving
+
+from .damage import WAYS, Original, harm, made
+
+ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
+KINDS = ("packed", "gnu", "pax")
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
+    return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    names = ["[UNK]", "photograph", "<|im_start|>", "<|im_end|>", "<image>"]
+    words = Tokenizer(
+        models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]")
+    )
+    words.add_special_tokens(names[2:])
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_at_random_is_named(
+    kind: str, originals: dict[str, Original], tmp_path: Path
+) -> None:
+    whole = originals[kind]
+    for number in range(ROUNDS):
+        seed = f"verify {kind} {number}"
+        choice = random.Random(seed)
+        folder = whole.restore(tmp_path / "harmed")
+        shards = choice.sample(whole.shards, choice.randint(1, 2))
+        ways = {shard: choice.choice(WAYS) for shard in shards}
+        for shard, way in ways.items():
+            harm(folder / shard, way, choice)
+        report = datapipe.verify_dataset(folder, workers=2)
+        hint = (seed, ways, report.findings)
+        now = {s: (folder / s).read_bytes() if (folder / s).exists() else None for s in shards}
+        altered = {s for s in shards if not whole.is_same(s, now[s])}
+        found = {finding.file for finding in report.findings}
+        assert altered <= found <= {s for s in shards if now[s] != whole.files[s]}, hint
+        changed = whole.changed(folder)
+        missing = {s for s in shards if now[s] is None}
+        named = {(f.file, f.key) for f in report.findings if f.key}
+        assert {pair for pair in changed if pair[0] not in missing} <= named, hint
+        assert report.damaged_samples >= len(changed), hint
+        for finding in report.findings:  # the range covers a byte that is not what it was
+            if "its header calls it" in finding.problem:
+                continue  # an extended header before it names another member
+            if finding.key and len(now[finding.file] or b"") == len(whole.files[finding.file]):
+                a, b = finding.start, finding.stop
+                assert (now[finding.file] or b"")[a:b] != whole.files[finding.file][a:b], (
+                    hint,
+                    finding,
+                )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("deep", [False, True])
+def test_nothing_is_found_in_a_whole_dataset(
+    kind: str, deep: bool, originals: dict[str, Original]
+) -> None:
+    report = datapipe.verify_dataset(originals[kind].folder, deep=deep)
+    assert report.is_whole
+    assert (report.findings, report.notes) == ((), ())
+    assert (report.samples, report.members, report.files) == (12, 24, 3)
+
+
+def damaged_file(folder: Path, name: str, at: int = 1000) -> None:
+    path = next(folder.glob(name))
+    content = bytearray(path.read_bytes())
+    content[min(at, len(content) // 2)] ^= 16
+    path.write_bytes(content)
+
+
+def found_in(folder: Path, **options: Any) -> dict[str, str]:
+    return {f.file: f.problem for f in datapipe.verify_dataset(folder, **options).findings}
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "*1.parquet", "columns/member_crc32.npy"])
+@pytest.mark.parametrize("way", ["damaged", "lost"])
+def test_shards_are_checked_where_other_files_are_damaged(
+    name: str, way: str, originals: dict[str, Original], tmp_path: Path
+) -> None:
+    whole = originals["packed"]
+    folder = whole.restore(tmp_path / "harmed")
+    path = next(folder.glob(name))
+    if way == "damaged":
+        damaged_file(folder, name)
+    else:
+        path.unlink()
+    relative = path.relative_to(folder).as_posix()
+    assert list(found_in(folder)) == [relative]
+    damaged_file(folder, "*1.tar", whole.samples[4].spans[0][0] + 100)
+    report = datapipe.verify_dataset(folder)
+    named = {(f.file, f.key) for f in report.findings}
+    assert named == {(relative, ""), ("shard-000001.tar", "000000004")}
+    assert report.damaged_samples == 1
+
+
+def test_a_shard_without_any_index_is_checked_by_its_headers(
+    originals: dict[str, Original], tmp_path: Path
+) -> None:
+    whole = originals["packed"]
+    folder = whole.restore(tmp_path / "harmed")
+    for path in folder.glob("*.parquet"):
+        path.unlink()
+    (folder / "dataset.json").unlink()
+    for path in (folder / "columns").iterdir():
+        path.unlink()
+    found = found_in(folder)
+    assert set(found) == {"dataset.json", *(f"shard-00000{n}.parquet" for n in range(3))}
+    assert "nothing to be compared with" in found["shard-000001.parquet"]
+    damaged_file(folder, "*1.tar", whole.samples[4].spans[1][0] - 400)  # in a header
+    assert "a header is damaged" in found_in(folder)["shard-000001.tar"]
+    begin = whole.samples[8].spans[0][0]
+    damaged_file(folder, "*2.tar", begin + 3)  # in the markers of a JPEG
+    assert "shard-000002.tar" not in found_in(folder)
+    assert "shard-000002.tar" in found_in(folder, deep=True)
+
+
+def test_arrays_are_compared(originals: dict[str, Original], tmp_path: Path) -> None:
+    arrays = tmp_path / "arrays"
+    datapipe.convert_dataset(originals["packed"].folder, arrays, image=ImageSpec(size=8))
+    assert datapipe.verify_dataset(arrays).is_whole
+    assert datapipe.verify_dataset(arrays, deep=True).members == 24
+    damaged_file(arrays, "images.npy", 128 + 3 * 192 + 5)
+    damaged_file(arrays, "texts.npy", 128 + 13)
+    damaged_file(arrays, "image_placement.npy", 200)
+    report = datapipe.verify_dataset(arrays)
+    assert [(f.file, f.key, f.member, f.start) for f in report.findings] == [
+        ("image_placement.npy", "", "", 0),
+        ("texts.npy", "000000000", "000000000.txt", 128),
+        ("images.npy", "000000003", "image 3", 128 + 3 * 192),
+    ]
+    assert report.damaged_samples == 2
+    (arrays / "image_crc32.npy").unlink()
+    assert "is missing" in found_in(arrays)["image_crc32.npy"]
+
+
+def test_damage_behind_a_url_is_named(originals: dict[str, Original], tmp_path: Path) -> None:
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    with serving(folder) as server:
+        assert datapipe.verify_dataset(server.url, deep=True).is_whole
+    url = f"memory:/{tmp_path}/shards"
+    damaged_file(folder, "*1.tar", originals["packed"].samples[4].spans[0][0] + 100)
+    harm(folder / "shard-000000.tar", "cut", random.Random(1))
+    (folder / "shard-000002.parquet").unlink()
+    fsspec.filesystem("memory").put(str(folder), url, recursive=True)
+    here, there = (datapipe.verify_dataset(path) for path in (folder, url))
+    # The columns stay here: there, a shard without its index is checked by its headers.
+    assert {str(f) for f in here.findings if "parquet" not in f.file} == {
+        str(f) for f in there.findings if "parquet" not in f.file
+    }
+    assert {f.file for f in there.findings if not f.key} == {
+        "shard-000000.tar",
+        "shard-000002.parquet",
+    }
+
+
+def test_token_counts_are_compared(
+    originals: dict[str, Original], tmp_path: Path, tokenizer: Path
+) -> None:
+    folder = originals["packed"].restore(tmp_path / "counted")
+    text = datapipe.TextSpec(
+        tokenizer=tokenizer, template="chatml", image_tokens=4, image_token="<image>"
+    )
+    datapipe.make_loader(folder, batch_size=2, text=text, num_workers=0)
+    assert datapipe.verify_dataset(folder).is_whole
+    counted = next(folder.glob("tokens-*"))
+    damaged_file(counted, "text_tokens.npy")
+    assert list(found_in(folder)) == [f"{counted.name}/text_tokens.npy"]
+
+
+def test_columns_of_another_index_are_named(originals: dict[str, Original], tmp_path: Path) -> None:
+    """Their own checksums are right."""
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    columns = folder / "columns"
+    sizes = np.load(columns / "member_size.npy", mmap_mode="r+")
+    sizes[5] += 1
+    sizes.flush()
+    about = unseal((columns / "columns.json").read_bytes())
+    about["checksums_crc32"] = write_sums(columns, [f"{name}.npy" for name in DTYPES])
+    (columns / "columns.json").write_text(seal(about))
+    assert list(found_in(folder)) == ["columns/"]
+
+
+def test_columns_of_an_earlier_manifest_are_no_damage(
+    originals: dict[str, Original], tmp_path: Path, make_folder: Any
+) -> None:
+    folder = originals["packed"].restore(tmp_path / "grown")
+    before = {path.name: path.read_bytes() for path in (folder / "columns").iterdir()}
+    datapipe.pack_dataset(make_folder(tmp_path / "more", 2), folder, append=True, workers=1)
+    for name, content in before.items():
+        (folder / "columns" / name).write_bytes(content)
+    assert datapipe.verify_dataset(folder).is_whole
+
+
+def test_an_image_that_training_cannot_decode_is_found_by_deep(
+    tmp_path: Path, make_tar: Any, jpeg: Any
+) -> None:
+    cut = jpeg(1)[:-300]
+    members = [("a.jpg", jpeg(0)), ("a.txt", b"whole"), ("b.jpg", cut), ("b.txt", b"cut")]
+    make_tar(tmp_path / "tars" / "0.tar", members)
+    datapipe.index_shards(tmp_path / "tars")
+    assert datapipe.verify_dataset(tmp_path / "tars").is_whole
+    (finding,) = datapipe.verify_dataset(tmp_path / "tars", deep=True).findings
+    assert (finding.key, finding.member) == ("b", "b.jpg")
+    assert finding.problem.startswith("its checksum is right, but JPEG is damaged")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path / "none", "no such folder"),
+        (lambda path: path, "is empty"),
+        (lambda path: (path / "a.jpg").write_bytes(b"") or path, "raw data"),
+        (lambda path: shutil.copy(__file__, path / "a.yaml"), "may be the file of a mixture"),
+        (lambda path: (path / ".pack").mkdir() or path, "its pack was not finished"),
+        (lambda path: f"memory:/{path}/none", "no shards are there"),
+    ],
+)
+def test_what_is_no_dataset_is_refused(tmp_path: Path, make: Any, message: str) -> None:
+    (tmp_path / "given").mkdir()
+    with pytest.raises(IndexMismatch, match=message):
+        datapipe.verify_dataset(make(tmp_path / "given"))
+
+
+def run(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "datapipe", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_command_names_damage_and_the_next_step(
+    originals: dict[str, Original], tmp_path: Path
+) -> None:
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    begin = originals["packed"].samples[4].spans[0][0]
+    damaged_file(folder, "*1.tar", begin + 100)
+    told = run("verify", folder)
+    assert (told.returncode, told.stderr) == (1, "")
+    assert "shard-000001.tar: sample 000000004, 000000004.jpg, bytes 512 to" in told.stdout
+    assert f"datapipe repair {folder} NEW_FOLDER" in told.stdout
+    told = run("repair", folder, tmp_path / "out")
+    assert told.returncode == 1
+    assert "pack again (1 input): 004.jpg" in told.stdout
+    told = run("verify", tmp_path / "out", "--json")
+    assert told.returncode == 0
+    fields = json.loads(told.stdout)
+    assert (fields["whole"], fields["samples"], fields["findings"]) == (True, 11, [])
+    told = run("repair", tmp_path / "out")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "--in-place" in told.stderr
+
+
+def test_members_that_are_read_part_by_part_are_compared(
+    originals: dict[str, Original], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those over 64 MB are; here, all images."""
+    monkeypatch.setattr(shard_check, "_LARGE", 100)
+    monkeypatch.setattr(shard_check, "_AT_ONCE", 700)
+    assert datapipe.verify_dataset(originals["packed"].folder).is_whole
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    damaged_file(folder, "*1.tar", originals["packed"].samples[6].spans[0][1] - 5)
+    harm(folder / "shard-000000.tar", "cut", random.Random(2))
+    report = datapipe.verify_dataset(folder)
+    named = {(f.file, f.key) for f in report.findings if f.key}
+    assert ("shard-000001.tar", "000000006") in named
+    assert originals["packed"].changed(folder) <= named
+
+
+def test_bytes_that_the_disk_cannot_read_are_named(
+    originals: dict[str, Original], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = originals["packed"]
+    bad = whole.samples[5].spans[0][0] + 10  # in the second shard
+    path = str(whole.folder / "shard-000001.tar")
+    real = os.preadv
+
+    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
+        holds = offset <= bad < offset + len(buffers[0])
+        if holds and os.readlink(f"/proc/self/fd/{descriptor}") == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    report = datapipe.verify_dataset(whole.folder)
+    assert [(f.key, f.problem) for f in report.findings if f.key] == [
+        ("000000005", "cannot be read: Input/output error")
+    ]
+    assert report.damaged_samples == 1
+
+
+def test_an_interrupt_ends_quietly(originals: dict[str, Original], tmp_path: Path) -> None:
+    program = (
+        "import datapipe, sys, signal, os\n"
+        "from datapipe.cli import main\n"
+        "from datapipe.inspect import verify\n"
+        "verify.locate = lambda path: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"sys.argv = ['datapipe', 'verify', {str(originals['packed'].folder)!r}]\n"
+        "main()\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stdout) == (130, "")
+    assert told.stderr == "\nInterrupted; the dataset is as it was.\n"

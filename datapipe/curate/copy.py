@@ -24,7 +24,7 @@ from datapipe.array_types import Int64
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError, SampleError, StoreError
 from datapipe.index.columns import open_columns
-from datapipe.index.files.crc32 import NOT_AS_INDEXED
+from datapipe.index.files.crc32 import NOT_AS_INDEXED, crc32
 from datapipe.index.manifest import (
     MANIFEST,
     Manifest,
@@ -332,11 +332,11 @@ def _parts(chunk: _CopyChunk, data: Iterator[memoryview]) -> Iterator[memoryview
     names = ((key, ext) for key, of_key in zip(keys, exts, strict=True) for ext in of_key)
     facts = (pc.list_flatten(table[name]).to_pylist() for name in ("size", "crc32"))
     span, before = memoryview(b""), b""
-    for (key, ext), size, crc32, start in zip(names, *facts, chunk.starts.tolist(), strict=True):
+    for (key, ext), size, checksum, start in zip(names, *facts, chunk.starts.tolist(), strict=True):
         if not start:
             span = next(data)
         content = span[start : start + size]
-        if not store.verify(Member(ext, 0, size, crc32), content):
+        if crc32(content) != checksum:
             name = store.name(chunk.run.shard)
             raise StoreError(f"{name}, sample {key}, member {ext}: {NOT_AS_INDEXED}")
         try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 
-from datapipe.curate.sources import Chosen, copy_chosen, everything, open_source
+import numpy as np
+
+from datapipe.curate.sources import Chosen, copy_chosen, open_source
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.declared import Word, checked
 from datapipe.errors import PackError
@@ -49,7 +51,7 @@ def merge_datasets(
         raise PackError("prefixes begin the keys that samples have, and renumber makes new ones")
     opened = [open_source(path, out) for path in datasets]
     chosen = [
-        Chosen(dataset=dataset, samples=everything(dataset), prefix=prefix)
+        Chosen(dataset=dataset, samples=np.arange(len(dataset), dtype=np.int64), prefix=prefix)
         for dataset, prefix in zip(opened, prefixes or [""] * len(opened), strict=True)
     ]
     return copy_chosen(chosen, out, "merge", {"prefixes": list(prefixes) or None}, output)

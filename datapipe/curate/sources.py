@@ -73,11 +73,6 @@ def local_folder(out: str | PathLike[str]) -> Path:
     return folder
 
 
-def everything(dataset: Dataset) -> Int64:
-    """Return the numbers of all samples: int64 [N]."""
-    return np.arange(len(dataset), dtype=np.int64)
-
-
 def copy_chosen(
     parts: Sequence[Chosen],
     out: str | PathLike[str],

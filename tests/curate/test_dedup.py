@@ -14,6 +14,7 @@ from PIL import Image
 import datapipe
 from datapipe import CopySpec
 from datapipe.curate import dedup
+from datapipe.decode.image import decode_for
 
 from .conftest import rows
 
@@ -101,13 +102,13 @@ def test_samples_of_several_images_need_the_same_ones(
 def test_what_was_decoded_is_not_decoded_again(
     shards: Path, tmp_path: Path, contents: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode, decoded = dedup.decode_for, [0]
+    decoded = [0]
 
     def counting(*args: Any, **options: Any) -> Any:
         decoded[0] += 1
         if decoded[0] == 13:  # in the third shard
             raise KeyboardInterrupt
-        return decode(*args, **options)
+        return decode_for(*args, **options)
 
     def run(out: Path) -> datapipe.CopyReport:
         return datapipe.dedup_dataset(shards, out, near=8, output=CopySpec("4"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 import datapipe
 from datapipe import CopySpec, PackError
 from datapipe.curate import copy
-from datapipe.pack import space
+from datapipe.pack.writers.ustar import member_header
 
 # Copies samples, each time killed at another system call: at every one, into new folders; or again
 # and again into one folder, each time a little later. Prints the names of the folders.
@@ -135,8 +136,8 @@ def test_a_full_disk_is_named_and_the_copy_goes_on_when_there_is_room(
 def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = space.shutil.disk_usage("/")._replace(free=9_999)
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda path: usage)
+    usage = shutil.disk_usage("/")._replace(free=9_999)
+    monkeypatch.setattr("datapipe.pack.space.shutil.disk_usage", lambda path: usage)
     with pytest.raises(PackError, match=r"samples to copy, [\d.]+ KB are needed, 10.0 KB are free"):
         some(shards, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.tar"))
@@ -153,9 +154,8 @@ def test_finished_shards_are_not_copied_again(
         copied.append(name)
         if len(copied) == 2 * 9 + 1:  # the third shard
             raise KeyboardInterrupt
-        return header(name, size)
+        return member_header(name, size)
 
-    header = copy.member_header
     monkeypatch.setattr(copy, "member_header", counting)
     with pytest.raises(KeyboardInterrupt):
         some(shards, tmp_path / "out")

@@ -23,6 +23,7 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.sidecars import present_sidecars, write_sidecars
+from datapipe.pack.engine import Engine
 from datapipe.pack.input.members import with_unread_fields
 from datapipe.pack.input.raw_sample import Input, InputCount, RawSample
 from datapipe.pack.journal import (
@@ -42,10 +43,10 @@ from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import with_leftovers
 from datapipe.pack.report import PackReport
 from datapipe.pack.same_texts import refuse_changed_texts
-from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardSink
+from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardsSink, Sink
 from datapipe.pack.space import check_space
 from datapipe.pack.teaching import show
-from datapipe.pack.workers.pool import CHUNK, PackWorkers
+from datapipe.pack.workers.pool import CHUNK
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.shards import ShardSize, writing
 from datapipe.progress import Progress, readable_size
@@ -63,7 +64,7 @@ class Job:
     reading: RawReading
     out: Path
     options: PackOptions
-    workers: int
+    engine: Engine
     size: ShardSize
     max_rejects: MaxRejects
     space_check: bool
@@ -121,6 +122,7 @@ class Job:
             notes=(*self.notes.lines(), *self._unmatched(), *image_notes),
             left_out=self.notes.left_out,
             captions_unused=self.notes.captions_unused,
+            lost=self.engine.lost,
             teaching=self.tally.teaching,
             shown=tuple(self.tally.shown),
             **output,
@@ -188,7 +190,8 @@ class Job:
             with writing(self.out):
                 journal = Journal(self.out, self.options.to_dict(), base)
             first = len(base.shards) if base else 0
-            sink = ShardSink(work, first + len(journal.shards), journal, self.placed)
+            number = first + len(journal.shards)
+            sink = self.engine.sink(work, number, journal, self.placed)
             try:
                 for shard in journal.shards:
                     self.placed(shard)
@@ -210,7 +213,7 @@ class Job:
         return manifest
 
     def _write(
-        self, journal: Journal, sink: ShardSink, base: Manifest | None, work: Path
+        self, journal: Journal, sink: ShardsSink, base: Manifest | None, work: Path
     ) -> Contribution:
         inputs = self._inputs(work)
         done: Iterator[Input]
@@ -252,9 +255,14 @@ class Job:
             dry_run=True,
         )
 
-    def _sequencer(self, sink: ShardSink | DryRunSink, count: InputCount) -> Sequencer:
+    def _sequencer(self, sink: Sink, count: InputCount) -> Sequencer:
         return Sequencer(
-            sink=sink, size=self.size, max_rejects=self.max_rejects, count=count, tally=self.tally
+            sink=sink,
+            size=self.size,
+            max_rejects=self.max_rejects,
+            count=count,
+            tally=self.tally,
+            note=self.engine.note,
         )
 
     def _sequence(
@@ -277,8 +285,8 @@ class Job:
         expected = self._expected()
         left = max(expected - done, 0) if expected else None
         few = left is not None and left <= CHUNK
-        with closing(PackWorkers(options, 1 if few else self.workers)) as pool:
-            if self.space_check and isinstance(sequencer.sink, ShardSink):
+        with closing(self.engine.workers(options, few=few)) as pool:
+            if self.space_check and not isinstance(sequencer.sink, DryRunSink):
                 inputs = check_space(inputs, left, self.out, options)
             with Progress("packing", unit="sample", total=left) as progress:
                 first = done + (base.inputs if base else 0)

@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe.cli.output import Commands
 
-KEYS = ["samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"]
+KEYS = [
+    *("samples", "images", "rejected", "lost", "shards", "bytes", "saved_bytes", "seconds"),
+    "output",
+]
 KEYS += ["teaching", "notes"]
 
 

@@ -64,6 +64,8 @@ class RayCluster:
             )
         # Ray would run a task again for ever whose worker is killed for lack of memory.
         os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))
+        # References to what a lost task would have made are dropped, and their errors are known.
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         import ray
 
         self._ray: Any = ray

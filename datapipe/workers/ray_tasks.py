@@ -33,8 +33,8 @@ class Stored(NamedTuple, Generic[A]):
 class RayPool(Generic[J, A]):
     """Pool of the tasks of a cluster; `run` gives `Stored` results in the order of the jobs.
 
-    A job whose task is lost in every attempt is cut in two by `halves`, and so on until it cannot
-    be cut: `give_up` makes its answer. So one job that kills its worker costs no others.
+    A job whose task is lost in every attempt is taken apart by `split`. `give_up` makes the answer
+    of one that cannot be. So what kills its worker costs no more than the smallest of jobs.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class RayPool(Generic[J, A]):
         cluster: RayCluster,
         factory: Callable[[], Callable[[J], tuple[A, Any]]],  # called in each worker
         *,
-        halves: Callable[[J], list[J]],  # fewer than two if the job cannot be cut
+        split: Callable[[J], list[J]],  # fewer than two if it cannot be taken apart
         give_up: Callable[[J, LostTask], A],
         rest: Callable[[J, A], J | None],  # part of a job that its answer leaves undone
         ahead: int = 3,  # jobs per CPU that are begun, queued or wait to be taken
         **options: Any,  # of the tasks
     ) -> None:
         self.cluster = cluster
-        self.halves = halves
+        self.split = split
         self.give_up = give_up
         self.rest = rest
         self._factory = pickle.dumps(factory)
@@ -62,7 +62,9 @@ class RayPool(Generic[J, A]):
         return self._ahead * self.cluster.cpus
 
     def run(self, jobs: Iterable[J]) -> RayResults[J, A]:
+        """Return the results of jobs; `WorkerError` if the cluster cannot run a task without one."""
         self.close()
+        self.cluster.result(self.cluster.submit(_start, self._factory, **self._options))
         self._results = RayResults(self, jobs)
         return self._results
 
@@ -131,10 +133,9 @@ class RayResults(Generic[J, A]):
         try:
             answer: A = pool.cluster.result(task.reference)
         except LostTask as error:
-            halves = pool.halves(task.job)
-            if len(halves) > 1:
-                logger.warning("%s; its inputs are tried in two halves", error)
-                self._window[place : place + 1] = map(self._begin, halves)
+            if len(smaller := pool.split(task.job)) > 1:
+                logger.warning("%s; it is tried again in %d tasks", error, len(smaller))
+                self._window[place : place + 1] = map(self._begin, smaller)
                 return
             task.done = Stored(pool.give_up(task.job, error), None)
             return
@@ -154,6 +155,10 @@ class _Task(Generic[J, A]):
         self.reference = reference
         self.data = data
         self.done: Stored[A] | Exception | None = None
+
+
+def _start(factory: bytes) -> None:
+    _worker(factory)
 
 
 def _do_job(factory: bytes, job: Any) -> Any:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
 import pytest
 
-from datapipe import pack_dataset
+from datapipe import PackError, pack_dataset
 
 ray = pytest.importorskip("ray")
 
 OPTIONS = {"shard_size": 70, "max_rejects": 9}
+NODE = {"num_cpus": 1, "object_store_memory": 120 << 20, "include_dashboard": False}
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory, make_folder, make_broken):
-    raw = make_folder(tmp_path_factory.mktemp("raw"), 400)
+    raw = make_folder(tmp_path_factory.mktemp("raw"), 700)
     make_broken(raw)
     return raw
 
@@ -26,8 +35,158 @@ def whole(tmp_path_factory, raw, contents):
     return contents(out)
 
 
+@pytest.fixture
+def start(monkeypatch):
+    """Start a cluster of so many nodes, for this test; nodes get the variables that are given."""
+    from ray.cluster_utils import Cluster
+
+    clusters = []
+
+    def start(nodes, **variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        cluster = Cluster(initialize_head=True, head_node_args=NODE)
+        clusters.append(cluster)
+        for _ in range(nodes - 1):
+            cluster.add_node(**NODE)
+        cluster.wait_for_nodes()
+        return cluster
+
+    yield start
+    ray.shutdown()
+    for cluster in clusters:
+        cluster.shutdown()
+
+
 def test_a_cluster_is_started_and_ended_and_the_bytes_are_equal(tmp_path, raw, whole, contents):
     report = pack_dataset(raw, tmp_path / "out", engine="ray", workers=2, **OPTIONS)
-    assert (report.samples, report.rejected, report.lost) == (400, 4, 0)
+    assert (report.samples, report.rejected, report.lost) == (700, 4, 0)
     assert contents(tmp_path / "out") == whole
     assert not ray.is_initialized()
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_the_bytes_do_not_depend_on_the_number_of_nodes(
+    tmp_path, raw, whole, contents, start, nodes
+):
+    address = start(nodes).address
+    pack_dataset(raw, tmp_path / "out", engine="ray", address=address, **OPTIONS)
+    assert contents(tmp_path / "out") == whole
+    report = pack_dataset(raw, engine="ray", address=address, dry_run=True, **OPTIONS)
+    assert (report.samples, report.images, report.shards) == (700, 700, 10)
+
+
+@pytest.mark.campaign
+def test_a_node_that_dies_in_the_middle_costs_its_chunks_alone(
+    tmp_path, raw, whole, contents, start
+):
+    cluster = start(3)
+    out = tmp_path / "out"
+    finished = []
+
+    def kill():
+        wait_for(out / "shard-000001.tar")
+        cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+        finished.append((out / "dataset.json").exists())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    report = pack_dataset(raw, out, engine="ray", address=cluster.address, **OPTIONS)
+    killer.join()
+    assert finished == [False]
+    assert (report.samples, report.lost) == (700, 0)
+    assert contents(out) == whole
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.005)
+
+
+@pytest.mark.campaign
+def test_a_driver_that_was_killed_is_continued_by_the_same_command(
+    tmp_path, raw, whole, contents, start
+):
+    address = start(2).address
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(out), "--engine", "ray"]
+    command += ["--address", address, "--shard-size", "70", "--max-rejects", "9", "--json"]
+    first = subprocess.Popen(command)
+    wait_for(out / "shard-000002.tar")
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert not (out / "dataset.json").exists()
+    again = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    assert json.loads(again.stdout)["lost"] == 0
+    assert contents(out) == whole
+
+
+def hook(name):
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return {"worker_process_setup_hook": f"tests.pack.ray_hooks.{name}", "env_vars": path}
+
+
+@pytest.mark.campaign
+def test_an_input_that_kills_its_worker_is_rejected_and_no_other(
+    tmp_path, raw, rejects, members, start
+):
+    address, out = start(1).address, tmp_path / "out"
+    options = {"engine": "ray", "address": address, "limit": 400, "max_rejects": 9}
+    report = pack_dataset(raw, out, runtime_env=hook("die_at_333"), **options)
+    assert (report.samples, report.rejected, report.lost) == (399, 1, 1)
+    assert rejects(out) == [
+        {
+            "source": "333.jpg",
+            "reason": "the process of its task died in each of 3 attempts",
+            "error": "WorkerCrashedError",
+        }
+    ]
+    assert len(members(out)) == 399
+
+
+@pytest.mark.campaign
+def test_an_input_that_takes_too_much_memory_is_rejected(tmp_path, raw, rejects, start):
+    address = start(
+        1, RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="200"
+    ).address
+    env = hook("linger_at_001")
+    options = {"engine": "ray", "address": address, "limit": 3, "max_rejects": 3}
+    report = pack_dataset(raw, tmp_path / "out", runtime_env=env, **options)
+    assert report.lost >= 1
+    (reject,) = [line for line in rejects(tmp_path / "out") if line["source"] == "001.jpg"]
+    assert reject["error"] == "OutOfMemoryError"
+    assert "lack of memory on its node in each of 3 attempts" in reject["reason"]
+
+
+@pytest.mark.campaign
+def test_an_input_that_a_node_cannot_read_is_named_with_the_node_and_the_command_fails(
+    tmp_path, raw, rejects, start
+):
+    address, out = start(1).address, tmp_path / "out"
+    (tmp_path / "env.json").write_text(json.dumps(hook("miss_222")))
+    command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(out), "--engine", "ray"]
+    command += ["--runtime-env", str(tmp_path / "env.json"), "--limit", "300"]
+    done = subprocess.run(
+        command, env={**os.environ, "RAY_ADDRESS": address}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "Error: 1 inputs were rejected because a node failed" in done.stderr
+    (reject,) = rejects(out)
+    assert reject["source"] == "222.jpg"
+    assert reject["reason"].startswith("file is missing on the node ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"address": "auto"}, "--address is of a Ray cluster; add --engine ray"),
+        ({"runtime_env": {"env_vars": {}}}, "--runtime-env is of a Ray cluster"),
+        ({"engine": "ray", "address": "127.0.0.1:9"}, "no Ray cluster can be used at 127.0.0.1:9"),
+        ({"engine": "ray", "address": "ray://a:1"}, "`ray job submit` from elsewhere"),
+        ({"engine": "ray", "address": "a:1", "workers": 2}, "number of workers .* is running"),
+    ],
+)
+def test_options_of_clusters_are_refused_where_they_mean_nothing(tmp_path, raw, options, message):
+    with pytest.raises(PackError, match=message):
+        pack_dataset(raw, tmp_path / "out", **options)

@@ -65,7 +65,7 @@ class RayWorkers:
         self._pool: RayPool[InputChunk, PartAnswer] = RayPool(
             cluster,
             partial(part_worker, options),
-            halves=_halves,
+            split=_split,
             give_up=_give_up,
             rest=_rest,
             num_cpus=1,
@@ -132,12 +132,9 @@ def _rest(chunk: InputChunk, answer: PartAnswer) -> InputChunk | None:
     return InputChunk(left, chunk.ordinal + done) if left else None
 
 
-def _halves(chunk: InputChunk) -> list[InputChunk]:
-    middle = len(chunk.inputs) // 2
-    if not middle:
-        return []
-    first, second = chunk.inputs[:middle], chunk.inputs[middle:]
-    return [InputChunk(first, chunk.ordinal), InputChunk(second, chunk.ordinal + middle)]
+def _split(chunk: InputChunk) -> list[InputChunk]:
+    # One by one: a task costs a millisecond, and a process that dies costs seconds.
+    return [InputChunk([sample], chunk.ordinal + n) for n, sample in enumerate(chunk.inputs)]
 
 
 def _give_up(chunk: InputChunk, error: LostTask) -> PartAnswer:

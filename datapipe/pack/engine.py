@@ -19,6 +19,7 @@ from datapipe.pack.sequence import ShardSink, ShardsSink
 from datapipe.pack.workers.pool import MODULES, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.worker import PreparedPart
+from datapipe.remote.upload import RemoteTarget
 from datapipe.workers.template import warm_up
 
 EngineName = Literal["local", "ray"]
@@ -51,9 +52,14 @@ class Engine(Protocol):
         ...
 
     def sink(
-        self, work: Path, first: int, journal: Journal, placed: Callable[[Shard], None]
+        self,
+        work: Path,
+        first: int,
+        journal: Journal,
+        placed: Callable[[Shard], None],
+        target: RemoteTarget | None,
     ) -> ShardsSink:
-        """Return the sink of shards from the number `first` on."""
+        """Return the sink of shards from the number `first` on; its tars may go to a URL."""
         ...
 
     def note(self) -> str:
@@ -78,8 +84,14 @@ class LocalEngine:
         return PackWorkers(options, 1 if few else self._workers)
 
     def sink(
-        self, work: Path, first: int, journal: Journal, placed: Callable[[Shard], None]
+        self,
+        work: Path,
+        first: int,
+        journal: Journal,
+        placed: Callable[[Shard], None],
+        target: RemoteTarget | None,
     ) -> ShardSink:
+        assert target is None
         return ShardSink(work, first, journal, placed)
 
     def note(self) -> str:

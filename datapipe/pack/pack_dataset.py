@@ -131,6 +131,8 @@ def pack_dataset(
     else:
         stage = open_stage(out, staging, storage_options, append=append)
         destination = str(out) if stage else str(local_path(out))
+        if stage and engine == "ray":
+            stage.direct = True
     folder = stage.folder if stage else Path(destination) if destination else None
     given: dict[str, Any] = {
         "image_column": image_column,
@@ -174,6 +176,7 @@ def pack_dataset(
         space_check=space_check,
         lock_check=lock_check,
         placed=stage.send if stage else lambda shard: None,
+        target=stage.target if stage and stage.direct else None,
     )
     with closing(runs):
         if folder is None:

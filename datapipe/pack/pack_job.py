@@ -50,6 +50,7 @@ from datapipe.pack.workers.pool import CHUNK
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.shards import ShardSize, writing
 from datapipe.progress import Progress, readable_size
+from datapipe.remote.upload import RemoteTarget
 
 
 def finished_in(out: Path) -> Manifest | None:
@@ -70,6 +71,7 @@ class Job:
     space_check: bool
     lock_check: bool
     placed: Callable[[Shard], None]
+    target: RemoteTarget | None = None  # where tars go; None if they go to `out`, as the rest does
     tally: PackTally = field(default_factory=PackTally)
     notes: Notes = field(default_factory=Notes)
 
@@ -152,7 +154,8 @@ class Job:
                 f"{self.out} holds shards that someone else wrote, indexed where they are; give a "
                 "new folder"
             )
-        check_shards(self.out, before)
+        if self.target is None:
+            check_shards(self.out, before)
         if append and before.arrays is not None:
             raise PackError(
                 f"{self.out} holds arrays, which cannot be added to; append to the shards and "
@@ -188,10 +191,11 @@ class Job:
                     f"{self.out}: another pack has just ended here; run the same command again"
                 )
             with writing(self.out):
-                journal = Journal(self.out, self.options.to_dict(), base)
+                sizes = self.target.size_now if self.target else None
+                journal = Journal(self.out, self.options.to_dict(), base, sizes)
             first = len(base.shards) if base else 0
             number = first + len(journal.shards)
-            sink = self.engine.sink(work, number, journal, self.placed)
+            sink = self.engine.sink(work, number, journal, self.placed, self.target)
             try:
                 for shard in journal.shards:
                     self.placed(shard)
@@ -286,7 +290,8 @@ class Job:
         left = max(expected - done, 0) if expected else None
         few = left is not None and left <= CHUNK
         with closing(self.engine.workers(options, few=few)) as pool:
-            if self.space_check and not isinstance(sequencer.sink, DryRunSink):
+            writes_here = self.target is None and not isinstance(sequencer.sink, DryRunSink)
+            if self.space_check and writes_here:
                 inputs = check_space(inputs, left, self.out, options)
             with Progress("packing", unit="sample", total=left) as progress:
                 first = done + (base.inputs if base else 0)

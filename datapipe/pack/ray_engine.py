@@ -1,13 +1,15 @@
 """Packing on a Ray cluster: tasks prepare parts, and others write shards of them.
 
 The driver sees outcomes and sizes, cuts shards in the order of the inputs, and tells a task which
-stretches of which parts are a shard. The task writes it into a folder of its own below `OUT/.pack`.
-The driver moves it into place, so a task that was given up never touches a finished shard.
+stretches of which parts are a shard. The task writes it under a name of its own in `OUT/.pack`, in
+a folder that all nodes share or at a URL. The driver moves it into place, so a task that was given
+up never touches a finished shard.
 """
 
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from datapipe.errors import PackError, WorkerError
-from datapipe.index.manifest import Shard, fsync_folder
+from datapipe.index.manifest import UNFINISHED, Shard, fsync_folder, replace_file
 from datapipe.index.rows import Rows
 from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.journal import Checkpoint, Journal
@@ -24,6 +26,7 @@ from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.ray_workers import RayWorkers, StoredData
 from datapipe.pack.writers.shards import ShardWriter, writing
 from datapipe.progress import readable_size
+from datapipe.remote.upload import RemoteTarget
 from datapipe.workers.ray_cluster import RayCluster, node_name
 
 _ATTEMPT = "attempt-"
@@ -43,11 +46,12 @@ class Piece(NamedTuple):
 
 
 class WrittenShard(NamedTuple):
-    """Shard in the folder of an attempt."""
+    """Shard under the name of an attempt, in the working folder or at a URL."""
 
     shard: Shard
-    folder: Path
+    attempt: str
     node: str
+    table: bytes  # index of a shard at a URL, which the driver needs
 
 
 class RayEngine:
@@ -76,9 +80,14 @@ class RayEngine:
         return self._workers
 
     def sink(
-        self, work: Path, first: int, journal: Journal, placed: Callable[[Shard], None]
+        self,
+        work: Path,
+        first: int,
+        journal: Journal,
+        placed: Callable[[Shard], None],
+        target: RemoteTarget | None,
     ) -> RaySink:
-        self._sink = RaySink(self.cluster, work, first, journal, placed)
+        self._sink = RaySink(self.cluster, work, first, journal, placed, target)
         return self._sink
 
     def note(self) -> str:
@@ -100,6 +109,7 @@ class RaySink:
         first: int,
         journal: Journal,
         placed: Callable[[Shard], None],
+        target: RemoteTarget | None,
     ) -> None:
         self.samples = self.bytes = 0
         self._cluster = cluster
@@ -107,6 +117,7 @@ class RaySink:
         self._number = first
         self._journal = journal
         self._placed = placed
+        self._target = target
         self._pieces: list[Piece] = []
         self._pending: deque[_Pending] = deque()  # shards that are being written, in order
         for left in self._work.glob(f"{_ATTEMPT}*"):  # by an earlier run
@@ -134,7 +145,7 @@ class RaySink:
             self._place()
         written = self._cluster.submit(
             write_shard,
-            *(self._work, self._number, self._pieces),
+            *(self._target or self._work, self._number, self._pieces),
             num_cpus=0,
             memory=_MEMORY,
             scheduling_strategy="SPREAD",
@@ -162,15 +173,31 @@ class RaySink:
     def _place(self) -> None:
         """Wait for the first shard that is being written, and put it in place."""
         pending = self._pending[0]
-        out = self._journal.out
+        out = self._target or self._journal.out
         try:
-            shard, folder, node = self._cluster.result(pending.written)
+            written = self._cluster.result(pending.written)
         except WorkerError as error:
             raise PackError(
                 f"{out}: a shard could not be written: {error}; run the same command again, "
                 "finished shards are kept"
             ) from error
         del self._pending[0]
+        self._move(written)
+        with writing(self._journal.out):
+            self._journal.commit(written.shard, pending.checkpoint)
+        self._placed(written.shard)
+
+    def _move(self, written: WrittenShard) -> None:
+        """Give the files of a shard their names."""
+        shard, attempt, node, table = written
+        out = self._journal.out
+        if self._target is not None:
+            name = f"{UNFINISHED}/{attempt}.tar"
+            self._target.begin_task(self._target.move(name, shard.name)).result()
+            with writing(out):
+                replace_file(out / shard.index, table)
+            return
+        folder = self._work / attempt
         if not folder.exists():
             raise PackError(
                 f"{out}: the node {node} wrote {shard.name} there, and it is not seen here; give a "
@@ -181,8 +208,6 @@ class RaySink:
                 (folder / name).replace(out / name)
             fsync_folder(out)
             folder.rmdir()
-            self._journal.commit(shard, pending.checkpoint)
-        self._placed(shard)
 
 
 class _Pending(NamedTuple):
@@ -192,12 +217,24 @@ class _Pending(NamedTuple):
     pieces: list[Piece]
 
 
-def write_shard(work: Path, number: int, pieces: Sequence[Piece]) -> WrittenShard:
-    """Write a shard of stretches of parts into a new folder. A task."""
+def write_shard(target: Path | RemoteTarget, number: int, pieces: Sequence[Piece]) -> WrittenShard:
+    """Write a shard of stretches of parts, below the working folder or at a URL. A task."""
+    attempt = f"{_ATTEMPT}{uuid4().hex}"
+    if isinstance(target, Path):
+        return WrittenShard(_write(target / attempt, number, pieces), attempt, node_name(), b"")
+    with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
+        folder = Path(name) / attempt
+        shard = _write(folder, number, pieces)
+        put = target.put(folder / shard.name, f"{UNFINISHED}/{attempt}.tar")
+        target.begin_task(put).result()
+        return WrittenShard(shard, attempt, node_name(), (folder / shard.index).read_bytes())
+
+
+def _write(folder: Path, number: int, pieces: Sequence[Piece]) -> Shard:
+    """Write a shard into a new folder."""
     import ray
 
-    folder = work / f"{_ATTEMPT}{uuid4().hex}"
-    with writing(work.parent):
+    with writing(folder):
         folder.mkdir()
     writer = ShardWriter(folder, folder, number)
     shards: list[Shard] = []
@@ -210,16 +247,15 @@ def write_shard(work: Path, number: int, pieces: Sequence[Piece]) -> WrittenShar
             view = memoryview(content)
             if len(view) != data.size:
                 raise PackError(
-                    f"{work.parent}: raw data was changed while it was packed: a part had "
-                    f"{data.size:,} bytes, and when it was made again {len(view):,}; run the same "
-                    "command again"
+                    f"raw data was changed while it was packed: a part had {data.size:,} bytes, "
+                    f"and when it was made again {len(view):,}; run the same command again"
                 )
             writer.write(view[data.start : data.stop], rows, start, stop, origin)
         writer.finish(shards.append)
         writer.drain()
     except BaseException:
-        writer.close()
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    writer.close()
-    return WrittenShard(shards[0], folder, node_name())
+    finally:
+        writer.close()
+    return shards[0]

@@ -62,7 +62,7 @@ class RayPool(Generic[J, A]):
         return self._ahead * self.cluster.cpus
 
     def run(self, jobs: Iterable[J]) -> RayResults[J, A]:
-        """Return the results of jobs; `WorkerError` if the cluster cannot run a task without one."""
+        """Return the results of jobs; `WorkerError` if no task can be run at all."""
         self.close()
         self.cluster.result(self.cluster.submit(_start, self._factory, **self._options))
         self._results = RayResults(self, jobs)

@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from datapipe import PackError, pack_dataset
+from datapipe import PackError, StoreError, pack_dataset
+from tests.remote.s3server import s3_serving
 
 ray = pytest.importorskip("ray")
 
@@ -122,6 +123,28 @@ def test_a_driver_that_was_killed_is_continued_by_the_same_command(
     assert contents(out) == whole
 
 
+@pytest.mark.campaign
+def test_shards_go_straight_to_a_url(tmp_path, raw, whole, start):
+    pytest.importorskip("s3fs")
+    address, staging = start(2).address, tmp_path / "staging"
+    options = {"engine": "ray", "address": address, "staging": staging, **OPTIONS}
+    with s3_serving("bucket") as server:
+        there = server.buckets["bucket"]
+        options["storage_options"] = server.storage_options
+        server.fault = lambda number, method, key: key.endswith("shard-000004.parquet")
+        with pytest.raises(StoreError, match="shard-000004"):
+            pack_dataset(raw, "s3://bucket/x", **options)
+        assert not list(staging.rglob("*.tar"))
+        server.fault = lambda number, method, key: False
+        there["x/.pack/attempt-of-a-task-that-was-given-up.tar"] = b"late"
+        report = pack_dataset(raw, "s3://bucket/x", **options)
+        assert 0 < report.inputs < 704
+        assert pack_dataset(raw, "s3://bucket/x", **options).finished_before
+    assert {name.removeprefix("x/"): data for name, data in there.items()} == {
+        name: data for name, data in whole.items() if not name.startswith("columns/")
+    }
+
+
 def hook(name):
     path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return {"worker_process_setup_hook": f"tests.pack.ray_hooks.{name}", "env_vars": path}
@@ -146,17 +169,13 @@ def test_an_input_that_kills_its_worker_is_rejected_and_no_other(
 
 
 @pytest.mark.campaign
-def test_an_input_that_takes_too_much_memory_is_rejected(tmp_path, raw, rejects, start):
+def test_tasks_that_are_killed_for_lack_of_memory_are_not_tried_for_ever(tmp_path, raw, start):
     address = start(
-        1, RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="200"
+        1, RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="100"
     ).address
-    env = hook("linger_at_001")
-    options = {"engine": "ray", "address": address, "limit": 3, "max_rejects": 3}
-    report = pack_dataset(raw, tmp_path / "out", runtime_env=env, **options)
-    assert report.lost >= 1
-    (reject,) = [line for line in rejects(tmp_path / "out") if line["source"] == "001.jpg"]
-    assert reject["error"] == "OutOfMemoryError"
-    assert "lack of memory on its node in each of 3 attempts" in reject["reason"]
+    options = {"engine": "ray", "address": address, "runtime_env": hook("linger")}
+    with pytest.raises(PackError, match="killed for lack of memory on its node"):
+        pack_dataset(raw, tmp_path / "out", **options)
 
 
 @pytest.mark.campaign

@@ -91,7 +91,7 @@ def test_a_node_that_dies_in_the_middle_costs_its_chunks_alone(
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
         finished.append((out / "dataset.json").exists())
 
-    killer = threading.Thread(target=kill)
+    killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     report = pack_dataset(raw, out, engine="ray", address=cluster.address, **OPTIONS)
     killer.join()
@@ -131,7 +131,7 @@ def test_shards_go_straight_to_a_url(tmp_path, raw, whole, start):
     with s3_serving("bucket") as server:
         there = server.buckets["bucket"]
         options["storage_options"] = server.storage_options
-        server.fault = lambda number, method, key: key.endswith("shard-000004.parquet")
+        server.fault = lambda number, method, key: key.endswith("shard-000004.tar")
         with pytest.raises(StoreError, match="shard-000004"):
             pack_dataset(raw, "s3://bucket/x", **options)
         assert not list(staging.rglob("*.tar"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
@@ -64,7 +66,7 @@ class RayWorkers:
         self.lost = 0
         self._pool: RayPool[InputChunk, PartAnswer] = RayPool(
             cluster,
-            partial(part_worker, options),
+            partial(part_worker, options, versions()),
             split=_split,
             give_up=_give_up,
             rest=_rest,
@@ -109,12 +111,28 @@ class RayWorkers:
         self._pool.close()
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of packages that decide on the bytes of shards."""
+    others = {name: version(name) for name in ("pillow", "pyarrow", "simplejpeg")}
+    return {"datapipe": sys.modules["datapipe"].__version__, **others}
+
+
 def part_worker(
-    options: PrepareOptions,
+    options: PrepareOptions, expected: dict[str, str]
 ) -> Callable[[InputChunk], tuple[PartAnswer, tuple[PickleBuffer, Rows]]]:
-    """Return the function of a task: a chunk to the answer and the data of its first part."""
-    keep_messages()
+    """Return the function of a task: a chunk to the answer and the data of its first part.
+
+    Raises:
+        WorkerError: the node has other versions than are `expected`.
+    """
     node = node_name()
+    for name, there in versions().items():
+        if there != expected[name]:
+            raise WorkerError(
+                f"the node {node} has {name} {there}, and the driver {expected[name]}: the bytes "
+                "of shards could differ; install the same versions, or give a runtime_env"
+            )
+    keep_messages()
 
     def prepare(chunk: InputChunk) -> tuple[PartAnswer, tuple[PickleBuffer, Rows]]:
         # Memory that is not written to takes none.

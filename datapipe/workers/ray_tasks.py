@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -104,8 +105,12 @@ class RayResults(Generic[J, A]):
         return done
 
     def wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
         self._fill()
-        return not self._window or bool(self._window[0].done) or self._settle(seconds)
+        while self._window and self._window[0].done is None:
+            if not self._settle(max(deadline - time.monotonic(), 0)):
+                return False
+        return True
 
     def close(self) -> None:
         self._feed.close()
@@ -123,10 +128,11 @@ class RayResults(Generic[J, A]):
         return task
 
     def _settle(self, seconds: float | None) -> bool:
-        """Wait for tasks to end; return whether the first of the window is done."""
-        for reference in self._pool.cluster.ready(list(self._running), seconds):
+        """Wait for tasks to end; return False if the time is over."""
+        ended = self._pool.cluster.ready(list(self._running), seconds)
+        for reference in ended:
             self._end(self._running.pop(reference))
-        return bool(self._window) and self._window[0].done is not None
+        return bool(ended)
 
     def _end(self, task: _Task[J, A]) -> None:
         pool, place = self._pool, self._window.index(task)

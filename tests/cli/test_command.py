@@ -41,7 +41,7 @@ def test_json_prints_exactly_one_object(run, tmp_path, make_folder, make_broken)
     assert list(report) == KEYS
     assert report.pop("teaching")["with_labels"] == 5
     assert report | {"bytes": 0, "seconds": 0} == dict(
-        zip(KEYS[:8] + KEYS[9:], [5, 5, 4, 3, 0, 0, 0, str(tmp_path / "out"), []], strict=True)
+        zip(KEYS[:9] + KEYS[10:], [5, 5, 4, 0, 3, 0, 0, 0, str(tmp_path / "out"), []], strict=True)
     )
     assert report["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar"))
     assert report["seconds"] >= 0

@@ -33,7 +33,7 @@ _UNREADABLE = ("file is missing", "file cannot be", "file ends too early")
 
 
 class PartAnswer(NamedTuple):
-    """What the driver hears of a part."""
+    """Outcomes and size of a part, for the driver."""
 
     outcomes: list[Outcome | Reject]  # of the first inputs of the chunk, in order
     size: int  # bytes

@@ -92,7 +92,8 @@ class RayEngine:
 
     def note(self) -> str:
         held = f", {readable_size(self._sink.held)} in the object store" if self._sink else ""
-        return f"{self.cluster.nodes} nodes{held}"
+        nodes = self.cluster.nodes
+        return f"{nodes:,} node{'s' * (nodes != 1)}{held}"
 
     def close(self) -> None:
         if "cluster" in vars(self):

@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import Any
 
 from datapipe.errors import WorkerError
@@ -34,9 +33,6 @@ class LostTask(WorkerError):
         self.reason = reason
         super().__init__(f"{reason} ({kind})")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return LostTask, (self.kind, self.reason)
-
 
 _REASONS = {
     "WorkerCrashedError": "the process of its task died",
@@ -58,16 +54,17 @@ class RayCluster:
     def __init__(
         self, address: str | None, cpus: int | None, runtime_env: Mapping[str, Any] | None
     ) -> None:
-        if find_spec("ray") is None:
-            raise WorkerError(
-                "the engine ray needs a package that is not installed: pip install 'datapipe[ray]'"
-            )
         # Ray would run a task again for ever whose worker is killed for lack of memory.
         os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))
         # References to what a lost task would have made are dropped, and their errors are known.
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-        import ray
-
+        try:
+            import ray
+        except ImportError as error:
+            raise WorkerError(
+                f"the engine ray needs a package that is missing ({error}): pip install "
+                "'datapipe[ray]'"
+            ) from None
         self._ray: Any = ray
         self._connected = not ray.is_initialized()
         if self._connected:

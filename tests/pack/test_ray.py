@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,6 +146,31 @@ def test_shards_go_straight_to_a_url(tmp_path, raw, whole, start):
     }
 
 
+PACK = """
+import resource, sys
+from datapipe import pack_dataset
+raw, out = sys.argv[1:]
+assert pack_dataset(raw, out, shard_size=20_000, workers=2, engine="ray").lost == 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.campaign
+def test_two_million_inputs_take_no_more_memory_of_the_driver_than_a_hundred_thousand(tmp_path):
+    turns = [{"from": "human", "value": "What is this?"}, {"from": "gpt", "value": "A text."}]
+    peaks = []
+    for samples in (100_000, 2_000_000):
+        raw, out = tmp_path / f"{samples}.jsonl", tmp_path / str(samples)
+        with raw.open("w") as file:
+            for number in range(samples):
+                file.write(json.dumps({"id": number, "conversations": turns}) + "\n")
+        command = [sys.executable, "-c", PACK, str(raw), str(out)]
+        peaks.append(int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
+        shutil.rmtree(out)
+    small, large = peaks
+    assert large < small + 50_000, f"{small:,} and {large:,} KB"
+
+
 def hook(name):
     path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return {"worker_process_setup_hook": f"tests.pack.ray_hooks.{name}", "env_vars": path}
@@ -209,3 +235,9 @@ def test_an_input_that_a_node_cannot_read_is_named_with_the_node_and_the_command
 def test_options_of_clusters_are_refused_where_they_mean_nothing(tmp_path, raw, options, message):
     with pytest.raises(PackError, match=message):
         pack_dataset(raw, tmp_path / "out", **options)
+
+
+def test_without_ray_the_error_says_how_to_install_it(tmp_path, raw, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(PackError, match=r"pip install 'datapipe\[ray\]'"):
+        pack_dataset(raw, tmp_path / "out", engine="ray")

@@ -104,7 +104,8 @@ class RayCluster:
         except (OSError, RuntimeError, ValueError) as error:
             raise WorkerError(
                 f"no Ray cluster can be used{f' at {where}' if where else ''}: {error}; start one "
-                "with `ray start --head`, or leave the address out to have one started here"
+                "with `ray start --head`, set RAY_AUTH_TOKEN if it asks for a token, or leave the "
+                "address out to have one started here"
             ) from error
 
     def close(self) -> None:

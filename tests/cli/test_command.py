@@ -385,3 +385,10 @@ def test_sidecars_of_a_pack_need_no_tokenizer(run, tmp_path, make_folder):
     run("convert", tmp_path / "out", tmp_path / "arrays", "--image-size", 32)
     result = run("index", tmp_path / "arrays", "--sidecars", "dali")
     assert (result.exit_code, "holds arrays" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("given", ["[1]", "{", "no/such/file.json", '{"a": 1'])
+def test_a_runtime_env_that_is_no_json_object_is_refused(run, tmp_path, given):
+    result = run("pack", tmp_path, tmp_path / "out", "--engine", "ray", "--runtime-env", given)
+    assert result.exit_code == 1
+    assert f"--runtime-env {given!r}" in result.stderr

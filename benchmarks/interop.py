@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import os
 import sys
 import tarfile
@@ -274,7 +275,7 @@ def read_datasets(view: View, *, streaming: bool) -> Iterator[tuple[str, Members
 def read_ray(view: View) -> Iterator[tuple[str, Members]]:
     import ray
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
         for row in ray.data.read_webdataset(view.shards, decoder=None).iter_rows():

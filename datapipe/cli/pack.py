@@ -25,7 +25,7 @@ from datapipe.cli.options import (
 )
 from datapipe.cli.output import print_rejects, print_table, report_rows, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
-from datapipe.cli.values import parse_array_image
+from datapipe.cli.values import parse_array_image, parse_json_object
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.errors import PlanError
 from datapipe.pack.readers import all_readers
@@ -33,9 +33,10 @@ from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import local_path
 
 _JSON_KEYS = (
-    *("samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"),
+    *("samples", "images", "rejected", "lost", "shards", "bytes", "saved_bytes", "seconds"),
+    "output",
 )
-_OF_SHARDS = ("append", "sidecars", "dry_run", "staging")
+_OF_SHARDS = (*("append", "sidecars", "dry_run", "staging", "engine", "address", "runtime_env"),)
 _FLAGS = (
     own_flag("format", f"{', '.join(sorted(all_readers()))}; recognised by itself otherwise."),
     own_flag("image_root", "Where relative image paths of records start."),
@@ -53,6 +54,15 @@ _FLAGS = (
         "captions", "Several captions of an image: all (a sample for each; default), first, join."
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
+    own_flag(
+        "engine", "local: processes of this machine. ray: tasks of a Ray cluster.", str, "local"
+    ),
+    own_flag(
+        "address",
+        "Of the Ray cluster: auto, or host:port; by default that of RAY_ADDRESS. Where no cluster "
+        "runs, one is started here for the time of the pack.",
+    ),
+    own_flag("runtime_env", "Of Ray, as a JSON object or a file of one."),
     own_flag("shard_size", "Bytes (512MB, 1GiB) or samples (10000) a shard.", str, "512MB"),
     own_flag(
         "check",
@@ -139,6 +149,8 @@ def pack(
             f"--tokenizer counts in a folder, and {out} is none; leave it out: the first "
             "make_loader with a tokenizer counts"
         )
+    if "runtime_env" in options:
+        options["runtime_env"] = parse_json_object(options["runtime_env"], "--runtime-env")
     report = datapipe.pack_dataset(raw, out, **options)
     counted = None
     if encoder and not dry_run:
@@ -147,10 +159,17 @@ def pack(
         tokens = {"tokens": counted[1].to_dict()} if counted else {}
         taught = {"teaching": report.teaching.to_dict(), "notes": report.notes}
         print(json.dumps({key: getattr(report, key) for key in _JSON_KEYS} | taught | tokens))
-        return
-    _print_report(report, token_rows(counted[1]) if counted else {})
-    if counted:
-        print_failures(counted[0])
+    else:
+        _print_report(report, token_rows(counted[1]) if counted else {})
+        if counted:
+            print_failures(counted[0])
+    if report.lost:
+        print(
+            f"Error: {report.lost:,} inputs were rejected because a node failed, not for what they "
+            "are; to pack them, mend the nodes and pack to a new folder",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
 
 
 def _print_report(report: PackReport, tokens: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -35,6 +36,19 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise PlanError(f"{option} {text!r}: give whole numbers such as 0,1,2,4") from None
+
+
+def parse_json_object(text: str, option: str) -> dict[str, Any]:
+    """Parse a JSON object, or read it from the file that the text names."""
+    try:
+        found = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+    except (OSError, ValueError) as error:
+        raise PlanError(
+            f"{option} {text!r}: give a JSON object, or a file of one ({error})"
+        ) from None
+    if not isinstance(found, dict):
+        raise PlanError(f"{option} {text!r}: it has no JSON object; give {{...}}")
+    return found
 
 
 def _parse_unit(text: str, units: dict[str, float], message: str) -> float:

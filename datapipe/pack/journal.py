@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,11 +50,19 @@ class Journal:
     """File under `OUT/.pack` with a line per finished shard, of this run and interrupted ones.
 
     `base` is the finished dataset that is appended to. `last` is the checkpoint of the last of
-    `shards`, and `rejected` counts inputs after it too.
+    `shards`, and `rejected` counts inputs after it too. `size_of` returns the bytes of a tar, or
+    None; without it tars are in `out`.
     """
 
-    def __init__(self, out: Path, options: dict[str, Any], base: Manifest | None) -> None:
+    def __init__(
+        self,
+        out: Path,
+        options: dict[str, Any],
+        base: Manifest | None,
+        size_of: Callable[[str], int | None] | None = None,
+    ) -> None:
         self.out = out
+        self._size_of = size_of or self._size_here
         self.work = out / UNFINISHED
         fingerprint = base.fingerprint if base else ""
         begun = read_journal(out)
@@ -137,11 +145,15 @@ class Journal:
 
     def _changed(self, shard: Shard) -> Path | None:
         """Return the file of a finished shard that is missing or has changed, else None."""
-        tar, index = self.out / shard.name, self.out / shard.index
-        if not tar.exists() or tar.stat().st_size != shard.bytes:
-            return tar
+        index = self.out / shard.index
+        if self._size_of(shard.name) != shard.bytes:
+            return self.out / shard.name
         is_whole = index.exists() and file_sha256(index) == shard.index_sha256
         return None if is_whole else index
+
+    def _size_here(self, name: str) -> int | None:
+        path = self.out / name
+        return path.stat().st_size if path.exists() else None
 
     def reject(self, reject: Reject) -> None:
         """Write one rejected input."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from datapipe.cpus import PackWorkers, available_cpus
+from datapipe.cpus import PackWorkers
 from datapipe.declared import Word, checked
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
+from datapipe.pack.engine import EngineName, open_engine
 from datapipe.pack.input.archives import refuse_url
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
@@ -26,9 +28,7 @@ from datapipe.pack.recognition.choose import choose_reading
 from datapipe.pack.records.captions import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
-from datapipe.pack.workers.pool import MODULES
 from datapipe.pack.workers.prepare import Check, Pages
-from datapipe.workers.template import warm_up
 
 
 @checked(PackError)
@@ -46,6 +46,9 @@ def pack_dataset(
     map: Word | None = None,
     captions: Word | None = None,
     workers: PackWorkers | None = None,
+    engine: EngineName = "local",
+    address: Word | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
     shard_size: Word | int = "512MB",
     check: Check = "decode",
     max_pixels: int = MAX_PIXELS,
@@ -84,6 +87,11 @@ def pack_dataset(
         captions: what becomes of an image with several captions: a sample for each ("all"), the
             first alone ("first"), or one text of all ("join").
         workers: processes that read and check; one per available CPU where None.
+        engine: "local" prepares samples in processes of this machine, "ray" in tasks of a Ray
+            cluster, which also write the shards; see docs/cluster.md.
+        address: of the Ray cluster, such as "auto" or "10.0.0.1:6379"; `RAY_ADDRESS` where None. If
+            there is no cluster, one is started here, with `workers` CPUs.
+        runtime_env: of Ray, for what the nodes lack: packages, variables of the environment.
         shard_size: bytes such as "512MB", or a number of samples.
         check: "decode" refuses images that training could not decode, "header" reads headers.
         max_pixels: images with more pixels are rejected.
@@ -123,6 +131,8 @@ def pack_dataset(
     else:
         stage = open_stage(out, staging, storage_options, append=append)
         destination = str(out) if stage else str(local_path(out))
+        if stage and engine == "ray":
+            stage.direct = True
     folder = stage.folder if stage else Path(destination) if destination else None
     given: dict[str, Any] = {
         "image_column": image_column,
@@ -135,7 +145,7 @@ def pack_dataset(
     }
     read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **given)
     parse_captions(captions)
-    warm_up(MODULES)
+    runs = open_engine(engine, workers, address, runtime_env)
     reading = choose_reading(Survey(raw), format, read_options)
     reader = reading.reader
     for name in ("image_root", *given):
@@ -160,20 +170,22 @@ def pack_dataset(
             image_format=image_format,
             **given,
         ),
-        workers=workers or available_cpus(),
+        engine=runs,
         size=parse_shard_size(str(shard_size)),
         max_rejects=parse_max_rejects(str(max_rejects)),
         space_check=space_check,
         lock_check=lock_check,
         placed=stage.send if stage else lambda shard: None,
+        target=stage.target if stage and stage.direct else None,
     )
-    if folder is None:
-        report = job.rehearse(None)
-    elif stage is None:
-        report = job.pack(append=append, sidecars=kinds, dry_run=dry_run)
-    else:
-        with stage.at_work(dry_run=dry_run, lock_check=lock_check):
-            report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)
+    with closing(runs):
+        if folder is None:
+            report = job.rehearse(None)
+        elif stage is None:
+            report = job.pack(append=append, sidecars=kinds, dry_run=dry_run)
+        else:
+            with stage.at_work(dry_run=dry_run, lock_check=lock_check):
+                report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)
     return replace(report, seconds=round(time.monotonic() - started, 3), output=destination)
 
 

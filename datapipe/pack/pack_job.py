@@ -23,6 +23,7 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.sidecars import present_sidecars, write_sidecars
+from datapipe.pack.engine import Engine
 from datapipe.pack.input.members import with_unread_fields
 from datapipe.pack.input.raw_sample import Input, InputCount, RawSample
 from datapipe.pack.journal import (
@@ -42,13 +43,14 @@ from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import with_leftovers
 from datapipe.pack.report import PackReport
 from datapipe.pack.same_texts import refuse_changed_texts
-from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardSink
+from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardsSink, Sink
 from datapipe.pack.space import check_space
 from datapipe.pack.teaching import show
-from datapipe.pack.workers.pool import CHUNK, PackWorkers
+from datapipe.pack.workers.pool import CHUNK
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.shards import ShardSize, writing
 from datapipe.progress import Progress, readable_size
+from datapipe.remote.upload import RemoteTarget
 
 
 def finished_in(out: Path) -> Manifest | None:
@@ -63,12 +65,13 @@ class Job:
     reading: RawReading
     out: Path
     options: PackOptions
-    workers: int
+    engine: Engine
     size: ShardSize
     max_rejects: MaxRejects
     space_check: bool
     lock_check: bool
     placed: Callable[[Shard], None]
+    target: RemoteTarget | None = None  # where tars go; None if they go to `out`, as the rest does
     tally: PackTally = field(default_factory=PackTally)
     notes: Notes = field(default_factory=Notes)
 
@@ -121,6 +124,7 @@ class Job:
             notes=(*self.notes.lines(), *self._unmatched(), *image_notes),
             left_out=self.notes.left_out,
             captions_unused=self.notes.captions_unused,
+            lost=self.engine.lost,
             teaching=self.tally.teaching,
             shown=tuple(self.tally.shown),
             **output,
@@ -150,7 +154,8 @@ class Job:
                 f"{self.out} holds shards that someone else wrote, indexed where they are; give a "
                 "new folder"
             )
-        check_shards(self.out, before)
+        if self.target is None:
+            check_shards(self.out, before)
         if append and before.arrays is not None:
             raise PackError(
                 f"{self.out} holds arrays, which cannot be added to; append to the shards and "
@@ -191,9 +196,11 @@ class Job:
                     f"{self.out}: another pack has just ended here; run the same command again"
                 )
             with writing(self.out):
-                journal = Journal(self.out, self.options.to_dict(), base)
+                sizes = self.target.size_now if self.target else None
+                journal = Journal(self.out, self.options.to_dict(), base, sizes)
             first = len(base.shards) if base else 0
-            sink = ShardSink(work, first + len(journal.shards), journal, self.placed)
+            number = first + len(journal.shards)
+            sink = self.engine.sink(work, number, journal, self.placed, self.target)
             try:
                 for shard in journal.shards:
                     self.placed(shard)
@@ -215,7 +222,7 @@ class Job:
         return manifest
 
     def _write(
-        self, journal: Journal, sink: ShardSink, base: Manifest | None, work: Path
+        self, journal: Journal, sink: ShardsSink, base: Manifest | None, work: Path
     ) -> Contribution:
         inputs = self._inputs(work)
         done: Iterator[Input]
@@ -257,9 +264,14 @@ class Job:
             dry_run=True,
         )
 
-    def _sequencer(self, sink: ShardSink | DryRunSink, count: InputCount) -> Sequencer:
+    def _sequencer(self, sink: Sink, count: InputCount) -> Sequencer:
         return Sequencer(
-            sink=sink, size=self.size, max_rejects=self.max_rejects, count=count, tally=self.tally
+            sink=sink,
+            size=self.size,
+            max_rejects=self.max_rejects,
+            count=count,
+            tally=self.tally,
+            note=self.engine.note,
         )
 
     def _sequence(
@@ -282,8 +294,9 @@ class Job:
         expected = self._expected()
         left = max(expected - done, 0) if expected else None
         few = left is not None and left <= CHUNK
-        with closing(PackWorkers(options, 1 if few else self.workers)) as pool:
-            if self.space_check and isinstance(sequencer.sink, ShardSink):
+        with closing(self.engine.workers(options, few=few)) as pool:
+            writes_here = self.target is None and not isinstance(sequencer.sink, DryRunSink)
+            if self.space_check and writes_here:
                 inputs = check_space(inputs, left, self.out, options)
             with Progress("packing", unit="sample", total=left) as progress:
                 first = done + (base.inputs if base else 0)

@@ -25,6 +25,7 @@ class PackReport:
         teaching: what the samples of this run teach a model, in numbers.
         shown: the first samples of this run, as training will see them.
         output: the folder or URL; "" of a dry run without one.
+        lost: inputs that a cluster could not prepare or read in this run; they are rejects.
         finished_before: whether there was nothing to do.
         dry_run: whether nothing was written.
 
@@ -50,5 +51,6 @@ class PackReport:
     captions_unused: int = 0
     teaching: Teaching = field(default_factory=Teaching)
     shown: tuple[Shown, ...] = ()
+    lost: int = 0
     finished_before: bool = False
     dry_run: bool = False

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from datapipe.errors import SampleError
 from datapipe.index.manifest import Shard
@@ -109,6 +110,40 @@ class ShardSink(ShardWriter):
             self._journal.reject(reject)
 
 
+class Sink(Protocol):
+    """Receiver of prepared samples in the order of the inputs.
+
+    `samples` and `bytes` are those of the shard that is being filled.
+    """
+
+    samples: int
+    bytes: int
+
+    def write(self, data: Any, rows: Rows, start: int, stop: int, origin: int) -> None:
+        """Take the data of samples, whose rows are `start` to `stop`."""
+        ...
+
+    def cut(self, count: InputCount, saved_bytes: int) -> None:
+        """End the shard."""
+        ...
+
+    def reject(self, reject: Reject) -> None:
+        """Take a rejected input."""
+        ...
+
+
+class ShardsSink(Sink, Protocol):
+    """Sink that writes shards and notes them in a journal."""
+
+    def drain(self) -> None:
+        """Wait until all finished shards are in place."""
+        ...
+
+    def close(self) -> None:
+        """Stop; an unfinished shard stays as it is."""
+        ...
+
+
 class DryRunSink:
     """Counts of what would be written; `samples` and `bytes` are those of the current shard."""
 
@@ -116,7 +151,7 @@ class DryRunSink:
         self.samples = self.bytes = 0
         self.shards = self.images = self.total_samples = self.total_bytes = 0
 
-    def write(self, data: memoryview, rows: Rows, start: int, stop: int, origin: int) -> None:
+    def write(self, data: Any, rows: Rows, start: int, stop: int, origin: int) -> None:
         self.images += sum(rows.images[start:stop])
         self.samples += stop - start
         self.bytes += len(data)
@@ -135,12 +170,13 @@ class DryRunSink:
 class Sequencer:
     """One pass over parts; `count` and `saved_bytes` may start where an earlier run stopped."""
 
-    sink: ShardSink | DryRunSink
+    sink: Sink
     size: ShardSize
     max_rejects: MaxRejects
     count: InputCount
     tally: PackTally
     saved_bytes: int = 0
+    note: Callable[[], str] = lambda: ""  # on the workers, for the line of progress
 
     def run(self, parts: Iterator[tuple[list[Input], PreparedPart]], progress: Progress) -> None:
         """Take all parts; PackError if too many inputs are rejected, or writing fails."""
@@ -148,7 +184,8 @@ class Sequencer:
         for inputs, part in parts:
             self._take(inputs, part)
             rejected = rejects.number
-            progress.advance(len(inputs), note=f"{rejected:,} rejected" if rejected else "")
+            notes = [f"{rejected:,} rejected" if rejected else "", self.note()]
+            progress.advance(len(inputs), note=", ".join(filter(None, notes)))
         rejects.check(self.max_rejects, self.count.number, at_end=True)
         if self.sink.samples:
             self.sink.cut(self.count, self.saved_bytes)

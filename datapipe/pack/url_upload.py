@@ -92,6 +92,7 @@ class UploadStage:
     Attributes:
         folder: where the dataset is packed to.
         target: the folder at the URL.
+        direct: whether tars are there already when `send` is called.
 
     Raises:
         PackError: nothing can be written to such a URL.
@@ -110,6 +111,7 @@ class UploadStage:
         digest = hashlib.sha256(self.target.url.encode()).hexdigest()[:32]
         self._home = (staging or cache_folder() / "staging").absolute() / digest
         self.folder = self._home / _DATASET
+        self.direct = False
         self._sent: dict[str, str] = {}
         self._lock = threading.Lock()
         self._ended = False
@@ -166,7 +168,8 @@ class UploadStage:
         """Refuse a URL that holds something not sent from this staging folder."""
         if (self._home / UNFINISHED / _SENT).exists():
             return
-        if found := self.target.begin_task(self.target.names()).result():
+        found = self.target.begin_task(self.target.names()).result()
+        if found and found != [UNFINISHED]:
             raise PackError(
                 f"{self.target.url}: something is there that is no dataset, nor one that is being "
                 f"sent from {self._home} (found: {', '.join(found[:5])}); give a new URL, remove "
@@ -195,7 +198,7 @@ class UploadStage:
             future.result()
 
     async def _send_shard(self, shard: Shard) -> None:
-        names = (shard.name, shard.index)
+        names = (shard.index,) if self.direct else (shard.name, shard.index)
         if self._sent.get(shard.name) == shard.index_sha256:
             sizes = [await self.target.size(name) for name in names]
             if sizes == [(self.folder / name).stat().st_size for name in names]:
@@ -229,6 +232,9 @@ class UploadStage:
         shards = {name for shard in manifest.shards for name in (shard.name, shard.index)}
         self._send_files(self.folder, _published(self.folder) - shards - {MANIFEST})
         self._send_files(self.folder, [MANIFEST])
+        if self.direct:
+            for name in self.target.begin_task(self.target.names(UNFINISHED)).result():
+                self.target.begin_task(self.target.remove(f"{UNFINISHED}/{name}")).result()
         self.remove()
 
     def add_sidecars(self, manifest: Manifest, kinds: Collection[str]) -> None:

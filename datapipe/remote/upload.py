@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +66,42 @@ class RemoteTarget(RemoteFolder):
         async with self._looking:
             return await self._attempt(name, lambda: self._look(name), reason=_reason)
 
-    async def names(self) -> list[str]:
-        """Return the names in the folder, sorted; none where it is missing or cannot be listed.
+    def size_now(self, name: str) -> int | None:
+        """Wait for the size of a file; None if it is not there, `StoreError` if unknown."""
+        return self.begin_task(self.size(name)).result()
+
+    async def move(self, name: str, to: str) -> None:
+        """Give a file another name; raise `StoreError` if it is not there afterwards."""
+
+        async def copy() -> None:
+            await self._filesystem._cp_file(f"{self._root}/{name}", f"{self._root}/{to}")
+
+        await self._attempt(to, copy, reason=_reason)
+        await self.remove(name)
+
+    async def remove(self, name: str) -> None:
+        """Remove a file, if it is there; raise `StoreError` if that cannot be done."""
+
+        async def remove() -> None:
+            with suppress(FileNotFoundError):
+                await self._filesystem._rm_file(f"{self._root}/{name}")
+
+        await self._attempt(name, remove, reason=_reason)
+
+    async def names(self, folder: str = "") -> list[str]:
+        """Return the names in a folder, sorted; none where it is missing or cannot be listed.
 
         Raises `StoreError` without an answer.
         """
+        root = f"{self._root}/{folder}".rstrip("/")
 
         async def look() -> list[str]:
             try:
                 self._forget()
-                found = await self._filesystem._ls(self._root, detail=False)
+                found = await self._filesystem._ls(root, detail=False)
             except (FileNotFoundError, PermissionError):
                 return []
-            names = (str(path).rstrip("/").removeprefix(self._root).strip("/") for path in found)
+            names = (str(path).rstrip("/").removeprefix(root).strip("/") for path in found)
             return sorted(name for name in names if name)
 
         return await self._attempt("", look, reason=_reason)

@@ -1,8 +1,9 @@
 """Workers: jobs in, results out in the order of the jobs.
 
-One protocol (`protocol.py`) and three pools: the caller's thread (`inline.py`), threads
-(`threads.py`) and processes (`processes.py`). A pool takes jobs lazily and a bounded number ahead,
-so the results that wait are bounded too. Another kind of worker is another module with a pool.
+One protocol (`protocol.py`) and four pools: the caller's thread (`inline.py`), threads
+(`threads.py`), processes (`processes.py`) and tasks of a Ray cluster (`ray_tasks.py`). A pool takes
+jobs lazily and a bounded number ahead, so the results that wait are bounded too. Another kind of
+worker is another module with a pool.
 
 A room with parallel work says what a job is and what is made of it, and leaves order, errors,
 interrupts and the end of workers to this one.

@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe.cli.output import Commands
 
-KEYS = ["samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"]
+KEYS = [
+    *("samples", "images", "rejected", "lost", "shards", "bytes", "saved_bytes", "seconds"),
+    "output",
+]
 KEYS += ["teaching", "notes"]
 
 
@@ -38,7 +41,7 @@ def test_json_prints_exactly_one_object(run, tmp_path, make_folder, make_broken)
     assert list(report) == KEYS
     assert report.pop("teaching")["with_labels"] == 5
     assert report | {"bytes": 0, "seconds": 0} == dict(
-        zip(KEYS[:8] + KEYS[9:], [5, 5, 4, 3, 0, 0, 0, str(tmp_path / "out"), []], strict=True)
+        zip(KEYS[:9] + KEYS[10:], [5, 5, 4, 0, 3, 0, 0, 0, str(tmp_path / "out"), []], strict=True)
     )
     assert report["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar"))
     assert report["seconds"] >= 0
@@ -382,3 +385,10 @@ def test_sidecars_of_a_pack_need_no_tokenizer(run, tmp_path, make_folder):
     run("convert", tmp_path / "out", tmp_path / "arrays", "--image-size", 32)
     result = run("index", tmp_path / "arrays", "--sidecars", "dali")
     assert (result.exit_code, "holds arrays" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("given", ["[1]", "{", "no/such/file.json", '{"a": 1'])
+def test_a_runtime_env_that_is_no_json_object_is_refused(run, tmp_path, given):
+    result = run("pack", tmp_path, tmp_path / "out", "--engine", "ray", "--runtime-env", given)
+    assert result.exit_code == 1
+    assert f"--runtime-env {given!r}" in result.stderr

@@ -99,7 +99,7 @@ def test_inputs_that_hold_many_bytes_are_handed_out_few_at_a_time():
     held = [
         RawSample(f"#{i}", others=(("bin", InlineBlob(bytes(1 << 20), "b")),)) for i in range(20)
     ]
-    chunks = [len(chunk.inputs) for chunk in team_module._chunks(held, 0)]
+    chunks = [len(chunk.inputs) for chunk in team_module.chunks_of(held, 0)]
     assert chunks == [4] * 5
 
 

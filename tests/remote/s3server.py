@@ -96,9 +96,12 @@ def s3_serving(*buckets: str) -> Iterator[S3Server]:
         ) -> None:
             if "partNumber" in query:
                 server.parts[query["uploadId"]][int(query["partNumber"])] = body
+            elif source := self.headers.get("x-amz-copy-source"):
+                objects[key] = objects[unquote(source).lstrip("/").partition("/")[2]]
+                return self.xml("CopyObjectResult", f"<ETag>{etag(objects[key])}</ETag>")
             else:
                 objects[key] = body
-            self.send(200, ETag=etag(body))
+            return self.send(200, ETag=etag(body))
 
         def on_post(
             self, objects: dict[str, bytes], key: str, query: dict[str, str], body: bytes

@@ -83,3 +83,7 @@ def writer(descriptor):
         return Descriptor(memory)
 
     return write
+
+
+def ray_worker():
+    return lambda job: (work(job), None)

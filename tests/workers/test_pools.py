@@ -10,8 +10,10 @@ import pytest
 
 from datapipe.workers.inline import InlinePool
 from datapipe.workers.processes import ProcessPool
+from datapipe.workers.ray_cluster import RayCluster
+from datapipe.workers.ray_tasks import RayPool
 from datapipe.workers.threads import ThreadPool
-from tests.workers.jobs import work, worker
+from tests.workers.jobs import ray_worker, work, worker
 
 
 def plain(count):
@@ -23,17 +25,52 @@ POOLS = {
     "threads": lambda: ThreadPool(work, 2, ahead=3),
     "processes": lambda: ProcessPool(worker, 2, ahead=3),
 }
-WINDOW = {"inline": 1, "threads": 6, "processes": 6}
+WINDOW = {"inline": 1, "threads": 6, "processes": 6, "ray": 6}
 
 
-@pytest.fixture(params=POOLS)
+class RayAnswers:
+    """The answers of a pool of Ray's tasks on a cluster of its own."""
+
+    def __init__(self):
+        pytest.importorskip("ray")
+        self.cluster = RayCluster(None, 2, None)
+        self.pool = RayPool(
+            self.cluster,
+            ray_worker,
+            ahead=3,
+            split=lambda job: [],
+            give_up=lambda job, error: None,
+            rest=lambda job, answer: None,
+        )
+        self.close = self.pool.close
+
+    def run(self, jobs):
+        results = self.pool.run(jobs)
+
+        class Answers:
+            wait, close = staticmethod(results.wait), staticmethod(results.close)
+            __iter__ = lambda self: self  # noqa: E731
+            __next__ = lambda self: next(results).answer  # noqa: E731
+
+        return Answers()
+
+
+@pytest.fixture(scope="module")
+def of_ray():
+    pool = RayAnswers()
+    yield pool
+    pool.cluster.close()
+
+
+@pytest.fixture(params=[*POOLS, pytest.param("ray", marks=pytest.mark.campaign)])
 def kind(request):
     return request.param
 
 
 @pytest.fixture
-def pool(kind):
-    with closing(POOLS[kind]()) as pool:
+def pool(kind, request):
+    make = POOLS.get(kind) or (lambda: request.getfixturevalue("of_ray"))
+    with closing(make()) as pool:
         yield pool
 
 

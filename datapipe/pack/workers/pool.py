@@ -53,7 +53,7 @@ class PackWorkers:
         sent: deque[Input] = deque()
 
         def chunks() -> Iterator[InputChunk]:
-            for chunk in _chunks(inputs, first):
+            for chunk in chunks_of(inputs, first):
                 sent.extend(chunk.inputs)
                 yield chunk
 
@@ -80,13 +80,14 @@ class PackWorkers:
         self._segments.clear()
 
 
-def _chunks(inputs: Iterable[Input], first: int) -> Iterator[InputChunk]:
+def chunks_of(inputs: Iterable[Input], first: int, most: int = CHUNK) -> Iterator[InputChunk]:
+    """Yield inputs in chunks of at most `most`; the first has the ordinal `first`."""
     chunk: list[Input] = []
     held = 0
     for sample in inputs:
         chunk.append(sample)
         held += inline_bytes(sample)
-        if len(chunk) == CHUNK or held >= _INLINE:
+        if len(chunk) == most or held >= _INLINE:
             yield InputChunk(chunk, first)
             first += len(chunk)
             chunk, held = [], 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pickle import PickleBuffer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from datapipe.index.rows import Row, Rows
 from datapipe.pack.input.raw_sample import Input, Reject
@@ -25,7 +25,9 @@ class InputChunk(NamedTuple):
 class PreparedPart(NamedTuple):
     """Consecutive inputs, prepared."""
 
-    data: memoryview  # the accepted samples, concatenated; valid until the next part is asked for
+    # The accepted samples, concatenated: in memory, where it is valid until the next part is asked
+    # for, or elsewhere, where it has a length and slices all the same
+    data: Any
     outcomes: list[Outcome | Reject]  # of every input, in order
     rows: Rows  # of the accepted ones, with offsets counted from the start of `data`
     own: bool  # whether the data is outside of the segments

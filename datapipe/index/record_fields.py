@@ -103,8 +103,8 @@ class FieldFiles:
         return self.folder / f"{shard.index_sha256[:32]}{_SUFFIX}"
 
 
-def indexed_fields(folder: Path, manifest: Manifest) -> dict[str, IndexedField]:
-    """Return the fields of a dataset whose values are in `folder`, by name."""
+def indexed_fields(folder: Path, fingerprint: str | None) -> dict[str, IndexedField]:
+    """Return the fields whose values are in `folder`, by name; of any content with None."""
     found = {}
     for path in sorted(folder.glob(f"*/{_ABOUT}")):
         try:
@@ -112,7 +112,7 @@ def indexed_fields(folder: Path, manifest: Manifest) -> dict[str, IndexedField]:
         except (OSError, ValueError) as error:
             logger.warning("%s is damaged (%s)", path, error)
             continue
-        if (about["version"], about["fingerprint"]) == (VERSION, manifest.fingerprint):
+        if about["version"] == VERSION and fingerprint in (about["fingerprint"], None):
             found[about["name"]] = IndexedField(about["type"], about["present"])
     return found
 

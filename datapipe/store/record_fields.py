@@ -88,16 +88,20 @@ def parse_fields(fields: str | Sequence[str]) -> list[str]:
 def where_columns(dataset: Dataset, where: Where | None, extra: ExtraColumns) -> ExtraColumns:
     """Return `extra` and the fields that a dataset's `where` may name.
 
-    A field that is not indexed yet is read out of all records if one of the first records has it.
+    A field that is not indexed yet is read out of all records if one of the first records has it,
+    or if it was indexed before the dataset grew.
     Raises `UnknownColumn` if it does not, and `PlanError` as `index_fields`.
     """
     if where is None or not where.fields:
         return extra
     indexed, first = _indexed(dataset), set[str]()
     if missing := where.fields - indexed.keys():
-        first, records = _first_fields(dataset, missing)
-        if records:
-            indexed = _open_or_read(dataset, sorted(records))
+        known = missing & indexed_fields(dataset.home / FIELDS, None).keys()  # before it grew
+        if missing > known:
+            first, present = _first_fields(dataset, missing)
+            known |= present
+        if known:
+            indexed = _open_or_read(dataset, sorted(known))
     columns = dict(extra)
     for name, field in indexed.items():
         columns[written_field(name)] = _FieldColumn(dataset, name, field)
@@ -105,11 +109,10 @@ def where_columns(dataset: Dataset, where: Where | None, extra: ExtraColumns) ->
         evaluate(where, dataset.columns, columns, 0, 0)
     except UnknownColumn as error:
         unknown = sorted(missing - indexed.keys())
-        shown = f"the first records have {', '.join(sorted(first)[:_SHOWN])}"
         command = f"datapipe index {quote(dataset.title)} --fields {quote(','.join(unknown))}"
         raise UnknownColumn(
-            f"{error}; {shown if first else 'the first samples have no fields in a JSON member'}; "
-            f"if others have it, `{command}` adds it"
+            f"{error}; indexed fields: {_listed(indexed)}; fields of the first records: "
+            f"{_listed(first)}; if later ones have it, `{command}` adds it"
         ) from None
     return columns
 
@@ -151,7 +154,7 @@ def _folders(dataset: Dataset) -> tuple[Path, Path]:
 
 def _indexed(dataset: Dataset) -> dict[str, IndexedField]:
     """Return the fields of a dataset that are indexed, in its own folder or in the cache."""
-    here, cached = (indexed_fields(folder, dataset.manifest) for folder in _folders(dataset))
+    here, cached = (indexed_fields(folder, dataset.fingerprint) for folder in _folders(dataset))
     return {**cached, **here}
 
 
@@ -203,10 +206,14 @@ def _build(dataset: Dataset, files: Sequence[FieldFiles]) -> None:
             fields, _ = _first_fields(dataset, ())
             raise PlanError(
                 f"{dataset.title}: no sample has a field {each.name!r} in its JSON member; the "
-                f"first records have {', '.join(sorted(fields)[:_SHOWN]) or 'no fields'}"
+                f"first records have {_listed(fields)}"
             )
         name = next(name for name, arrow in TYPES.items() if arrow == kind)
         each.publish(dataset.manifest, IndexedField(name, present))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)[:_SHOWN]) or "none"
 
 
 def _key(dataset: Dataset, start: int, row: int) -> str:

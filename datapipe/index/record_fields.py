@@ -7,7 +7,6 @@ continues with the shards that are missing, and a dataset that has grown reads t
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datapipe.declared import shorten
 from datapipe.errors import PlanError
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.sealed_json import seal, unseal
@@ -31,21 +31,11 @@ VERSION = 1
 
 _ABOUT = "field.json"
 _SUFFIX = ".arrow"
-_SHOWN = 60  # characters of a value in a message
-_NAMES: dict[type, str] = {
-    bool: "boolean",
-    int: "number",
-    float: "number",
-    str: "string",
-    list: "list",
-    dict: "object",
-}
-TYPES: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "string": pa.large_string(),
-}
+_WORDS = ("boolean", "number", "number", "string", "list", "object")
+_NAMES = dict(zip((bool, int, float, str, list, dict), _WORDS, strict=True))
+
+_ARROW = (pa.bool_(), pa.int64(), pa.float64(), pa.large_string())
+TYPES = dict(zip(("bool", "int64", "float64", "string"), _ARROW, strict=True))
 """Arrow's types of fields by their names in `field.json`."""
 
 
@@ -134,36 +124,22 @@ def value_at(record: Any, name: str, words: Sequence[str]) -> Any:
 def as_array(name: str, values: list[Any], key: Callable[[int], str]) -> pa.Array:
     """Return values of a field as an array; NaN is null. `key` names the sample of a value.
 
-    Raises `PlanError` for values of several types, for lists and objects, and for large integers.
+    Raises `PlanError` for values of several types, and for lists and objects.
     """
     kinds = {type(value) for value in values} - {type(None)}
     if kinds - {bool, int, float, str} or len({_NAMES[kind] for kind in kinds}) > 1:
         raise _of_other_types(name, [(value, key(row)) for row, value in enumerate(values)])
-    if float in kinds:
-        values = [None if value is None else _as_float(value) for value in values]
-        array = pa.array(values, pa.float64(), from_pandas=True)
-    elif str in kinds:
+    if str in kinds:
         # Half characters, which UTF-8 does not have, become question marks.
         values = [value and value.encode(errors="replace").decode() for value in values]
         array = pa.array(values, pa.large_string())
-    elif int in kinds:
-        for row, value in enumerate(values):
-            if value is not None and not -(2**63) <= value < 2**63:
-                raise PlanError(
-                    f"field {name!r} holds {_shown(value, key(row))}, which exceeds 64 bits; "
-                    "write such numbers as strings"
-                )
-        array = pa.array(values, pa.int64())
+    elif float in kinds or any(value is not None and abs(value) >= 2**63 for value in values):
+        # By way of texts, which are infinite and no error where a number is too large.
+        values = [None if value is None else float(str(value)) for value in values]
+        array = pa.array(values, pa.float64(), from_pandas=True)
     else:
-        array = pa.array(values, pa.bool_())
+        array = pa.array(values, pa.int64() if int in kinds else pa.bool_())
     return pa.nulls(len(array)) if array.null_count == len(array) else array
-
-
-def _as_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # of an integer
-        return math.copysign(math.inf, value)
 
 
 def common_type(
@@ -203,6 +179,4 @@ def _of_other_types(name: str, values: Iterable[tuple[Any, str]]) -> PlanError:
 
 
 def _shown(value: Any, key: str) -> str:
-    text = repr(value)
-    shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-    return f"{shown} ({_NAMES[type(value)]}, sample {key})"
+    return f"{shorten(value)} ({_NAMES[type(value)]}, sample {key})"

@@ -271,8 +271,5 @@ def _read_shards(
                     )
                     values = [[] for _ in names]
     if unread:
-        logger.warning(
-            "%s records cannot be read, and their fields are null, such as %s",
-            f"{len(unread):,}",
-            unread[0],
-        )
+        told = "records that cannot be read, and have no fields: %s, such as %s"
+        logger.warning(told, f"{len(unread):,}", unread[0])

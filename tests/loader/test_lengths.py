@@ -22,9 +22,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from datapipe.errors import DecodeError, PlanError, StoreError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tokens.columns import open_tokens
-from datapipe.store import text_reader
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.plan.lengths import planned
+from datapipe.store import text_reader
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.sample_text import parse_json, sample_text
 from datapipe.text.spec import TextSpec

@@ -42,9 +42,7 @@ class Where:
     """A parsed expression; equal and with the same `str` however it was spaced or quoted."""
 
     expression: str  # in one normal form, which stands for it in names and states
-    # `columns`, `fields`: what it reads of the index, and of the samples' records
-    columns: frozenset[str]
-    fields: frozenset[str]
+    fields: frozenset[str]  # names of the fields of the samples' records that it reads
     # As the user wrote it; positions in messages are positions in it
     written: str = field(compare=False, repr=False)
     tree: ast.expr = field(compare=False, repr=False)  # its syntax tree
@@ -86,10 +84,7 @@ def parse_where(expression: Any) -> Where:
             f"where cannot be parsed ({type(error).__name__}: {error}); write it in fewer levels "
             "and without control characters"
         ) from None
-    read = set(_names(tree))
-    fields = frozenset(field for _, field in read if field is not None)
-    columns = frozenset(name for name, field in read if field is None)
-    where = Where(expression=normal, columns=columns, fields=fields, written=written, tree=tree)
+    where = Where(expression=normal, fields=frozenset(_fields(tree)), written=written, tree=tree)
     try:
         with suppress(UnknownColumn):
             holds(where, tree, no_samples())
@@ -103,10 +98,7 @@ class UnknownColumn(PlanError):
 
 
 def _named(node: ast.expr) -> tuple[str, str | None] | None:
-    """Return the column that a node names, and the field of the records that it is, if it is one.
-
-    None for all other nodes.
-    """
+    """Return how a column is written that a node names, and the field that it is; else None."""
     match node:
         case ast.Call(func=ast.Name(id="field"), args=[ast.Constant(value=str(name))], keywords=[]):
             return written_field(name), name
@@ -122,13 +114,13 @@ def _named(node: ast.expr) -> tuple[str, str | None] | None:
     return name, name
 
 
-def _names(tree: ast.expr) -> Iterator[tuple[str, str | None]]:
-    """Yield what `_named` returns for all parts of an expression."""
-    parts: list[ast.AST] = [tree]
+def _fields(tree: ast.AST) -> Iterator[str]:
+    parts = [tree]
     while parts:
         part = parts.pop()
         if isinstance(part, ast.expr) and (named := _named(part)):
-            yield named
+            if named[1] is not None:
+                yield named[1]
         elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
             parts += [part.func.value, *part.args]  # a method is no field
         else:

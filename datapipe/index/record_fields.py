@@ -40,7 +40,12 @@ TYPES = dict(zip(("bool", "int64", "float64", "string"), _ARROW, strict=True))
 
 
 class IndexedField(NamedTuple):
-    """Type of a field, and how many samples have it."""
+    """Type of a field of the samples' records, and how many samples have it.
+
+    Examples:
+        >>> IndexedField("float64", 7).type
+        'float64'
+    """
 
     type: str  # "bool", "int64", "float64" or "string"
     present: int

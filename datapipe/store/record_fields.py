@@ -71,8 +71,15 @@ def index_fields(
         StoreError: a record is damaged, or a shard cannot be read.
 
     Examples:
-        >>> datapipe.index_fields("shards/", "caption")
-        {'caption': IndexedField(type='string', present=8)}
+        >>> import json
+        >>> turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+        >>> record = {"messages": turns, "score": 0.5, "meta": {"lang": "en"}}
+        >>> _ = Path("chats.json").write_text(json.dumps([record]))
+        >>> report = datapipe.pack_dataset("chats.json", "chats/")
+        >>> datapipe.index_fields("chats/", ["score", "meta.lang"])["score"]
+        IndexedField(type='float64', present=1)
+        >>> len(datapipe.make_loader("chats/", batch_size=1, where="score > 0.1"))
+        1
     """
     dataset, names = open_dataset(shards), parse_fields(fields)
     found = _open_or_read(dataset, names)
@@ -89,8 +96,8 @@ def where_columns(dataset: Dataset, where: Where | None, extra: ExtraColumns) ->
     """Return `extra` and the fields that a dataset's `where` may name.
 
     A field that is not indexed yet is read out of all records if one of the first records has it,
-    or if it was indexed before the dataset grew.
-    Raises `UnknownColumn` if it does not, and `PlanError` as `index_fields`.
+    or if it was indexed before the dataset grew. Raises `UnknownColumn` if there is no such field,
+    and `PlanError` as `index_fields`.
     """
     if where is None or not where.fields:
         return extra

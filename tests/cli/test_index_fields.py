@@ -28,7 +28,9 @@ def fields_of(run: Run, *arguments: Any) -> Any:
     return json.loads(done.stdout)["fields"]
 
 
-def test_fields_are_indexed_with_the_pack_and_later(run: Run, raw: Path, tmp_path: Path) -> None:
+def test_fields_are_indexed_with_the_pack_and_later(
+    run: Run, raw: Path, tmp_path: Path, tokenizer: Path
+) -> None:
     out = tmp_path / "out"
     done = run("pack", raw, out, "--fields", "score")
     assert done.exit_code == 0, done.output
@@ -40,8 +42,9 @@ def test_fields_are_indexed_with_the_pack_and_later(run: Run, raw: Path, tmp_pat
     done = run("index", out, "--fields", "language")
     assert "Indexed fields of" in done.stdout
     assert "field language string, in 1 of 10 samples" in done.stdout
-    done = run("plan", out, "--batch-size", 2, "--where", "score >= 4", "--json")
-    assert json.loads(done.stdout)["samples"] == 2, done.stdout
+    for options in ((), ("--tokenizer", tokenizer, "--template", "chatml")):
+        done = run("plan", out, "--batch-size", 2, "--where", "score >= 4", *options, "--json")
+        assert json.loads(done.stdout)["left_out"]["where"] == 8, done.stdout
 
 
 def test_fields_of_a_url_are_indexed_in_the_cache(run: Run, raw: Path, tmp_path: Path) -> None:

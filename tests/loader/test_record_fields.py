@@ -286,13 +286,3 @@ def test_fields_behind_a_url_and_of_arrays_are_those_of_the_shards(
         assert kept(server.url, where) == expected
     datapipe.convert_dataset(folder, tmp_path / "arrays", image=datapipe.ImageSpec(size=16))
     assert kept(tmp_path / "arrays", where, image=datapipe.ImageSpec(size=16)) == expected
-
-
-def test_the_samples_of_a_plan_with_tokens_are_counted(indexed: Indexed, text: Any) -> None:
-    folder = indexed()
-    spec = text(template="caption", image_tokens=2)
-    report = datapipe.make_loader(
-        folder, batch_size=4, text=spec, image=None, where="score >= 1", num_workers=0
-    )
-    assert len(report) == 3
-    report.close()

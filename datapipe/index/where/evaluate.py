@@ -264,7 +264,7 @@ class _Evaluator:
 
     def _strings(self, node: ast.expr) -> pa.Array:
         if not _named(node):
-            problem = f"{clip(node)}: name `key` or `source` or a field here, or give a list"
+            problem = f"{clip(node)}: name `key`, `source` or a field here, or give a list"
             raise self._fault(node, problem)
         return self.operand(node, "string")
 

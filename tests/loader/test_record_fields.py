@@ -276,7 +276,7 @@ def test_a_mixture_names_the_dataset_that_lacks_a_field(indexed: Indexed) -> Non
         kept([str(first), str(second)], "score >= 1", **options)
 
 
-def test_fields_behind_a_url_and_of_arrays_are_those_of_the_shards(
+def test_fields_behind_a_url_in_copies_and_of_arrays_are_those_of_the_shards(
     indexed: Indexed, tmp_path: Path
 ) -> None:
     pytest.importorskip("aiohttp")
@@ -284,5 +284,7 @@ def test_fields_behind_a_url_and_of_arrays_are_those_of_the_shards(
     expected = kept(folder, where)
     with serving(folder) as server:
         assert kept(server.url, where) == expected
+    assert datapipe.select_samples(folder, tmp_path / "some", where=where).samples == len(expected)
+    assert datapipe.verify_dataset(folder).is_whole
     datapipe.convert_dataset(folder, tmp_path / "arrays", image=datapipe.ImageSpec(size=16))
     assert kept(tmp_path / "arrays", where, image=datapipe.ImageSpec(size=16)) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -209,6 +210,48 @@ def test_a_damaged_record_is_an_error_and_one_that_is_no_json_has_no_fields(
     tar.write_bytes(tar.read_bytes().replace(b'"other": 3', b'"other": 4'))
     with pytest.raises(StoreError, match=r"000\.tar: member 004\.json: its bytes are not those"):
         kept(folder, "other == 3")
+
+
+def test_what_was_read_before_an_error_is_kept(indexed: Indexed) -> None:
+    folder = indexed()
+    datapipe.index_shards(folder)
+    last = folder / "014.tar"
+    content = last.read_bytes()
+    last.write_bytes(content.replace(b'"score": 1.9', b'"score": 2.9'))
+    with pytest.raises(StoreError, match=r"014\.tar"):
+        datapipe.index_fields(folder, "score")
+    last.write_bytes(content)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("fields/*/*.arrow")}
+    assert len(before) == 2
+    assert kept(folder, "score >= 1.9") == [19]
+    now = {path: path.stat().st_mtime_ns for path in folder.glob("fields/*/*.arrow")}
+    assert len(now) == 3
+    assert before.items() <= now.items()
+
+
+def test_fields_of_a_read_only_dataset_are_in_the_cache(
+    indexed: Indexed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder, mkdir = indexed(), Path.mkdir
+    datapipe.index_shards(folder)
+
+    def denied(self: Path, *args: Any, **options: Any) -> None:
+        if self == folder / "fields":
+            raise OSError(errno.EROFS, "no writing here")
+        mkdir(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert kept(folder, "meta.n >= 18") == [18, 19]
+    assert "its fields go to" in caplog.text
+    assert not (folder / "fields").exists()
+    files = sorted((tmp_path / "cache").rglob("*.arrow"))
+    assert len(files) == 3
+    files[0].unlink()
+    assert kept(folder, "meta.n >= 17 or meta.n == 0") == [0, 17, 18, 19]
 
 
 @pytest.mark.parametrize(

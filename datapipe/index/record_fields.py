@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
-from datapipe.index.files.crc32 import crc32
+from datapipe.index.files.derived import read_summed, write_summed
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import Manifest, Shard, replace_file
 
@@ -60,14 +60,7 @@ class FieldFiles:
 
     def read(self, shard: Shard) -> pa.Array | None:
         """Return the values of a shard's samples; None if they are missing, torn or damaged."""
-        path = self._path(shard)
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        body, total = content[:-4], content[-4:]
-        if len(total) < 4 or crc32(body) != int.from_bytes(total, "little"):
-            logger.warning("%s is damaged; the records of its shard are read again", path)
+        if (body := read_summed(self._path(shard))) is None:
             return None
         with pa.ipc.open_stream(body) as stream:
             table = stream.read_all()
@@ -75,15 +68,12 @@ class FieldFiles:
         return table.column(0).combine_chunks() if is_current else None
 
     def write(self, shard: Shard, values: pa.Array) -> None:
-        """Keep the values of a shard. Nothing waits for the disk: a torn file is not read."""
         table = pa.table({f"{VERSION}": values})
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
             stream.write_table(table)
-        body = sink.getvalue().to_pybytes()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path(shard), body + crc32(body).to_bytes(4, "little"), durable=False)
+        write_summed(self._path(shard), sink.getvalue().to_pybytes())
 
     def publish(self, manifest: Manifest, field: IndexedField) -> None:
         """Write down that all shards are there, and remove the files of others."""

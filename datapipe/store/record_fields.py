@@ -177,11 +177,10 @@ def _open_or_read(dataset: Dataset, names: Sequence[str]) -> dict[str, IndexedFi
 
     def build(folder: Path) -> dict[str, IndexedField]:
         with lock_file(folder / _LOCK, "reads fields of records"):
-            missing = [name for name in names if name not in _indexed(dataset)]
-            files = [FieldFiles(folder, name) for name in missing]
+            known = _indexed(dataset)
+            files = [FieldFiles(folder, name) for name in names if name not in known]
             try:
-                if files:
-                    _build(dataset, files)
+                _build(dataset, files)
             except PlanError:  # there is no such field
                 for each in files:
                     shutil.rmtree(each.folder, ignore_errors=True)
@@ -249,12 +248,12 @@ def _read_shards(
     unread: list[str] = []
 
     def work(chunk: TextChunk) -> tuple[TextChunk, list[list[Any]]]:
-        records = []
+        records: list[Any] = []
         for part in reader.read(chunk):
-            if isinstance(part, SampleError) and part.reason == NOT_AS_INDEXED:
-                raise StoreError(f"{store.name(chunk.shard)}: {part}")
-            if isinstance(part, SampleError):  # no JSON, which loaders tell of, too
-                unread.append(str(part))
+            if isinstance(part, SampleError):
+                if part.reason == NOT_AS_INDEXED:
+                    raise StoreError(f"{store.name(chunk.shard)}: {part}")
+                unread.append(str(part))  # no JSON, which loaders tell of, too
             records.append(None if isinstance(part, SampleError) else part.record)
         return chunk, [[value_at(each, name, words) for each in records] for name, words in paths]
 

@@ -280,7 +280,7 @@ def try_value(name: str, argument: str, value: Any, shards: Path, where: Path) -
         return f"{SECONDS * PATIENCE} seconds"
     except datapipe.DatapipeError as error:
         said = str(error)
-        if len(said) > 1500:
+        if len(said) > 2000:  # the list of formats has 1,600
             return f"{len(said):,} letters: {said[:200]}"
         named = argument in said or argument.replace("_", "-") in said
         named = named or (name, argument) in JUDGED_LATER

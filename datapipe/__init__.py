@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from datapipe.curate.split import split_dataset
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
+    from datapipe.index.record_fields import IndexedField
     from datapipe.index.tar.indexer import index_shards
     from datapipe.inspect.diff import DatasetDiff, diff_datasets
     from datapipe.inspect.findings import Finding, VerifyReport
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from datapipe.monitor.monitor import Monitor
     from datapipe.pack.pack_dataset import pack_dataset
     from datapipe.pack.report import PackReport
+    from datapipe.store.record_fields import index_fields
     from datapipe.text.image_markup import ImageMarkup
     from datapipe.text.spec import TextSpec
     from datapipe.tune.job import tune_workers
@@ -85,6 +87,7 @@ __all__ = [
     "ImageMarkup",
     "ImageSpec",
     "IndexMismatch",
+    "IndexedField",
     "Loader",
     "MissingMember",
     "Mixture",
@@ -111,6 +114,7 @@ __all__ = [
     "convert_dataset",
     "dedup_dataset",
     "diff_datasets",
+    "index_fields",
     "index_shards",
     "make_loader",
     "merge_datasets",
@@ -140,6 +144,7 @@ _LAZY = {
     "Finding": "datapipe.inspect.findings",
     "ImageMarkup": "datapipe.text.image_markup",
     "ImageSpec": "datapipe.decode.spec",
+    "IndexedField": "datapipe.index.record_fields",
     "Loader": "datapipe.loader.loader",
     "Mixture": "datapipe.mixture.spec",
     "ModelCheck": "datapipe.model_check",
@@ -158,6 +163,7 @@ _LAZY = {
     "convert_dataset": "datapipe.convert.job",
     "dedup_dataset": "datapipe.curate.dedup",
     "diff_datasets": "datapipe.inspect.diff",
+    "index_fields": "datapipe.store.record_fields",
     "index_shards": "datapipe.index.tar.indexer",
     "make_loader": "datapipe.loader.make_loader",
     "merge_datasets": "datapipe.curate.merge",

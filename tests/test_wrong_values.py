@@ -7,6 +7,7 @@ values each; `DATAPIPE_WRONG_VALUES=all` tries all, and a number tries others.
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ PATIENCE = 4  # times as long, where other tests run beside
 TRIED = 3  # values for each argument, where not all are
 MADE_BY_US = {
     *("ConvertReport", "CopyReport", "DatasetDiff", "Loader", "Loader.count", "ModelCheck"),
-    *("PackReport", "TuneResult"),
+    *("IndexedField", "PackReport", "TuneResult"),
     *("Finding", "RepairReport", "VerifyReport"),
     *("WebDatasetSource", "WebDatasetSource.share"),
 }
@@ -149,6 +150,10 @@ CASES = [(name, argument) for name, thing in public().items() for argument in ar
 def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
     out = tmp_path_factory.mktemp("wrong") / "shards"
     datapipe.pack_dataset(make_folder(out.parent / "raw"), out, workers=1)
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    record = {"messages": turns, "score": 1}
+    (out.parent / "chats.json").write_text(json.dumps([record]))
+    datapipe.pack_dataset(out.parent / "chats.json", out.parent / "chats", workers=1)
     (out.parent / "tars").mkdir()
     for tar in out.glob("*.tar"):
         (out.parent / "tars" / tar.name).hardlink_to(tar)
@@ -182,6 +187,7 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
         "merge_datasets": {"datasets": [shards], "out": where / "out"},
         "dedup_dataset": {"dataset": shards, "out": where / "out"},
         "diff_datasets": {"a": shards, "b": shards},
+        "index_fields": {"shards": shards.parent / "chats", "fields": "score"},
         "index_shards": {"folder": shards.parent / "tars"},
         "verify_dataset": {"dataset": shards, "workers": 1},
         "repair_dataset": {"dataset": shards, "out": where / "out"},
@@ -274,7 +280,7 @@ def try_value(name: str, argument: str, value: Any, shards: Path, where: Path) -
         return f"{SECONDS * PATIENCE} seconds"
     except datapipe.DatapipeError as error:
         said = str(error)
-        if len(said) > 1500:
+        if len(said) > 2000:  # the list of formats has 1,600
             return f"{len(said):,} letters: {said[:200]}"
         named = argument in said or argument.replace("_", "-") in said
         named = named or (name, argument) in JUDGED_LATER

@@ -1,4 +1,4 @@
-"""`datapipe index`: an index for tars of someone else, and token counts for any dataset."""
+"""`datapipe index`: an index for tars of someone else; token counts and fields of any dataset."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import typer
 
 import datapipe
 from datapipe.cli.loading import Flags, with_flags
-from datapipe.cli.options import SIDECARS, AsJson, Template, Tokenizer
+from datapipe.cli.options import FIELDS, SIDECARS, AsJson, Template, Tokenizer
 from datapipe.cli.output import print_table
 from datapipe.cli.text import count, print_failures, text_encoder, token_rows
 from datapipe.errors import DatapipeError
+from datapipe.index.dataset import open_dataset
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest
 from datapipe.index.sidecars import parse_sidecars, write_sidecars
 from datapipe.index.tar.listing import index_home, names_shards, refuse_urls, tars_at
 from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
+from datapipe.store.record_fields import parse_fields
 
 
-@with_flags(SIDECARS)
+@with_flags(SIDECARS, FIELDS)
 def index(
     shards: Annotated[
         str,
@@ -42,13 +44,19 @@ def index(
 ) -> None:
     """Index WebDataset tars without repacking them, so that make_loader opens them.
 
-    With --tokenizer, also count the tokens of every text, and with --sidecars write index files for
-    other readers; both also of shards that datapipe packed.
+    With --tokenizer, also count the tokens of every text, with --fields index fields of the
+    samples' JSON, and with --sidecars write index files for other readers; all three also of shards
+    that datapipe packed, and --fields of a URL too.
     """
-    _refuse_others(shards)
     kinds = parse_sidecars(flags.values["sidecars"] or "")
+    fields = parse_fields(flags.values["fields"] or "")
     encoder = text_encoder(tokenizer, template)
-    packed = _packed_here(Path(shards)) if (encoder or kinds) and not force else None
+    if fields and is_remote(shards) and not (names_shards(shards) or kinds or force):
+        packed: Manifest | None = open_dataset(shards).manifest
+    else:
+        _refuse_others(shards)
+        wanted = encoder or kinds or fields
+        packed = _packed_here(Path(shards)) if wanted and not force else None
     if packed and packed.arrays is not None and kinds:
         raise DatapipeError(f"--sidecars are of tars, and {shards} holds arrays; leave them out")
     if packed:
@@ -59,6 +67,7 @@ def index(
         tars = tars_at(shards)
         write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
     counted = count(shards, encoder) if encoder else None
+    found = datapipe.index_fields(shards, fields) if fields else {}
     result: dict[str, Any] = {
         "samples": manifest.samples,
         "images": manifest.images,
@@ -67,15 +76,25 @@ def index(
         "output": shards,
     }
     if as_json:
-        print(json.dumps(result | ({"tokens": counted[1].to_dict()} if counted else {})))
+        result |= {"tokens": counted[1].to_dict()} if counted else {}
+        result |= (
+            {"fields": {name: field._asdict() for name, field in found.items()}} if found else {}
+        )
+        print(json.dumps(result))
         return
     rows = {name: f"{result[name]:,}" for name in ("samples", "images", "shards")}
     rows["size"] = readable_size(manifest.bytes)
     title = f"Indexed {shards}"
     if packed and counted:
         title = f"Counted the tokens of {shards}"
-    elif packed:
+    elif packed and kinds:
         title = f"Wrote the sidecars of {shards} ({', '.join(kinds)})"
+    elif packed:
+        title = f"Indexed fields of {shards}"
+    for name, field in found.items():
+        rows[f"field {name}"] = (
+            f"{field.type}, in {field.present:,} of {manifest.samples:,} samples"
+        )
     print_table(title, rows | (token_rows(counted[1]) if counted else {}))
     if counted:
         print_failures(counted[0])

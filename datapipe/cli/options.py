@@ -41,4 +41,7 @@ CHECK_FLAGS = (
     own_flag("space_check", "Refuse to start if the disk is too full.", bool, True),
     own_flag("lock_check", "Refuse to start where OUT cannot be locked by one run.", bool, True),
 )
+FIELDS = own_flag(
+    "fields", "Fields of the samples' JSON that where= may name: 'score,meta.license'."
+)
 SIDECARS = own_flag("sidecars", "Index files for others too: dali,wids,energon.")

@@ -15,6 +15,7 @@ from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import (
     CHECK_FLAGS,
+    FIELDS,
     MAX_REJECTS,
     SIDECARS,
     ArrayImage,
@@ -36,7 +37,9 @@ _JSON_KEYS = (
     *("samples", "images", "rejected", "lost", "shards", "bytes", "saved_bytes", "seconds"),
     "output",
 )
-_OF_SHARDS = (*("append", "sidecars", "dry_run", "staging", "engine", "address", "runtime_env"),)
+_OF_SHARDS = (
+    *("append", "sidecars", "fields", "dry_run", "staging", "engine", "address", "runtime_env"),
+)
 _FLAGS = (
     own_flag("format", f"{', '.join(sorted(all_readers()))}; recognised by itself otherwise."),
     own_flag("image_root", "Where relative image paths of records start."),
@@ -84,6 +87,7 @@ _FLAGS = (
     own_flag("limit", "Take no more inputs than these.", int),
     own_flag("append", "Add to the finished dataset in OUT as new shards.", bool, False),
     SIDECARS,
+    FIELDS,
     *CHECK_FLAGS,
     own_flag("dry_run", "Read and check everything, write nothing.", bool, False),
     own_flag(

@@ -19,6 +19,7 @@ from datapipe.errors import PackError
 from datapipe.index.dataset import Dataset
 from datapipe.index.where import evaluate, parse_where
 from datapipe.plan.rng import derive, mix_array
+from datapipe.store.record_fields import where_columns
 
 _NAMED = 3  # keys in a message
 
@@ -77,10 +78,11 @@ def select_samples(
 
 def _where(source: Dataset, expression: str) -> Bools:
     where = parse_where(expression)
-    evaluate(where, source.columns, {}, 0, 0)
+    columns = where_columns(source, where, {})
+    evaluate(where, source.columns, columns, 0, 0)
     starts = range(0, len(source), SPAN)
     spans = ((start, min(start + SPAN, len(source))) for start in starts)
-    return np.concatenate([evaluate(where, source.columns, {}, *span) for span in spans])
+    return np.concatenate([evaluate(where, source.columns, columns, *span) for span in spans])
 
 
 def _with_keys(source: Dataset, given: str | PathLike[str] | Sequence[str]) -> Bools:

@@ -29,6 +29,7 @@ from datapipe.pack.records.captions import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
 from datapipe.pack.workers.prepare import Check, Pages
+from datapipe.store.record_fields import index_fields, parse_fields
 
 
 @checked(PackError)
@@ -59,6 +60,7 @@ def pack_dataset(
     max_rejects: Word | int = "5%",
     limit: int | None = None,
     append: bool = False,
+    fields: Word | Sequence[Word] = (),
     sidecars: Word | Sequence[Word] = (),
     space_check: bool = True,
     lock_check: bool = True,
@@ -103,6 +105,8 @@ def pack_dataset(
         max_rejects: a number, or a share such as "5%" judged after 1,000 inputs and at the end.
         limit: take no more inputs than these.
         append: add to the finished dataset in `out`, as new shards.
+        fields: fields of the samples' JSON members that `index_fields` reads at the end, as new
+            columns of `where=`: "score,meta.license"; several in a list, or separated by commas.
         sidecars: of "dali", "wids" and "energon", which index files of others to write too.
         space_check: refuse to start if the disk is too full.
         lock_check: refuse to start where files cannot be locked, as on some mounts of NFS; a second
@@ -133,6 +137,12 @@ def pack_dataset(
         destination = str(out) if stage else str(local_path(out))
         if stage and engine == "ray":
             stage.direct = True
+    names = parse_fields(fields)
+    if stage and names:
+        raise PackError(
+            f"--fields are indexed in a folder, and {out} is none; leave them out: the first "
+            "where= that names a field reads it"
+        )
     folder = stage.folder if stage else Path(destination) if destination else None
     given: dict[str, Any] = {
         "image_column": image_column,
@@ -183,6 +193,8 @@ def pack_dataset(
             report = job.rehearse(None)
         elif stage is None:
             report = job.pack(append=append, sidecars=kinds, dry_run=dry_run)
+            if names and not dry_run:
+                index_fields(folder, names)
         else:
             with stage.at_work(dry_run=dry_run, lock_check=lock_check):
                 report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)

@@ -29,6 +29,7 @@ from datapipe.index.manifest import (
     replace_file,
 )
 from datapipe.index.parquet import file_sha256
+from datapipe.index.record_fields import FIELDS
 from datapipe.index.sidecars import write_sidecars
 from datapipe.pack.journal import working_folder
 from datapipe.pack.writers.shards import writing
@@ -42,7 +43,7 @@ _SENT = "uploads.json"
 _DATASET = "dataset"
 _READ_ONLY = ("http://", "https://")
 _HERE = ("file://", "local://")
-_MADE_HERE = (UNFINISHED, COLUMNS, "where", "tokens-*", ".*.tmp-*", f".{COLUMNS}.*")
+_MADE_HERE = (UNFINISHED, COLUMNS, FIELDS, "where", "tokens-*", ".*.tmp-*", f".{COLUMNS}.*")
 
 
 def local_path(out: str | os.PathLike[str]) -> Path | None:

@@ -22,9 +22,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from datapipe.errors import DecodeError, PlanError, StoreError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tokens.columns import open_tokens
-from datapipe.loader.schedule import token_counts
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.plan.lengths import planned
+from datapipe.store import text_reader
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.sample_text import parse_json, sample_text
 from datapipe.text.spec import TextSpec
@@ -178,17 +178,17 @@ def test_workers_and_chunks_do_not_change_the_files(
     folder = count_tokens(dataset, Words(), workers=1).folder
     expected = contents(folder)
     shutil.rmtree(folder)
-    monkeypatch.setattr(token_counts, name, value)
+    monkeypatch.setattr(text_reader, name, value)
     assert contents(count_tokens(dataset, Words(), workers=workers).folder) == expected
 
 
 def test_texts_are_encoded_in_chunks_of_bounded_size(dataset, monkeypatch):
-    monkeypatch.setattr(token_counts, "_CHUNK", 3)
+    monkeypatch.setattr(text_reader, "_CHUNK", 3)
     encoder = Words()
     count_tokens(dataset, encoder)
     # Shards have 8 samples, the last one 5.
     assert sorted(encoder.batches) == [2] * 5 + [3] * 9
-    monkeypatch.setattr(token_counts, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(text_reader, "_CHUNK_BYTES", 1)
     encoder = Words("again")
     count_tokens(dataset, encoder)
     assert encoder.batches == [1] * 37

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from datapipe.errors import DatapipeError
-from datapipe.index.files.crc32 import prefix_sums
+from datapipe.index.files.crc32 import crc32, prefix_sums
 from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.index.manifest import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +125,25 @@ def new_folder(
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_summed(path: Path, body: bytes) -> None:
+    """Write a file with a checksum at its end, so that one that a crash tore is not read."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # a process without the lock may remove it
+    replace_file(path, body + crc32(body).to_bytes(4, "little"), durable=False)
+
+
+def read_summed(path: Path) -> bytes | None:
+    """Return what `write_summed` wrote; None if it is missing, torn or damaged."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    body, total = content[:-4], content[-4:]
+    if len(total) < 4 or crc32(body) != int.from_bytes(total, "little"):
+        logger.warning("%s is damaged; what it holds of its shard is derived again", path)
+        return None
+    return body
 
 
 def write_about(path: Path, about: dict[str, Any], *, compared: Iterable[str] = ()) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.array_types import Int32, Int64
-from datapipe.index.files.crc32 import crc32
-from datapipe.index.manifest import Shard, replace_file
-
-logger = logging.getLogger(__name__)
+from datapipe.index.files.derived import read_summed, write_summed
+from datapipe.index.manifest import Shard
 
 VERSION = 1
 """Of parts and of the columns they become; raise it where what stands in them changes."""
@@ -103,14 +100,7 @@ class PartFiles:
 
         Every byte is compared with a checksum before any is parsed.
         """
-        path = self._path(shard)
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        body, total = content[:-4], content[-4:]
-        if len(body) != len(content) - 4 or crc32(body) != int.from_bytes(total, "little"):
-            logger.warning("%s is damaged; the tokens of its shard are counted again", path)
+        if (body := read_summed(self._path(shard))) is None:
             return None
         try:
             with np.load(io.BytesIO(body), allow_pickle=False) as file:
@@ -131,12 +121,9 @@ class PartFiles:
         about = {"version": VERSION, "digest": self.digest, "failures": part.failures}
         arrays: dict[str, Any] = {name: getattr(part, name) for name in _ARRAYS}
         arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-        path = self._path(shard)
-        path.parent.mkdir(parents=True, exist_ok=True)  # a process without the lock removed it
         file = io.BytesIO()
         np.savez(file, **arrays)
-        body = file.getvalue()
-        replace_file(path, body + crc32(body).to_bytes(4, "little"), durable=False)
+        write_summed(self._path(shard), file.getvalue())
 
     def _path(self, shard: Shard) -> Path:
         return self._folder / f"{shard.index_sha256[:32]}{_SUFFIX}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import partial, reduce
@@ -24,7 +25,14 @@ from datapipe.array_types import Bools
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
-from datapipe.index.where.values import NEED_TEXT, ExtraColumns, Span, no_samples
+from datapipe.index.where.values import (
+    NEED_TEXT,
+    ExtraColumns,
+    Span,
+    is_field,
+    no_samples,
+    written_field,
+)
 
 _SHOWN = 60  # characters of a part in a message, and on either side of the position
 
@@ -34,7 +42,7 @@ class Where:
     """A parsed expression; equal and with the same `str` however it was spaced or quoted."""
 
     expression: str  # in one normal form, which stands for it in names and states
-    columns: frozenset[str]  # names of the columns it reads
+    fields: frozenset[str]  # names of the fields of the samples' records that it reads
     # As the user wrote it; positions in messages are positions in it
     written: str = field(compare=False, repr=False)
     tree: ast.expr = field(compare=False, repr=False)  # its syntax tree
@@ -48,8 +56,9 @@ def parse_where(expression: Any) -> Where:
 
     There are comparisons (chained too), `and`, `or`, `not`, `+ - * / // %`, parentheses, numbers,
     strings, `in (...)`, `"part" in source`, `source.startswith("coco/")`, `.endswith` and
-    `is None`. Columns that need a tokenizer are missed when it is evaluated. Raises `PlanError` if
-    it is not such an expression, or mixes numbers and strings.
+    `is None`. A name that is no column is a field of the samples' records: `score`, `meta.score`,
+    or `field("a b")`. Columns that need a tokenizer, and fields, are looked up when it is
+    evaluated. Raises `PlanError` if it is not such an expression, or mixes numbers and strings.
     """
     if not isinstance(expression, str):
         raise PlanError(f"where is an expression in a string, and {expression!r} is none")
@@ -75,19 +84,54 @@ def parse_where(expression: Any) -> Where:
             f"where cannot be parsed ({type(error).__name__}: {error}); write it in fewer levels "
             "and without control characters"
         ) from None
-    columns = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    where = Where(expression=normal, columns=columns, written=written, tree=tree)
+    where = Where(expression=normal, fields=frozenset(_fields(tree)), written=written, tree=tree)
     try:
-        holds(where, tree, no_samples())
+        with suppress(UnknownColumn):
+            holds(where, tree, no_samples())
     except RecursionError:
         raise fault(written, tree, "nested too deeply; use fewer levels") from None
     return where
 
 
+class UnknownColumn(PlanError):
+    """A `where` names neither a column nor a field that is known."""
+
+
+def _named(node: ast.expr) -> tuple[str, str | None] | None:
+    """Return how a column is written that a node names, and the field that it is; else None."""
+    match node:
+        case ast.Call(func=ast.Name(id="field"), args=[ast.Constant(value=str(name))], keywords=[]):
+            return written_field(name), name
+        case ast.Name(id=name):
+            return name, name if is_field(name) else None
+    words: list[str] = []
+    while isinstance(node, ast.Attribute):
+        words.append(node.attr)
+        node = node.value
+    if not words or not isinstance(node, ast.Name) or not is_field(node.id):
+        return None
+    name = ".".join([node.id, *reversed(words)])
+    return name, name
+
+
+def _fields(tree: ast.AST) -> Iterator[str]:
+    parts = [tree]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, ast.expr) and (named := _named(part)):
+            if named[1] is not None:
+                yield named[1]
+        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+            parts += [part.func.value, *part.args]  # a method is no field
+        else:
+            parts += ast.iter_child_nodes(part)
+
+
 def evaluate(where: Where, columns: Columns, extra: ExtraColumns, start: int, stop: int) -> Bools:
     """Return whether the condition holds for each of the samples `start` to `stop`: bool [n].
 
-    Raises `PlanError` if it names a column that is not there, or a number exceeds 64 bits.
+    Raises `UnknownColumn` for a column or field that is not there, and `PlanError` for one of
+    another type, or a number that exceeds 64 bits.
     """
     return holds(where, where.tree, Span(columns, extra, start, stop))
 
@@ -124,7 +168,10 @@ _FUNCTIONS: dict[type[ast.AST], Callable[..., pa.Array]] = {
     ast.GtE: pc.greater_equal,
 }
 _METHODS = {"startswith": pc.starts_with, "endswith": pc.ends_with}
-_KNOWN = "comparisons, and, or, not, + - * / // %, in, is None, .startswith(...), .endswith(...)"
+_KNOWN = (
+    "comparisons, and, or, not, + - * / // %, in, is None, .startswith(...), .endswith(...), "
+    "field('a b')"
+)
 _REMEDIES = {
     ast.BitAnd: "write `and`",
     ast.BitOr: "write `or`",
@@ -134,7 +181,7 @@ _REMEDIES = {
 _COMPARED = {
     "condition": "compare it with a number or string",
     "number": "compare numbers with numbers",
-    "string": "compare `key` and `source` with strings in quotes",
+    "string": "compare `key`, `source` and other strings with strings in quotes",
 }
 
 
@@ -154,6 +201,8 @@ class _Evaluator:
         return value
 
     def _value(self, node: ast.expr) -> pa.Array:
+        if named := _named(node):
+            return self._column(node, named[0])
         match node:
             case ast.BoolOp(op=op, values=parts):
                 return reduce(_FUNCTIONS[type(op)], [self.operand(p, "condition") for p in parts])
@@ -176,8 +225,6 @@ class _Evaluator:
                     affixes = affix.elts if isinstance(affix, ast.Tuple) and affix.elts else [affix]
                     texts = [self._literal(each, "string") for each in affixes]
                     return reduce(pc.or_, [_METHODS[method](strings, text) for text in texts])
-            case ast.Name(id=name):
-                return self._column(node, name)
             case ast.Constant():
                 value = self._literal(node, "number", "string")
                 return pa.repeat(pa.scalar(value, _type([value])), self._span.size)
@@ -190,11 +237,18 @@ class _Evaluator:
             case ast.Is() | ast.IsNot():
                 if not (isinstance(right, ast.Constant) and right.value is None):
                     raise self._fault(right, "`is` is only for None; write == or !=")
-                number = self.operand(left, "number")
-                return number.is_null() if isinstance(compared, ast.Is) else number.is_valid()
+                named = _named(left)
+                others = ("string", "condition") if named and named[1] else ()
+                value = self.operand(left, "number", *others)
+                return value.is_null() if isinstance(compared, ast.Is) else value.is_valid()
             case ast.In() | ast.NotIn():
                 hit = self._within(left, right)
                 return hit if isinstance(compared, ast.In) else pc.invert(hit)
+            case ast.Eq() | ast.NotEq() if _is_bool(right) and _named(left):
+                value = self._value(left)
+                if _kind(value) == "condition":
+                    wanted = right.value == isinstance(compared, ast.Eq)  # type: ignore[attr-defined]
+                    return value if wanted else pc.invert(value)
         a = self.operand(left, "number", "string")
         b = self.operand(right, _kind(a))
         return self._apply(left, _FUNCTIONS[type(compared)], a, b)
@@ -209,8 +263,9 @@ class _Evaluator:
         return pc.if_else(value.is_valid(), hit, None)
 
     def _strings(self, node: ast.expr) -> pa.Array:
-        if not isinstance(node, ast.Name):
-            raise self._fault(node, f"{clip(node)}: name `key` or `source` here, or give a list")
+        if not _named(node):
+            problem = f"{clip(node)}: name `key`, `source` or a field here, or give a list"
+            raise self._fault(node, problem)
         return self.operand(node, "string")
 
     def _literal(self, node: ast.expr, *kinds: str) -> Any:
@@ -237,7 +292,8 @@ class _Evaluator:
             needed = f"{name} needs text=TextSpec(tokenizer=..., template=...)"
             raise self._fault(node, f"no column {name!r} without a tokenizer; {needed}")
         near = sorted(sorted(there), key=lambda other: -SequenceMatcher(None, name, other).ratio())
-        raise self._fault(node, f"no column {shorten(name)}; there are {', '.join(near)}")
+        problem = f"no column {shorten(name)}; there are {', '.join(near)}"
+        raise self._fault(node, problem, kind=UnknownColumn)
 
     def _apply(self, node: ast.expr, function: Callable[..., pa.Array], *of: pa.Array) -> pa.Array:
         if any(value.type == pa.float64() for value in of):  # Arrow refuses integers above 2 ** 53
@@ -247,6 +303,10 @@ class _Evaluator:
         except pa.ArrowInvalid as error:
             problem = f"{clip(node)} exceeds 64 bits ({error}); compare with smaller numbers"
             raise self._fault(node, problem) from None
+
+
+def _is_bool(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
 
 
 def _kind(value: pa.Array) -> str:
@@ -261,7 +321,9 @@ def _type(choices: list[Any]) -> pa.DataType:
     return pa.float64() if any(isinstance(choice, float) for choice in choices) else pa.int64()
 
 
-def fault(written: str, node: ast.expr, problem: str) -> PlanError:
+def fault(
+    written: str, node: ast.expr, problem: str, *, kind: type[PlanError] = PlanError
+) -> PlanError:
     """Return the error of a problem at `node` of the expression `written`."""
     # The parser was given one line before the text, and counts columns in bytes.
     lines = written.split("\n")
@@ -270,7 +332,7 @@ def fault(written: str, node: ast.expr, problem: str) -> PlanError:
     position = len("\n".join([*lines[:above], line]))
     start, stop = max(position - _SHOWN, 0), position + _SHOWN
     shown = "…" * (start > 0) + written[start:stop] + "…" * (stop < len(written))
-    return PlanError(f"where={shown!r}, character {position + 1}: {problem}")
+    return kind(f"where={shown!r}, character {position + 1}: {problem}")
 
 
 def clip(node: ast.expr) -> str:

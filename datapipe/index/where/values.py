@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from keyword import iskeyword
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +14,34 @@ import pyarrow as pa
 
 from datapipe.index.columns import DTYPES, Columns
 
-ExtraColumns = Mapping[str, Callable[[slice], npt.NDArray[Any]]]
-"""Columns of integers by name, each a function of a slice of samples; a negative number is none."""
+ExtraColumns = Mapping[str, Callable[[slice], npt.NDArray[Any] | pa.Array]]
+"""Columns by name, each a function of a slice of samples.
+
+Fields of records are arrays of Arrow; all else are integers, of which a negative one is none.
+"""
 
 _OF_IMAGES = ("width", "height", "pixels", "aspect")
 NAMES = (*_OF_IMAGES, "images", "text_bytes", "shard", "key", "source")
 NEED_TEXT = ("text_tokens", "label_tokens", "tokens", "placeholders")
+
+
+def is_field(name: str) -> bool:
+    """Return whether a name in a `where` is that of a field of the samples' records."""
+    return name.partition(".")[0] not in (*NAMES, *NEED_TEXT)
+
+
+def written_field(name: str) -> str:
+    """Return how a `where` names a field of the samples' records.
+
+    Examples:
+        >>> written_field("meta.score"), written_field("width"), written_field("a b")
+        ('meta.score', "field('width')", "field('a b')")
+    """
+    words = name.split(".")
+    plain = all(word.isidentifier() and not iskeyword(word) for word in words)
+    # Python's parser reads some letters as others that look alike.
+    plain = plain and is_field(name) and normalize("NFKC", name) == name
+    return name if plain else f"field({name!r})"
 
 
 class Span:
@@ -32,12 +56,15 @@ class Span:
         self._extra = extra
 
     def _read(self, name: str) -> pa.Array:
-        """Return one of `names`: large_string, int64 or double [n], null where there is none."""
+        """Return one of `names`: bool, large_string, int64 or double [n], null where missing."""
         columns = self._columns
         if name in ("key", "source"):
             return columns.strings(name, self.slice.start, self.slice.stop)
         if name in self._extra:
-            values = np.asarray(self._extra[name](self.slice))
+            given = self._extra[name](self.slice)
+            if isinstance(given, pa.Array):
+                return given
+            values = np.asarray(given)
             assert values.shape == (self.size,), name
             assert values.dtype.kind in "iu", name
             return pa.array(values.astype(np.int64), mask=values < 0)

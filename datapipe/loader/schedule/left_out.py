@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from datapipe.array_types import Bools, Int64
 from datapipe.index.dataset import Dataset
 from datapipe.index.where import evaluate, parse_where
-from datapipe.loader.schedule.sample_source import SampleSelection, TextSizes, unfit
+from datapipe.loader.schedule.sample_source import SampleSelection, unfit
 from datapipe.plan.options import PlanOptions
+from datapipe.store.record_fields import where_columns
 
 _CHUNK = 1 << 16  # samples looked at together
 
@@ -60,9 +60,15 @@ def look_at_lengths(dataset: Dataset, samples: SampleSelection, plan: PlanOption
         left_out["where"] = len(dataset) - samples.count
         return Lengths(limit=None, overlong=None, left_out=left_out)
     overlong = images = labels = 0
+    given = samples.identity["where"]
+    where = None if given is None else parse_where(given)
+    columns = where_columns(dataset, where, text.where_columns())
     for start in range(0, len(dataset), _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, len(dataset)), dtype=np.int64)
-        chosen = _holds(dataset, text, samples.identity["where"], numbers)
+        chosen = np.ones(len(numbers), bool)
+        if where is not None:
+            stop = start + len(numbers)
+            chosen = evaluate(where, dataset.columns, columns, start, stop)
         left_out["where"] += int((~chosen).sum())
         whole, sizes = replace(text, limit=None).measure(numbers), text.measure(numbers)
         if text.limit is not None:
@@ -76,10 +82,3 @@ def look_at_lengths(dataset: Dataset, samples: SampleSelection, plan: PlanOption
     return Lengths(
         limit=text.limit, overlong=overlong, left_out=left_out, cut_images=images, cut_labels=labels
     )
-
-
-def _holds(dataset: Dataset, text: TextSizes, where: str | None, numbers: Int64) -> Bools:
-    if where is None:
-        return np.ones(len(numbers), bool)
-    start, stop = int(numbers[0]), int(numbers[-1]) + 1
-    return evaluate(parse_where(where), dataset.columns, text.where_columns(), start, stop)

@@ -27,6 +27,7 @@ from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes
+from datapipe.store.record_fields import where_columns
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec, with_image_tokens
 
@@ -264,10 +265,11 @@ def _select(
     # The cache key includes `overlong`: a selection made for "drop" must not serve "raise".
     asked = [text.identity, text.spec.overlong] if text else None
     identity = json.dumps([asked, plan.max_images, plan.max_patches], sort_keys=True)
+    condition = parse_where(where) if where is not None else None
     bits, digest = select_where(
-        parse_where(where) if where is not None else None,
+        condition,
         dataset.columns,
-        text.where_columns() if text else {},
+        where_columns(dataset, condition, text.where_columns() if text else {}),
         keep=partial(_keep, text, plan) if text else None,
         folder=dataset.home / "where",
         fingerprint=dataset.manifest.fingerprint,

@@ -6,17 +6,14 @@ chunks of texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from typing import NamedTuple
 
 import numpy as np
 
 from datapipe.cpus import available_cpus
-from datapipe.errors import DecodeError, PlanError, SampleError
+from datapipe.errors import PlanError, SampleError
 from datapipe.index.dataset import Dataset
-from datapipe.index.files.crc32 import NOT_AS_INDEXED
-from datapipe.index.members import SampleParts, member_kind
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.tokens.counting import open_or_count
 from datapipe.index.tokens.parts import PartFiles, TextFailure, TokenPart, join_parts
@@ -24,11 +21,10 @@ from datapipe.plan.ragged import edges
 from datapipe.progress import Progress
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
+from datapipe.store.text_reader import TextChunk, TextReader
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.workers.threads import ThreadPool
 
-_CHUNK = 256  # samples encoded at once: enough for the tokenizer's own threads
-_CHUNK_BYTES = 4 << 20  # of texts, as documents can be long
 _MOST_WORKERS = 4  # the part of encoding that holds the interpreter's lock keeps no more busy
 
 
@@ -57,28 +53,17 @@ def count_tokens(
     )
 
 
-class _Chunk(NamedTuple):
-    """Samples `start` to `stop` of one shard; `last` if the shard ends with them."""
-
-    shard: int
-    start: int
-    stop: int
-    last: bool
-
-
 class _TextCounter:
     def __init__(self, dataset: Dataset, store: Store, encoder: TextEncoder) -> None:
         self._shards = dataset.manifest.shards
         self._columns = dataset.columns
-        self._store = store
+        self._reader = TextReader(dataset, store)
         self._encoder = encoder
-        kinds = [member_kind(extension) for extension in dataset.columns.extensions]
-        self._is_text = np.array([kind in ("text", "json") for kind in kinds], bool)
 
     def count(self, parts: PartFiles, missing: list[int], workers: int) -> None:
         done: list[TokenPart] = []
         total = sum(self._shards[number].samples for number in missing)
-        chunks = (chunk for number in missing for chunk in self._chunks(number))
+        chunks = (chunk for number in missing for chunk in self._reader.chunks(number))
         with (
             Progress("counting tokens", unit="sample", total=total) as progress,
             # A chunk takes a moment; its thread must not outlive the files that it reads.
@@ -91,24 +76,7 @@ class _TextCounter:
                     done = []
                 progress.advance(len(part))
 
-    def _chunks(self, shard: int) -> Iterator[_Chunk]:
-        """Cut a shard into chunks, bounded in samples and in bytes of text. One at least."""
-        columns = self._columns
-        first, last = columns.shard_sample[shard : shard + 2].tolist()
-        members = columns.sample_member[first : last + 1]
-        span = slice(members[0], members[-1])
-        is_text = self._is_text[columns.member_ext[span]]
-        before = edges(np.where(is_text, columns.member_size[span], 0))[members - members[0]]
-        start = first
-        while True:
-            end = np.searchsorted(before, before[start - first] + _CHUNK_BYTES, side="right") - 1
-            stop = min(max(first + int(end), start + 1), start + _CHUNK, last)
-            yield _Chunk(shard, start, stop, stop == last)
-            if stop == last:
-                return
-            start = stop
-
-    def _count_chunk(self, chunk: _Chunk) -> tuple[_Chunk, TokenPart]:
+    def _count_chunk(self, chunk: TextChunk) -> tuple[TextChunk, TokenPart]:
         read = self._read(chunk)
         usable = [text for text in read if isinstance(text, SampleText)]
         encoded = iter(self._encoder.encode(usable) if usable else ())
@@ -122,29 +90,11 @@ class _TextCounter:
             results.append(None if isinstance(result, SampleError) else result)
         return chunk, _as_part(results, tuple(failures))
 
-    def _read(self, chunk: _Chunk) -> list[SampleText | SampleError]:
-        columns = self._columns
-        bounds = columns.sample_member[chunk.start : chunk.stop + 1]
-        wanted = np.flatnonzero(self._is_text[columns.member_ext[bounds[0] : bounds[-1]]])
-        slots = np.searchsorted(bounds - bounds[0], wanted, side="right") - 1
-        members = columns.members_at(wanted + bounds[0])
-        parts = [SampleParts() for _ in range(chunk.start, chunk.stop)]
-        failures: dict[int, SampleError] = {}
-        contents = self._store.read(chunk.shard, members)
-        for slot, member, data in zip(slots.tolist(), members, contents, strict=True):
-            if slot in failures:
-                continue
-            try:
-                if not self._store.verify(member, data):
-                    raise DecodeError(NOT_AS_INDEXED)
-                parts[slot].add(member, data)
-            except SampleError as error:
-                key = columns.key(chunk.start + slot)
-                failures[slot] = type(error)(error.reason, member=f"{key}.{member.ext}")
-        images = np.diff(columns.sample_image[chunk.start : chunk.stop + 1]).tolist()
+    def _read(self, chunk: TextChunk) -> list[SampleText | SampleError]:
+        images = np.diff(self._columns.sample_image[chunk.start : chunk.stop + 1]).tolist()
         return [
-            failures[slot] if slot in failures else SampleText(part.caption, part.record, count)
-            for slot, (part, count) in enumerate(zip(parts, images, strict=True))
+            part if isinstance(part, SampleError) else SampleText(part.caption, part.record, count)
+            for part, count in zip(self._reader.read(chunk), images, strict=True)
         ]
 
 

@@ -14,13 +14,14 @@ from datapipe.index.columns import COLUMNS
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.manifest import MANIFEST
 from datapipe.index.raw_data import RECORD_KINDS
+from datapipe.index.record_fields import FIELDS
 from datapipe.pack.input.real_paths import UNKNOWN, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 
 _INDEX_OF_TAR = ".index.parquet"
-# Beside a manifest of ours: the index of a shard, counted tokens, rejects, columns.
+# Beside a manifest of ours: the index of a shard, counted tokens, rejects, columns, fields.
 _BESIDE_MANIFEST = re.compile(
-    rf"{re.escape(MANIFEST)}|{COLUMNS}|rejects\.jsonl|tokens-[0-9a-f]{{16}}"
+    rf"{re.escape(MANIFEST)}|{COLUMNS}|{FIELDS}|rejects\.jsonl|tokens-[0-9a-f]{{16}}"
     r"|(shard|part)-\d{6,}\.parquet"
 )
 _MARK = b'"format": "datapipe"'

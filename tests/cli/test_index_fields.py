@@ -1,0 +1,67 @@
+"""`--fields`: fields of the samples' records, indexed by `datapipe pack` and `datapipe index`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..remote.server import serving
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def raw(tmp_path: Path, make_llava: Any) -> Path:
+    turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+    records = [{"id": n, "conversations": turns, "score": n / 2} for n in range(10)]
+    records[3]["language"] = "en"
+    return Path(make_llava(tmp_path / "raw", records))
+
+
+def fields_of(run: Run, *arguments: Any) -> Any:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)["fields"]
+
+
+def test_fields_are_indexed_with_the_pack_and_later(
+    run: Run, raw: Path, tmp_path: Path, tokenizer: Path
+) -> None:
+    out = tmp_path / "out"
+    done = run("pack", raw, out, "--fields", "score")
+    assert done.exit_code == 0, done.output
+    assert len(list(out.glob("fields/*/field.json"))) == 1
+    assert fields_of(run, "index", out, "--fields", "score, language") == {
+        "score": {"type": "float64", "present": 10},
+        "language": {"type": "string", "present": 1},
+    }
+    done = run("index", out, "--fields", "language")
+    assert "Indexed fields of" in done.stdout
+    assert "field language string, in 1 of 10 samples" in done.stdout
+    for options in ((), ("--tokenizer", tokenizer, "--template", "chatml")):
+        done = run("plan", out, "--batch-size", 2, "--where", "score >= 4", *options, "--json")
+        assert json.loads(done.stdout)["left_out"]["where"] == 8, done.stdout
+
+
+def test_fields_of_a_url_are_indexed_in_the_cache(run: Run, raw: Path, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    run("pack", raw, tmp_path / "out")
+    with serving(tmp_path / "out") as server:
+        found = fields_of(run, "index", server.url, "--fields", "score")
+        assert found == {"score": {"type": "float64", "present": 10}}
+    assert not (tmp_path / "out" / "fields").exists()
+
+
+def test_what_cannot_be_indexed_is_refused(run: Run, raw: Path, tmp_path: Path) -> None:
+    done = run("pack", raw, "s3://bucket/out", "--fields", "score")
+    assert "--fields are indexed in a folder, and s3://bucket/out is none" in done.output
+    done = run("pack", raw, tmp_path / "arrays", "--to", "memmap", "--fields", "score")
+    assert "--fields is of shards" in done.output
+    done = run("pack", raw, tmp_path / "out", "--fields", "scores")
+    assert "no sample has a field 'scores' in its JSON member" in done.output
+    assert done.exit_code == 1
+    assert not list((tmp_path / "out").glob("fields/[!.]*"))

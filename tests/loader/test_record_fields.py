@@ -1,0 +1,333 @@
+"""`where=` over fields of the samples' JSON members: what is chosen, kept, rebuilt and refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import datapipe
+from datapipe import PlanError, StoreError
+
+from ..remote.server import serving
+
+Indexed = Callable[..., Path]
+RECORDS: list[dict[str, Any]] = [
+    {"score": number / 10, "license": ("cc0", "by", None)[number % 3], "meta": {"n": number}}
+    | {"is safe": number % 2 == 0, "width": -number, "tags": ["a"]}
+    for number in range(20)
+]
+
+
+@pytest.fixture
+def indexed(tmp_path: Path, make_tar: Any, jpeg: Any) -> Indexed:
+    """Writes records, or the bytes of JSON members, to tars of `size` samples."""
+
+    def write(
+        records: Sequence[Any] = RECORDS, name: str = "tars", size: int = 7, start: int = 0
+    ) -> Path:
+        for first in range(start, len(records), size):
+            members = []
+            for number in range(first, min(first + size, len(records))):
+                record = records[number]
+                members += [(f"{number:03d}.txt", b"a photo"), (f"{number:03d}.jpg", jpeg(0))]
+                if record is not None:
+                    content = record if isinstance(record, bytes) else json.dumps(record).encode()
+                    members.append((f"{number:03d}.json", content))
+            make_tar(tmp_path / name / f"{first:03d}.tar", members)
+        return tmp_path / name
+
+    return write
+
+
+def kept(folder: Any, where: str, **options: Any) -> list[int]:
+    """Numbers of the samples that take part."""
+    given = {"batch_size": 4, "image": None, "shuffle": False, "num_workers": 0} | options
+    loader = datapipe.make_loader(folder, where=where, meta=("key",), **given)
+    try:
+        keys = [
+            key
+            for batch in loader
+            for key, valid in zip(batch["key"], batch["valid"].tolist(), strict=True)
+            if valid
+        ]
+    finally:
+        loader.close()
+    return [int(key) for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("score > 0.5 and license == 'cc0'", lambda n: n > 5 and n % 3 == 0),
+        ("license is None", lambda n: n % 3 == 2),
+        ("not license == 'cc0'", lambda n: n % 3 == 1),
+        ("license in ('by', 'nc') or 'c' in license", lambda n: n % 3 < 2),
+        ("license.startswith('b')", lambda n: n % 3 == 1),
+        ("meta.n * 2 < score * 10 + 4", lambda n: n < 4),
+        ("3 <= field('meta.n') < 5", lambda n: 3 <= n < 5),
+        ("field('is safe')", lambda n: n % 2 == 0),
+        ("field('is safe') != True and meta.n > 3", lambda n: n % 2 and n > 3),
+        ("field('width') <= -18 and width > 0", lambda n: n >= 18),
+    ],
+)
+def test_fields_are_compared_as_columns_are(
+    indexed: Indexed, where: str, holds: Callable[[int], bool]
+) -> None:
+    assert kept(indexed(), where) == [number for number in range(20) if holds(number)]
+
+
+VALUES = {
+    "score": st.none() | st.integers(-3, 3) | st.sampled_from([-0.5, 0.5, 2.5, float("nan")]),
+    "count": st.none() | st.integers(-(2**63), 2**63 - 1),
+    "name": st.none() | st.sampled_from(["", "a", "b", "ä\N{SNOWMAN}", "\ud800"]),
+    "good": st.none() | st.booleans(),
+}
+COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+Leaf = tuple[str, Callable[[dict[str, Any]], bool]]
+
+
+def compared(name: str, operator: str, value: Any) -> Leaf:
+    def holds(record: dict[str, Any]) -> bool:
+        held = record.get(name)
+        known = held is not None and held == held  # NaN is missing
+        if isinstance(held, str):  # half characters become question marks
+            held = held.encode(errors="replace").decode()
+        return known and COMPARED[operator](held, value)
+
+    return f"{name} {operator} {value!r}", holds
+
+
+LEAVES: st.SearchStrategy[Leaf] = st.one_of(
+    st.builds(compared, st.just("score"), st.sampled_from(list(COMPARED)), st.just(0.5)),
+    st.builds(compared, st.just("score"), st.sampled_from(list(COMPARED)), st.integers(-3, 3)),
+    st.builds(compared, st.just("count"), st.sampled_from(list(COMPARED)), st.just(0)),
+    st.builds(compared, st.just("name"), st.sampled_from(list(COMPARED)), st.just("a")),
+    st.builds(compared, st.just("good"), st.sampled_from(["==", "!="]), st.booleans()),
+    st.just(("name is None", lambda record: record.get("name") is None)),
+)
+
+
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    records=st.lists(
+        st.none() | st.fixed_dictionaries({}, optional=VALUES), min_size=1, max_size=12
+    ),
+    leaves=st.lists(LEAVES, min_size=1, max_size=3),
+    joined=st.sampled_from(["and", "or"]),
+)
+def test_python_keeps_the_same_samples(
+    indexed: Indexed,
+    tmp_path: Path,
+    records: list[dict[str, Any] | None],
+    leaves: list[Leaf],
+    joined: str,
+) -> None:
+    shutil.rmtree(tmp_path / "tars", ignore_errors=True)
+    # The first record has every field, so each is read.
+    records = [{"score": 1, "count": 0, "name": "a", "good": True}, *records]
+    quantifier = all if joined == "and" else any
+    expected = [
+        number
+        for number, record in enumerate(records)
+        if quantifier(holds(record or {}) for _, holds in leaves)
+    ]
+    where = f" {joined} ".join(text for text, _ in leaves)
+    folder = indexed(records, size=5)
+    if expected:
+        assert kept(folder, where) == expected
+    else:
+        with pytest.raises(PlanError, match="where keeps none"):
+            kept(folder, where)
+
+
+def test_a_dataset_that_grows_reads_its_new_shards_alone(
+    tmp_path: Path,
+) -> None:
+    def pack(name: str, numbers: range, **options: Any) -> None:
+        records = [
+            {
+                "id": n,
+                "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+            }
+            | {"score": n if n > 2 else None}
+            for n in numbers
+        ]
+        raw = tmp_path / name
+        raw.mkdir()
+        (raw / "data.json").write_text(json.dumps(records))
+        datapipe.pack_dataset(raw, tmp_path / "out", shard_size="5", workers=1, **options)
+
+    pack("first", range(10), fields="score")
+    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("fields/*/*.arrow")}
+    assert len(parts) == 2
+    pack("second", range(10, 20), append=True)
+    assert len(kept(tmp_path / "out", "score >= 8")) == 12
+    now = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("fields/*/*.arrow")}
+    assert len(now) == 4
+    assert parts.items() <= now.items()
+
+
+def test_damaged_and_missing_files_are_read_again(indexed: Indexed) -> None:
+    folder = indexed()
+    datapipe.index_fields(folder, "score")
+    files = sorted(folder.glob("fields/*/*.arrow"))
+    assert len(files) == 3
+    content = bytearray(files[0].read_bytes())
+    content[len(content) // 2] ^= 1
+    files[0].write_bytes(content)
+    files[1].write_bytes(files[1].read_bytes()[:2])
+    files[2].unlink()
+    assert kept(folder, "score >= 1") == list(range(10, 20))
+    assert sorted(folder.glob("fields/*/*.arrow")) == files
+    for about in folder.glob("fields/*/field.json"):
+        about.write_text("{}")
+    assert kept(folder, "score < 1") == list(range(10))
+
+
+def test_a_damaged_record_is_an_error_and_one_that_is_no_json_has_no_fields(
+    indexed: Indexed, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = [{"score": 1, "other": 1}, b"{no json", b"[1]", None, {"score": 2, "other": 3}]
+    folder = indexed(records)
+    assert kept(folder, "score is not None") == [0, 4]
+    assert "cannot be read, and have no fields: 1, such as member 001.json" in caplog.text
+    tar = folder / "000.tar"
+    tar.write_bytes(tar.read_bytes().replace(b'"other": 3', b'"other": 4'))
+    with pytest.raises(StoreError, match=r"000\.tar: member 004\.json: its bytes are not those"):
+        kept(folder, "other == 3")
+
+
+def test_what_was_read_before_an_error_is_kept(indexed: Indexed) -> None:
+    folder = indexed()
+    datapipe.index_shards(folder)
+    last = folder / "014.tar"
+    content = last.read_bytes()
+    last.write_bytes(content.replace(b'"score": 1.9', b'"score": 2.9'))
+    with pytest.raises(StoreError, match=r"014\.tar"):
+        datapipe.index_fields(folder, "score")
+    last.write_bytes(content)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("fields/*/*.arrow")}
+    assert len(before) == 2
+    assert kept(folder, "score >= 1.9") == [19]
+    now = {path: path.stat().st_mtime_ns for path in folder.glob("fields/*/*.arrow")}
+    assert len(now) == 3
+    assert before.items() <= now.items()
+
+
+def test_fields_of_a_read_only_dataset_are_in_the_cache(
+    indexed: Indexed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder, mkdir = indexed(), Path.mkdir
+    datapipe.index_shards(folder)
+
+    def denied(self: Path, *args: Any, **options: Any) -> None:
+        if self == folder / "fields":
+            raise OSError(errno.EROFS, "no writing here")
+        mkdir(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert kept(folder, "meta.n >= 18") == [18, 19]
+    assert "its fields go to" in caplog.text
+    assert not (folder / "fields").exists()
+    files = sorted((tmp_path / "cache").rglob("*.arrow"))
+    assert len(files) == 3
+    files[0].unlink()
+    assert kept(folder, "meta.n >= 17 or meta.n == 0") == [0, 17, 18, 19]
+
+
+@pytest.mark.parametrize(
+    ("values", "size", "said"),
+    [
+        ([1, None, "high"], 9, r"1 \(number, sample 000\) and 'high' \(string, sample 002\)"),
+        ([1.5, "high"], 1, r"1.5 \(number, sample 000\) and 'high' \(string, sample 001\)"),
+        ([True, 0], 9, r"True \(boolean, sample 000\) and 0 \(number, sample 001\)"),
+        ([None, ["a"]], 9, r"field 'x' holds \['a'\] \(list, sample 001\); where= knows"),
+    ],
+)
+def test_several_types_are_refused_with_an_example_of_each(
+    indexed: Indexed, values: list[Any], size: int, said: str
+) -> None:
+    folder = indexed([{"x": value, "y": 1} for value in values], size=size)
+    for ask in (lambda: datapipe.index_fields(folder, "x"), lambda: kept(folder, "x > 1")):
+        with pytest.raises(PlanError, match=said):
+            ask()
+    assert kept(folder, "y == 1") == list(range(len(values)))
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("score == 'a'", "character 10: 'a' is a string, and no number"),
+        ("license > 3", "character 11: 3 is a number, and no string"),
+        ("width > 0 and license", "character 15: license is a string, and no condition"),
+        ("field('is safe') > 0", "character 1: .* is a condition, and no number or string"),
+        ("score == True", "character 10: True: give a number or string"),
+        ("field(3) > 0", "character 1: .*Call is not known here; .*field"),
+        ("meta > 3", r"field 'meta' holds \{'n': 0\} \(object, sample 000\)"),
+    ],
+)
+def test_a_comparison_of_another_type_is_refused(indexed: Indexed, where: str, said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        kept(indexed(), where)
+
+
+def test_an_unknown_field_is_refused_with_what_there_is_and_the_command(indexed: Indexed) -> None:
+    folder = indexed([*RECORDS, *({} for _ in range(300)), {"late": 3}], size=400)
+    datapipe.index_fields(folder, "score")
+    with pytest.raises(PlanError) as caught:
+        kept(folder, "scroe > 3")
+    said = str(caught.value)
+    assert "character 1: no column 'scroe'; there are score, " in said
+    assert "indexed fields: score; fields of the first records: is safe, license, meta, " in said
+    assert f"`datapipe index {folder} --fields scroe` adds it" in said
+    with pytest.raises(PlanError, match="no column 'late'"):
+        kept(folder, "late == 3")
+    assert datapipe.index_fields(folder, ["late", "score"]) == {
+        "late": datapipe.IndexedField("int64", 1),
+        "score": datapipe.IndexedField("float64", 20),
+    }
+    assert kept(folder, "late == 3") == [320]
+    with pytest.raises(PlanError, match="no sample has a field 'nope' in its JSON member; the fi"):
+        datapipe.index_fields(folder, "score,nope")
+
+
+def test_a_mixture_names_the_dataset_that_lacks_a_field(indexed: Indexed) -> None:
+    first, second = indexed(), indexed([{"other": 1}] * 6, name="others")
+    mixture = {str(first): {"where": "score >= 1"}, str(second): None}
+    options = {"shuffle": True}
+    assert sorted(kept(mixture, "width > 0", **options)) == [*range(6), *range(10, 20)]
+    with pytest.raises(PlanError, match=r"dataset '.*others.*no column 'score'.*records: other;"):
+        kept([str(first), str(second)], "score >= 1", **options)
+
+
+def test_fields_behind_a_url_in_copies_and_of_arrays_are_those_of_the_shards(
+    indexed: Indexed, tmp_path: Path
+) -> None:
+    pytest.importorskip("aiohttp")
+    folder, where = indexed(), "meta.n > 3 and license == 'by'"
+    expected = kept(folder, where)
+    with serving(folder) as server:
+        assert kept(server.url, where) == expected
+    assert datapipe.select_samples(folder, tmp_path / "some", where=where).samples == len(expected)
+    assert datapipe.verify_dataset(folder).is_whole
+    datapipe.convert_dataset(folder, tmp_path / "arrays", image=datapipe.ImageSpec(size=16))
+    assert kept(tmp_path / "arrays", where, image=datapipe.ImageSpec(size=16)) == expected

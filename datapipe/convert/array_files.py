@@ -112,6 +112,11 @@ class ArrayFiles:
             self._opened = opened.pop_all()
 
     @property
+    def images(self) -> int:
+        """Number of images so far."""
+        return self._files[IMAGE_CRC32].length
+
+    @property
     def texts(self) -> int:
         """Bytes of texts so far."""
         return self._files[TEXTS].length
@@ -129,7 +134,7 @@ class ArrayFiles:
         text = b"".join(data for texts in made.texts for _, data in texts)
         files[TEXTS].append(np.frombuffer(text, np.uint8))
         if self._row is not None:
-            made.first = files[IMAGE_CRC32].length
+            made.first = self.images
             files[IMAGE_CRC32].append(np.array(made.sums, np.uint32))
             files[IMAGE_PLACEMENT].append(np.array(made.placements, np.float64).reshape(-1, 4))
             files[IMAGE_OFFSETS].append_ends(np.array(made.counts, np.int64))
@@ -150,9 +155,8 @@ class ArrayFiles:
         """Close the files, each as long as what it holds; return their names."""
         names = list(self._files)
         if self._row is not None:
-            images = self._files[IMAGE_CRC32].length
-            os.ftruncate(self._images, HEADER + images * math.prod(self._row))
-            os.pwrite(self._images, header("|u1", images, self._row), 0)
+            os.ftruncate(self._images, HEADER + self.images * math.prod(self._row))
+            os.pwrite(self._images, header("|u1", self.images, self._row), 0)
             os.fsync(self._images)
             names.append(IMAGES)
         self.close()

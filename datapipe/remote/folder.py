@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
+import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from datapipe.errors import PlanError, StoreError
-from datapipe.remote.retry import RetryPolicy, describe, is_final
+from datapipe.remote.retry import ReadTimes, RetryPolicy, describe, is_final
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _PART = 8 << 20  # bytes that one request asks for at most: what is done again when it breaks
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+_S3 = ("s3", "s3a")
+_SECRET = 6  # characters; texts in storage options that are shorter are no secrets
 
 
 @dataclass(kw_only=True)
 class Traffic:
-    """Counts of requests that were answered, failures that were tried again, and bytes."""
+    """Counts of requests answered, failures tried again, stuck reads begun again, and bytes."""
 
     requests: int = 0
     retries: int = 0
+    hedges: int = 0
     bytes: int = 0
 
 
@@ -37,7 +43,8 @@ class RemoteOptions:
 
     concurrency: int = 64  # requests at a time
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    storage_options: Mapping[str, Any] = field(default_factory=dict)  # credentials, endpoints
+    # Credentials and endpoints, which no message shows.
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def is_remote(path: object) -> TypeGuard[str]:
@@ -49,17 +56,20 @@ class RemoteFolder:
     """Reader of the files of one folder by name, for any thread.
 
     Requests are made by one thread of fsspec's own, in the order in which they were begun. Raises
-    `PlanError` if nothing that is installed knows such URLs.
+    `PlanError` if nothing that is installed knows such URLs, or the URL has a password.
     """
+
+    _client_attempts = 1  # at a request of S3, each time that we make it
 
     def __init__(self, url: str, options: RemoteOptions = RemoteOptions()) -> None:
         self.url = url.rstrip("/")
         self.options = options
         self.traffic = Traffic()
-        self._filesystem, self._root = _connect(url, options.storage_options)
+        self._filesystem, self._root = _connect(url, options.storage_options, self._client_attempts)
         self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
         self._slots: asyncio.Semaphore | None = None
         self._draw = random.Random()
+        self._times = ReadTimes(options.retry)
         self._lock = threading.Lock()
         self._running: set[Future[bytes]] = set()
 
@@ -108,7 +118,13 @@ class RemoteFolder:
     async def _read_part(self, name: str, span: tuple[int, int] | None) -> bytes:
         if self._slots is None:
             self._slots = asyncio.Semaphore(self.options.concurrency)
-        data = await self._attempt(name, lambda: self._ask(name, span), span, slots=self._slots)
+        ask = functools.partial(self._ask, name, span)
+        if span is None:
+            data = await self._attempt(name, ask, slots=self._slots)
+        else:
+            extra = (span[1] - span[0]) / self.options.retry.slowest
+            hedged = functools.partial(self._hedged, ask)
+            data = await self._attempt(name, hedged, span, slots=self._slots, extra_time=extra)
         self.traffic.bytes += len(data)
         return data
 
@@ -138,7 +154,7 @@ class RemoteFolder:
                 raise
             except Exception as error:
                 part = f", bytes {span[0]:,} to {span[1]:,}" if span else ""
-                message = (
+                message = self._without_secrets(
                     f"{self.url_of(name)}{part}: {reason(error)} "
                     f"(attempt {attempt} of {retry.attempts})"
                 )
@@ -148,6 +164,35 @@ class RemoteFolder:
                 pause = retry.pause(attempt, self._draw)
                 logger.info("%s; again in %.1f s", message, pause)
             await asyncio.sleep(pause)
+
+    async def _hedged(self, ask: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Await what `ask` returns; if that is stuck, ask again and take the first answer."""
+        began, reads = self._loop.time(), [asyncio.ensure_future(ask())]
+        try:
+            done, _ = await asyncio.wait(reads, timeout=self._times.stuck_after())
+            allowed = 1 + self.options.retry.hedge_share * self.traffic.requests
+            if not done and self.traffic.hedges < allowed:
+                self.traffic.hedges += 1
+                reads.append(asyncio.ensure_future(ask()))
+            for number, read in enumerate(asyncio.as_completed(reads), 1):
+                try:
+                    data = await read
+                    break
+                except Exception:
+                    if number == len(reads):
+                        raise
+            self._times.add(self._loop.time() - began)
+            return data
+        finally:
+            for each in reads:
+                each.cancel()
+
+    def _without_secrets(self, text: str) -> str:
+        """Return a text without the texts in storage options: servers may repeat them."""
+        for value in _texts(getattr(self._filesystem, "storage_options", {})):
+            if len(value) >= _SECRET and "://" not in value:
+                text = text.replace(value, "***")
+        return text
 
     async def _ask(self, name: str, span: tuple[int, int] | None) -> bytes:
         path = f"{self._root}/{name}"
@@ -165,13 +210,23 @@ class RemoteFolder:
         return data
 
 
-def _connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+def _connect(url: str, storage_options: Mapping[str, Any], client_attempts: int) -> tuple[Any, str]:
     """Return the filesystem that knows a URL, with coroutines, and the folder's path there."""
     import fsspec
 
     protocol = url.partition("://")[0]
+    if _PASSWORD.search(url):
+        raise PlanError(
+            f"{_PASSWORD.sub('://', url)}: a password in a URL would be shown in messages; give it "
+            "as a storage option (for HTTP, in a .netrc with client_kwargs trust_env=true)"
+        )
+    options = dict(storage_options)
+    if protocol in _S3:
+        retries = {"mode": "standard", "total_max_attempts": client_attempts}
+        given = fsspec.config.conf.get("s3", {}) | options
+        options["config_kwargs"] = {"retries": retries, **(given.get("config_kwargs") or {})}
     try:
-        filesystem, root = fsspec.core.url_to_fs(url, **storage_options)
+        filesystem, root = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
         raise PlanError(
             f"{url}: {protocol}:// needs a package that is missing ({error}): pip install "
@@ -179,6 +234,8 @@ def _connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
         ) from None
     except ValueError as error:
         raise PlanError(f"{url}: {error}") from None
+    if protocol in _S3:
+        filesystem.retries = 1  # of an instance that no others share: it has our `config_kwargs`
     if not filesystem.async_impl:
         from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 
@@ -188,3 +245,15 @@ def _connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
 
         filesystem._loop = get_loop()
     return filesystem, root.rstrip("/")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a value and in the mappings and lists in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)

@@ -18,6 +18,7 @@ from datapipe.cli.output import Commands, ending_where_output_is_lost
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.profile import profile
+from datapipe.cli.storage import with_storage_options
 from datapipe.cli.tune import tune_workers
 
 app = typer.Typer(
@@ -28,7 +29,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, convert, inspect, index, plan, check_model, profile, tune_workers):
+for _command in (pack, convert, inspect, plan, profile, tune_workers):
+    app.command()(with_storage_options(_command))
+for _command in (index, check_model):
     app.command()(_command)
 
 

@@ -62,7 +62,7 @@ class ReadTimes:
         policy, known = self._policy, len(self._seconds)
         if known < 16 or not policy.hedge_share:
             return None
-        usual = sorted(self._seconds)[known * 95 // 100]
+        usual = sorted(self._seconds)[(known - 1) * 95 // 100]
         return min(max(policy.hedge_factor * usual, policy.first_pause), policy.timeout / 2)
 
 

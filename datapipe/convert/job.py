@@ -169,7 +169,7 @@ def convert_dataset(
     return replace(report, reasons=reasons, examples=tuple(refused.examples))
 
 
-def array_folder(arrays: str | os.PathLike[str]) -> Path:
+def array_folder(arrays: str | PathLike[str]) -> Path:
     """Return the folder that arrays go to; `PackError` for a URL."""
     if (out := local_path(arrays)) is None:
         raise PackError(f"{arrays}: arrays are mapped and have to be here; give a folder")

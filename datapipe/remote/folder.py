@@ -65,7 +65,7 @@ class RemoteFolder:
         self.url = url.rstrip("/")
         self.options = options
         self.traffic = Traffic()
-        self._filesystem, self._root = _connect(url, options.storage_options, self._client_attempts)
+        self._filesystem, self._root = _connect(url, options, self._client_attempts)
         self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
         self._slots: asyncio.Semaphore | None = None
         self._draw = random.Random()
@@ -210,7 +210,7 @@ class RemoteFolder:
         return data
 
 
-def _connect(url: str, storage_options: Mapping[str, Any], client_attempts: int) -> tuple[Any, str]:
+def _connect(url: str, options: RemoteOptions, client_attempts: int) -> tuple[Any, str]:
     """Return the filesystem that knows a URL, with coroutines, and the folder's path there."""
     import fsspec
 
@@ -220,13 +220,16 @@ def _connect(url: str, storage_options: Mapping[str, Any], client_attempts: int)
             f"{_PASSWORD.sub('://', url)}: a password in a URL would be shown in messages; give it "
             "as a storage option (for HTTP, in a .netrc with client_kwargs trust_env=true)"
         )
-    options = dict(storage_options)
+    storage = dict(options.storage_options)
     if protocol in _S3:
-        retries = {"mode": "standard", "total_max_attempts": client_attempts}
-        given = fsspec.config.conf.get("s3", {}) | options
-        options["config_kwargs"] = {"retries": retries, **(given.get("config_kwargs") or {})}
+        given = (fsspec.config.conf.get("s3", {}) | storage).get("config_kwargs") or {}
+        storage["config_kwargs"] = {
+            "retries": {"mode": "standard", "total_max_attempts": client_attempts},
+            "max_pool_connections": 2 * options.concurrency,  # by default ten
+            **given,
+        }
     try:
-        filesystem, root = fsspec.core.url_to_fs(url, **options)
+        filesystem, root = fsspec.core.url_to_fs(url, **storage)
     except ImportError as error:
         raise PlanError(
             f"{url}: {protocol}:// needs a package that is missing ({error}): pip install "

@@ -21,6 +21,7 @@ from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
 from datapipe.pack.pack_job import Job
+from datapipe.pack.raw_download import downloaded, is_behind_url
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.choose import choose_reading
 from datapipe.pack.records.captions import parse_captions
@@ -115,7 +116,14 @@ def pack_dataset(
         >>> report.samples, report.rejected
         (8, 0)
     """
+    given = dict(locals())
     started = time.monotonic()
+    if isinstance(raw, str) and is_behind_url(raw):
+        if out is None or local_path(out):
+            given["staging"] = given["storage_options"] = None
+        checks = {"space_check": space_check, "lock_check": lock_check}
+        with downloaded(raw, staging, storage_options, **checks, keep=dry_run) as given["raw"]:
+            return pack_dataset(**given)
     refuse_url(raw)
     if out is None:
         _refuse_without_out(dry_run=dry_run, append=append, staging=staging)
@@ -124,7 +132,7 @@ def pack_dataset(
         stage = open_stage(out, staging, storage_options, append=append)
         destination = str(out) if stage else str(local_path(out))
     folder = stage.folder if stage else Path(destination) if destination else None
-    given: dict[str, Any] = {
+    of_reader: dict[str, Any] = {
         "image_column": image_column,
         "text_column": text_column,
         "include": include,
@@ -133,12 +141,12 @@ def pack_dataset(
         "map": map,
         "captions": captions,
     }
-    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **given)
+    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **of_reader)
     parse_captions(captions)
     warm_up(MODULES)
     reading = choose_reading(Survey(raw), format, read_options)
     reader = reading.reader
-    for name in ("image_root", *given):
+    for name in ("image_root", *of_reader):
         if getattr(read_options, name) is not None and name not in reader.takes:
             option = f"--{name.replace('_', '-')}"
             raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
@@ -158,7 +166,7 @@ def pack_dataset(
             max_side=max_side,
             quality=quality,
             image_format=image_format,
-            **given,
+            **of_reader,
         ),
         workers=workers or available_cpus(),
         size=parse_shard_size(str(shard_size)),

@@ -8,7 +8,7 @@ import logging
 import random
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -94,6 +94,11 @@ class RemoteFolder:
         broken connection costs the part it broke in.
         """
         return self._begin(self._read_range(name, start, stop))
+
+    def begin_task(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin a coroutine that runs in fsspec's own thread; `close` cancels it."""
+        future: Future[T] = self._begin(work)  # type: ignore[assignment]  # it holds any
+        return future
 
     def close(self) -> None:
         """Cancel the reads in progress."""
@@ -186,6 +191,10 @@ class RemoteFolder:
         finally:
             for each in reads:
                 each.cancel()
+
+    def _forget(self) -> None:
+        """Empty the client's cache of listings: others write there, too."""
+        getattr(self._filesystem, "sync_fs", self._filesystem).invalidate_cache()
 
     def _without_secrets(self, text: str) -> str:
         """Return a text without the texts in storage options: servers may repeat them."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
-from concurrent.futures import Future
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from datapipe.errors import StoreError
-from datapipe.remote.folder import RemoteFolder, RemoteOptions, T
+from datapipe.remote.folder import RemoteFolder, RemoteOptions
 from datapipe.remote.retry import code_of, describe
 
 logger = logging.getLogger(__name__)
@@ -32,11 +30,6 @@ class RemoteTarget(RemoteFolder):
         super().__init__(url, options)
         self._sending = asyncio.Semaphore(_AT_ONCE)
         self._looking = asyncio.Semaphore(_LOOKS)
-
-    def begin_task(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a coroutine that awaits the methods below; `close` cancels it."""
-        future: Future[T] = self._begin(work)  # type: ignore[assignment]  # it holds any
-        return future
 
     def read_or_none(self, name: str) -> bytes | None:
         """Return a whole file, None if it is not there; `StoreError` if that cannot be known."""
@@ -126,10 +119,6 @@ class RemoteTarget(RemoteFolder):
         except FileNotFoundError:
             return None
         return int(about["size"])
-
-    def _forget(self) -> None:
-        """Empty the client's cache of listings: others write there, too."""
-        getattr(self._filesystem, "sync_fs", self._filesystem).invalidate_cache()
 
 
 def _reason(error: Exception) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,45 +22,13 @@ from datapipe.remote.retry import RetryPolicy
 from datapipe.remote.upload import RemoteTarget
 from datapipe.testing import assert_same_batches
 
-from .faulty_proxy import Proxy, Request, proxying
+from .faulty_proxy import Proxy, Request
 
-s3fs = pytest.importorskip("s3fs")
-moto_server = pytest.importorskip("moto.server")
+pytest.importorskip("moto.server")
+pytest.importorskip("s3fs")
 
 QUICK = RetryPolicy(first_pause=0.001, longest_pause=0.002)
 DATA = random.Random(5).randbytes(100_000)
-_NUMBERS = count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    running.start()
-    yield "{}:{}".format(*running.get_host_and_port())
-    running.stop()
-
-
-@pytest.fixture
-def proxy(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Proxy]:
-    monkeypatch.setattr(RetryPolicy, "pause", lambda *_: 0.001)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with proxying(server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def bucket(proxy: Proxy, client: Any) -> str:
-    name = f"bucket-{next(_NUMBERS)}"
-    client.mkdir(name)
-    return name
-
-
-@pytest.fixture
-def client(server: str) -> Any:
-    return s3fs.S3FileSystem(
-        key="someone", secret="other", endpoint_url=f"http://{server}", use_listings_cache=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +59,10 @@ def folder(proxy: Proxy, bucket: str, client: Any) -> Callable[..., RemoteFolder
     return open_folder
 
 
+def load(where: str, **options: Any) -> datapipe.Loader:
+    return datapipe.make_loader(where, batch_size=2, image=ImageSpec(size=32), **options)
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         time.sleep(0.001)
@@ -111,15 +81,9 @@ def test_packing_and_loading_survive_faults(
     pack()
     pack_dataset(raw, tmp_path / "local", shard_size=3)
     remote = datapipe.RemoteSpec(storage_options=proxy.storage_options)
-    loaders = [
-        datapipe.make_loader(where, batch_size=2, image=ImageSpec(size=32), **options)
-        for where, options in (
-            (f"s3://{bucket}/x/shards", {"remote": remote}),
-            (str(tmp_path / "local"), {}),
-        )
-    ]
-    assert_same_batches(*loaders)
-    assert loaders[0].dataset.folder.traffic.retries > 0  # type: ignore[union-attr]
+    there = load(f"s3://{bucket}/x/shards", remote=remote)
+    assert_same_batches(there, load(str(tmp_path / "local")))
+    assert there.dataset.folder.traffic.retries > 0  # type: ignore[union-attr]
 
 
 def test_tries_at_a_store_that_is_overloaded_are_bounded(folder: Any, proxy: Proxy) -> None:

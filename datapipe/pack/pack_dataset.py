@@ -16,7 +16,6 @@ from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
-from datapipe.pack.input.archives import refuse_url
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
@@ -70,7 +69,8 @@ def pack_dataset(
     bytes, whatever `workers` is.
 
     Args:
-        raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar".
+        raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar"; any
+            of them may be behind a URL, and is downloaded to the staging folder first.
         out: folder or URL for the shards; new, or that of the same pack interrupted. With `dry_run`
             it may be None.
         format: name of the reader; recognised where None.
@@ -101,9 +101,9 @@ def pack_dataset(
         lock_check: refuse to start where files cannot be locked, as on some mounts of NFS; a second
             pack into the same folder would not be noticed there.
         dry_run: read and check, but write nothing.
-        staging: where the shards for a URL are kept until all have arrived, in a folder of their
-            own; by default in the user's cache folder. It takes as much room as the dataset.
-        storage_options: for fsspec, which writes to URLs: credentials, endpoints.
+        staging: where raw data from a URL, and shards for one, are kept until all is done, in a
+            folder of their own; by default in the user's cache folder. It takes as much room.
+        storage_options: for fsspec, which reads and writes URLs: credentials, endpoints.
 
     Raises:
         PackError: the input is not recognised, the output belongs to something else, too many
@@ -118,13 +118,12 @@ def pack_dataset(
     """
     given = dict(locals())
     started = time.monotonic()
-    if isinstance(raw, str) and is_behind_url(raw):
+    if is_behind_url(raw):
         if out is None or local_path(out):
             given["staging"] = given["storage_options"] = None
         checks = {"space_check": space_check, "lock_check": lock_check}
         with downloaded(raw, staging, storage_options, **checks, keep=dry_run) as given["raw"]:
             return pack_dataset(**given)
-    refuse_url(raw)
     if out is None:
         _refuse_without_out(dry_run=dry_run, append=append, staging=staging)
         stage, destination = None, ""

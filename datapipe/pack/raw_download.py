@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from datapipe.errors import DatapipeError, PackError, StoreError
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import replace_file
-from datapipe.index.tar.listing import expand, names_shards
+from datapipe.index.tar.listing import expand, names_shards, refuse_urls
 from datapipe.pack.journal import working_folder
 from datapipe.pack.space import check_room
 from datapipe.pack.writers.shards import writing
@@ -28,11 +28,20 @@ _AT_ONCE = 64  # files, or ranges of few
 _NOTES = "fetched.json"
 
 
-def is_behind_url(raw: object) -> bool:
-    """Return whether raw data is a URL, or a list of tars all of which are behind URLs."""
-    if not isinstance(raw, str) or raw.startswith(("file:", "pipe:")):
+def is_behind_url(raw: object) -> TypeGuard[str]:
+    """Return whether raw data is a URL, or a list of tars all of which are behind URLs.
+
+    Raises `IndexMismatch` for a list in which some are.
+    """
+    if not isinstance(raw, str) or raw.startswith("file:"):
         return False
-    return all(map(is_remote, expand(raw))) if names_shards(raw) else is_remote(raw)
+    if not names_shards(raw):
+        return is_remote(raw)
+    names = expand(raw)
+    if all(is_remote(name) and not name.startswith("pipe:") for name in names):
+        return True
+    refuse_urls(names)
+    return False
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from datapipe.remote.download import RemoteSource
 from datapipe.remote.folder import RemoteOptions, is_remote
 from datapipe.workers.threads import ThreadPool
 
-_AT_ONCE = 64  # files, or ranges of few
+_AT_ONCE = 64  # files
+_AHEAD = 16  # ranges of few files
 _NOTES = "fetched.json"
 
 
@@ -131,7 +132,7 @@ def _download(
         there = sum(path.stat().st_size for path in data.rglob("*.part"))
         remedy = "give one with --staging, or fewer files"
         check_room(checked, max(size - there, 0), f"{len(missing):,} files of raw data", remedy)
-    ahead = max(_AT_ONCE // len(missing), 1)
+    ahead = max(_AHEAD // len(missing), 1)
 
     def fetch(name: str) -> None:
         source.download(name, files[name][0], data / name, ahead)

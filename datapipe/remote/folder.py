@@ -24,7 +24,7 @@ T = TypeVar("T")
 _PART = 8 << 20  # bytes that one request asks for at most: what is done again when it breaks
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _S3 = ("s3", "s3a")
-_SECRET = 6  # characters; texts in storage options that are shorter are no secrets
+_SECRET = re.compile(r"key|secret|token|password|auth|cookie|sas|connection", re.IGNORECASE)
 
 
 @dataclass(kw_only=True)
@@ -197,10 +197,9 @@ class RemoteFolder:
         getattr(self._filesystem, "sync_fs", self._filesystem).invalidate_cache()
 
     def _without_secrets(self, text: str) -> str:
-        """Return a text without the texts in storage options: servers may repeat them."""
-        for value in _texts(getattr(self._filesystem, "storage_options", {})):
-            if len(value) >= _SECRET and "://" not in value:
-                text = text.replace(value, "***")
+        """Return a text without the secrets in storage options: servers may repeat them."""
+        for secret in _secrets(getattr(self._filesystem, "storage_options", {})):
+            text = text.replace(secret, "***")
         return text
 
     async def _ask(self, name: str, span: tuple[int, int] | None) -> bytes:
@@ -259,13 +258,10 @@ def _connect(url: str, options: RemoteOptions, client_attempts: int) -> tuple[An
     return filesystem, root.rstrip("/")
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in a value and in the mappings and lists in it."""
-    if isinstance(value, str):
+def _secrets(value: Any, name: str = "") -> Iterator[str]:
+    """Yield the texts in storage options whose names, or those of the mapping, are of secrets."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _secrets(each, f"{name} {key}")
+    elif isinstance(value, str) and len(value) > 5 and _SECRET.search(name):
         yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)

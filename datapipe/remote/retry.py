@@ -14,8 +14,12 @@ _FINAL = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno
 _AGAIN = frozenset({408, 409, 425, 429})
 # Of S3: requests that were damaged on their way, which it answers with 400.
 _TORN = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"})
+# Codes of S3, and classes of clients that could not renew what they had.
 _EXPIRED = frozenset(
-    {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+    {
+        *("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
+        *("RefreshError", "SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError"),
+    }
 )
 # Of S3's client: what no server was asked about.
 _MISSING = frozenset({"NoCredentialsError", "PartialCredentialsError", "ParamValidationError"})
@@ -79,7 +83,7 @@ def is_final(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno in _FINAL
-    if type(error).__name__ in _MISSING:
+    if type(error).__name__ in _MISSING | _EXPIRED:
         return True
     # What breaks within a transfer has classes of its own in every client.
     return type(error).__module__.partition(".")[0] not in ("aiohttp", "botocore", "aiobotocore")
@@ -90,7 +94,7 @@ def describe(error: BaseException) -> str:
     status, code = _status(error), code_of(error)
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
-    if code in _EXPIRED or type(error).__name__ in ("RefreshError", "TokenRetrievalError"):
+    if {code, type(error).__name__} & _EXPIRED:
         return f"the credentials have expired ({error}); renew them and run the same again"
     if type(error).__name__ in _MISSING:
         return (
@@ -117,10 +121,13 @@ def code_of(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int | None:
-    status = getattr(error, "status", None)
-    if status is None:
-        status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status if isinstance(status, int) else None
+    found = (
+        getattr(error, "status", None),  # aiohttp
+        getattr(error, "code", None),  # gcsfs
+        getattr(getattr(error, "response", None), "status_code", None),  # the Hub
+        _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode"),
+    )
+    return next((status for status in found if isinstance(status, int)), None)
 
 
 def _response(error: BaseException) -> dict[str, Any]:

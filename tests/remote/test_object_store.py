@@ -250,15 +250,15 @@ def test_secrets_are_in_no_output_and_no_file(
 
 
 def test_what_a_server_repeats_of_a_secret_is_not_shown(
-    folder: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = folder()
 
     async def deny(*_: Any, **__: Any) -> bytes:
-        raise PermissionError("the key planted-secret-key of someone is wrong")
+        raise PermissionError(f"the key planted-secret-key of someone at {proxy.url} is wrong")
 
     monkeypatch.setattr(opened._filesystem, "_cat_file", deny)
-    with pytest.raises(StoreError, match=r"the key \*\*\* of \*\*\* is wrong"):
+    with pytest.raises(StoreError, match=rf"the key \*\*\* of \*\*\* at {proxy.url} is"):
         opened.begin("a.tar", 0, 5).result()
 
 

@@ -1,4 +1,4 @@
-"""A source with latency and limited bandwidth: how much of it a loader uses."""
+"""A source with latency and limited bandwidth: how much of it a loader and a pack use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.common import machine, write_json
 from benchmarks.data import bitmaps, packed
-from datapipe import ImageSpec, make_loader
+from datapipe import ImageSpec, make_loader, pack_dataset
 
 _LATENCY, _RATE = 0.05, 100e6  # seconds, bytes a second
 _LATE = 0.05  # seconds
@@ -25,7 +25,7 @@ _SKIP, _ROUNDS, _SECONDS = 60, 5, 3.0
 
 
 def source(path: Path | None) -> None:
-    """Print bytes that batches bring against the source's bandwidth, and write them as JSON.
+    """Print bytes that batches and a pack bring against the source's bandwidth, and as JSON.
 
     The images are not compressed: the source is to be the limit, not the decoder, also where two
     cores are all that client, workers and server have.
@@ -48,6 +48,11 @@ def source(path: Path | None) -> None:
                     f"{rows[-1]['part']:.2f} of the source ({rows[-1]['low']:.2f} to "
                     f"{rows[-1]['high']:.2f}), {rows[-1]['requests']:,.0f} requests/s"
                 )
+            rows.append(_measure_pack(url, shards))
+            print(
+                f"pack of its tars: {rows[-1]['download']:.2f} of the source while downloading, "
+                f"{rows[-1]['part']:.2f} with packing"
+            )
     finally:
         server.terminate()
         server.join()
@@ -94,6 +99,25 @@ def _measure(url: str, shuffle: Any) -> dict[str, Any]:
     }
 
 
+def _measure_pack(url: str, shards: Path) -> dict[str, Any]:
+    """Pack the tars from the source, and from here to know what packing alone takes."""
+    tars = sorted(shards.glob("*.tar"))
+    size = sum(tar.stat().st_size for tar in tars)
+    seconds = []
+    for raw in ("::".join(f"{url}/{tar.name}" for tar in tars), "::".join(map(str, tars))):
+        with TemporaryDirectory() as out:
+            start = time.perf_counter()
+            pack_dataset(raw, out, check="header")
+            seconds.append(time.perf_counter() - start)
+    total, packing = seconds
+    return {
+        "pack": len(tars),
+        "part": size / total / _RATE,
+        "download": size / (total - packing) / _RATE,
+        "seconds": total,
+    }
+
+
 def serve(folder: str, ready: Connection) -> None:
     """Serve files with ranges: each answer after a latency, all together at a limited rate."""
     asyncio.run(_serve(folder, ready))
@@ -118,6 +142,8 @@ async def _serve(folder: str, ready: Connection) -> None:
                 writer.write(
                     f"HTTP/1.1 {status}\r\nContent-Length: {stop - start}\r\n\r\n".encode()
                 )
+                if head.startswith(b"HEAD"):
+                    continue
                 with path.open("rb") as file:
                     for at in range(start, stop, _SENT):
                         size = min(_SENT, stop - at)

@@ -20,6 +20,7 @@ from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.preview import preview
 from datapipe.cli.profile import profile
+from datapipe.cli.storage import with_storage_options
 from datapipe.cli.tune import tune_workers
 from datapipe.cli.verify import verify
 
@@ -33,9 +34,10 @@ app = typer.Typer(
 )
 for _command in (
     *(pack, convert, inspect, preview, verify, repair, index, select, split, merge, dedup),
-    *(diff, plan, check_model, profile, tune_workers),
+    *(diff, plan, profile, tune_workers),
 ):
-    app.command()(_command)
+    app.command()(with_storage_options(_command))
+app.command()(check_model)
 
 
 def run() -> None:

@@ -92,8 +92,8 @@ _FLAGS = (
     own_flag("dry_run", "Read and check everything, write nothing.", bool, False),
     own_flag(
         "staging",
-        "Where shards for a URL are kept until all have arrived; needs room for the whole dataset. "
-        "By default in the user's cache folder.",
+        "Where raw data from a URL, and shards for one, are kept until all is done; needs room for "
+        "them. By default in the user's cache folder.",
     ),
 )
 """Options that are arguments of `pack_dataset`."""
@@ -104,7 +104,8 @@ def pack(
     raw: Annotated[
         str,
         typer.Argument(
-            help="File or folder of raw image-text data, or tars as 'data/train-{000..099}.tar'."
+            help="File or folder of raw image-text data, or its URL, or tars as "
+            "'data/train-{000..099}.tar'."
         ),
     ],
     flags: Flags,

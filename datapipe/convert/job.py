@@ -51,6 +51,7 @@ from datapipe.pack.journal import (
 from datapipe.pack.options import MaxRejects, parse_max_rejects
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.space import check_room
+from datapipe.pack.url_upload import local_path
 from datapipe.pack.writers.shards import writing
 from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder
@@ -138,10 +139,10 @@ def convert_dataset(
         torch.Size([4, 3, 224, 224])
     """
     started = time.monotonic()
+    out = array_folder(arrays)
     dataset = open_dataset(shards)
     if dataset.manifest.arrays is not None:
         raise PackError(f"{shards} holds arrays already; give the shards that they came from")
-    out = Path(arrays)
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
     if not isinstance(dataset.folder, RemoteFolder) and out.resolve() == dataset.folder.resolve():
@@ -166,6 +167,13 @@ def convert_dataset(
     report = report_of(manifest, out, started=started, finished_before=False)
     reasons = dict(refused.reasons.most_common())
     return replace(report, reasons=reasons, examples=tuple(refused.examples))
+
+
+def array_folder(arrays: str | PathLike[str]) -> Path:
+    """Return the folder that arrays go to; `PackError` for a URL."""
+    if (out := local_path(arrays)) is None:
+        raise PackError(f"{arrays}: arrays are mapped and have to be here; give a folder")
+    return out
 
 
 def arrays_at(out: Path) -> Manifest | None:

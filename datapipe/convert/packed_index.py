@@ -9,6 +9,7 @@ from typing import Any
 
 from datapipe.convert.job import (
     ConvertReport,
+    array_folder,
     arrays_at,
     conversion_options,
     convert_dataset,
@@ -21,7 +22,6 @@ from datapipe.errors import PackError
 from datapipe.index.manifest import UNFINISHED
 from datapipe.pack.journal import same_options
 from datapipe.pack.pack_dataset import pack_dataset
-from datapipe.pack.url_upload import local_path
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
 
@@ -61,9 +61,7 @@ def pack_arrays(
         8
     """
     started = time.monotonic()
-    out = local_path(arrays)
-    if out is None:
-        raise PackError(f"{arrays}: arrays are mapped and have to be here; give a folder")
+    out = array_folder(arrays)
     common: dict[str, Any] = {
         "workers": workers,
         "max_rejects": max_rejects,

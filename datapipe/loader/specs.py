@@ -7,7 +7,7 @@ needs torch, so that the command line takes its options from the same fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from datapipe.declared import Count, Natural, Refused, Say, Seconds, Word, check_fields, check_value
@@ -259,7 +259,7 @@ class RemoteSpec:
 
     read_ahead: Bytes = "256MB"
     concurrency: Count = 64
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "remote ")

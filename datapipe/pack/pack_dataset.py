@@ -18,11 +18,11 @@ from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
 from datapipe.pack.engine import EngineName, open_engine
-from datapipe.pack.input.archives import refuse_url
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
 from datapipe.pack.pack_job import Job
+from datapipe.pack.raw_download import downloaded, is_behind_url
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.choose import choose_reading
 from datapipe.pack.records.captions import parse_captions
@@ -74,7 +74,8 @@ def pack_dataset(
     bytes, whatever `workers` is.
 
     Args:
-        raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar".
+        raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar"; any
+            of them may be behind a URL, and is downloaded to the staging folder first.
         out: folder or URL for the shards; new, or that of the same pack interrupted. With `dry_run`
             it may be None.
         format: name of the reader; recognised where None.
@@ -112,9 +113,9 @@ def pack_dataset(
         lock_check: refuse to start where files cannot be locked, as on some mounts of NFS; a second
             pack into the same folder would not be noticed there.
         dry_run: read and check, but write nothing.
-        staging: where the shards for a URL are kept until all have arrived, in a folder of their
-            own; by default in the user's cache folder. It takes as much room as the dataset.
-        storage_options: for fsspec, which writes to URLs: credentials, endpoints.
+        staging: where raw data from a URL, and shards for one, are kept until all is done, in a
+            folder of their own; by default in the user's cache folder. It takes as much room.
+        storage_options: for fsspec, which reads and writes URLs: credentials, endpoints.
 
     Raises:
         PackError: the input is not recognised, the output belongs to something else, too many
@@ -127,8 +128,14 @@ def pack_dataset(
         >>> report.samples, report.rejected
         (8, 0)
     """
+    given = dict(locals())
     started = time.monotonic()
-    refuse_url(raw)
+    if is_behind_url(raw):
+        if out is None or local_path(out):
+            given["staging"] = given["storage_options"] = None
+        checks = {"space_check": space_check, "lock_check": lock_check}
+        with downloaded(raw, staging, storage_options, **checks, keep=dry_run) as given["raw"]:
+            return pack_dataset(**given)
     if out is None:
         _refuse_without_out(dry_run=dry_run, append=append, staging=staging)
         stage, destination = None, ""
@@ -144,7 +151,7 @@ def pack_dataset(
             "where= that names a field reads it"
         )
     folder = stage.folder if stage else Path(destination) if destination else None
-    given: dict[str, Any] = {
+    of_reader: dict[str, Any] = {
         "image_column": image_column,
         "text_column": text_column,
         "include": include,
@@ -153,12 +160,12 @@ def pack_dataset(
         "map": map,
         "captions": captions,
     }
-    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **given)
+    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **of_reader)
     parse_captions(captions)
     runs = open_engine(engine, workers, address, runtime_env)
     reading = choose_reading(Survey(raw), format, read_options)
     reader = reading.reader
-    for name in ("image_root", *given):
+    for name in ("image_root", *of_reader):
         if getattr(read_options, name) is not None and name not in reader.takes:
             option = f"--{name.replace('_', '-')}"
             raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
@@ -178,7 +185,7 @@ def pack_dataset(
             max_side=max_side,
             quality=quality,
             image_format=image_format,
-            **given,
+            **of_reader,
         ),
         engine=runs,
         size=parse_shard_size(str(shard_size)),

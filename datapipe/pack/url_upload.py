@@ -232,6 +232,7 @@ class UploadStage:
                 progress.advance(note=f"of {size}")
         shards = {name for shard in manifest.shards for name in (shard.name, shard.index)}
         self._send_files(self.folder, _published(self.folder) - shards - {MANIFEST})
+        self.target.begin_task(self.target.abort_uploads(shards)).result()
         self._send_files(self.folder, [MANIFEST])
         if self.direct:
             for name in self.target.begin_task(self.target.names(UNFINISHED)).result():

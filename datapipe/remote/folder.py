@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
+import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from datapipe.errors import PlanError, StoreError
-from datapipe.remote.retry import RetryPolicy, describe, is_final
+from datapipe.remote.retry import ReadTimes, RetryPolicy, describe, is_final
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _PART = 8 << 20  # bytes that one request asks for at most: what is done again when it breaks
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+_S3 = ("s3", "s3a")
+_SECRET = re.compile(r"key|secret|token|password|auth|cookie|sas|connection", re.IGNORECASE)
 
 
 @dataclass(kw_only=True)
 class Traffic:
-    """Counts of requests that were answered, failures that were tried again, and bytes."""
+    """Counts of requests answered, failures tried again, stuck reads begun again, and bytes."""
 
     requests: int = 0
     retries: int = 0
+    hedges: int = 0
     bytes: int = 0
 
 
@@ -37,7 +43,8 @@ class RemoteOptions:
 
     concurrency: int = 64  # requests at a time
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    storage_options: Mapping[str, Any] = field(default_factory=dict)  # credentials, endpoints
+    # Credentials and endpoints, which no message shows.
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def is_remote(path: object) -> TypeGuard[str]:
@@ -49,17 +56,20 @@ class RemoteFolder:
     """Reader of the files of one folder by name, for any thread.
 
     Requests are made by one thread of fsspec's own, in the order in which they were begun. Raises
-    `PlanError` if nothing that is installed knows such URLs.
+    `PlanError` if nothing that is installed knows such URLs, or the URL has a password.
     """
+
+    _client_attempts = 1  # at a request of S3, each time that we make it
 
     def __init__(self, url: str, options: RemoteOptions = RemoteOptions()) -> None:
         self.url = url.rstrip("/")
         self.options = options
         self.traffic = Traffic()
-        self._filesystem, self._root = _connect(url, options.storage_options)
+        self._filesystem, self._root = _connect(url, options, self._client_attempts)
         self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
         self._slots: asyncio.Semaphore | None = None
         self._draw = random.Random()
+        self._times = ReadTimes(options.retry)
         self._lock = threading.Lock()
         self._running: set[Future[bytes]] = set()
 
@@ -85,6 +95,11 @@ class RemoteFolder:
         """
         return self._begin(self._read_range(name, start, stop))
 
+    def begin_task(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin a coroutine that runs in fsspec's own thread; `close` cancels it."""
+        future: Future[T] = self._begin(work)  # type: ignore[assignment]  # it holds any
+        return future
+
     def close(self) -> None:
         """Cancel the reads in progress."""
         with self._lock:
@@ -108,7 +123,13 @@ class RemoteFolder:
     async def _read_part(self, name: str, span: tuple[int, int] | None) -> bytes:
         if self._slots is None:
             self._slots = asyncio.Semaphore(self.options.concurrency)
-        data = await self._attempt(name, lambda: self._ask(name, span), span, slots=self._slots)
+        ask = functools.partial(self._ask, name, span)
+        if span is None:
+            data = await self._attempt(name, ask, slots=self._slots)
+        else:
+            extra = (span[1] - span[0]) / self.options.retry.slowest
+            hedged = functools.partial(self._hedged, ask)
+            data = await self._attempt(name, hedged, span, slots=self._slots, extra_time=extra)
         self.traffic.bytes += len(data)
         return data
 
@@ -138,7 +159,7 @@ class RemoteFolder:
                 raise
             except Exception as error:
                 part = f", bytes {span[0]:,} to {span[1]:,}" if span else ""
-                message = (
+                message = self._without_secrets(
                     f"{self.url_of(name)}{part}: {reason(error)} "
                     f"(attempt {attempt} of {retry.attempts})"
                 )
@@ -148,6 +169,38 @@ class RemoteFolder:
                 pause = retry.pause(attempt, self._draw)
                 logger.info("%s; again in %.1f s", message, pause)
             await asyncio.sleep(pause)
+
+    async def _hedged(self, ask: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Await what `ask` returns; if that is stuck, ask again and take the first answer."""
+        began, reads = self._loop.time(), [asyncio.ensure_future(ask())]
+        try:
+            done, _ = await asyncio.wait(reads, timeout=self._times.stuck_after())
+            allowed = 1 + self.options.retry.hedge_share * self.traffic.requests
+            if not done and self.traffic.hedges < allowed:
+                self.traffic.hedges += 1
+                reads.append(asyncio.ensure_future(ask()))
+            for number, read in enumerate(asyncio.as_completed(reads), 1):
+                try:
+                    data = await read
+                    break
+                except Exception:
+                    if number == len(reads):
+                        raise
+            self._times.add(self._loop.time() - began)
+            return data
+        finally:
+            for each in reads:
+                each.cancel()
+
+    def _forget(self) -> None:
+        """Empty the client's cache of listings: others write there, too."""
+        getattr(self._filesystem, "sync_fs", self._filesystem).invalidate_cache()
+
+    def _without_secrets(self, text: str) -> str:
+        """Return a text without the secrets in storage options: servers may repeat them."""
+        for secret in _secrets(getattr(self._filesystem, "storage_options", {})):
+            text = text.replace(secret, "***")
+        return text
 
     async def _ask(self, name: str, span: tuple[int, int] | None) -> bytes:
         path = f"{self._root}/{name}"
@@ -165,13 +218,26 @@ class RemoteFolder:
         return data
 
 
-def _connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+def _connect(url: str, options: RemoteOptions, client_attempts: int) -> tuple[Any, str]:
     """Return the filesystem that knows a URL, with coroutines, and the folder's path there."""
     import fsspec
 
     protocol = url.partition("://")[0]
+    if _PASSWORD.search(url):
+        raise PlanError(
+            f"{_PASSWORD.sub('://', url)}: a password in a URL would be shown in messages; give it "
+            "as a storage option (for HTTP, in a .netrc with client_kwargs trust_env=true)"
+        )
+    storage = dict(options.storage_options)
+    if protocol in _S3:
+        given = (fsspec.config.conf.get("s3", {}) | storage).get("config_kwargs") or {}
+        storage["config_kwargs"] = {
+            "retries": {"mode": "standard", "total_max_attempts": client_attempts},
+            "max_pool_connections": 2 * options.concurrency,  # by default ten
+            **given,
+        }
     try:
-        filesystem, root = fsspec.core.url_to_fs(url, **storage_options)
+        filesystem, root = fsspec.core.url_to_fs(url, **storage)
     except ImportError as error:
         raise PlanError(
             f"{url}: {protocol}:// needs a package that is missing ({error}): pip install "
@@ -179,6 +245,8 @@ def _connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
         ) from None
     except ValueError as error:
         raise PlanError(f"{url}: {error}") from None
+    if protocol in _S3:
+        filesystem.retries = 1  # of an instance that no others share: it has our `config_kwargs`
     if not filesystem.async_impl:
         from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 
@@ -188,3 +256,12 @@ def _connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
 
         filesystem._loop = get_loop()
     return filesystem, root.rstrip("/")
+
+
+def _secrets(value: Any, name: str = "") -> Iterator[str]:
+    """Yield the texts in storage options whose names, or those of the mapping, are of secrets."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _secrets(each, f"{name} {key}")
+    elif isinstance(value, str) and len(value) > 5 and _SECRET.search(name):
+        yield value

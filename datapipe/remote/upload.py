@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from concurrent.futures import Future
+import logging
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from datapipe.errors import StoreError
-from datapipe.remote.folder import RemoteFolder, RemoteOptions, T
-from datapipe.remote.retry import describe
+from datapipe.remote.folder import RemoteFolder, RemoteOptions
+from datapipe.remote.retry import code_of, describe
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE = 2  # files on their way: clients of object stores hold parts of each in memory
 _LOOKS = 16  # questions about files at once
-_SLOWEST = 250_000  # bytes a second; what takes longer is taken for a connection that hangs
 
 
 class RemoteTarget(RemoteFolder):
@@ -24,15 +24,12 @@ class RemoteTarget(RemoteFolder):
     Coroutines run in fsspec's own thread; begin them with `begin_task` from others.
     """
 
+    _client_attempts = 3  # at a part of a large file, before the whole file is sent again
+
     def __init__(self, url: str, options: RemoteOptions) -> None:
         super().__init__(url, options)
         self._sending = asyncio.Semaphore(_AT_ONCE)
         self._looking = asyncio.Semaphore(_LOOKS)
-
-    def begin_task(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a coroutine that awaits the methods below; `close` cancels it."""
-        future: Future[T] = self._begin(work)  # type: ignore[assignment]  # it holds any
-        return future
 
     def read_or_none(self, name: str) -> bytes | None:
         """Return a whole file, None if it is not there; `StoreError` if that cannot be known."""
@@ -41,7 +38,7 @@ class RemoteTarget(RemoteFolder):
         except StoreError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            if _code(error.__cause__) == "NoSuchBucket":
+            if code_of(error.__cause__) == "NoSuchBucket":
                 raise StoreError(
                     f"{self.url}: there is no such bucket; make it first, or mend the URL"
                 ) from error
@@ -58,8 +55,40 @@ class RemoteTarget(RemoteFolder):
                 raise ConnectionError(f"{there or 0:,} of {size:,} bytes arrived")
             self.traffic.bytes += size
 
+        extra = size / self.options.retry.slowest
         async with self._sending:
-            await self._attempt(name, send, extra_time=size / _SLOWEST, reason=_reason)
+            await self._attempt(name, send, extra_time=extra, reason=_reason)
+
+    async def abort_uploads(self, names: Collection[str]) -> None:
+        """Abort unfinished multipart uploads of files, which killed runs leave in S3.
+
+        Other stores let them expire.
+        """
+        client = self._filesystem
+        bucket, _, folder = self._root.partition("/")
+        prefix = f"{folder}/" if folder else ""
+        if not hasattr(client, "_abort_mpu"):
+            return
+
+        async def abort() -> None:
+            page = {"Bucket": bucket, "Prefix": prefix}
+            while page:
+                answer = await client._call_s3("list_multipart_uploads", **page)
+                for upload in answer.get("Uploads", []):
+                    if upload["Key"].removeprefix(prefix) in names:
+                        with suppress(FileNotFoundError):
+                            await client._abort_mpu(bucket, upload["Key"], upload["UploadId"])
+                after = {key: answer.get(f"Next{key}") for key in ("KeyMarker", "UploadIdMarker")}
+                page = page | after if answer.get("IsTruncated") else {}
+
+        try:
+            await self._attempt("", abort, reason=_reason)
+        except StoreError as error:
+            logger.warning(
+                "%s; unfinished uploads cannot be looked for, so parts of some may be left there: "
+                "give the bucket a lifecycle rule that removes them",
+                error,
+            )
 
     async def size(self, name: str) -> int | None:
         """Return the bytes of a file; None if it is not there, `StoreError` if unknown."""
@@ -114,22 +143,11 @@ class RemoteTarget(RemoteFolder):
             return None
         return int(about["size"])
 
-    def _forget(self) -> None:
-        """Empty the client's cache of listings: others write there, too."""
-        getattr(self._filesystem, "sync_fs", self._filesystem).invalidate_cache()
-
 
 def _reason(error: Exception) -> str:
     """Return the reason of a failure; what is missing is the folder, and no file."""
     if isinstance(error, FileNotFoundError):
         return f"there is no such bucket or folder ({error})"
-    if isinstance(error, PermissionError):
-        return f"access is denied ({error}); give credentials that may write there"
     if isinstance(error, NotImplementedError):
         return "nothing can be written there"
     return describe(error)
-
-
-def _code(error: BaseException) -> str:
-    response = getattr(error.__cause__, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""

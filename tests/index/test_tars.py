@@ -142,7 +142,10 @@ def test_a_shard_that_changed_is_noticed(shards, make_tar, jpeg):
 )
 def test_what_cannot_be_read_is_named_with_the_remedy(shards, text, message):
     (shards / "notes.txt").touch()
-    for action in (index_shards, open_dataset, lambda path: datapipe.pack_dataset(path, "out")):
+    actions = [index_shards, open_dataset]
+    if not text.startswith(("s3:", "https:")):  # which packing downloads
+        actions.append(lambda path: datapipe.pack_dataset(path, "out"))
+    for action in actions:
         with pytest.raises(IndexMismatch, match=message):
             action(text)
     with pytest.raises(IndexMismatch, match=message):
@@ -161,11 +164,6 @@ def test_a_folder_whose_name_looks_like_a_list_is_a_folder(tmp_path, make_tar, j
 def test_a_list_of_several_formats_is_not_guessed(shards):
     with pytest.raises(datapipe.PackError, match=r"--format llava does not read"):
         datapipe.pack_dataset("data/train-{000000..000001}.tar", "out", format="llava")
-
-
-def test_raw_data_behind_a_url_is_refused_with_a_command_that_fetches_it():
-    with pytest.raises(datapipe.PackError, match=r"fetch it first.*`aws s3 cp --recursive s3://b"):
-        datapipe.pack_dataset("s3://b/raw/data.json", "out")
 
 
 def test_names_of_tars_are_relative_to_their_folder(shards):

@@ -26,6 +26,8 @@ class S3Server:
         url: of the API.
         buckets: content of every object by bucket and key.
         asked: (method, key) of every request; parts of objects as "PART".
+        parts: content of the parts of every unfinished upload.
+        uploads: key of every multipart upload.
         fault: see `Fault`.
     """
 
@@ -34,6 +36,7 @@ class S3Server:
     asked: list[tuple[str, str]] = field(default_factory=list)
     fault: Fault = lambda number, method, key: False
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    uploads: dict[str, str] = field(default_factory=dict)
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -71,6 +74,8 @@ def s3_serving(*buckets: str) -> Iterator[S3Server]:
                 self.error(503, "ServiceUnavailable", "Come back later.")
             elif objects is None:
                 self.error(404, "NoSuchBucket", "The specified bucket does not exist")
+            elif "uploads" in query and self.command == "GET":
+                self.list_uploads(query.get("prefix", ""))
             elif "list-type" in query:
                 self.list(bucket, objects, query)
             else:
@@ -109,7 +114,7 @@ def s3_serving(*buckets: str) -> Iterator[S3Server]:
             if "uploads" in query:
                 with lock:
                     upload = f"upload-{len(server.parts)}"
-                    server.parts[upload] = {}
+                    server.parts[upload], server.uploads[upload] = {}, key
                 return self.xml("InitiateMultipartUploadResult", f"<UploadId>{upload}</UploadId>")
             parts = server.parts.pop(query["uploadId"])
             named = [int(n) for n in re.findall(rb"<PartNumber>(\d+)</PartNumber>", body)]
@@ -149,6 +154,14 @@ def s3_serving(*buckets: str) -> Iterator[S3Server]:
                 f"<KeyCount>{len(files) + len(folders)}</KeyCount>"
                 f"<IsTruncated>false</IsTruncated>{content}",
             )
+
+        def list_uploads(self, prefix: str) -> None:
+            content = "".join(
+                f"<Upload><Key>{escape(key)}</Key><UploadId>{upload}</UploadId></Upload>"
+                for upload, key in server.uploads.items()
+                if upload in server.parts and key.startswith(prefix)
+            )
+            self.xml("ListMultipartUploadsResult", f"<IsTruncated>false</IsTruncated>{content}")
 
         def body(self) -> bytes:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))

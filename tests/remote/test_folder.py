@@ -8,13 +8,14 @@ import pickle
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from datapipe.errors import PlanError, StoreError
 from datapipe.remote import folder as folder_module
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
-from datapipe.remote.retry import RetryPolicy, is_final
+from datapipe.remote.retry import RetryPolicy, describe, is_final
 
 from .server import Server, serving
 
@@ -181,6 +182,24 @@ def test_answers_of_http_likewise(status: int, final: bool) -> None:
     error = Exception()
     error.status = status  # type: ignore[attr-defined]
     assert is_final(error) == final
+
+
+@pytest.mark.parametrize("attribute", ["code", "response"])
+@pytest.mark.parametrize(("status", "final"), [(401, True), (503, False)])
+def test_answers_of_other_clients_likewise(attribute: str, status: int, final: bool) -> None:
+    error = OSError("the answer")
+    value = status if attribute == "code" else SimpleNamespace(status_code=status)
+    setattr(error, attribute, value)
+    assert is_final(error) == final
+    assert ("access is denied" in describe(error)) == final
+
+
+def test_credentials_that_cannot_be_renewed_are_named() -> None:
+    exceptions = pytest.importorskip("botocore.exceptions")
+    error = exceptions.SSOTokenLoadError(error_msg="none there")
+    assert is_final(error)
+    assert "expired" in describe(error)
+    assert "anon=true" in describe(exceptions.NoCredentialsError())
 
 
 def test_missing_credentials_are_not_asked_with_again() -> None:

@@ -188,6 +188,7 @@ def refuse_urls(names: list[str]) -> None:
         )
     raise IndexMismatch(
         f"{url}: tars behind a URL are read only where their index is beside them; "
+        "pack them (`datapipe pack` takes URLs), or "
         f"download the {len(names):,} tars ({download_command(url)}) and give the files, or run "
         "`datapipe index` where they are files, copy dataset.json and the index files to the URL "
         "and give make_loader the URL of the folder"

@@ -13,10 +13,8 @@ from pathlib import Path
 from shlex import quote
 
 from datapipe.errors import PackError
-from datapipe.index.tar.listing import download_command, expand, names_shards, refuse_urls
 from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import printable
-from datapipe.remote.folder import is_remote
 
 _MEMBERS = 30  # that are looked for; a compressed archive is unpacked as far as these reach
 _ZIP_NAMES = 1_000_000  # no directory of more is read
@@ -96,24 +94,6 @@ def refuse_archive(raw: Path) -> None:
         plain = raw.with_name(re.sub(r"\.(tar\.\w+|t\w+)$", ".tar", raw.name, flags=re.IGNORECASE))
         text += f", or, if it is a shard of WebDataset, `{tool} {quote(str(raw))}` and give {plain}"
     raise PackError(text)
-
-
-def refuse_url(raw: object) -> None:
-    """Refuse raw data behind a URL, with a command that fetches it.
-
-    Raises:
-        PackError: `raw` is one.
-        IndexMismatch: it is a list of tars, of which some are behind URLs.
-    """
-    if not isinstance(raw, str):
-        return
-    if names_shards(raw):
-        refuse_urls(expand(raw))
-    elif is_remote(raw) and not raw.startswith("file:"):
-        raise PackError(
-            f"{raw}: raw data is read from files; fetch it first, for example with "
-            f"{download_command(raw)}, and give what was fetched"
-        )
 
 
 def packed_images(folders: Iterable[Path]) -> str:

@@ -1,0 +1,181 @@
+"""Raw data behind URLs is packed as the same data in a folder is."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datapipe import PackError, StoreError, pack_dataset
+
+from .faulty_proxy import Proxy, Request
+from .server import serving
+
+pytest.importorskip("moto.server")
+pytest.importorskip("s3fs")
+
+
+@pytest.fixture
+def put(client: Any, bucket: str) -> Callable[[Path], str]:
+    """Copies a folder to the store; its URL."""
+
+    def put(folder: Path) -> str:
+        client.put(f"{folder}/", f"{bucket}/{folder.name}/", recursive=True)
+        return f"s3://{bucket}/{folder.name}"
+
+    return put
+
+
+@pytest.fixture
+def pack(proxy: Proxy, tmp_path: Path) -> Callable[..., Any]:
+    def pack(raw: str, out: Any = None, **options: Any) -> Any:
+        given = {"staging": tmp_path / "staging", "storage_options": proxy.storage_options}
+        return pack_dataset(raw, out or tmp_path / "out", shard_size=3, **{**given, **options})
+
+    return pack
+
+
+def packed(raw: Any, out: Path, contents: Any) -> dict[str, bytes]:
+    pack_dataset(raw, out, shard_size=3)
+    found: dict[str, bytes] = contents(out)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_folder: Any) -> Path:
+    made: Path = make_folder(tmp_path / "raw", 9)
+    return made
+
+
+@pytest.mark.parametrize("fault", [None, "503", "cut"])
+def test_a_folder_of_images(
+    put: Any, pack: Any, proxy: Proxy, folder: Path, contents: Any, tmp_path: Path, fault: Any
+) -> None:
+    url = put(folder)
+    proxy.fault = lambda number, request: fault if number == 1 else None
+    pack(url)
+    assert contents(tmp_path / "out") == packed(folder, tmp_path / "local", contents)
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_tars_by_a_list_from_store_to_store(
+    put: Any,
+    pack: Any,
+    client: Any,
+    bucket: str,
+    make_tar: Any,
+    jpeg: Any,
+    tmp_path: Path,
+    contents: Any,
+) -> None:
+    tars = tmp_path / "tars"
+    for part in ("a", "b"):
+        (tars / part).mkdir(parents=True)
+        for number in range(2):
+            key = f"{part}{number}"
+            make_tar(
+                tars / part / f"{number}.tar",
+                [(f"{key}.jpg", jpeg(1)), (f"{key}.txt", b"A cat.")],
+            )
+    url = put(tars)
+    report = pack(f"{url}/{{b,a}}/{{0..1}}.tar", f"s3://{bucket}/out")
+    assert report.samples == 4
+    local = packed(f"{tars}/{{b,a}}/{{0..1}}.tar", tmp_path / "local", contents)
+    there = client.cat(client.find(f"{bucket}/out"))
+    assert {key.removeprefix(f"{bucket}/out/"): value for key, value in there.items()} == {
+        name: content for name, content in local.items() if not name.startswith("columns/")
+    }
+
+
+def test_a_file_of_records_over_http(pack: Any, tmp_path: Path) -> None:
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "texts.jsonl").write_text(
+        "".join(f'{{"question": "What is {n}?", "answer": "A number."}}\n' for n in range(4))
+    )
+    with serving(tmp_path / "web") as server:
+        report = pack(f"{server.url}/texts.jsonl", storage_options=None)
+    assert report.samples == 4
+
+
+def test_a_download_that_broke_goes_on_where_it_was(
+    put: Any, pack: Any, proxy: Proxy, folder: Path, tmp_path: Path, contents: Any
+) -> None:
+    url = put(folder)
+    images = sorted(path.name for path in folder.rglob("*.jpg"))
+
+    def fault(number: int, request: Request) -> str | None:
+        return "expired" if request.span and request.key.endswith(images[4]) else None
+
+    proxy.fault = fault
+    with pytest.raises(StoreError, match=rf"{url}/.*{images[4]}, .* expired .* renew"):
+        pack(url)
+    have = {path.name for path in (tmp_path / "staging").rglob("*.jpg")}
+    assert images[4] not in have
+    proxy.fault = lambda number, request: None
+    proxy.asked.clear()
+    pack(url)
+    again = {each.key.rpartition("/")[2] for each in proxy.asked if each.span}
+    assert not again & have
+    assert contents(tmp_path / "out") == packed(folder, tmp_path / "local", contents)
+
+
+def test_a_file_that_was_replaced_since_is_downloaded_again(
+    put: Any, pack: Any, folder: Path, tmp_path: Path, contents: Any, jpeg: Any
+) -> None:
+    url = put(folder)
+    pack(url, dry_run=True)
+    assert len(list((tmp_path / "staging").rglob("*.jpg"))) == 9
+    first = min(folder.rglob("*.jpg"))
+    first.write_bytes(jpeg(77))
+    put(folder)
+    pack(url)
+    assert contents(tmp_path / "out") == packed(folder, tmp_path / "local", contents)
+
+
+def test_a_file_that_changes_meanwhile_is_named(
+    put: Any, pack: Any, proxy: Proxy, folder: Path, jpeg: Any, client: Any
+) -> None:
+    url = put(folder)
+    path = f"{url}/{min(folder.rglob('*.jpg')).relative_to(folder)}"
+
+    def replace(number: int, request: Request) -> None:
+        if request.span and not done:
+            done.append(client.pipe(path, jpeg(78)))
+
+    done: list[None] = []
+    proxy.fault = replace
+    with pytest.raises(StoreError, match=f"{url} changed while it was downloaded"):
+        pack(url)
+
+
+def test_a_disk_that_is_too_small_is_named_before_the_download(
+    put: Any, pack: Any, proxy: Proxy, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = put(folder)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(9, 9, 10))
+    with pytest.raises(PackError, match=r"files of raw data, .* are needed, 10 B are free"):
+        pack(url)
+    assert not [each for each in proxy.asked if each.span]
+
+
+def test_what_is_not_there_is_named(pack: Any, bucket: str) -> None:
+    with pytest.raises(StoreError, match=f"s3://{bucket}/nowhere/?: there is no such file"):
+        pack(f"s3://{bucket}/nowhere")
+
+
+def test_lists_of_several_buckets_are_refused(pack: Any) -> None:
+    with pytest.raises(PackError, match="several hosts or buckets"):
+        pack("s3://{a,b}/0.tar")
+
+
+def test_errors_about_the_data_name_the_url(put: Any, pack: Any, tmp_path: Path) -> None:
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "x.bin").write_bytes(b"x")
+    url = put(tmp_path / "odd")
+    with pytest.raises(PackError, match=f"{url}, downloaded to .*/raw holds one file"):
+        pack(url)

@@ -20,7 +20,7 @@ from datapipe.pack.journal import working_folder
 from datapipe.pack.space import check_room
 from datapipe.pack.writers.shards import writing
 from datapipe.progress import Progress, readable_size
-from datapipe.remote.download import RemoteSource
+from datapipe.remote.download import RemoteFiles
 from datapipe.remote.folder import RemoteOptions, is_remote
 from datapipe.workers.threads import ThreadPool
 
@@ -89,11 +89,11 @@ def downloaded(
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _source(raw: str, options: RemoteOptions) -> tuple[RemoteSource, list[str] | None]:
+def _source(raw: str, options: RemoteOptions) -> tuple[RemoteFiles, list[str] | None]:
     """Return the folder that holds raw data, and the names of the files; None for all files."""
     urls = expand(raw) if names_shards(raw) else [raw]
-    if len(urls) == 1 and not RemoteSource(raw, options).is_file():
-        return RemoteSource(raw, options), None
+    if len(urls) == 1 and not RemoteFiles(raw, options).is_file():
+        return RemoteFiles(raw, options), None
     if raw.endswith("/"):
         raise PackError(f"{raw}: folders cannot be listed over HTTP; give a file or a list of tars")
     # Tars of several folders keep their names below the folder that they have in common.
@@ -102,7 +102,7 @@ def _source(raw: str, options: RemoteOptions) -> tuple[RemoteSource, list[str] |
     if len(common) < 3:
         raise PackError(f"{raw} names several hosts or buckets; pack each, or copy them to one")
     root = "/".join(common)
-    return RemoteSource(root, options), [url.removeprefix(f"{root}/") for url in urls]
+    return RemoteFiles(root, options), [url.removeprefix(f"{root}/") for url in urls]
 
 
 def _forget_changed(data: Path, notes: Path, files: Mapping[str, tuple[int, str]]) -> None:
@@ -122,7 +122,7 @@ def _forget_changed(data: Path, notes: Path, files: Mapping[str, tuple[int, str]
 
 
 def _download(
-    source: RemoteSource, files: Mapping[str, tuple[int, str]], data: Path, checked: Path | None
+    source: RemoteFiles, files: Mapping[str, tuple[int, str]], data: Path, checked: Path | None
 ) -> None:
     missing = [name for name in files if not (data / name).is_file()]
     if not missing:

@@ -17,7 +17,7 @@ from datapipe.remote.folder import RemoteFolder
 _BLOCK = 8 << 20  # bytes of a range
 
 
-class RemoteSource(RemoteFolder):
+class RemoteFiles(RemoteFolder):
     """Folder elsewhere, or file, that is downloaded; `PlanError` for unknown URLs."""
 
     def is_file(self) -> bool:

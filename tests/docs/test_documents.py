@@ -180,8 +180,8 @@ def test_figures_of_the_readme_are_those_of_the_results() -> None:
     table = re.sub(r"\*\*", "", (ROOT / "README.md").read_text("utf-8"))
     for name, contestant, *references in (
         ("loaders-float32", "datapipe", "torch", "ffcv"),
-        ("cache-second-float32", "datapipe, cached", "ffcv"),
-        ("memmap-warm", "datapipe, arrays", "ffcv raw"),
+        ("cache-second-float32", "datapipe, cached", "datapipe"),
+        ("memmap-warm", "datapipe, arrays", "limit: gather"),
         ("pack", "datapipe, decode", "limit: decode"),
         ("pack-header", "datapipe, header", "ShardWriter"),
     ):

@@ -10,7 +10,7 @@ import pytest
 
 from datapipe.errors import StoreError
 from datapipe.remote import download as download_module
-from datapipe.remote.download import RemoteSource
+from datapipe.remote.download import RemoteFiles
 
 from .server import serving
 
@@ -30,7 +30,7 @@ def test_a_download_goes_on_in_the_middle_of_a_file(
     path.parent.mkdir()
     path.with_name("a.tar.part").write_bytes(DATA[:arrived])
     with serving(tmp_path / "there") as server:
-        RemoteSource(server.url).download("a.tar", len(DATA), path, ahead=2)
+        RemoteFiles(server.url).download("a.tar", len(DATA), path, ahead=2)
     assert [each.name for each in path.parent.iterdir()] == ["a.tar"]
     assert path.read_bytes() == DATA
     starts = sorted(int(str(span)[6:].partition("-")[0]) for _, span in server.asked)
@@ -47,7 +47,7 @@ def test_files_that_cannot_be_downloaded_are_named(
     async def look(names: Any) -> dict[str, dict[str, Any]]:
         return {name: {"size": size}}
 
-    source = RemoteSource(f"file://{tmp_path}")
+    source = RemoteFiles(f"file://{tmp_path}")
     monkeypatch.setattr(source, "_look_at", look)
     with pytest.raises(StoreError, match=rf"{tmp_path}/{name}: .*{message}"):
         source.files()

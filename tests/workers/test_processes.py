@@ -179,6 +179,7 @@ def test_workers_of_a_dropped_pool_are_no_zombies():
         time.sleep(0.01)
 
 
+@pytest.mark.campaign
 def test_workers_of_dropped_pools_end_together_without_harm_to_later_pools():
     for _ in range(80):
         pool = ProcessPool(worker, 8)

@@ -39,7 +39,7 @@ test-all: lint test ## what CI runs: lint, tests, long tests, ten thousand flipp
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "campaign and not measuring"
 	$(BIN)/python -m pytest -m "campaign and measuring"
 	DATAPIPE_FLIPS=10000 $(BIN)/python -m pytest --numprocesses 2 -rP --show-capture=stdout tests/integrity/test_flips.py
-	DATAPIPE_DAMAGES=100 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -rP --show-capture=stdout tests/inspect/test_verify.py tests/curate/test_repair.py
+	DATAPIPE_DAMAGES=50 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -rP --show-capture=stdout tests/inspect/test_verify.py tests/curate/test_repair.py
 
 lint: $(VENV)/.dev ## style, types, import layering
 	$(BIN)/ruff check .

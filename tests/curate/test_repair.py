@@ -65,11 +65,13 @@ def test_samples_are_brought_back_as_they_were(
             or (kind != "pax" and before.key != sample.key)
         ]
         counts["wrong"] += len(wrong)
-        for sample in now:  # none lacks a member
-            assert sorted(dict(sample.members)) == ["jpg", "txt"], hint
+        has_checksums = lost in ("nothing", "index", "manifest")
+        # Records of PAX headers have no checksum: a name that was changed there may be another's.
+        if has_checksums or kind != "pax":
+            for sample in now:  # none lacks a member
+                assert sorted(dict(sample.members)) == ["jpg", "txt"], hint
         counts["brought back"] += len(back)
         counts["without checksum"] += report.without_checksum
-        has_checksums = lost in ("nothing", "index", "manifest")
         if has_checksums or way in ("cut", "remove"):
             assert not wrong, hint
         keys = {sample.key for sample in back}

@@ -93,8 +93,8 @@ def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(
     assert (kept.rate, kept.step_time) == (result.rate, None)
     seen = [trial.figures for trial in result.trials if trial.figures is not None]
     assert seen
-    assert all({"read", "decode"} <= {*figures.stages} for figures in seen)
-    assert all("collate" in figures.caller for figures in seen)
+    assert all({"read", "decode"} <= {*figures.reading.stages} for figures in seen)
+    assert all("collate" in figures.reading.caller for figures in seen)
     assert result.samples_rate == pytest.approx(4 * result.rate, rel=0.01)
 
 

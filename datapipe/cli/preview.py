@@ -29,8 +29,8 @@ def preview(
     serve: Annotated[
         int | None,
         typer.Option(
-            help="Show the page at this port of this machine, made anew each time it is opened; "
-            "`/?step=100` shows that step. 0 takes a free one."
+            help="Serve the page on this port, to this machine only. Each request builds the page "
+            "again, and `/?step=100` shows that step. 0 picks a free port."
         ),
     ] = None,
     samples: Annotated[int, typer.Option(help="Samples to show.")] = 48,

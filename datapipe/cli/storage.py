@@ -49,8 +49,8 @@ def _use(texts: Iterable[str], arguments: Iterable[Any]) -> None:
     protocols = {url.partition("://")[0].upper() for url in arguments if is_remote(url)}
     if not protocols:
         raise PlanError(
-            "--storage-options are of URLs, and no argument is one; leave them out, or, for the "
-            "URLs of a mixture, put them into ~/.config/fsspec/conf.json"
+            "--storage-options apply to URLs, and no argument is a URL; leave them out. Those for "
+            "the URLs of a mixture belong in ~/.config/fsspec/conf.json"
         )
     for protocol in protocols:
         name = f"FSSPEC_{protocol}"

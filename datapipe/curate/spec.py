@@ -44,7 +44,9 @@ class CopySpec:
         check_fields(self, PackError)
         parse_shard_size(self.shard_size)
         if self.view and self.sidecars:
-            raise PackError("sidecars are of shards, and a view has none; leave one of the two out")
+            raise PackError(
+                "sidecars describe shards, and a view writes none; leave one of the two out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ FIELDS = "fields"
 """Folder beside the index, with a folder for each field."""
 
 VERSION = 1
-"""Of the files; raise it where what stands in them changes."""
+"""Version of the files. Raise it when their content changes."""
 
 _ABOUT = "field.json"
 _SUFFIX = ".arrow"
@@ -144,7 +144,7 @@ def common_type(
 
     Each array comes with `key` as `as_array` takes it.
 
-    Raises `PlanError` if they are of several types.
+    Raises `PlanError` if the types differ.
     """
     seen: dict[pa.DataType, tuple[Any, str]] = {}
     present = 0

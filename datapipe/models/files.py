@@ -196,5 +196,5 @@ def merge_of_tiles(
             return patch, merge
     told = " or ".join(map(str, patches))
     raise checkpoint.refuse(
-        f"a tile of {tile} x {tile} pixels in patches of {told} has not {tokens} tokens"
+        f"a tile of {tile} x {tile} pixels in patches of {told} does not have {tokens} tokens"
     )

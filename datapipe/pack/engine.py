@@ -114,5 +114,5 @@ def open_engine(
         return RayEngine(address, workers, runtime_env)
     for option, value in (("--address", address), ("--runtime-env", runtime_env)):
         if value:
-            raise PackError(f"{option} is of a Ray cluster; add --engine ray, or leave it out")
+            raise PackError(f"{option} needs a Ray cluster; add --engine ray, or leave it out")
     return LocalEngine(workers or available_cpus())

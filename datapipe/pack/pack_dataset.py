@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -128,19 +128,16 @@ def pack_dataset(
         >>> report.samples, report.rejected
         (8, 0)
     """
-    given = dict(locals())
     started = time.monotonic()
-    if is_behind_url(raw):
-        if out is None or local_path(out):
-            given["staging"] = given["storage_options"] = None
-        checks = {"space_check": space_check, "lock_check": lock_check}
-        with downloaded(raw, staging, storage_options, **checks, keep=dry_run) as given["raw"]:
-            return pack_dataset(**given)
+    is_far = is_behind_url(raw)
+    of_out = staging, storage_options
+    if is_far and (out is None or local_path(out)):
+        of_out = None, None  # both are for the raw data alone
     if out is None:
-        _refuse_without_out(dry_run=dry_run, append=append, staging=staging)
+        _refuse_without_out(dry_run=dry_run, append=append, staging=of_out[0])
         stage, destination = None, ""
     else:
-        stage = open_stage(out, staging, storage_options, append=append)
+        stage = open_stage(out, *of_out, append=append)
         destination = str(out) if stage else str(local_path(out))
         if stage and engine == "ray":
             stage.direct = True
@@ -162,40 +159,44 @@ def pack_dataset(
     }
     read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **of_reader)
     parse_captions(captions)
-    runs = open_engine(engine, workers, address, runtime_env)
-    reading = choose_reading(Survey(raw), format, read_options)
-    reader = reading.reader
-    for name in ("image_root", *of_reader):
-        if getattr(read_options, name) is not None and name not in reader.takes:
-            option = f"--{name.replace('_', '-')}"
-            raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
-    if folder is not None:
-        _check_folder(folder, reading)
-    kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))
-    job = Job(
-        reading=reading,
-        out=folder or Path(),  # which a rehearsal does not look at
-        options=PackOptions(
-            format=reader.name,
-            shard_size=str(shard_size),
-            check=check,
-            limit=limit,
-            max_pixels=max_pixels,
-            pages=pages,
-            max_side=max_side,
-            quality=quality,
-            image_format=image_format,
-            **of_reader,
-        ),
-        engine=runs,
-        size=parse_shard_size(str(shard_size)),
-        max_rejects=parse_max_rejects(str(max_rejects)),
-        space_check=space_check,
-        lock_check=lock_check,
-        placed=stage.send if stage else lambda shard: None,
-        target=stage.target if stage and stage.direct else None,
-    )
-    with closing(runs):
+    with ExitStack() as held:
+        if is_far:
+            checks = {"space_check": space_check, "lock_check": lock_check}
+            data = downloaded(str(raw), staging, storage_options, **checks, keep=dry_run)
+            raw = held.enter_context(data)
+        runs = held.enter_context(closing(open_engine(engine, workers, address, runtime_env)))
+        reading = choose_reading(Survey(raw), format, read_options)
+        reader = reading.reader
+        for name in ("image_root", *of_reader):
+            if getattr(read_options, name) is not None and name not in reader.takes:
+                option = f"--{name.replace('_', '-')}"
+                raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
+        if folder is not None:
+            _check_folder(folder, reading)
+        kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))
+        job = Job(
+            reading=reading,
+            out=folder or Path(),  # which a rehearsal does not look at
+            options=PackOptions(
+                format=reader.name,
+                shard_size=str(shard_size),
+                check=check,
+                limit=limit,
+                max_pixels=max_pixels,
+                pages=pages,
+                max_side=max_side,
+                quality=quality,
+                image_format=image_format,
+                **of_reader,
+            ),
+            engine=runs,
+            size=parse_shard_size(str(shard_size)),
+            max_rejects=parse_max_rejects(str(max_rejects)),
+            space_check=space_check,
+            lock_check=lock_check,
+            placed=stage.send if stage else lambda shard: None,
+            target=stage.target if stage and stage.direct else None,
+        )
         if folder is None:
             report = job.rehearse(None)
         elif stage is None:
@@ -203,8 +204,8 @@ def pack_dataset(
             if names and not dry_run:
                 index_fields(folder, names)
         else:
-            with stage.at_work(dry_run=dry_run, lock_check=lock_check):
-                report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)
+            held.enter_context(stage.at_work(dry_run=dry_run, lock_check=lock_check))
+            report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)
     return replace(report, seconds=round(time.monotonic() - started, 3), output=destination)
 
 

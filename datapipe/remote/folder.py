@@ -259,7 +259,7 @@ def _connect(url: str, options: RemoteOptions, client_attempts: int) -> tuple[An
 
 
 def _secrets(value: Any, name: str = "") -> Iterator[str]:
-    """Yield the texts in storage options whose names, or those of the mapping, are of secrets."""
+    """Yield the values of storage options that are secrets, judged by their names."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _secrets(each, f"{name} {key}")

@@ -66,7 +66,7 @@ def index_fields(
         it is `present`.
 
     Raises:
-        PlanError: no sample has a field, or its values are of several types, lists or objects.
+        PlanError: no sample has a field, or its values are lists, objects or of different types.
         IndexMismatch: there is no dataset.
         StoreError: a record is damaged, or a shard cannot be read.
 

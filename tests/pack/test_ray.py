@@ -232,8 +232,8 @@ def test_an_input_that_a_node_cannot_read_is_named_with_the_node_and_the_command
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"address": "auto"}, "--address is of a Ray cluster; add --engine ray"),
-        ({"runtime_env": {"env_vars": {}}}, "--runtime-env is of a Ray cluster"),
+        ({"address": "auto"}, "--address needs a Ray cluster; add --engine ray"),
+        ({"runtime_env": {"env_vars": {}}}, "--runtime-env needs a Ray cluster"),
         ({"engine": "ray", "address": "127.0.0.1:9"}, "no Ray cluster can be used at 127.0.0.1:9"),
         ({"engine": "ray", "address": "ray://a:1"}, "`ray job submit` from elsewhere"),
         ({"engine": "ray", "address": "a:1", "workers": 2}, "number of workers .* is running"),

@@ -26,7 +26,7 @@ class Request(NamedTuple):
 
 
 Fault = Callable[[int, Request], str | None]
-"""Of the number of the same request so far, and the request: what goes wrong, if anything."""
+"""Maps the number of times that a request came, and the request, to its fault, if any."""
 
 _EXPIRED = "The provided token has expired."
 

@@ -283,4 +283,4 @@ def test_storage_options_that_cannot_be_read_are_refused_without_showing_them(gi
 
 def test_storage_options_without_a_url_are_refused() -> None:
     done = CliRunner().invoke(app, ["inspect", "shards", "--storage-options", "anon=true"])
-    assert "no argument is one" in done.output + str(done.exception)
+    assert "no argument is a URL" in done.output + str(done.exception)

@@ -179,3 +179,8 @@ def test_errors_about_the_data_name_the_url(put: Any, pack: Any, tmp_path: Path)
     url = put(tmp_path / "odd")
     with pytest.raises(PackError, match=f"{url}, downloaded to .*/raw holds one file"):
         pack(url)
+
+
+def test_a_missing_output_is_refused_before_the_download() -> None:
+    with pytest.raises(PackError, match="OUT \\(`out`\\) is missing"):
+        pack_dataset("http://127.0.0.1:9/raw.tar")

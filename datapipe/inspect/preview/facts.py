@@ -22,7 +22,7 @@ from datapipe.plan.ragged import ranges, spans
 from datapipe.plan.units import PASS_BIT
 
 DRAWN = 50_000
-"""Samples, the first ones that an epoch draws, that figures are of."""
+"""Number of samples, from the beginning of the epoch, that the figures describe."""
 _BINS = 32
 _EXAMPLES = 6
 _LARGEST = 32 << 20  # bytes of a rejected file that is opened

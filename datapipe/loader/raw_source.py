@@ -79,7 +79,8 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
                 "a state of another mixture was loaded after this DataLoader had started its "
                 "workers; make a new DataLoader"
             )
-        self._shared[4] += worker == 0
+        if worker == 0:  # nobody else writes here, not even what stands here already
+            self._shared[4] += 1
         with closing(self._samples):
             for number, (step, _, _) in enumerate(self._schedule.steps(Run.at(self._begin()))):
                 if number % workers == worker:

@@ -56,11 +56,11 @@ def _use(texts: Iterable[str], arguments: Iterable[Any]) -> None:
         name = f"FSSPEC_{protocol}"
         for key in options:  # variables of single options go before that of all
             os.environ.pop(f"{name}_{key.upper()}", None)
-        os.environ[name] = json.dumps(json.loads(os.environ.get(name, "{}")) | options)
+        os.environ[name] = json.dumps(_parsed(os.environ.get(name) or "{}", name) | options)
     config.set_conf_env(config.conf)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parsed(text: str, origin: str = "--storage-options") -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if equals and key.isidentifier():
         return {key: json.loads(value) if value in ("true", "false", "null") else value}
@@ -69,5 +69,5 @@ def _parsed(text: str) -> dict[str, Any]:
     except (OSError, ValueError):
         options = None
     if not isinstance(options, dict):
-        raise PlanError(f"--storage-options: one of them cannot be read; {_FORMS}")
+        raise PlanError(f"{origin}: its value cannot be read; {_FORMS}")
     return options

@@ -274,6 +274,15 @@ def test_a_url_with_a_password_is_refused_without_it() -> None:
     assert "planted" not in str(refused.value)
 
 
+def test_a_variable_of_fsspec_that_cannot_be_read_is_refused_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FSSPEC_S3", "planted")
+    done = CliRunner().invoke(app, ["inspect", "s3://bucket/x", "--storage-options", "anon=true"])
+    assert "FSSPEC_S3: its value cannot be read; give key=value" in done.output
+    assert "planted" not in done.output
+
+
 @pytest.mark.parametrize("given", ["planted", '{"planted"', "planted.json"])
 def test_storage_options_that_cannot_be_read_are_refused_without_showing_them(given: str) -> None:
     done = CliRunner().invoke(app, ["inspect", "s3://bucket/x", "--storage-options", given])

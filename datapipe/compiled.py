@@ -35,7 +35,7 @@ def compiled(signature: Any = None) -> Callable[[_Function], _Function]:
         try:
             return cast(_Function, numba.njit(signature, cache=True, nogil=True)(function))
         except RuntimeError as error:  # numba found no folder to write to
-            _log.info("%s is compiled anew in each process: %s", function.__name__, error)
+            _log.info("%s is compiled again in each process: %s", function.__name__, error)
             return cast(_Function, numba.njit(signature, nogil=True)(function))
 
     return compile

@@ -21,7 +21,7 @@ class DatapipeError(ValueError):
 
 
 class PackError(DatapipeError):
-    """A pack cannot start, go on or finish.
+    """A pack cannot start, continue or finish.
 
     Examples:
         >>> datapipe.pack_dataset("no such folder/", "out/")

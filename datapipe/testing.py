@@ -31,7 +31,7 @@ def assert_resumes_exactly(
         make_loader: `make_loader(num_workers=..., rank=..., world_size=...)` returns a new loader;
             its options must be the same on every call.
         num_workers: numbers of workers to change between.
-        world_sizes: numbers of ranks that go on with an epoch begun on the first of them.
+        world_sizes: numbers of ranks that continue an epoch begun on the first of them.
         stops: shares of the epoch, 0 to 1, after which to stop.
 
     Raises:

@@ -24,7 +24,7 @@ def test_a_cache_that_cannot_be_written_costs_a_compilation_alone(
     with caplog.at_level(logging.INFO, "datapipe"):
         double = compiled("int64(int64)")(lambda number: 2 * number)
     assert double(4) == 8
-    assert "compiled anew in each process: cannot cache" in caplog.text
+    assert "compiled again in each process: cannot cache" in caplog.text
 
 
 def test_numba_does_not_swap_standard_output_for_colours(tmp_path: Path) -> None:

@@ -139,8 +139,8 @@ class DiskTier(Tier):
         if not self._broken:
             self._broken = True
             logger.warning(
-                "nothing more is cached in %s: %s; training goes on without. Make room there, or "
-                "give CacheSpec(disk=...) another folder",
+                "nothing more is cached in %s: %s; training continues without it. Make room "
+                "there, or give CacheSpec(disk=...) another folder",
                 *(self.folder, error.strerror or error),
             )
 
@@ -151,7 +151,9 @@ def _map_words(path: Path, count: int) -> UInt64:
     try:
         if os.fstat(descriptor).st_size < 8 * count:
             if not is_new:
-                logger.info("%s is of a smaller cache, or was cut off; entries are added", path)
+                logger.info(
+                    "%s belongs to a smaller cache, or was cut off; entries are added", path
+                )
             # Without space for it, a later write through the map would kill the process.
             os.posix_fallocate(descriptor, 0, 8 * count)
         return np.frombuffer(mmap.mmap(descriptor, 8 * count), np.uint64)

@@ -96,7 +96,7 @@ def make_cache(
             "policy='pin', or workers='threads'"
         )
     # One rank that reads all of a permutation can hit no more than the part that fits. Several
-    # ranks that deal it anew each epoch use a sample at times that only the plan knows.
+    # ranks that deal it again each epoch use a sample at times that only the plan knows.
     policy: str = spec.policy
     if policy == "auto":
         several = world_size > 1 and not processes and len(dataset) <= MOST_SAMPLES
@@ -143,7 +143,9 @@ def make_device_rows(
     if spec.device is None:
         return None
     if device is None:
-        raise PlanError("cache device=... is of the device that batches go to; give device= too")
+        raise PlanError(
+            "cache device=... caches on the device that batches are sent to; give device= too"
+        )
     if kept is None or image is None:
         raise PlanError(
             "cache device=... keeps decoded images, which this loader has none of: image=None, "

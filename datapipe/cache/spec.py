@@ -69,7 +69,7 @@ class CacheSpec:
                 "a cache needs room: give CacheSpec(memory='8GB'), disk=..., device=... or several"
             )
         if self.disk_size is not None and self.disk is None:
-            raise PlanError("cache disk_size is of a folder; give disk='/path' too")
+            raise PlanError("cache disk_size limits a folder; give disk='/path' too")
 
     @property
     def keeps_samples(self) -> bool:

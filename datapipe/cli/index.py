@@ -58,7 +58,7 @@ def index(
         wanted = encoder or kinds or fields
         packed = _packed_here(Path(shards)) if wanted and not force else None
     if packed and packed.arrays is not None and kinds:
-        raise DatapipeError(f"--sidecars are of tars, and {shards} holds arrays; leave them out")
+        raise DatapipeError(f"--sidecars apply to tars, and {shards} holds arrays; leave them out")
     if packed:
         manifest = packed
         write_sidecars(Path(shards), manifest, kinds)

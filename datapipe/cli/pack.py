@@ -81,8 +81,13 @@ _FLAGS = (
         "first",
     ),
     own_flag("max_side", "Make images smaller until their longest side fits.", int),
-    own_flag("quality", "Quality of images that are encoded anew, 1 to 100.", int),
-    own_flag("image_format", "jpg or webp: encode all others anew. keep: leave it.", str, "keep"),
+    own_flag("quality", "Quality of images that are encoded again, 1 to 100.", int),
+    own_flag(
+        "image_format",
+        "jpg or webp: convert all other images. keep: leave the format.",
+        str,
+        "keep",
+    ),
     MAX_REJECTS,
     own_flag("limit", "Take no more inputs than these.", int),
     own_flag("append", "Add to the finished dataset in OUT as new shards.", bool, False),
@@ -138,7 +143,7 @@ def pack(
         for name in _OF_SHARDS:
             if name in options:
                 option = name.replace("_", "-")
-                raise PlanError(f"--{option} is of shards, and --to memmap makes arrays")
+                raise PlanError(f"--{option} applies to shards, and --to memmap makes arrays")
         if out is None:
             raise PlanError("OUT is missing: give a folder for the arrays")
         images = parse_array_image(image_size, image)
@@ -147,7 +152,7 @@ def pack(
         print_converted(arrays, as_json=as_json)
         return
     if image_size is not None or image is not None:
-        raise PlanError("--image-size and --image are of arrays; add --to memmap")
+        raise PlanError("--image-size and --image apply to arrays; add --to memmap")
     encoder = text_encoder(tokenizer, template)  # before hours of packing
     if encoder and out is not None and local_path(out) is None:
         raise PlanError(

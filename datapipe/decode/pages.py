@@ -48,7 +48,7 @@ def count_pages(data: Encoded, info: ImageInfo) -> int:
 def encode_pages(
     data: Encoded, info: ImageInfo, options: ShrinkOptions, *, max_pixels: int = MAX_PIXELS
 ) -> Iterator[tuple[bytes, ImageInfo]]:
-    """Yield each page encoded anew, as PNG unless `options` want another format.
+    """Yield each page encoded again, as PNG unless `options` want another format.
 
     Raises `DecodeError` if a page is damaged, or there are too many pages, or pixels of all
     together.

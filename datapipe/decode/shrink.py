@@ -49,7 +49,7 @@ class ShrinkOptions:
 
     max_side: Count | None = None  # most pixels of the longer side; none is scaled up
     # of the JPEG and lossy WebP that are written: None is 90 and 87. Given, it is also the
-    # most that JPEGs keep: finer ones are encoded anew.
+    # most that JPEGs keep: finer ones are encoded again.
     quality: Quality | None = None
     image_format: ImageFormat = "keep"  # JPEG, PNG and WebP; others that are scaled become PNG
 

@@ -199,7 +199,7 @@ def _of_largest(seen: LoaderFigures) -> Limit:
     """Name the stage that takes most of the time, by the loader's own clocks alone."""
     name, share = _largest(seen.worked)
     if name == "unknown":
-        return Limit(stage=name, resource="unknown", reason="the loader has not said where")
+        return Limit(stage=name, resource="unknown", reason="the loader did not say where")
     busy, waits = _busy_in(seen.worked, name)
     who = "the loader, without workers, spends"
     if seen.reading.workers:

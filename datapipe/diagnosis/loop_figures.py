@@ -45,9 +45,9 @@ class SampledSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFigures:
-    """Measured shares of a training loop. Shares are of the loop's time, 0 to 1."""
+    """Measured shares of a training loop. Shares are fractions of the loop's time, 0 to 1."""
 
-    turns: int  # that they are of
+    turns: int  # in which they were measured
     # wait, transfer, step, rest: on the host; together 1
     wait: float = 0.0
     transfer: float = 0.0

@@ -38,7 +38,7 @@ class Peaks:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRoofline:
-    """A step on the roofline of its machine. Shares are of the step's time, 0 to 1."""
+    """A step on the roofline of its machine. Shares are fractions of the step's time, 0 to 1."""
 
     memory: float  # share that operators limited by memory would take at the peaks
     arithmetic: float  # share that operators limited by arithmetic would take

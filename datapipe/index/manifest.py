@@ -189,7 +189,7 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Raise `IndexMismatch` for an unfinished pack, or a copy whose manifest has not arrived."""
+    """Raise `IndexMismatch` for an unfinished pack, or a copy without its manifest."""
     if (folder / MANIFEST).exists() or not folder.is_dir():
         return
     parts = sorted(name for name in os.listdir(folder) if _INDEX.fullmatch(name))

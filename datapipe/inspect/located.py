@@ -142,7 +142,7 @@ def _located(
 
 
 def _entry(name: str, there: set[str]) -> Shard:
-    """Return a shard of which only the tar is known; its index is found by name."""
+    """Return a shard known only by its tar; its index is found by name."""
     stem = name.removesuffix(".tar")
     of_others = f"{stem}.index.parquet"
     is_own = f"{stem}.parquet" in there or (of_others not in there and bool(_OWN.fullmatch(name)))

@@ -155,9 +155,9 @@ def make_loader(
             it is None.
         workers: "threads", or "processes" for a transform or tokenizer in Python that holds the
             interpreter's lock; or a `WorkerSpec`. Batches are the same.
-        prefetch_factor: steps that are prepared ahead; with worker processes, each of which makes a
-            whole batch, steps that each of them prepares ahead. None is the default; "auto" as for
-            `num_workers`.
+        prefetch_factor: steps that are prepared ahead; with worker processes, where each makes
+            whole batches, the steps that each of them prepares ahead. None is the default; "auto"
+            as for `num_workers`.
         on_error: "raise", or "skip" to leave a sample that cannot be decoded as an empty slot
             (zeros, labels -100, not valid); order and shapes do not change. Samples whose text
             cannot be used are then left out of the plan.

@@ -73,7 +73,7 @@ def text_of(
 ) -> TextSpec | None:
     """Return the text options of the dataset with the fewest tokens for an image, if any has some.
 
-    `text` and `image` are of datasets without any; without `image`, images are left out of all.
+    `text` and `image` are for datasets that have none; without `image`, images are left out of all.
     `PlanError` if some datasets have text options, and others none.
     """
     having = [entry for entry in mixture.datasets if entry.text or text]

@@ -41,7 +41,7 @@ class OnDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopReport:
-    """Measurements of a training loop. Shares are of `seconds`, 0 to 1; times are in seconds."""
+    """Measurements of a training loop: shares of `seconds` from 0 to 1, and times in seconds."""
 
     turns: int  # of the loop that count; one a batch
     seconds: float  # of these turns

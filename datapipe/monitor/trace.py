@@ -57,7 +57,7 @@ class LoopTrace:
     def finish(self, stages: Iterable[TraceEvent] = ()) -> None:
         """Write the file, with the `stages` of the loader's threads in the time of the trace.
 
-        Errors go to the log, so that training goes on.
+        Errors go to the log, so that training continues.
         """
         end = self._clock()
         events = [*_rows(self._noted)]

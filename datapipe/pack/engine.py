@@ -31,7 +31,7 @@ class Preparation(Protocol):
     def prepared(
         self, inputs: Iterable[Input], first: int
     ) -> Iterator[tuple[list[Input], PreparedPart]]:
-        """Prepare inputs in order, of which the first has the ordinal `first`."""
+        """Prepare inputs in order; the first has the ordinal `first`."""
         ...
 
     def close(self) -> None:

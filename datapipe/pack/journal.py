@@ -266,7 +266,7 @@ def remove_finished(out: Path, manifest: Manifest, *, lock_check: bool) -> None:
 
 
 def same_options(out: Path | str, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuse to go on with other options than the output was started with."""
+    """Refuse to continue with other options than the output was started with."""
     different = [
         f"{name}: {before.get(name)!r} before, {now.get(name)!r} now"
         for name in sorted(before.keys() | now.keys())
@@ -280,7 +280,7 @@ def same_options(out: Path | str, before: dict[str, Any], now: dict[str, Any]) -
 
 
 def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -> None:
-    """Refuse to go on from raw data that is not what the output was made from."""
+    """Refuse to continue from raw data that is not what the output was made from."""
     if (inputs.number, inputs.digest) != (number, digest):
         raise PackError(
             f"{out}: the raw data is not what this was packed from ({number:,} inputs then, now "

@@ -101,8 +101,8 @@ def pack_dataset(
         pages: "first" takes the first page of a TIFF or frame of an animation, "all" makes each an
             image of its sample, in order.
         max_side: images are made smaller until their longest side has so many pixels.
-        quality: of images that are encoded anew, 1 to 100.
-        image_format: "jpg" or "webp" encodes all others anew, "keep" leaves the format.
+        quality: of images that are encoded again, 1 to 100.
+        image_format: "jpg" or "webp" converts all other images, "keep" leaves the format.
         max_rejects: a number, or a share such as "5%" judged after 1,000 inputs and at the end.
         limit: take no more inputs than these.
         append: add to the finished dataset in `out`, as new shards.

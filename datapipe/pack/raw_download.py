@@ -30,7 +30,7 @@ _NOTES = "fetched.json"
 
 
 def is_behind_url(raw: object) -> TypeGuard[str]:
-    """Return whether raw data is a URL, or a list of tars all of which are behind URLs.
+    """Return whether raw data is a URL, or a list of tars that are all behind URLs.
 
     Raises `IndexMismatch` for a list in which some are.
     """

@@ -73,9 +73,9 @@ class Teaching:
 
     samples: int = 0  # how many there are
     with_text: int = 0  # samples with text
-    with_labels: int = 0  # samples of which something is learnt
+    with_labels: int = 0  # samples with at least one learnt token
     text_only: int = 0  # samples with text and without images
-    without_text: int = 0  # samples with images and without text, of which nothing is learnt
+    without_text: int = 0  # samples with images and no text: nothing to learn
     turns: Counter[str] = field(default_factory=Counter)  # how many turns each role has
     # How many samples have so many images; 8 stands for all from 8 on
     images: Counter[int] = field(default_factory=Counter)

@@ -174,7 +174,7 @@ class UploadStage:
             raise PackError(
                 f"{self.target.url}: something is there that is no dataset, nor one that is being "
                 f"sent from {self._home} (found: {', '.join(found[:5])}); give a new URL, remove "
-                "what is there, or go on with the --staging that it was begun with"
+                "what is there, or continue with the --staging that it was begun with"
             )
 
     def send(self, shard: Shard) -> None:
@@ -268,7 +268,7 @@ class UploadStage:
 
 
 def _published(folder: Path) -> set[str]:
-    """Return the files of a dataset that others want, not those that are derived and made anew."""
+    """Return the files of a dataset that others need, without those that are derived."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {
         path.as_posix()

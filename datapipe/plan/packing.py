@@ -114,7 +114,7 @@ def _integers(name: str, values: npt.ArrayLike, *, least: int, most_bits: int) -
     if not array.size:
         return np.zeros(0, np.int64)
     if array.dtype.kind not in "iu":
-        raise PlanError(f"{name} are of type {array.dtype}; give integers")
+        raise PlanError(f"{name} have the type {array.dtype}; give integers")
     if array.min() < least:
         first = int(np.argmax(array < least))
         raise PlanError(

@@ -113,7 +113,7 @@ def _smaller(forecast: Forecast, base: Form, shards: str) -> Iterator[Remedy]:
     size = sum(map(len, smaller)) / sum(map(len, images))
     setup = forecast.setup
     source, out = shards.rstrip("/"), f"shards-{side}"
-    note = "better from the raw data: JPEGs are encoded anew"
+    note = "better from the raw data: JPEGs are encoded a second time"
     if is_remote(source):
         source, out, note = "RAW", "OUT", "of the raw data"  # packing needs local files
     elif not names_shards(source) and not source.endswith(".tar"):

@@ -44,7 +44,7 @@ class RemoteFiles(RemoteFolder):
     def download(self, name: str, size: int, path: Path, ahead: int) -> None:
         """Download a file of `size` bytes to a path, `ahead` ranges at a time.
 
-        What has arrived is in `path` with the suffix .part until all has; the next call goes on
+        What has arrived is in `path` with the suffix .part until all has; the next call continues
         from there. Raises `StoreError`, and `OSError` of the disk.
         """
         partial = path.with_name(f"{path.name}.part")

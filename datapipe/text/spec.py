@@ -79,7 +79,7 @@ class TextSpec:
             where there are such. Or a `tokenizers.Tokenizer`, or a fast tokenizer of transformers,
             whose chat template and special tokens come with it.
         template: "llava", "chatml", "caption", or a file with a Jinja chat template. "llava" is the
-            Vicuna conversation of LLaVA-1.5; "caption" is images, then the text, all of which is
+            Vicuna conversation of LLaVA-1.5; "caption" is images, then the text, all of it
             trained on, then the end-of-sequence token. The file holds the template alone, or is a
             `tokenizer_config.json` or `chat_template.json`; the Jinja source itself does too. None
             is the tokenizer's own chat template.

@@ -67,7 +67,7 @@ def tune_workers(
             and dropped, and larger ones of its kind are not tried.
         train: a step of training, called with a batch; `step_time` is then measured. It must
             return when the step is done: read a result from the device in it.
-        variants: further arguments of `make`, each of which is tried in all combinations:
+        variants: further arguments of `make`; all combinations are tried:
             `({"workers": "threads"}, {"workers": "processes"})`, say.
         margin: share of the rate that is not worth a larger setting.
         on_trial: called with every trial that counted batches, once it is over.
@@ -142,7 +142,7 @@ def tune(
 def _remembered_interrupt() -> Iterator[Callable[[], None]]:
     """Yield a function that raises `KeyboardInterrupt` if Ctrl-C raised one anywhere before.
 
-    Python swallows an exception in `__del__` or a callback, and a sweep would go on for minutes.
+    Python swallows an exception in `__del__` or a callback, and a sweep would continue for minutes.
     """
     before = signal.getsignal(signal.SIGINT)
     came = False

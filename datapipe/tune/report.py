@@ -12,7 +12,7 @@ from datapipe.tune.result import Tried, TuneResult
 
 
 def settings_table(rows: Sequence[Tried]) -> Table:
-    """List the results of every setting, without columns of which nothing is known."""
+    """List the results of every setting, without columns that would be empty."""
     cells = [_cells(row) for row in rows]
     empty = {
         "kind": len({row.setting.variant for row in rows}) <= 1,

@@ -170,7 +170,7 @@ class ProcessPool(Generic[J, R]):
             raise
 
     def _died(self, worker: WorkerHandle[J]) -> WorkerError:
-        """End the workers, one of which has ended by itself or was killed; return the error."""
+        """End the workers after one ended by itself or was killed; return the error."""
         if worker not in self._workers:
             return WorkerError(_CLOSED)
         said = printed(worker.standard_error).strip()

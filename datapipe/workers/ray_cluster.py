@@ -83,7 +83,7 @@ class RayCluster:
         where = address or os.environ.get("RAY_ADDRESS")
         if where and cpus:
             raise WorkerError(
-                f"the number of workers ({cpus}) is of a cluster that is started here, and "
+                f"the number of workers ({cpus}) applies to a cluster that is started here, and "
                 f"{where} is running; leave it out: tasks take the CPUs that are free"
             )
         if where and where.startswith("ray://"):

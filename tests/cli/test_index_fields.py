@@ -60,7 +60,7 @@ def test_what_cannot_be_indexed_is_refused(run: Run, raw: Path, tmp_path: Path) 
     done = run("pack", raw, "s3://bucket/out", "--fields", "score")
     assert "--fields are indexed in a folder, and s3://bucket/out is none" in done.output
     done = run("pack", raw, tmp_path / "arrays", "--to", "memmap", "--fields", "score")
-    assert "--fields is of shards" in done.output
+    assert "--fields applies to shards" in done.output
     done = run("pack", raw, tmp_path / "out", "--fields", "scores")
     assert "no sample has a field 'scores' in its JSON member" in done.output
     assert done.exit_code == 1

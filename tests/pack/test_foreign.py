@@ -1,4 +1,4 @@
-"""Images of formats that no loader reads: encoded anew, or rejected by name."""
+"""Images of formats that no loader reads: converted, or rejected by name."""
 
 import io
 import json
@@ -55,7 +55,7 @@ def test_the_report_names_what_was_encoded_anew(tmp_path, encode):
         (raw / f"{number}.tga").write_bytes(encode(kind="TGA"))
     report = pack_dataset(raw, tmp_path / "out")
     assert report.notes == (
-        "7 images: TGA encoded anew as PNG (0.tga, 1.tga, 2.tga, 3.tga, 4.tga and 2 more)",
+        "7 images: TGA converted to PNG (0.tga, 1.tga, 2.tga, 3.tga, 4.tga and 2 more)",
     )
 
 
@@ -205,7 +205,7 @@ def test_heic_is_packed_as_jpeg(tmp_path, crop, members, ext):
     (sample,) = members(tmp_path / "out").values()
     assert sample.keys() == {"jpg"}
     assert np.abs(pixels(sample["jpg"]) - np.asarray(image)).mean() < 6
-    assert report.notes == (f"1 image: HEIC encoded anew as JPEG of quality 95 (a.{ext})",)
+    assert report.notes == (f"1 image: HEIC converted to JPEG of quality 95 (a.{ext})",)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -259,7 +259,7 @@ def test_worker_processes_encode_anew_to_the_same_bytes(tmp_path, encode, crop, 
     two = pack_dataset(raw, tmp_path / "two", workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert one.notes == two.notes
-    assert one.notes[0].startswith("150 images: TGA encoded anew as PNG")
+    assert one.notes[0].startswith("150 images: TGA converted to PNG")
 
 
 def test_avif_says_what_to_do_where_pillow_does_not_read_it(monkeypatch):

@@ -121,7 +121,7 @@ class DaliDecoder:
 
         Return `[n, 3, height, width]` of the spec's dtype on the device, complete and the caller's
         own, with zeros for images that failed and empty rows; and the errors of those that failed,
-        by index. On a GPU the memory is of a stream of the decoder's: who uses it longer than it
+        by index. On a GPU the memory belongs to a stream of the decoder: who uses it longer than it
         keeps the tensor calls `Tensor.record_stream`, as for every tensor of another stream.
         `DevicePrefetcher` does. Raises `DatapipeError` if it was closed, or made before a fork, or
         DALI fails with any image.

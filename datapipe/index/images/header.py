@@ -128,7 +128,7 @@ def is_stored_image(ext: str) -> bool:
 def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
     """Read the header of an encoded image or, with `complete=False`, of its first bytes.
 
-    Raises `DecodeError` if it is no known image, `NeedMoreData` if the header goes on after `data`.
+    Raises `DecodeError` if it is no known image, `NeedMoreData` if it continues after `data`.
     """
     if data[:2] == b"\xff\xd8":
         try:

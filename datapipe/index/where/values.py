@@ -17,7 +17,7 @@ from datapipe.index.columns import DTYPES, Columns
 ExtraColumns = Mapping[str, Callable[[slice], npt.NDArray[Any] | pa.Array]]
 """Columns by name, each a function of a slice of samples.
 
-Fields of records are arrays of Arrow; all else are integers, of which a negative one is none.
+Fields of records are arrays of Arrow; all else are integers; a negative one stands for none.
 """
 
 _OF_IMAGES = ("width", "height", "pixels", "aspect")

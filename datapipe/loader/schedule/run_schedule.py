@@ -214,7 +214,7 @@ class Schedule:
             )
 
         def is_enough(units: int) -> bool:
-            # The last step of some blocks may go on in the next one.
+            # The last step of some blocks may continue in the next one.
             whole = units > consumed and steps(units, drop_last=True)
             return enough is not None and whole >= enough
 

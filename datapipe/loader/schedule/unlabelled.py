@@ -41,7 +41,7 @@ def without_labels(selection: SampleSelection, columns: Columns) -> str | None:
         (empty, 'have no text (where="label_tokens > 0" leaves them out)'),
         (
             ~cut & ~empty,
-            "have text of which nothing is learnt: no turn is the assistant's, its answers are "
+            "have text that teaches nothing: no turn is the assistant's, its answers are "
             "empty or marked as not learnt, or the template leaves them out "
             '(where="label_tokens > 0" leaves such samples out)',
         ),

@@ -35,7 +35,11 @@ from datapipe.pack.records.locate import LOOK
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
 
 _FIRST = 5000  # rows of TextCaps among which the first images are looked for
-_ROW = ("caption_str", "caption_id", "caption_tokens")  # of a caption; all else is of the image
+_ROW = (
+    "caption_str",
+    "caption_id",
+    "caption_tokens",
+)  # describe a caption; all else describes the image
 _TEXTS = ("caption", "captions", "text")
 _PROBES = 20
 

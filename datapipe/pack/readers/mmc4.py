@@ -122,7 +122,7 @@ def document(record: Record, there: set[str]) -> Record:
 
 
 def _find_images(path: Path, raw: Path, options: ReadOptions) -> Images:
-    """Find the folder of the images, of which many may not have been downloaded."""
+    """Find the folder of the images; many may never have been downloaded."""
     names = [name for record in first_records(path) for name in _names(record)]
     try:
         return find_images(path, raw, options, names[:_PROBED], (str,))

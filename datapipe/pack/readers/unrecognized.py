@@ -48,7 +48,7 @@ _FOLDERS = 10_000
 def refuse_textless(
     survey: Survey, samples: Iterable[RawSample | Reject], ignore: Sequence[str] = ()
 ) -> None:
-    """Refuse a folder of images none of which has a text, though texts are there.
+    """Refuse a folder with texts and images where no image has a text.
 
     Nothing is refused where one of the first `samples` has a text: then sidecars are what is meant.
     """
@@ -81,7 +81,7 @@ def refuse_textless(
         )
     if unread:
         raise PackError(
-            f"{raw} holds images with JSON of which nothing is known to be their text; its fields "
+            f"{raw} holds images with JSON, and no field of it is known as text; its fields "
             f"with text are {fields}. Say what is what, such as {mapped}, or {alone}"
         )
 

@@ -145,7 +145,7 @@ def _extent(group: RecordGroup) -> str:
 
 
 def _require_equal_columns(files: list[Path]) -> None:
-    """Refuse Parquet files that differ in columns; a column that is all null is of any type."""
+    """Refuse Parquet files that differ in columns; a column of nulls alone matches any type."""
     expected: dict[str, str] = {}
     for path in files:
         columns = columns_of(path)

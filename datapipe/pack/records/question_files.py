@@ -32,7 +32,7 @@ from datapipe.pack.records.streams.containers import read_file
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
 
 ANSWERS = ("multiple_choice_answer", "answer", "answers")
-"""Fields that hold an answer, or several of which one is taken."""
+"""Fields that hold an answer, or several answers; one is taken."""
 
 IMAGES = ("image_id", "imageId", "image_filename", "image", "image_local_name", "file_name")
 """Fields that name the image of a question, by id or by file."""
@@ -41,7 +41,7 @@ _OF_IMAGES = "qas"
 _LAYOUTS = ("questions", "data", "", _OF_IMAGES)  # see `QuestionFile.array`
 _TEXT_MEMBER = r'"%s"\s*:\s*"([^"\\]{1,100})"'
 _ENDS = 1 << 16
-_MOST = 100  # questions of which one has to be answered
+_MOST = 100  # questions looked at; one has to have an answer
 
 
 @dataclass(frozen=True)

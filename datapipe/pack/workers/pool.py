@@ -43,7 +43,7 @@ class PackWorkers:
     def prepared(
         self, inputs: Iterable[Input], first: int
     ) -> Iterator[tuple[list[Input], PreparedPart]]:
-        """Prepare inputs in order, of which the first has the ordinal `first`.
+        """Prepare inputs in order; the first has the ordinal `first`.
 
         Yield the inputs of a part with the part, whose data is valid until the next is asked for.
 

@@ -166,7 +166,7 @@ class _Sample:
         return row, start, Outcome(size, self.saved, seen, tuple(self.notes), tuple(self.pages))
 
     def add_image(self, image: RawImage) -> None:
-        """Read, check and maybe shrink an image; one that no loader reads is encoded anew."""
+        """Read, check and maybe shrink an image; one that no loader reads is converted."""
         data = self.buffer.read(image.blob)
         messages = messages_about(data)
         label, limit = image.blob.label, self.options.max_pixels
@@ -203,7 +203,7 @@ class _Sample:
         if form:
             if codec == "JPEG" and shrink_options.image_format == "keep":
                 codec = f"JPEG of quality {shrink_options.quality or PHOTO_QUALITY}"
-            self.notes.append((f"{form.name} encoded anew as {codec}", label))
+            self.notes.append((f"{form.name} converted to {codec}", label))
         if encoded:
             content, info = encoded
             self.saved += 0 if form else len(data) - len(content)

@@ -144,7 +144,7 @@ class _StageRun:
                 BatchBuilder(self._context, step).run(0, Watch())
 
     def make_batch(self, step: StepJob, until: float) -> None:
-        """Make a batch, the rest of which stays empty once it is `until`."""
+        """Make a batch; what is not done by `until` stays empty."""
         timed, context, done = self._meter.caller.timed, self._context, 0
         builder = timed("collate", BatchBuilder)(context, step)
         process, queued = time.process_time(), queued_seconds()

@@ -195,7 +195,7 @@ def test_another_content_begins_anew(
     given = {"a": 0.5, "c": {"path": other, "weight": 0.5}}
     loader = make(given)
     loader.load_state_dict(state)
-    assert "c has other samples, and begins anew" in caplog.text
+    assert "c has other samples, and starts again" in caplog.text
     assert len(set(of("c", draws(loader)))) == 12
 
 

@@ -155,7 +155,7 @@ def _continued(
         more = f"{part.name} has grown from {before.samples:,} to {now.samples:,} samples"
         return replace(now, start=place), [*changed, more]
     anew = Cursor(number=place.number + 1, samples=now.samples)
-    return replace(now, start=anew), [f"{part.name} has other samples, and begins anew"]
+    return replace(now, start=anew), [f"{part.name} has other samples, and starts again"]
 
 
 def _rates_changed(before: Leg, leg: Leg) -> list[str]:

@@ -81,7 +81,7 @@ class OpenedMixture:
     ) -> Origin:
         """Return the samples of a run; warn of those that teach nothing.
 
-        `where` and `text` are of all datasets, `text` of those that have none of their own. `image`
+        `where` holds for all datasets, `text` for those that have none of their own. `image`
         returns the transform of a dataset's own `ImageSpec`, for None that of the rest. `PlanError`
         names the dataset.
         """

@@ -88,9 +88,9 @@ def infer(
 ) -> FieldMap:
     """Return the map of a table whose columns are known, and note what was decided.
 
-    `columns` are of the first records. `raw` is what the table is called in messages. `image` and
-    `text` are the sources that a user named; "" for none. `files` says where the images are that
-    columns name. PackError if no column or several could be meant.
+    `columns` are those of the first records. `raw` is what the table is called in messages.
+    `image` and `text` are the sources that a user named; "" for none. `files` says where the
+    images are that columns name. PackError if no column or several could be meant.
     """
     images = image_sources(columns, raw, notes, image=image, files=files)
     held = {name for source in images for name in source.fields}

@@ -103,7 +103,7 @@ def count_marks(path: Path, mark: bytes) -> Iterator[int]:
 
 
 def _is_one_object(file: BinaryIO) -> bool:
-    """Return whether the first line begins an object that goes on, or is a whole dataset (COCO)."""
+    """Return whether the first line begins a longer object, or is a whole dataset (COCO)."""
     line = b""
     while not line and (line := file.readline(_LONGEST_FIRST)):
         line = line.removeprefix(_BOM).strip()

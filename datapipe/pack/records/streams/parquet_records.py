@@ -18,7 +18,7 @@ _BUFFER = 1 << 20
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Return an open file, of which only the footer is read; PackError if it is damaged."""
+    """Return an open file and read only its footer; PackError if it is damaged."""
     try:
         # With a buffer, a column is read page by page; without, a whole row group at once.
         file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)

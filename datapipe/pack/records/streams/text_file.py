@@ -29,7 +29,7 @@ def is_utf8(text: str) -> bool:
 def open_text(path: Path) -> Iterator[Any]:
     """Open a file; while it is open, errors of the disk and of gzip become a PackError.
 
-    So do UTF-16, UTF-32, and a file that Git LFS has not fetched.
+    So do UTF-16, UTF-32, and a Git LFS pointer whose file was never fetched.
     """
     try:
         with gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:

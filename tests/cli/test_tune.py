@@ -176,6 +176,7 @@ def make(num_workers, prefetch_factor):
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path: Path, workers: str) -> None:
     script = tmp_path / "hangs.py"

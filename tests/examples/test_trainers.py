@@ -21,7 +21,6 @@ from .tiny_checkpoint import save_tiny_checkpoint
 from .trainer_runs import EXAMPLES, FOLDER, PACK, Example, Process
 
 STEPS = 8  # into the second epoch, of 7 packs
-QUICK = "train_torchtitan"
 EACH = [
     pytest.param(
         example,
@@ -32,14 +31,6 @@ EACH = [
         ),
     )
     for name, example in EXAMPLES.items()
-]
-ONE_QUICK = [
-    pytest.param(
-        *each.values,
-        id=each.id,
-        marks=each.marks if each.id == QUICK else [*each.marks, pytest.mark.campaign],
-    )
-    for each in EACH
 ]
 
 
@@ -95,7 +86,8 @@ def test_samples_of_a_pack_have_the_losses_that_they_have_alone(
                 assert loss == pytest.approx(sum(parts), rel=1e-5)
 
 
-@pytest.mark.parametrize("example", ONE_QUICK)
+@pytest.mark.campaign
+@pytest.mark.parametrize("example", EACH)
 def test_a_killed_run_goes_on_by_the_same_command_with_the_same_packs_and_losses(
     example: Example, checkpoint: Path, shards: Path, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_flex_agrees_with_plain_and_compiles_once_for_all_lengths_of_a_row() -> 
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.campaign
 @needs_a_compiler
 @causality
 @pytest.mark.usefixtures("fresh_compiler")

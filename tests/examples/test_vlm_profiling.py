@@ -50,7 +50,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, part: type) -> None:
     "more",
     [
         (),
-        ("--profile-stacks",),
+        pytest.param(("--profile-stacks",), marks=pytest.mark.campaign),
         pytest.param(("--recompute", "--precision", "bf16"), marks=pytest.mark.campaign),
     ],
     ids=str,

@@ -43,7 +43,7 @@ def test_a_report_counts_what_is_learnt(raw, tmp_path):
         "images a sample": "0: 1, 1: 1, 2: 1",
     }
     (warning,) = report.teaching.warnings()
-    assert warning.startswith("1 of 3 samples have text that teaches nothing")
+    assert warning.startswith("1 of 3 samples have text of which nothing is learnt")
 
 
 def test_samples_without_text_are_warned_of_with_the_fields_that_nothing_reads(raw, tmp_path):

@@ -39,7 +39,7 @@ from datapipe import ImageSpec, make_loader, tune_workers
 from datapipe.tune.job import tune
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal
-from datapipe.tune.trial import Aim, Machine, Trial, run_trial
+from datapipe.tune.trial import Machine, Trial, TrialOptions, run_trial
 from tests.tune.cases import hundred
 from tests.tune.synthetic import SETTINGS, Case, Clock, Loader, is_right, true_rate
 
@@ -283,7 +283,9 @@ def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
         trial = run_trial(
             make,
             setting,
-            Aim(seconds=_SECONDS, deadline=time.perf_counter() + 20 * _SECONDS, probe=True),
+            TrialOptions(
+                seconds=_SECONDS, deadline=time.perf_counter() + 20 * _SECONDS, probe=True
+            ),
             Machine(),
             round=0,
         )

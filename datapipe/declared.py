@@ -72,7 +72,7 @@ class Say:
 
 
 @dataclass(frozen=True)
-class Given:
+class AcceptedType:
     """Type that a value is given as, in an annotation; what follows converts it."""
 
     hint: Any
@@ -229,7 +229,7 @@ def _annotated(rule: _Rule | None, metadata: Iterable[Any]) -> _Rule:
     for more in metadata:
         if isinstance(more, Say):
             what = more.what
-        elif isinstance(more, Given):
+        elif isinstance(more, AcceptedType):
             given = _rule(more.hint)
             steps = [given.take] if given else []
         else:

@@ -27,7 +27,7 @@ from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.sample_source import TextRule
-from datapipe.loader.work import Work
+from datapipe.loader.work import SampleWork
 from datapipe.store.open import open_arrays, open_store
 
 
@@ -121,7 +121,7 @@ def _stored_images(origin: Origin) -> ImageSpec | None:
     return next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
 
 
-def _token_context(dataset: Dataset, schedule: Schedule, work: Work) -> TokenContext | None:
+def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> TokenContext | None:
     origin, plan = schedule.origin, schedule.plan
     units_per_rank = schedule.options.units_per_rank
     texts = tuple(

@@ -17,7 +17,7 @@ from datapipe.errors import PlanError
 from datapipe.loader.device.copy_stream import resolve_device
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.work import Work, check_rows
+from datapipe.loader.work import SampleWork, check_rows
 
 if TYPE_CHECKING:
     from datapipe.decode.dali.decoder import DaliDecoder
@@ -32,7 +32,7 @@ _TOGETHER, _TOGETHER_ON_GPU = 64, 256
 class ImagePath:
     """Decoder and device of the images."""
 
-    work: Work
+    work: SampleWork
     made: ImageSpec | None  # by the workers or DALI; None if images are left out
     decoder: DaliDecoder | None  # None for the CPU kernels
     prefetcher: DevicePrefetcher | None  # None if batches stay
@@ -76,7 +76,7 @@ class ImagePath:
             )
 
 
-def choose_path(work: Work, options: LoaderOptions) -> ImagePath:
+def choose_path(work: SampleWork, options: LoaderOptions) -> ImagePath:
     """Choose the images' decoder and the device that normalises them, or raise `PlanError`."""
     spec, given = work.image, work.device.device
     device = None if given is None else resolve_device(given)
@@ -97,7 +97,9 @@ def choose_path(work: Work, options: LoaderOptions) -> ImagePath:
     return ImagePath(work=work, made=made, decoder=decoder, prefetcher=prefetcher)
 
 
-def _start_dali(work: Work, options: LoaderOptions, gpu: torch.device | None) -> DaliDecoder | None:
+def _start_dali(
+    work: SampleWork, options: LoaderOptions, gpu: torch.device | None
+) -> DaliDecoder | None:
     """Start DALI if it is asked for, and with "auto" on a GPU if it can do the work."""
     asked, image = work.asks_for_dali, work.image
     # DALI decodes, fits and normalises at once, so there is nothing to keep on the device.
@@ -131,7 +133,7 @@ def _start_dali(work: Work, options: LoaderOptions, gpu: torch.device | None) ->
     return decoder
 
 
-def _unfit_for_dali(work: Work, image: ImageSpec, options: LoaderOptions) -> str | None:
+def _unfit_for_dali(work: SampleWork, image: ImageSpec, options: LoaderOptions) -> str | None:
     """Return the reason why DALI cannot do this; None if it can."""
     from datapipe.decode.dali.graph import check_supported, installed
 

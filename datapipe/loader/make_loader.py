@@ -37,7 +37,7 @@ from datapipe.loader.specs import (
     as_spec,
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
-from datapipe.loader.work import DecoderName, Work, work_on
+from datapipe.loader.work import DecoderName, SampleWork, work_on
 from datapipe.mixture.given import image_of, mixture_of, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.models.families import Model, specs_for
@@ -198,7 +198,7 @@ def make_loader(
     meta = (meta,) if isinstance(meta, str) else tuple(meta)
     ranks_found = rank is None
     rank, world_size = resolve_ranks(rank, world_size, mesh)
-    work = Work(
+    work = SampleWork(
         image=image,
         text=text_of(mixture, text, image),
         transform=transform,

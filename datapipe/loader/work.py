@@ -25,7 +25,7 @@ DecoderName = Literal["auto", "cpu", "dali"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class SampleWork:
     """Arguments of `make_loader` about the work on each sample."""
 
     image: ImageSpec | None
@@ -97,8 +97,8 @@ def check_rows(batch: BatchSpec, image: ImageSpec | None) -> None:
 
 
 def work_on(
-    dataset: Dataset, work: Work, own: Sequence[ImageSpec | None], *, image_given: bool
-) -> Work:
+    dataset: Dataset, work: SampleWork, own: Sequence[ImageSpec | None], *, image_given: bool
+) -> SampleWork:
     """Return the work that there is on a dataset: images of arrays are only normalised.
 
     `own` is the `ImageSpec` of each part, None where it has that of `work`, which is that of the
@@ -132,7 +132,9 @@ def work_on(
     return replace(work, image=image, decoder="cpu")
 
 
-def _check_arrays(part: DatasetPart, form: Mapping[str, Any], work: Work, image: ImageSpec) -> None:
+def _check_arrays(
+    part: DatasetPart, form: Mapping[str, Any], work: SampleWork, image: ImageSpec
+) -> None:
     """Raise `PlanError` for work that cannot be done on images that are stored in `form`."""
     if part.counts.images and not form:
         raise PlanError(

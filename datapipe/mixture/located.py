@@ -45,10 +45,10 @@ _WORDS = 3  # of a text that is no weight, repeat or amount
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedValue:
     """A value of a mapping or file."""
 
-    value: Any  # a plain value, a dict of names to `Located`, a list of `Located`, or any object
+    value: Any  # a plain value, a dict or list of `LocatedValue`, or any object
     place: str  # begins messages: `mixture.yaml:12: ` or `mixture["chats"]["weight"]: `
     name: str  # the same for messages that show the value: `mixture.yaml:12: weight`
 
@@ -72,7 +72,7 @@ class Located:
             return [item.plain() for item in self.value]
         return self.value
 
-    def mapping(self, known: Collection[str], what: str) -> dict[str, Located]:
+    def mapping(self, known: Collection[str], what: str) -> dict[str, LocatedValue]:
         """Return the entries of a mapping; raise a `PlanError` if a key is not known."""
         if not isinstance(self.value, dict):
             self.refuse_value(f"give a mapping with {', '.join(known)}")
@@ -86,7 +86,7 @@ class Located:
         return self.value
 
 
-def located(value: Any, place: str = "mixture", depth: int = 0) -> Located:
+def located(value: Any, place: str = "mixture", depth: int = 0) -> LocatedValue:
     """Return a Python value with the keys that lead to each of its parts, or raise `PlanError`."""
     if depth > _DEEPEST:
         raise PlanError(f"{place}: {_TOO_DEEP}")
@@ -103,10 +103,10 @@ def located(value: Any, place: str = "mixture", depth: int = 0) -> Located:
             made[text] = located(item, f'{place}["{shown}"]', depth + 1)
     elif isinstance(value, list | tuple):
         made = [located(item, f"{place}[{n}]", depth + 1) for n, item in enumerate(value)]
-    return Located(made, f"{place}: ", place)
+    return LocatedValue(made, f"{place}: ", place)
 
 
-def read_file(name: str) -> Located:
+def read_file(name: str) -> LocatedValue:
     """Return the content of a YAML or JSON file, with the line of each value.
 
     Only mappings, lists, strings, numbers, booleans and null are read. All else is a `PlanError`,
@@ -150,13 +150,13 @@ def _text(name: str) -> str:
         ) from None
 
 
-def _line(file: str, mark: Any, key: str = "") -> Located:
+def _line(file: str, mark: Any, key: str = "") -> LocatedValue:
     """Return the location of a mark of PyYAML, without a value."""
     place = f"{file}:{mark.line + 1 if mark else 1}: "
-    return Located(None, place, place + key)
+    return LocatedValue(None, place, place + key)
 
 
-def _located_node(node: Any, at: Located, file: str, depth: int) -> Located:
+def _located_node(node: Any, at: LocatedValue, file: str, depth: int) -> LocatedValue:
     """Return a node at the location of its key, or at its own in a list."""
     if node is None:
         at.refuse(_EMPTY)
@@ -187,10 +187,10 @@ def _located_node(node: Any, at: Located, file: str, depth: int) -> Located:
         made = _scalar(node, kind, at)
     else:
         at.refuse(f"tag {shorten(node.tag)} is not read; write a plain value")
-    return Located(made, at.place, at.name)
+    return LocatedValue(made, at.place, at.name)
 
 
-def _scalar(node: yaml.ScalarNode, kind: str, at: Located) -> Any:
+def _scalar(node: yaml.ScalarNode, kind: str, at: LocatedValue) -> Any:
     text = str(node.value)
     if kind == "str" and node.style in (None, "") and _EXPONENT.fullmatch(text):
         return float(text)

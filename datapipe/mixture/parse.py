@@ -17,7 +17,7 @@ from datapipe.mixture.located import (
     DATASET_KEYS,
     GROUP_KEYS,
     MIXTURE_KEYS,
-    Located,
+    LocatedValue,
     keys_of,
     located,
     read_file,
@@ -100,9 +100,9 @@ class _Inherited:
 
     folder: str | None = None  # relative paths are relative to it, or stay if it is None
     # Fields of `text` and `image` that were given so far, at the innermost place of each.
-    specs: Mapping[str, Located] = field(default_factory=dict)
+    specs: Mapping[str, LocatedValue] = field(default_factory=dict)
 
-    def within(self, entries: Mapping[str, Located]) -> _Inherited:
+    def within(self, entries: Mapping[str, LocatedValue]) -> _Inherited:
         """Add the `text` and `image` of a group or dataset, field by field."""
         specs = dict(self.specs)
         for name in _SPECS:
@@ -150,7 +150,9 @@ class _Inherited:
             raise PlanError(f"{place}{error}") from None
 
 
-def _spec_fields(name: str, before: dict[str, Located], at: Located) -> dict[str, Located]:
+def _spec_fields(
+    name: str, before: dict[str, LocatedValue], at: LocatedValue
+) -> dict[str, LocatedValue]:
     """Return the fields of a spec with those of an inner one; a preset or object replaces all."""
     kind = _spec_class(name)
     known = [item.name for item in fields(kind)]
@@ -168,7 +170,7 @@ def _spec_class(name: str) -> Any:
     return ImageSpec
 
 
-def _mixture(root: Located, known: tuple[str, ...], inherited: _Inherited) -> Mixture:
+def _mixture(root: LocatedValue, known: tuple[str, ...], inherited: _Inherited) -> Mixture:
     """Return a mixture or its validation, which may have the options `known`."""
     if not isinstance(root.value, dict):
         root.refuse(f"a mixture is a mapping; write datasets, {_SUCH_AS}")
@@ -191,7 +193,7 @@ def _mixture(root: Located, known: tuple[str, ...], inherited: _Inherited) -> Mi
     return made
 
 
-def _children(at: Located, inherited: _Inherited) -> tuple[Child, ...]:
+def _children(at: LocatedValue, inherited: _Inherited) -> tuple[Child, ...]:
     if not isinstance(at.value, dict | list):
         at.refuse_value(f"give a mapping or list of datasets, {_SUCH_AS}")
     if not at.value:
@@ -201,7 +203,7 @@ def _children(at: Located, inherited: _Inherited) -> tuple[Child, ...]:
     return tuple(_child(key, item, inherited) for key, item in at.value.items())
 
 
-def _child(key: str | None, item: Located, inherited: _Inherited) -> Child:
+def _child(key: str | None, item: LocatedValue, inherited: _Inherited) -> Child:
     """Return a dataset or group of a mapping, or of a list, where it has no key."""
     entries = _entries(key, item)
     kind = MixtureGroup if "datasets" in entries else MixtureDataset
@@ -225,7 +227,7 @@ def _child(key: str | None, item: Located, inherited: _Inherited) -> Child:
     return MixtureDataset(**options, text=inherited.spec("text"), image=inherited.spec("image"))
 
 
-def _entries(key: str | None, item: Located) -> dict[str, Located]:
+def _entries(key: str | None, item: LocatedValue) -> dict[str, LocatedValue]:
     """Return the options of a dataset or group, in full or in short form."""
     value = item.value
     if isinstance(value, dict):
@@ -239,7 +241,7 @@ def _entries(key: str | None, item: Located) -> dict[str, Located]:
     return {"repeat" if isinstance(value, str) and value.strip().endswith("x") else "weight": item}
 
 
-def _take(entries: Mapping[str, Located], kind: type) -> dict[str, Any]:
+def _take(entries: Mapping[str, LocatedValue], kind: type) -> dict[str, Any]:
     """Return the plain values that were given, by the names of their fields."""
     given = {_FIELDS.get(key, key): item for key, item in entries.items() if key not in _SPECS}
     types = _value_types(kind)
@@ -256,7 +258,7 @@ def _value_types(kind: type) -> dict[str, Any]:
     return types
 
 
-def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
+def _schedule(at: LocatedValue, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
     if not isinstance(at.value, list) or not at.value:
         at.refuse_value(f"give a list of changes with {', '.join(_CHANGE_KEYS)}")
     changes: list[WeightChange] = []

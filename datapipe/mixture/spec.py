@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from datapipe.declared import Given, Refused, Say, Word, check_fields, check_value, shorten
+from datapipe.declared import AcceptedType, Refused, Say, Word, check_fields, check_value, shorten
 from datapipe.errors import PlanError
 from datapipe.quantities import Amount, take_amount, take_percent, take_times
 from datapipe.text.spec import TextSpec
@@ -77,23 +77,26 @@ KEYS = {"children": "datasets", "start": "from"}
 
 _AMOUNT = int | str | Amount
 Weight = Annotated[
-    float, Given(float | str), _weight, Say("a weight such as 0.7 or '70%': 0, or from 1e-9 to 1e9")
+    float,
+    AcceptedType(float | str),
+    _weight,
+    Say("a weight such as 0.7 or '70%': 0, or from 1e-9 to 1e9"),
 ]
 Repeat = Annotated[
     float,
-    Given(float | str),
+    AcceptedType(float | str),
     _repeat,
     Say("a number of times such as 2, '2x' or '0.5x', from 1e-9 to 1e9"),
 ]
 Epoch = Annotated[
     Literal["longest", "shortest"] | Amount,
-    Given(_AMOUNT),
+    AcceptedType(_AMOUNT),
     _epoch,
     Say("'longest', 'shortest', or an amount such as '2M samples' or '4B tokens'"),
 ]
 RunAmount = Annotated[
     Amount,
-    Given(_AMOUNT),
+    AcceptedType(_AMOUNT),
     take_amount,
     Say("an amount such as '100k steps', '2M samples' or '1.5B tokens', or a number of samples"),
 ]

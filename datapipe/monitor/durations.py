@@ -70,7 +70,7 @@ class Durations:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TurnSums:
     """Consecutive turns, and sums of their seconds."""
 
     first: int  # number of the first turn
@@ -102,10 +102,10 @@ class Timeline:
             parts.append([turn, 0, 0, 0, 0, 0])
         _add_to(parts[-1], (1, wait, transfer, step, rest))
 
-    def stretches(self) -> tuple[Stretch, ...]:
+    def stretches(self) -> tuple[TurnSums, ...]:
         """Return the stretches from the first turn to the last."""
         return tuple(
-            Stretch(first, turns, *(part / 1e9 for part in times))
+            TurnSums(first, turns, *(part / 1e9 for part in times))
             for first, turns, *times in self._parts
         )
 

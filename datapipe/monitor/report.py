@@ -13,7 +13,7 @@ from datapipe.diagnosis.loop_rules import ENOUGH, judge
 from datapipe.loader.metrics.meter import Meter, Reading, Stage
 from datapipe.monitor.datasets import DatasetCounter
 from datapipe.monitor.device_time import DeviceTimes
-from datapipe.monitor.durations import Durations, Stretch, Timing
+from datapipe.monitor.durations import Durations, Timing, TurnSums
 from datapipe.monitor.gpu import GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import Event, LoopClock
 from datapipe.monitor.recorder import StepRecorder
@@ -59,7 +59,7 @@ class LoopReport:
     # turns in no other figure, by reason: "first" of a pass, "warm-up", "recorded", "traced",
     # "disturbed" by an error or another loop
     left_out: Mapping[str, int]
-    timeline: tuple[Stretch, ...]  # the whole run
+    timeline: tuple[TurnSums, ...]  # the whole run
     verdict: Verdict
     device: OnDevice | None = None  # None without a GPU
     gpu: GpuUsage | None = None  # by NVML; None without a GPU

@@ -119,7 +119,7 @@ class Journal:
         assert crc is not None
         return size, crc
 
-    def _count_whole(self, begun: Begun) -> int:
+    def _count_whole(self, begun: InterruptedPack) -> int:
         """Return how many shards, from the first on, are as they were when they were finished.
 
         Sizes, indexes and rejects are compared; members are when they are read.
@@ -290,7 +290,7 @@ def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
+class InterruptedPack:
     """State of an interrupted pack, as its journal has it."""
 
     options: dict[str, Any]  # it was started with
@@ -303,7 +303,7 @@ class Begun:
     size: int  # bytes of the journal, damaged ones included
 
 
-def read_journal(out: Path) -> Begun | None:
+def read_journal(out: Path) -> InterruptedPack | None:
     """Return what stands in the journal below `out`, up to damage; None where there is nothing."""
     try:
         content = (out / UNFINISHED / _JOURNAL).read_bytes()
@@ -317,7 +317,7 @@ def read_journal(out: Path) -> Begun | None:
         return None
     head, *entries = lines
     size, crc = head["rejects"]
-    return Begun(
+    return InterruptedPack(
         options=head["options"],
         base=head["base"],
         rejects=(size, crc),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from datapipe.pack.input.raw_sample import Reject
-from datapipe.pack.teaching import Shown, Teaching
+from datapipe.pack.teaching import Teaching, WrittenSample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class PackReport:
     left_out: int = 0
     captions_unused: int = 0
     teaching: Teaching = field(default_factory=Teaching)
-    shown: tuple[Shown, ...] = ()
+    shown: tuple[WrittenSample, ...] = ()
     lost: int = 0
     finished_before: bool = False
     dry_run: bool = False

@@ -18,7 +18,7 @@ from datapipe.pack.input.raw_sample import Input, InputCount, RawImage, RawSampl
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.rejects import RejectCounts
-from datapipe.pack.teaching import Seen, Shown, Teaching, show
+from datapipe.pack.teaching import SampleLesson, Teaching, WrittenSample, show
 from datapipe.pack.workers.prepare import Outcome, Pages
 from datapipe.pack.workers.worker import PreparedPart
 from datapipe.pack.writers.shards import ShardSize, ShardWriter, writing
@@ -40,8 +40,8 @@ class PackTally:
 
     inputs: int = 0
     rejects: RejectCounts = field(default_factory=RejectCounts)
-    seen: Counter[Seen] = field(default_factory=Counter)
-    shown: list[Shown] = field(default_factory=list)
+    seen: Counter[SampleLesson] = field(default_factory=Counter)
+    shown: list[WrittenSample] = field(default_factory=list)
     map: str | None = None
     notes: NamedCounts = field(default_factory=NamedCounts)
     several: NamedCounts = field(default_factory=NamedCounts)

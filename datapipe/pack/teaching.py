@@ -23,7 +23,7 @@ _MOST_IMAGES = 8  # more images a sample are counted together
 _WIDTH = 200  # characters of a turn that are shown
 
 
-class Seen(NamedTuple):
+class SampleLesson(NamedTuple):
     """Lesson of a sample, in numbers."""
 
     images: int  # how many it has
@@ -36,18 +36,18 @@ class Seen(NamedTuple):
     beside: str = ""
 
 
-def look(caption: str | None, record: Any, images: int) -> Seen:
+def look(caption: str | None, record: Any, images: int) -> SampleLesson:
     """Return what a sample teaches, read as a loader reads it; DecodeError if it is refused."""
     if caption is not None and "<" not in caption and "[IMG]" not in caption:
         if caption.strip():  # most samples there are; what follows comes to the same
-            return Seen(images, True, 1)
-        return Seen(images, False, 0, "", _texts_in(record))
+            return SampleLesson(images, True, 1)
+        return SampleLesson(images, False, 0, "", _texts_in(record))
     sample = SampleText(caption, record, images)
     if is_pair(sample):
         chosen, rejected = read_pair_turns(sample, system=None, newline=False)
         turns = [*chosen, *(turn for turn in rejected if turn.trained)]
         roles = "".join(turn.role[0] for turn in turns)
-        return Seen(images, True, sum(turn.trained for turn in turns), roles)
+        return SampleLesson(images, True, sum(turn.trained for turn in turns), roles)
     turns = read_turns(sample, system=None, newline=False)
     text = any(piece and piece.strip() for turn in turns for piece in turn.pieces)
     labels = sum(turn.trained for turn in turns)
@@ -55,7 +55,7 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
     roles = "".join(turn.role[0] for turn in turns) if spoken else ""
     unread = () if text else _texts_in(record)
     beside = _text_beside(record) if caption is None and text else ""
-    return Seen(images, text, labels, roles, unread, beside)
+    return SampleLesson(images, text, labels, roles, unread, beside)
 
 
 def _text_beside(record: Any) -> str:
@@ -84,7 +84,7 @@ class Teaching:
     # Number of samples by the name of a text that is not learnt because of another
     beside: Counter[str] = field(default_factory=Counter)
 
-    def add(self, seen: Seen, times: int = 1) -> None:
+    def add(self, seen: SampleLesson, times: int = 1) -> None:
         """Count samples that are alike."""
         self.samples += times
         self.with_text += times * seen.text
@@ -149,7 +149,7 @@ _ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class WrittenSample:
     """Sample as training will see it."""
 
     source: str  # where it came from
@@ -172,7 +172,7 @@ class Shown:
         return lines
 
 
-def show(sample: RawSample, map: str | None = None, *, images: int | None = None) -> Shown:
+def show(sample: RawSample, map: str | None = None, *, images: int | None = None) -> WrittenSample:
     """Return a sample as training will see it; SampleError if it cannot be read or makes no sense.
 
     `map` is what `--map` makes of the JSON beside its images; None where the reader has done that.
@@ -193,7 +193,7 @@ def show(sample: RawSample, map: str | None = None, *, images: int | None = None
         (turn.role, "".join(IMAGE_PLACE if p is None else p for p in turn.pieces), turn.trained)
         for turn in turns
     ]
-    return Shown(source=sample.source, images=images, turns=tuple(written))
+    return WrittenSample(source=sample.source, images=images, turns=tuple(written))
 
 
 def _shown_turns(sample: SampleText) -> list[RenderedTurn]:

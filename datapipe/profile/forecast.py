@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from datapipe.profile.measure.alone import Alone
+from datapipe.profile.measure.alone import StageCosts
 from datapipe.profile.measure.roofline import COLD_STORAGE, Ceiling, Roofline
 from datapipe.profile.measure.samples import COLD
 from datapipe.profile.model import SampleCost, Setup, predict
@@ -52,7 +52,7 @@ class Forecast:
     """
 
     run: PipelineRun  # the loader at work, batches taken as fast as they came
-    alone: Alone  # its stages by themselves
+    alone: StageCosts  # its stages by themselves
     roofline: Roofline  # ceilings of the machine
     processes: bool  # whether its workers are processes
 

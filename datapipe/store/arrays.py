@@ -66,7 +66,7 @@ class ArrayStore(Store):
 
 
 @dataclass(slots=True)
-class Advised:
+class MappedFetch:
     """Images that the kernel was told to read; a `Fetch` without members of its own."""
 
     bytes: int  # of these images, and of `rest`

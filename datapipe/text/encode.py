@@ -13,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from datapipe.array_types import Bools, Int32
 from datapipe.errors import DecodeError, PlanError
-from datapipe.text.guard import Guard, check_spelling
+from datapipe.text.guard import ReservedTokens, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
 from datapipe.text.messages import (
@@ -71,7 +71,7 @@ class TextEncoder:
         vocabulary = open_vocabulary(spec.tokenizer)
         self._tokenizer = vocabulary.tokenizer
         self.image_token = find_image_token(spec.image_token, vocabulary)
-        self._guard = Guard(vocabulary, self.image_token)
+        self._guard = ReservedTokens(vocabulary, self.image_token)
         self.vocab_size = self._guard.size
         self.image_id = (
             None if self.image_token is None else self._tokenizer.token_to_id(self.image_token)

@@ -27,7 +27,7 @@ _RESERVED = re.compile(f"[{_OPEN}{_CLOSE}]")
 _CACHED = 4096  # pieces of templates; a template has some ten that do not vary
 
 
-class Guard:
+class ReservedTokens:
     """The tokens of a tokenizer that texts must not contain.
 
     Those are the special ones, and the image token. Tokens that the configuration names, such as

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from datapipe.errors import DecodeError, PlanError
-from datapipe.text.guard import Guard, one_of
+from datapipe.text.guard import ReservedTokens, one_of
 from datapipe.text.layout import TurnLayout
 from datapipe.text.messages import RenderedTurn
 from datapipe.text.template import ChatTemplate, Kind, parse_marks
@@ -31,7 +31,7 @@ def find_layout(
     template: ChatTemplate,
     *,
     copies: bool,
-    guard: Guard,
+    guard: ReservedTokens,
     image_token: str | None,
     mark: tuple[str, str],
     system: str | None,
@@ -101,7 +101,7 @@ def shown_image(layout: TurnLayout | None, mark: str) -> str:
 
 
 def image_wrap(
-    text: str, ids: list[int], mark: str, image_token: str, guard: Guard
+    text: str, ids: list[int], mark: str, image_token: str, guard: ReservedTokens
 ) -> tuple[int, int]:
     """Return how many special tokens before and after an image's token belong to it.
 
@@ -160,7 +160,7 @@ def _try_system(layout: TurnLayout, system: str) -> None:
         ) from error
 
 
-def _find_turn_end(layout: TurnLayout, guard: Guard) -> re.Pattern[str]:
+def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]:
     """Return a pattern of what the template writes behind answers, up to a special token."""
     if layout.template.marks_generation:
         return _NEVER
@@ -182,7 +182,7 @@ def _find_turn_end(layout: TurnLayout, guard: Guard) -> re.Pattern[str]:
     return re.compile(rf"\s*{one_of(ends)}")
 
 
-def _first_token(text: str, guard: Guard) -> str | None:
+def _first_token(text: str, guard: ReservedTokens) -> str | None:
     """Return the special token that a text begins with, but for blanks."""
     token = guard.find(text)
     return token if token is not None and text.lstrip().startswith(token) else None

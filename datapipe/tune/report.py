@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datapipe.report.charts import COLOURS, PALE, stacked
 from datapipe.report.page import Page
 from datapipe.report.table import Table, size_text
-from datapipe.tune.result import Tried, TuneResult
+from datapipe.tune.result import SettingResult, TuneResult
 
 
-def settings_table(rows: Sequence[Tried]) -> Table:
+def settings_table(rows: Sequence[SettingResult]) -> Table:
     """List the results of every setting, without columns that would be empty."""
     cells = [_cells(row) for row in rows]
     empty = {
@@ -36,7 +36,7 @@ def result_text(result: TuneResult) -> str:
     return text
 
 
-def _cells(row: Tried) -> dict[str, str]:
+def _cells(row: SettingResult) -> dict[str, str]:
     return {
         "workers": str(row.setting.num_workers),
         "prefetch": _or_dash(row.setting.prefetch_factor, "{}"),

@@ -17,7 +17,7 @@ from datapipe.tune.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class SettingResult:
     """Results of one setting. A figure that is not known is None."""
 
     setting: Setting
@@ -64,8 +64,8 @@ class TuneResult:
     reason: str  # for this setting, and why a larger one does not help
     settled: bool  # whether the time sufficed to be sure
     limit: Limit | None  # of the loader with this setting; None if it was not measured
-    chosen: Tried  # results of this setting
-    settings: tuple[Tried, ...]  # all that were to be tried, smallest first
+    chosen: SettingResult  # results of this setting
+    settings: tuple[SettingResult, ...]  # all that were to be tried, smallest first
     trials: tuple[Trial, ...]  # all that counted batches, in order
     seconds: float  # that it took
     interrupted: bool = False  # whether Ctrl-C ended it early
@@ -86,14 +86,14 @@ class TuneResult:
         return self.reason
 
 
-def summarise(sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> tuple[Tried, ...]:
+def summarise(sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> tuple[SettingResult, ...]:
     """Return the results of each setting, smallest first."""
     return tuple(_tried(sweep, setting, waiting.get(setting)) for setting in sweep.settings)
 
 
-def _tried(sweep: Sweep, setting: Setting, waiting: WaitShare | None) -> Tried:
+def _tried(sweep: Sweep, setting: Setting, waiting: WaitShare | None) -> SettingResult:
     every = [trial for trial in sweep.trials if trial.setting == setting]
-    found = Tried(
+    found = SettingResult(
         setting=setting,
         startup=statistics.median(trial.startup for trial in every) if every else None,
         memory=max((trial.memory for trial in every), default=0) or None,

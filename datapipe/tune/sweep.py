@@ -10,7 +10,7 @@ from typing import Any
 
 from datapipe.tune.choice import MARGIN, Rounds, fastest, is_flat, settled
 from datapipe.tune.setting import Setting
-from datapipe.tune.trial import Aim, EmptyLoader, Machine, Make, Trial, run_trial
+from datapipe.tune.trial import EmptyLoader, Machine, Make, Trial, TrialOptions, run_trial
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Sweep:
         batches: int = 2,
         step: Callable[[Any], object] | None = None,
     ) -> Trial | None:
-        aim = Aim(
+        aim = TrialOptions(
             seconds=seconds,
             deadline=self.began + self.goal.budget,
             batches=batches,

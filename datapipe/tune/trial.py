@@ -120,7 +120,7 @@ class EmptyLoader(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aim:
+class TrialOptions:
     """Goal of a trial."""
 
     seconds: float  # that count, at least
@@ -163,7 +163,9 @@ class Trial(Segment):
         return self.setting.to_dict() | {name: getattr(self, name) for name in (*names, "memory")}
 
 
-def run_trial(make: Make, setting: Setting, aim: Aim, machine: Machine, *, round: int) -> Trial:
+def run_trial(
+    make: Make, setting: Setting, aim: TrialOptions, machine: Machine, *, round: int
+) -> Trial:
     """Make a loader, take its batches, and close it.
 
     Start and warm-up do not count: at least two batches, one from each worker. Any error of `make`
@@ -178,7 +180,7 @@ def run_trial(make: Make, setting: Setting, aim: Aim, machine: Machine, *, round
 
 
 class _TrialRun:
-    def __init__(self, setting: Setting, aim: Aim, machine: Machine) -> None:
+    def __init__(self, setting: Setting, aim: TrialOptions, machine: Machine) -> None:
         self._setting, self._aim, self._clock = setting, aim, machine.clock
         self._began = machine.clock()
         self._meter = machine.meter(probe_gil=aim.probe)

@@ -16,7 +16,7 @@ from datapipe.decode.transform import make_transform
 from datapipe.loader.batch.image_batch import ImageSlots
 from datapipe.loader.image_path import choose_path
 from datapipe.loader.specs import BatchSpec, DeviceSpec
-from datapipe.loader.work import Work
+from datapipe.loader.work import SampleWork
 
 from .kinds import NATIVE, PAIRS, SAMPLES, Make, build, job, together
 
@@ -62,10 +62,10 @@ def test_patches_of_equal_length_are_no_equal_patches(changes: dict[str, Any], t
         check_together([make_transform(spec) for spec in specs], ["one", "other"])
 
 
-def work_on(**options: Any) -> Work:
+def work_on(**options: Any) -> SampleWork:
     options = {"device": DeviceSpec("cpu"), "decoder": "auto", "cache": None} | options
     nothing: dict[str, Any] = {"image": None, "text": None, "transform": None, "where": None}
-    return Work(static_shapes=False, **{"batch": BatchSpec(4)} | nothing | options)
+    return SampleWork(static_shapes=False, **{"batch": BatchSpec(4)} | nothing | options)
 
 
 @pytest.mark.parametrize("pair", ["fixed and tiles", "shortest and dynamic"])

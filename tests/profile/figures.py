@@ -7,7 +7,7 @@ from typing import Any
 
 from datapipe.diagnosis.loader_figures import Usage
 from datapipe.loader.metrics.meter import Reading, Stage
-from datapipe.profile.measure.alone import Alone, StageCost
+from datapipe.profile.measure.alone import StageCost, StageCosts
 from datapipe.profile.measure.roofline import Ceiling, Roofline
 from datapipe.profile.measure.samples import FirstReads
 from datapipe.profile.pipeline import PipelineRun
@@ -59,10 +59,10 @@ def run(
     )
 
 
-def alone(parts: Mapping[str, tuple[float, float]], images: Sequence[bytes] = ()) -> Alone:
+def alone(parts: Mapping[str, tuple[float, float]], images: Sequence[bytes] = ()) -> StageCosts:
     """Stages by themselves, each of so many milliseconds a sample, and of so many on a core."""
     context: Any = None
-    return Alone(
+    return StageCosts(
         stages={
             name: StageCost(
                 samples=100,

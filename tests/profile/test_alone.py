@@ -16,7 +16,7 @@ from datapipe import ImageSpec, Loader
 from datapipe.decode.dali.graph import installed
 from datapipe.index.dataset import open_dataset
 from datapipe.profile.measure import samples as module
-from datapipe.profile.measure.alone import Alone, StageCost, measure_alone
+from datapipe.profile.measure.alone import StageCost, StageCosts, measure_alone
 from datapipe.profile.measure.samples import COLD
 from datapipe.store.shards import ShardStore
 
@@ -24,7 +24,7 @@ Make = Callable[..., Loader]
 IMAGES = ["read", "decode", "resize", "collate"]
 
 
-def measured(loader: Loader, samples: int = 32) -> Alone:
+def measured(loader: Loader, samples: int = 32) -> StageCosts:
     return measure_alone(loader, samples=samples, seconds=2.0)
 
 

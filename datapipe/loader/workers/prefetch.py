@@ -15,7 +15,7 @@ from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.sample_rows import SampleRows
 from datapipe.plan.ragged import edges, grouped, ranges
-from datapipe.store.arrays import Advised, ImageArray
+from datapipe.store.arrays import ImageArray, MappedFetch
 from datapipe.store.mixture_arrays import MixtureArrays
 from datapipe.store.protocol import Fetch
 
@@ -47,7 +47,7 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
             advised = _advise(arrays, rows, np.flatnonzero(wanted & (rows.counts > 0)))
         skipped = skipped | wanted
     if context.store.begin([]) is None:
-        return Advised(advised) if advised else None
+        return MappedFetch(advised) if advised else None
     sizes = step.share.units.sizes
     images = rows.counts if sizes is None else sizes.images
     if context.cache is not None:
@@ -66,7 +66,7 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
     fetch = context.store.begin(list(zip(rows.shards.tolist(), reads, strict=True)))
     if not advised:
         return fetch
-    return Advised(advised + (0 if fetch is None else fetch.bytes), fetch)
+    return MappedFetch(advised + (0 if fetch is None else fetch.bytes), fetch)
 
 
 def _are_cached(arrays: MixtureArrays, rows: SampleRows, wanted: Bools) -> bool:

@@ -28,7 +28,7 @@ from datapipe.index.tar.contents import refuse_missing_image
 from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
 from datapipe.pack.records.fields.sample_map import apply_map
-from datapipe.pack.teaching import Seen, as_record, look
+from datapipe.pack.teaching import SampleLesson, as_record, look
 from datapipe.pack.workers.library_messages import LibraryMessages, messages_about
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
 
     bytes: int  # size in the shard
     saved: int  # bytes by which shrinking made its images smaller
-    seen: Seen  # what it teaches
+    seen: SampleLesson  # what it teaches
     notes: tuple[tuple[str, str], ...] = ()  # pairs of a text and a file's name, on its images
     # Pairs of a file's name and its number of pages, of images that have several
     pages: tuple[tuple[str, int], ...] = ()

@@ -54,7 +54,7 @@ class StageCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone:
+class StageCosts:
     """All stages by themselves."""
 
     stages: dict[str, StageCost]  # by name, in their order; only those that the loader has
@@ -68,7 +68,7 @@ class Alone:
     context: BatchContext = field(repr=False)
 
 
-def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -> Alone:
+def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -> StageCosts:
     """Measure every stage of a loader by itself, on samples of its next run.
 
     It takes about so many samples, and no more after so many seconds. The interpreter should do
@@ -110,7 +110,7 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
             bytes=first.cold_bytes,
         )
     images = context.dataset.columns.sample_image
-    return Alone(
+    return StageCosts(
         stages={name: costs[name] for name in STAGES if name in costs},
         samples=run.samples,
         failed=run.failed,

@@ -22,7 +22,7 @@ from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.metrics.watch import Watch
-from datapipe.profile.measure.alone import Alone
+from datapipe.profile.measure.alone import StageCosts
 from datapipe.profile.measure.samples import MemoryStore, Stored, delivered, evict, was_cold
 from datapipe.profile.measure.usage import queued_seconds
 from datapipe.report.table import ratio
@@ -109,7 +109,9 @@ class Roofline:
     scaling: Mapping[int, float] = field(default_factory=lambda: {1: 1.0})
 
 
-def measure_roofline(alone: Alone, *, cores: int, readers: int, seconds: float = 0.6) -> Roofline:
+def measure_roofline(
+    alone: StageCosts, *, cores: int, readers: int, seconds: float = 0.6
+) -> Roofline:
     """Measure the ceilings of this machine for the samples that `alone` was measured on."""
     context, steps, stored = alone.context, alone.steps, alone.first.stored
     found = [

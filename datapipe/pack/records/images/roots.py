@@ -221,14 +221,16 @@ class _File(NamedTuple):
     respelled: bool
 
 
-class _Found(NamedTuple):
+class _ImageFolders(NamedTuple):
     """Folders that hold images, that with most of them first, and their files by number."""
 
     folders: tuple[Path, ...]
     files: Mapping[int, _File]
 
 
-def _holding(folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: str = "") -> _Found:
+def _holding(
+    folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: str = ""
+) -> _ImageFolders:
     """Return the folders, nearest first, that hold images of these names in some spelling.
 
     `prefix` is left out of the names that begin with it. PackError if a folder holds other files
@@ -251,7 +253,7 @@ def _holding(folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: st
         if own.keys() - taken.keys():
             used.append(folder)
         taken = own | taken
-    return _Found(tuple(used), taken)
+    return _ImageFolders(tuple(used), taken)
 
 
 def _file_in(folder: Path, spelled: Sequence[str]) -> _File | None:
@@ -264,8 +266,8 @@ def _file_in(folder: Path, spelled: Sequence[str]) -> _File | None:
 
 
 def _further(
-    bases: Sequence[Path], names: Sequence[Sequence[str]], found: _Found, *, is_given: bool
-) -> tuple[_Found, str]:
+    bases: Sequence[Path], names: Sequence[Sequence[str]], found: _ImageFolders, *, is_given: bool
+) -> tuple[_ImageFolders, str]:
     """Return a better choice of folders up to two levels below `bases`, with a prefix left out."""
     places = [
         (folder, prefix)

@@ -58,9 +58,7 @@ def test_help_names_every_stage() -> None:
 
 @pytest.mark.campaign
 def test_a_stage_that_is_out_of_time_ends_and_the_next_one_begins(tmp_path: Path) -> None:
-    begun = time.monotonic()
     done = call("--rehearse", "--minutes", 0.02, "--out", tmp_path, "ladder", "feed")
-    assert time.monotonic() - begun < 50
     assert done.returncode == 1
     assert "ladder: out of time" in done.stdout
     assert "not whole: ladder (out of time) feed (out of time)" in done.stdout

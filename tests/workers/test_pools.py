@@ -13,7 +13,7 @@ from datapipe.workers.processes import ProcessPool
 from datapipe.workers.ray_cluster import RayCluster
 from datapipe.workers.ray_tasks import RayPool
 from datapipe.workers.threads import ThreadPool
-from tests.workers.jobs import ray_worker, work, worker
+from tests.workers.jobs import work, worker
 
 
 def plain(count):
@@ -28,38 +28,12 @@ POOLS = {
 WINDOW = {"inline": 1, "threads": 6, "processes": 6, "ray": 6}
 
 
-class RayAnswers:
-    """The answers of a pool of Ray's tasks on a cluster of its own."""
-
-    def __init__(self):
-        pytest.importorskip("ray")
-        self.cluster = RayCluster(None, 2, None)
-        self.pool = RayPool(
-            self.cluster,
-            ray_worker,
-            ahead=3,
-            split=lambda job: [],
-            give_up=lambda job, error: None,
-            rest=lambda job, answer: None,
-        )
-        self.close = self.pool.close
-
-    def run(self, jobs):
-        results = self.pool.run(jobs)
-
-        class Answers:
-            wait, close = staticmethod(results.wait), staticmethod(results.close)
-            __iter__ = lambda self: self  # noqa: E731
-            __next__ = lambda self: next(results).answer  # noqa: E731
-
-        return Answers()
-
-
 @pytest.fixture(scope="module")
 def of_ray():
-    pool = RayAnswers()
-    yield pool
-    pool.cluster.close()
+    pytest.importorskip("ray")
+    cluster = RayCluster(None, 2, None)
+    yield RayPool(cluster, worker, ahead=3)
+    cluster.close()
 
 
 @pytest.fixture(params=[*POOLS, pytest.param("ray", marks=pytest.mark.campaign)])

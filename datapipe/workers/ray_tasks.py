@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import uuid4
 
 from datapipe.errors import DatapipeError, StoreError, WorkerError
 from datapipe.workers.job_feed import JobFeed
@@ -58,7 +59,7 @@ class RayPool(Generic[J, R]):
         self.rest = rest
         self._give_up = give_up
         self._describe = describe
-        self._factory = cluster.put(pickle.dumps(factory))
+        self._factory = cluster.put(pickle.dumps((uuid4().hex, factory)))
         self._ahead = ahead
         self._options = {"num_returns": 1 + is_stored} | options
         self._results: RayResults[J, R] | None = None
@@ -200,9 +201,10 @@ def _do_job(factory: bytes, *job: Any) -> Any:
 
 @lru_cache(maxsize=4)
 def _worker(factory: bytes) -> Callable[[Any], Any]:
-    """Return the function of a factory, which is called once in a process."""
+    """Return the function of a factory, which each pool calls once in a process."""
     try:
-        work: Callable[[Any], Any] = pickle.loads(factory)()
+        _, make = pickle.loads(factory)
+        work: Callable[[Any], Any] = make()
     except ImportError as error:
         raise WorkerError(
             f"a node lacks what the driver has: {error}; install the same packages on every node, "

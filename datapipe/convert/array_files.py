@@ -123,7 +123,7 @@ class ArrayFiles:
         return self._files[TEXTS].length
 
     def put(self, images: Stored[int]) -> None:
-        """Write images from a number on; from any thread."""
+        """Write images, uint8 [n, height, width, 3], from a number on; from any thread."""
         _put(self._images, images)
 
     def append(self, made: ArrayChunk) -> None:
@@ -184,9 +184,7 @@ def image_writer(path: Path) -> Callable[[Stored[int]], None]:
 
 
 def _put(descriptor: int, images: Stored[int]) -> None:
-    first, pixels = images  # of an image, and uint8 [n, height, width, 3], or [0]
-    if not len(pixels):
-        return
+    first, pixels = images
     data, start = pixels.reshape(-1).data, HEADER + first * pixels[:1].size
     done = 0
     while done < len(data):  # one write takes at most 2 GiB

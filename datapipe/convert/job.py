@@ -133,8 +133,8 @@ def convert_dataset(
             are normalised and mirrored is left to the loader. None leaves images out.
         text: tokens are written too, those of texts alone; other tokenizers still work.
         workers: threads; one per available CPU where None.
-        engine, address: "ray" decodes and writes in tasks of the cluster there, whose nodes share
-            the folder of the arrays; see `EngineSpec`.
+        engine, address: as in `pack_dataset`; tasks decode images and write them, so the nodes
+            share the folder of the arrays.
         max_rejects: how many samples may be refused, a number or a share such as "5%".
         space_check: refuse to start if the disk is too small.
         lock_check: refuse to start where files cannot be locked against a second conversion.
@@ -300,7 +300,7 @@ class _Conversion:
             )
             opened.callback(makers.close)
             writers = open_pool(
-                cluster,
+                None if self.spec is None else cluster,
                 partial(image_writer, (work / IMAGES).absolute()),
                 partial(ThreadPool, files.put, count, name="datapipe-write"),
                 num_cpus=0,
@@ -343,7 +343,6 @@ class _Conversion:
         for made, images in chunks:
             samples = len(made.samples) + len(made.refused)
             rows.add(made, files.texts)
-            first = 0 if self.spec is None else files.images
             files.append(made)
             journal.inputs += samples
             for sample, error in made.refused:
@@ -352,7 +351,8 @@ class _Conversion:
                 journal.reject(Reject(source, error.reason, type(error).__name__, file))
             journal.refused.check(self.max_rejects, journal.inputs)
             progress.advance(samples)
-            yield Stored(first, images)
+            if self.spec is not None:
+                yield Stored(files.images - len(made.sums), images)
 
     def _publish(self, journal: ConvertJournal, names: list[str], work: Path) -> Manifest:
         """Put everything in place, the manifest last."""

@@ -23,7 +23,7 @@ class CopySpec:
         sidecars: index files for others too, such as dali,wids,energon.
         space_check: refuse to start if the disk is too full.
         lock_check: refuse to start where OUT cannot be locked by one run.
-        engine, address: "ray" writes shards in tasks of the cluster there; see `EngineSpec`.
+        engine, address: as in `pack_dataset`; a task writes a shard, so the nodes share OUT.
 
     Raises:
         PackError: a value means nothing, or two contradict each other.

@@ -52,7 +52,7 @@ def verify_dataset(
         dataset: folder or URL of shards, folder of arrays, or tars of someone else.
         deep: decode every image and parse every text as training would.
         workers: threads; by default one per CPU, and 16 for a URL.
-        engine, address: "ray" checks shards in tasks of the cluster there; see `EngineSpec`.
+        engine, address: as in `pack_dataset`; a task checks a shard.
 
     Raises:
         IndexMismatch: no dataset is there, or its pack was not finished.

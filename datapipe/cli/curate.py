@@ -142,7 +142,10 @@ def _print(reports: Mapping[str, CopyReport], *, as_json: bool) -> None:
         print_rejects(report)
 
 
-@with_flags(*flags_of(CopySpec, "shard_size", "renumber", "sidecars", "space_check", "lock_check"))
+@with_flags(
+    *flags_of(CopySpec, "shard_size", "renumber", "sidecars", "space_check", "lock_check"),
+    *ENGINE_FLAGS,
+)
 def repair(
     dataset: Annotated[
         str, typer.Argument(help="Folder or URL of shards, or tars of someone else.")
@@ -161,9 +164,7 @@ def repair(
 
     Samples that are gone are listed, with the inputs to pack again. Exits with 1 if there are any.
     """
-    report = datapipe.repair_dataset(
-        dataset, out, in_place=in_place, output=CopySpec(**flags.given_to(CopySpec))
-    )
+    report = datapipe.repair_dataset(dataset, out, in_place=in_place, output=_output(flags))
     if as_json:
         print(json.dumps({**asdict(report), "again": report.again}))
     else:

@@ -36,20 +36,14 @@ def test_a_copy_a_check_and_a_count_on_a_cluster_are_those_of_one_machine(
 ) -> None:
     counting = ("index", shards, "--tokenizer", tokenizer, "--template", "chatml")
     copying = ("select", shards, "--where", "images > 0", "--shard-size", "9")
-    (tmp_path / "damaged").mkdir()
-    for path in shards.glob("shard-*"):
-        shutil.copy(path, tmp_path / "damaged")
-    shutil.copy(shards / "dataset.json", tmp_path / "damaged")
-    tar = tmp_path / "damaged" / "shard-000001.tar"
-    tar.write_bytes(tar.read_bytes()[:-9000])
-    (tmp_path / "damaged" / "shard-000000.tar").unlink()
+    damaged = damage(shards, tmp_path / "damaged")
     found = {}
     for engine in ("local", "ray"):
         out = tmp_path / engine
         assert run(*copying, out, "--engine", engine).exit_code == 0
         assert run(*counting, "--engine", engine).exit_code == 0
         tokens = next(shards.glob("tokens-*"))
-        report = datapipe.verify_dataset(tmp_path / "damaged", engine=engine)
+        report = datapipe.verify_dataset(damaged, engine=engine)
         found[engine] = (contents(out), contents(tokens), report.findings, report.damaged_samples)
         shutil.rmtree(tokens)
     assert found["ray"] == found["local"]
@@ -57,11 +51,21 @@ def test_a_copy_a_check_and_a_count_on_a_cluster_are_those_of_one_machine(
     assert len(found["ray"][2]) > 1
 
 
+def damage(shards: Path, folder: Path) -> Path:
+    """A copy of the dataset with a shard missing, and another one cut."""
+    shutil.copytree(shards, folder)
+    (folder / "shard-000000.tar").unlink()
+    tar = folder / "shard-000001.tar"
+    tar.write_bytes(tar.read_bytes()[:-9000])
+    return folder
+
+
 @pytest.mark.campaign
 @on_nodes
-def test_arrays_and_merged_datasets_of_a_cluster_are_those_of_one_machine(
+def test_arrays_and_copies_of_a_cluster_are_those_of_one_machine(
     nodes: None, run: Run, shards: Path, tokenizer: Path, tmp_path: Path, contents: Any
 ) -> None:
+    damaged = damage(shards, tmp_path / "damaged")
     options = ("--image-size", "32", "--tokenizer", tokenizer, "--template", "chatml")
     for engine in ("local", "ray"):
         made = run("convert", shards, tmp_path / f"{engine}-arrays", *options, "--engine", engine)
@@ -69,7 +73,9 @@ def test_arrays_and_merged_datasets_of_a_cluster_are_those_of_one_machine(
         out = tmp_path / f"{engine}-both"
         made = run("merge", shards, shards, out, "--renumber", "--engine", engine)
         assert made.exit_code == 0, made.stderr
-    for name in ("arrays", "both"):
+        made = run("repair", damaged, tmp_path / f"{engine}-whole", "--engine", engine)
+        assert made.exit_code == 0, made.stderr
+    for name in ("arrays", "both", "whole"):
         assert contents(tmp_path / f"ray-{name}") == contents(tmp_path / f"local-{name}")
     texts = ("convert", shards, tmp_path / "texts", "--image", "none", "--engine", "ray")
     assert run(*texts).exit_code == 0

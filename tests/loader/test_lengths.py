@@ -22,6 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from datapipe.errors import DecodeError, PlanError, StoreError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tokens.columns import open_tokens
+from datapipe.loader.schedule import token_counts
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.plan.lengths import planned
 from datapipe.store import text_reader
@@ -180,6 +181,17 @@ def test_workers_and_chunks_do_not_change_the_files(
     shutil.rmtree(folder)
     monkeypatch.setattr(text_reader, name, value)
     assert contents(count_tokens(dataset, Words(), workers=workers).folder) == expected
+
+
+def test_processes_write_the_files_that_threads_write(dataset, contents, monkeypatch, tokenizer):
+    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
+    damage(dataset, 11, "json")
+    folder = count_tokens(dataset, encoder, workers=2).folder
+    expected = contents(folder)
+    shutil.rmtree(folder)
+    monkeypatch.setattr(token_counts, "_MANY", 0)
+    monkeypatch.setattr(token_counts, "ThreadPool", None)  # no thread counts
+    assert contents(count_tokens(dataset, encoder, workers=2).folder) == expected
 
 
 def test_texts_are_encoded_in_chunks_of_bounded_size(dataset, monkeypatch):

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from datapipe.errors import WorkerError
 from datapipe.workers.inline import InlinePool
 from datapipe.workers.processes import ProcessPool
 from datapipe.workers.ray_cluster import RayCluster
@@ -184,3 +185,14 @@ def test_threads_of_a_dropped_pool_end_and_are_not_deleted_by_the_thread_that_dr
         time.sleep(0.002)
     assert len(deleted_in) == 2
     assert threading.get_ident() not in deleted_in
+
+
+@pytest.mark.campaign
+def test_a_job_that_kills_its_task_in_every_attempt_ends_the_run_on_a_cluster(of_ray):
+    results = of_ray.run((number, "kill" if number == 1 else "") for number in range(3))
+    assert next(results) == 0
+    with pytest.raises(
+        WorkerError, match=r"\(1, 'kill'\): the process of its task died in each of 3"
+    ):
+        next(results)
+    assert list(of_ray.run(plain(5))) == [0, 10, 20, 30, 40]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -190,8 +191,12 @@ def test_processes_write_the_files_that_threads_write(dataset, contents, monkeyp
     expected = contents(folder)
     shutil.rmtree(folder)
     monkeypatch.setattr(token_counts, "_MANY", 0)
-    monkeypatch.setattr(token_counts, "ThreadPool", None)  # no thread counts
-    assert contents(count_tokens(dataset, encoder, workers=2).folder) == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(token_counts, "ThreadPool", None)  # no thread counts
+        assert contents(count_tokens(dataset, encoder, workers=2).folder) == expected
+    shutil.rmtree(folder)
+    spec = replace(encoder.spec, image_tokens=lambda widths, heights: widths)  # cannot be sent
+    assert contents(count_tokens(dataset, TextEncoder(spec), workers=2).folder) == expected
 
 
 def test_texts_are_encoded_in_chunks_of_bounded_size(dataset, monkeypatch):

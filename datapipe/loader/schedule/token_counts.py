@@ -6,6 +6,7 @@ chunks of texts.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -14,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from datapipe.cpus import available_cpus
-from datapipe.errors import PlanError, SampleError
+from datapipe.errors import PlanError, SampleError, WorkerError
 from datapipe.index.dataset import Dataset
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.tokens.counting import open_or_count
@@ -30,7 +31,10 @@ from datapipe.workers.processes import ProcessPool
 from datapipe.workers.protocol import WorkerPool
 from datapipe.workers.threads import ThreadPool
 
+logger = logging.getLogger(__name__)
+
 _MANY = 1 << 16  # samples that take longer than processes take to start
+_THREADS = 4  # the part of encoding that holds the interpreter's lock keeps no more busy
 _MODULES = ("datapipe.loader.schedule.token_counts",)
 
 
@@ -47,8 +51,8 @@ def count_tokens(
     A sample whose text cannot be used (damaged, no UTF-8 or JSON, refused by the encoder) has -1
     tokens and a line in `failures.jsonl`. An interrupted count continues at the shard where it
     stopped. Of several processes that share the folder one counts, the others wait for it.
-    `workers` threads read and encode, or processes where there are many samples; None is one per
-    CPU. With the engine "ray", tasks of the cluster at `address` do.
+    `workers` threads read and encode, or processes where there are many samples; None takes as many
+    as pay. With the engine "ray", tasks of the cluster at `address` do.
     `PlanError` if the encoder cannot encode this dataset at all, `StoreError` if a shard cannot be
     read, `IndexMismatch` if stored counts are not those that their names say, `WorkerError` if the
     workers cannot be used.
@@ -68,7 +72,7 @@ def count_tokens(
             Progress("counting tokens", unit="sample", total=total) as progress,
         ):
             counter = _TextCounter(dataset, store, encoder)
-            here = partial(_pool_here, counter, factory, workers or available_cpus(), total)
+            here = partial(_pool_here, counter, factory, workers, total)
             chunks = (chunk for number in missing for chunk in counter.reader.chunks(number))
             # A chunk takes a moment; its thread must not outlive the files that it reads.
             with closing(open_pool(cluster, factory, here, num_cpus=1)) as pool:
@@ -88,11 +92,15 @@ _Count = Callable[[TextChunk], tuple[TextChunk, TokenPart]]
 
 
 def _pool_here(
-    counter: _TextCounter, factory: Callable[[], _Count], workers: int, samples: int
+    counter: _TextCounter, factory: Callable[[], _Count], workers: int | None, samples: int
 ) -> WorkerPool[TextChunk, tuple[TextChunk, TokenPart]]:
-    if workers > 1 and samples >= _MANY:
-        return ProcessPool(factory, workers, modules=_MODULES)
-    return ThreadPool(counter.count, workers, name="datapipe-tokens")
+    count = workers or available_cpus()
+    if count > 1 and samples >= _MANY:
+        try:
+            return ProcessPool(factory, count, modules=_MODULES)
+        except WorkerError as error:
+            logger.info("threads count the tokens: %s", error)
+    return ThreadPool(counter.count, workers or min(count, _THREADS), name="datapipe-tokens")
 
 
 def _counter(opener: Callable[[], Dataset], encoder: TextEncoder) -> _Count:

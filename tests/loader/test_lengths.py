@@ -193,10 +193,10 @@ def test_processes_write_the_files_that_threads_write(dataset, contents, monkeyp
     monkeypatch.setattr(token_counts, "_MANY", 0)
     with monkeypatch.context() as patch:
         patch.setattr(token_counts, "ThreadPool", None)  # no thread counts
-        assert contents(count_tokens(dataset, encoder, workers=2).folder) == expected
+        assert contents(count_tokens(dataset, encoder, workers=3).folder) == expected
     shutil.rmtree(folder)
     spec = replace(encoder.spec, image_tokens=lambda widths, heights: widths)  # cannot be sent
-    assert contents(count_tokens(dataset, TextEncoder(spec), workers=2).folder) == expected
+    assert contents(count_tokens(dataset, TextEncoder(spec), workers=3).folder) == expected
 
 
 def test_texts_are_encoded_in_chunks_of_bounded_size(dataset, monkeypatch):

@@ -13,6 +13,7 @@ from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import (
     CHECK_FLAGS,
+    ENGINE_FLAGS,
     MAX_REJECTS,
     ArrayImage,
     AsJson,
@@ -23,6 +24,7 @@ from datapipe.cli.options import (
 from datapipe.cli.output import print_rejects, print_table, report_rows
 from datapipe.cli.text import text_spec
 from datapipe.cli.values import parse_array_image
+from datapipe.workers.engine import EngineSpec
 
 if TYPE_CHECKING:
     from datapipe.convert.job import ConvertReport
@@ -31,7 +33,10 @@ _JSON_KEYS = ("samples", "images", "rejected", "bytes", "seconds", "output", "fi
 
 
 @with_flags(
-    own_flag("workers", "Threads that decode; default one per CPU.", int), MAX_REJECTS, *CHECK_FLAGS
+    own_flag("workers", "Threads that decode; default one per CPU.", int),
+    *ENGINE_FLAGS,
+    MAX_REJECTS,
+    *CHECK_FLAGS,
 )
 def convert(
     shards: Annotated[str, typer.Argument(help="Folder or URL of packed shards.")],
@@ -50,7 +55,7 @@ def convert(
     Run the same command again to finish a conversion that was interrupted.
     """
     images, text = parse_array_image(image_size, image), text_spec(tokenizer, template=template)
-    options = flags.given_to(None)
+    options = flags.given_to(None) | flags.given_to(EngineSpec)
     report = datapipe.convert_dataset(shards, arrays, image=images, text=text, **options)
     print_converted(report, as_json=as_json)
 

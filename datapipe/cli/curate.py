@@ -13,12 +13,13 @@ import typer
 import datapipe
 from datapipe.cli.fields import flags_of, own_flag
 from datapipe.cli.loading import Flags, with_flags
-from datapipe.cli.options import AsJson
+from datapipe.cli.options import ENGINE_FLAGS, AsJson
 from datapipe.cli.output import print_rejects, print_table, report_rows, shown
 from datapipe.cli.values import parse_share
 from datapipe.curate.spec import CopySpec
 from datapipe.errors import DatapipeError, PlanError
 from datapipe.report.table import counted
+from datapipe.workers.engine import EngineSpec
 
 if TYPE_CHECKING:
     from datapipe.curate.repair import RepairReport
@@ -44,6 +45,7 @@ _Out = Annotated[str, typer.Argument(help="Folder for the new dataset, outside o
     own_flag("number", "So many samples, drawn at random from the others.", int),
     own_flag("seed", "Seed of the draw.", int, 0),
     *_OUTPUT,
+    *ENGINE_FLAGS,
 )
 def select(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -> None:
     """Copy some samples of a dataset into new shards, without decoding them.
@@ -59,6 +61,7 @@ def select(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) 
     own_flag("parts", "Names and shares of the parts: train=0.98,val=0.02."),
     own_flag("salt", "Text that makes another division.", str, ""),
     *_OUTPUT,
+    *ENGINE_FLAGS,
 )
 def split(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -> None:
     """Divide a dataset by a hash of its keys, into a dataset for each part in OUT.
@@ -79,7 +82,9 @@ def split(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -
 
 
 @with_flags(
-    own_flag("prefix", "Texts that the keys of each dataset begin with: coco-,chats-."), *_OUTPUT
+    own_flag("prefix", "Texts that the keys of each dataset begin with: coco-,chats-."),
+    *_OUTPUT,
+    *ENGINE_FLAGS,
 )
 def merge(
     datasets: Annotated[
@@ -105,6 +110,7 @@ def merge(
     own_flag("near", "Drop images that look alike too: up to so many of 128 bits differ.", int),
     own_flag("text", "Texts must be equal too.", bool, False),
     *_OUTPUT,
+    *ENGINE_FLAGS,
 )
 def dedup(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -> None:
     """Copy a dataset without the samples whose images an earlier sample has.
@@ -116,7 +122,7 @@ def dedup(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -
 
 
 def _output(flags: Flags) -> CopySpec:
-    return CopySpec(**flags.given_to(CopySpec))
+    return CopySpec(**flags.given_to(CopySpec), **flags.given_to(EngineSpec))
 
 
 def _print(reports: Mapping[str, CopyReport], *, as_json: bool) -> None:
@@ -136,7 +142,10 @@ def _print(reports: Mapping[str, CopyReport], *, as_json: bool) -> None:
         print_rejects(report)
 
 
-@with_flags(*flags_of(CopySpec, "shard_size", "renumber", "sidecars", "space_check", "lock_check"))
+@with_flags(
+    *flags_of(CopySpec, "shard_size", "renumber", "sidecars", "space_check", "lock_check"),
+    *ENGINE_FLAGS,
+)
 def repair(
     dataset: Annotated[
         str, typer.Argument(help="Folder or URL of shards, or tars of someone else.")
@@ -155,9 +164,7 @@ def repair(
 
     Samples that are gone are listed, with the inputs to pack again. Exits with 1 if there are any.
     """
-    report = datapipe.repair_dataset(
-        dataset, out, in_place=in_place, output=CopySpec(**flags.given_to(CopySpec))
-    )
+    report = datapipe.repair_dataset(dataset, out, in_place=in_place, output=_output(flags))
     if as_json:
         print(json.dumps({**asdict(report), "again": report.again}))
     else:

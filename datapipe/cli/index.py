@@ -10,7 +10,7 @@ import typer
 
 import datapipe
 from datapipe.cli.loading import Flags, with_flags
-from datapipe.cli.options import FIELDS, SIDECARS, AsJson, Template, Tokenizer
+from datapipe.cli.options import ENGINE_FLAGS, FIELDS, SIDECARS, AsJson, Template, Tokenizer
 from datapipe.cli.output import print_table
 from datapipe.cli.text import count, print_failures, text_encoder, token_rows
 from datapipe.errors import DatapipeError
@@ -21,9 +21,10 @@ from datapipe.index.tar.listing import index_home, names_shards, refuse_urls, ta
 from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
 from datapipe.store.record_fields import parse_fields
+from datapipe.workers.engine import EngineSpec
 
 
-@with_flags(SIDECARS, FIELDS)
+@with_flags(SIDECARS, FIELDS, *ENGINE_FLAGS)
 def index(
     shards: Annotated[
         str,
@@ -44,13 +45,16 @@ def index(
 ) -> None:
     """Index WebDataset tars without repacking them, so that make_loader opens them.
 
-    With --tokenizer, also count the tokens of every text, with --fields index fields of the
-    samples' JSON, and with --sidecars write index files for other readers; all three also of shards
-    that datapipe packed, and --fields of a URL too.
+    With --tokenizer, also count the tokens of every text, on a Ray cluster too (--engine ray), with
+    --fields index fields of the samples' JSON, and with --sidecars write index files for other
+    readers; all three also of shards that datapipe packed, and --fields of a URL too.
     """
     kinds = parse_sidecars(flags.values["sidecars"] or "")
     fields = parse_fields(flags.values["fields"] or "")
     encoder = text_encoder(tokenizer, template)
+    chosen = flags.given_to(EngineSpec)
+    if chosen and encoder is None:
+        raise DatapipeError("--engine and --address are of --tokenizer; add it, or leave them out")
     if fields and is_remote(shards) and not (names_shards(shards) or kinds or force):
         packed: Manifest | None = open_dataset(shards).manifest
     else:
@@ -66,7 +70,7 @@ def index(
         manifest = datapipe.index_shards(shards, force=force, ignore=ignore)
         tars = tars_at(shards)
         write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
-    counted = count(shards, encoder) if encoder else None
+    counted = count(shards, encoder, **chosen) if encoder else None
     found = datapipe.index_fields(shards, fields) if fields else {}
     result: dict[str, Any] = {
         "samples": manifest.samples,

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.fields import help_of, own_flag
+from datapipe.cli.fields import flag_of, help_of, own_flag
 from datapipe.text.spec import TextSpec
+from datapipe.workers.engine import EngineSpec
 
 _SHARDS = typer.Argument(
     help="Folder or URL that `datapipe pack` wrote to, folder of tars, or file of a mixture "
@@ -45,3 +46,7 @@ FIELDS = own_flag(
     "fields", "Fields of the samples' JSON that where= may name: 'score,meta.license'."
 )
 SIDECARS = own_flag("sidecars", "Index files for others too: dali,wids,energon.")
+ENGINE_FLAGS = (
+    flag_of(EngineSpec, "engine", help="local: this machine. ray: tasks of a Ray cluster."),
+    flag_of(EngineSpec, "address"),
+)

@@ -15,6 +15,7 @@ from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import (
     CHECK_FLAGS,
+    ENGINE_FLAGS,
     FIELDS,
     MAX_REJECTS,
     SIDECARS,
@@ -32,6 +33,7 @@ from datapipe.errors import PlanError
 from datapipe.pack.readers import all_readers
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import local_path
+from datapipe.workers.engine import EngineSpec
 
 _JSON_KEYS = (
     *("samples", "images", "rejected", "lost", "shards", "bytes", "saved_bytes", "seconds"),
@@ -57,14 +59,7 @@ _FLAGS = (
         "captions", "Several captions of an image: all (a sample for each; default), first, join."
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
-    own_flag(
-        "engine", "local: processes of this machine. ray: tasks of a Ray cluster.", str, "local"
-    ),
-    own_flag(
-        "address",
-        "Of the Ray cluster: auto, or host:port; by default that of RAY_ADDRESS. Where no cluster "
-        "runs, one is started here for the time of the pack.",
-    ),
+    *ENGINE_FLAGS,
     own_flag("runtime_env", "Of Ray, as a JSON object or a file of one."),
     own_flag("shard_size", "Bytes (512MB, 1GiB) or samples (10000) a shard.", str, "512MB"),
     own_flag(
@@ -135,7 +130,7 @@ def pack(
 
     Run the same command again to finish a pack that was interrupted.
     """
-    options = flags.given_to(None)
+    options = flags.given_to(None) | flags.given_to(EngineSpec)
     dry_run = "dry_run" in options
     if to not in ("shards", "memmap"):
         raise PlanError(f"--to {to!r} is neither 'shards' nor 'memmap'")

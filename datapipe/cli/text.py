@@ -39,14 +39,17 @@ def text_encoder(tokenizer: str | None, template: str | None) -> TextEncoder | N
 
 
 def count(
-    folder: str | Path, encoder: TextEncoder, workers: int | None = None
+    folder: str | Path, encoder: TextEncoder, workers: int | None = None, **engine: Any
 ) -> tuple[TokenColumns, TokenStats]:
-    """Count the tokens of a dataset where that was not done, and summarise them."""
+    """Count the tokens of a dataset where that was not done, and summarise them.
+
+    `engine` are arguments of `EngineSpec`.
+    """
     from datapipe.index.dataset import open_dataset
     from datapipe.index.tokens.stats import token_stats
     from datapipe.loader.schedule.token_counts import count_tokens
 
-    columns = count_tokens(open_dataset(folder), encoder, workers=workers)
+    columns = count_tokens(open_dataset(folder), encoder, workers=workers, **engine)
     return columns, token_stats(columns)
 
 

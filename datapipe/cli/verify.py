@@ -11,22 +11,26 @@ from typing import Annotated
 import typer
 
 import datapipe
-from datapipe.cli.options import AsJson
+from datapipe.cli.loading import Flags, with_flags
+from datapipe.cli.options import ENGINE_FLAGS, AsJson
 from datapipe.cli.output import print_table, shown
 from datapipe.inspect.findings import Finding, VerifyReport, by_file
 from datapipe.inspect.shard_check import AS_PACKED
 from datapipe.progress import readable_size
 from datapipe.report.table import counted
+from datapipe.workers.engine import EngineSpec
 
 _SHOWN = 8  # findings of each file
 _FILES = 20  # with findings
 
 
+@with_flags(*ENGINE_FLAGS)
 def verify(
     dataset: Annotated[
         str,
         typer.Argument(help="Folder or URL of shards, folder of arrays, or tars of someone else."),
     ],
+    flags: Flags,
     deep: Annotated[
         bool, typer.Option("--deep", help="Decode every image and parse every text, too.")
     ] = False,
@@ -37,7 +41,7 @@ def verify(
     Exits with 1 if something is damaged. Nothing is changed. --json lists all findings.
     """
     try:
-        report = datapipe.verify_dataset(dataset, deep=deep)
+        report = datapipe.verify_dataset(dataset, deep=deep, **flags.given_to(EngineSpec))
     except KeyboardInterrupt:  # there is nothing to continue
         print("\nInterrupted; the dataset is as it was.", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -9,7 +9,7 @@ import errno
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -41,6 +41,7 @@ from datapipe.store.arrays import (
     TOKEN_OFFSETS,
     TOKENS,
 )
+from datapipe.workers.ray_tasks import Stored
 
 logger = logging.getLogger(__name__)
 
@@ -121,20 +122,16 @@ class ArrayFiles:
         """Bytes of texts so far."""
         return self._files[TEXTS].length
 
-    def put(self, made: ArrayChunk) -> None:
-        """Write the images of a chunk that was added; from any thread."""
-        data, start = made.images.reshape(-1).data, HEADER + made.first * made.images[:1].size
-        done = 0
-        while done < len(data):  # one write takes at most 2 GiB
-            done += os.pwrite(self._images, data[done:], start + done)
+    def put(self, images: Stored[int]) -> None:
+        """Write images, uint8 [n, height, width, 3], from a number on; from any thread."""
+        _put(self._images, images)
 
     def append(self, made: ArrayChunk) -> None:
-        """Add the samples of a chunk, apart from pixels, for which it notes where they go."""
+        """Add the samples of a chunk, apart from pixels."""
         files = self._files
         text = b"".join(data for texts in made.texts for _, data in texts)
         files[TEXTS].append(np.frombuffer(text, np.uint8))
         if self._row is not None:
-            made.first = self.images
             files[IMAGE_CRC32].append(np.array(made.sums, np.uint32))
             files[IMAGE_PLACEMENT].append(np.array(made.placements, np.float64).reshape(-1, 4))
             files[IMAGE_OFFSETS].append_ends(np.array(made.counts, np.int64))
@@ -165,6 +162,33 @@ class ArrayFiles:
     def close(self) -> None:
         """Close the files as they are, where that was not done."""
         self._opened.close()
+
+
+def image_writer(path: Path) -> Callable[[Stored[int]], None]:
+    """Return the function of a task that writes images, from a number on, and makes them durable.
+
+    Raises:
+        OSError: the file is not seen there.
+    """
+    os.stat(path)
+
+    def write(images: Stored[int]) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            _put(descriptor, images)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    return write
+
+
+def _put(descriptor: int, images: Stored[int]) -> None:
+    first, pixels = images
+    data, start = pixels.reshape(-1).data, HEADER + first * pixels[:1].size
+    done = 0
+    while done < len(data):  # one write takes at most 2 GiB
+        done += os.pwrite(descriptor, data[done:], start + done)
 
 
 def _reserve(descriptor: int, size: int) -> None:

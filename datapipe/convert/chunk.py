@@ -1,8 +1,8 @@
-"""Chunks of samples of a shard, as they will be in arrays; threads make them in any order."""
+"""Chunks of samples of a shard, as they will be in arrays; workers make them in any order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,8 @@ import torch
 
 from datapipe.array_types import Int32, UInt8
 from datapipe.decode.image import check_indexed
-from datapipe.decode.transform import ImageTransform
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
@@ -20,17 +21,18 @@ from datapipe.index.images.header import is_stored_image
 from datapipe.index.members import SampleParts, wanted_members
 from datapipe.index.parquet import checked_index, to_table
 from datapipe.index.rows import ImageSize, Member, Row, Rows
+from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.truncate import IGNORE
+from datapipe.torch_threads import work_alone
+from datapipe.workers.ray_tasks import Stored
 
 
 @dataclass(slots=True)
 class ArrayChunk:
-    """The samples of a chunk that can be used, as arrays will hold them."""
+    """The samples of a chunk that can be used, as arrays will hold them, apart from pixels."""
 
-    images: UInt8  # uint8 [I, height, width, 3], of these samples; [0] where images are left out
-    first: int = 0  # number of the first of them in the array
     samples: list[int] = field(default_factory=list)  # their numbers, in order
     counts: list[int] = field(default_factory=list)  # images of each
     # `sums`, `placements`: checksum of each image, and where its points went
@@ -54,14 +56,17 @@ class ChunkMaker:
     transform: ImageTransform | None  # makes images, uint8; None leaves them out
     encoder: TextEncoder | None  # makes tokens; None for none
 
-    def make(self, samples: range) -> ArrayChunk:
-        """Return some samples of one shard."""
+    def make(self, samples: range) -> Stored[ArrayChunk]:
+        """Return some samples of one shard, with their images.
+
+        Images are uint8 [I, height, width, 3], or [0] where they are left out.
+        """
         columns, shard = self.columns, self.columns.shard(samples[0])
         first, last = columns.sample_image[samples[0]], columns.sample_image[samples[-1] + 1]
         shape: tuple[int, ...] = (0,)
         if self.transform is not None:
             shape = int(last - first), self.transform.spec.height, self.transform.spec.width, 3
-        made = ArrayChunk(np.empty(shape, np.uint8))
+        images, made = np.empty(shape, np.uint8), ArrayChunk()
         texts: list[SampleText] = []
         wanted = []
         for sample in samples:
@@ -76,7 +81,7 @@ class ChunkMaker:
                     contents = self.store.read(shard, wants)
                 else:
                     contents = fetch.contents(number)
-                text, held = self._sample(sample, zip(wants, contents, strict=True), made)
+                text, held = self._sample(sample, zip(wants, contents, strict=True), made, images)
             except SampleError as error:
                 del made.sums[before:], made.placements[before:]
                 made.refused.append((sample, error))
@@ -85,7 +90,6 @@ class ChunkMaker:
             made.counts.append(text.images)
             made.texts.append(held)
             texts.append(text)
-        made.images = made.images[: len(made.sums)]
         if self.encoder is not None and texts:
             for result in self.encoder.encode(texts):
                 tokens = labels = np.zeros(0, np.int32)  # if it is refused, as its counts say later
@@ -94,12 +98,16 @@ class ChunkMaker:
                     labels = np.where(trained, tokens, IGNORE).astype(np.int32)
                 made.tokens.append(tokens)
                 made.labels.append(labels)
-        return made
+        return Stored(made, images[: len(made.sums)])
 
     def _sample(
-        self, sample: int, members: Iterable[tuple[Member, memoryview]], made: ArrayChunk
+        self,
+        sample: int,
+        members: Iterable[tuple[Member, memoryview]],
+        made: ArrayChunk,
+        pixels: UInt8,
     ) -> tuple[SampleText, list[tuple[Member, bytes]]]:
-        """Return the texts of a sample, and put its images behind those that `made` holds."""
+        """Return the texts of a sample, and put its images behind those of the samples before."""
         key = self.columns.key(sample)
         images = range(*self.columns.sample_image[sample : sample + 2].tolist())
         texts: list[tuple[Member, bytes]] = []
@@ -112,7 +120,7 @@ class ChunkMaker:
                 if is_stored_image(member.ext):
                     if done == len(images):
                         raise MissingMember("there are more images than the index says")
-                    self._place(images[done], data, made)
+                    self._place(images[done], data, made, pixels)
                     done += 1
                     continue
                 parts.add(member, data)
@@ -125,15 +133,34 @@ class ChunkMaker:
             raise MissingMember(f"{done} images found, the index says {len(images)}", key=key)
         return SampleText(parts.caption, parts.record, len(images)), texts
 
-    def _place(self, number: int, data: memoryview, made: ArrayChunk) -> None:
+    def _place(self, number: int, data: memoryview, made: ArrayChunk, pixels: UInt8) -> None:
         assert self.transform is not None
         width, height = self.columns.image_width[number], self.columns.image_height[number]
         image = self.transform.decode(data)
         check_indexed((image.width, image.height), (int(width), int(height)))
-        out = made.images[len(made.sums)]
+        out = pixels[len(made.sums)]
         placed = self.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])
         made.sums.append(crc32(out))
         made.placements.append((placed.scale_x, placed.scale_y, placed.left, placed.top))
+
+
+def chunk_maker(
+    dataset: Dataset, store: Store, spec: ImageSpec | None, encoder: TextEncoder | None
+) -> Callable[[range], Stored[ArrayChunk]]:
+    """Return the function of a worker: samples of one shard to a chunk."""
+    transform = None if spec is None else make_transform(spec)
+    return ChunkMaker(
+        columns=dataset.columns, store=store, transform=transform, encoder=encoder
+    ).make
+
+
+def chunk_maker_there(
+    opener: Callable[[], Dataset], spec: ImageSpec | None, encoder: TextEncoder | None
+) -> Callable[[range], Stored[ArrayChunk]]:
+    """Return the function of a task on a node, which must see the same dataset."""
+    work_alone()
+    dataset = opener()
+    return chunk_maker(dataset, open_store(dataset), spec, encoder)
 
 
 class PartRows:

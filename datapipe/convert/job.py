@@ -1,7 +1,7 @@
 """`convert_dataset`: every image of a dataset decoded once, into arrays that are mapped.
 
-Chunks of samples are made by threads, in any order, and are written in the order of the
-shards, so the bytes do not depend on the number of threads. After each shard all files are synced
+Chunks of samples are made by workers, in any order, and are written in the order of the
+shards, so the bytes do not depend on the number of workers. After each shard all files are synced
 and their lengths noted; the same command continues there.
 """
 
@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datapipe.convert.array_files import ArrayFiles, ConvertJournal, array_bytes, take_back
-from datapipe.convert.chunk import ArrayChunk, ChunkMaker, PartRows
+from datapipe.convert.array_files import (
+    ArrayFiles,
+    ConvertJournal,
+    array_bytes,
+    image_writer,
+    take_back,
+)
+from datapipe.convert.chunk import ArrayChunk, PartRows, chunk_maker, chunk_maker_there
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
 from datapipe.decode.spec import ImageSpec
-from datapipe.decode.transform import make_transform
 from datapipe.errors import PackError, PlanError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import Dataset, open_dataset
@@ -55,12 +61,15 @@ from datapipe.pack.url_upload import local_path
 from datapipe.pack.writers.shards import writing
 from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder
-from datapipe.store.arrays import CHECKED, TEXTS
+from datapipe.store.arrays import CHECKED, IMAGES, TEXTS
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
 from datapipe.torch_threads import default_kept, work_alone
+from datapipe.workers.engine import EngineName, EngineSpec, open_pool
+from datapipe.workers.protocol import WorkerPool
+from datapipe.workers.ray_tasks import Stored
 from datapipe.workers.threads import ThreadPool
 
 _CHUNK = 16  # samples that a thread takes at a time
@@ -104,6 +113,8 @@ def convert_dataset(
     image: ImageSpec | None = ImageSpec(),  # noqa: B008  (frozen)
     text: TextSpec | None = None,
     workers: PackWorkers | None = None,
+    engine: EngineName = "local",
+    address: Word | None = None,
     max_rejects: Word | int = "5%",
     space_check: bool = True,
     lock_check: bool = True,
@@ -122,6 +133,8 @@ def convert_dataset(
             are normalised and mirrored is left to the loader. None leaves images out.
         text: tokens are written too, those of texts alone; other tokenizers still work.
         workers: threads; one per available CPU where None.
+        engine, address: as in `pack_dataset`; tasks decode images and write them, so the nodes
+            share the folder of the arrays.
         max_rejects: how many samples may be refused, a number or a share such as "5%".
         space_check: refuse to start if the disk is too small.
         lock_check: refuse to start where files cannot be locked against a second conversion.
@@ -131,6 +144,7 @@ def convert_dataset(
         PackError: the output belongs to something else, too many samples were refused, or the disk
             is full.
         IndexMismatch: there is no finished dataset at `shards`, or it changed.
+        WorkerError: the cluster cannot be used, or a node does not see shards or arrays.
 
     Examples:
         >>> image = datapipe.ImageSpec(size=224, resize="crop")
@@ -139,6 +153,7 @@ def convert_dataset(
         torch.Size([4, 3, 224, 224])
     """
     started = time.monotonic()
+    chosen = EngineSpec(engine=engine, address=address)
     out = array_folder(arrays)
     dataset = open_dataset(shards)
     if dataset.manifest.arrays is not None:
@@ -155,7 +170,8 @@ def convert_dataset(
         spec=spec,
         encoder=encoder,
         options=conversion_options(spec, encoder),
-        workers=workers or available_cpus(),
+        workers=workers,
+        engine=chosen,
         max_rejects=parse_max_rejects(str(max_rejects)),
     )
     if (there := job.finished()) is not None:
@@ -226,7 +242,8 @@ class _Conversion:
     spec: ImageSpec | None
     encoder: TextEncoder | None
     options: dict[str, Any]
-    workers: int
+    workers: int | None
+    engine: EngineSpec
     max_rejects: MaxRejects
 
     def finished(self) -> Manifest | None:
@@ -267,15 +284,29 @@ class _Conversion:
 
     def _write(self, store: Store, files: ArrayFiles, journal: ConvertJournal, work: Path) -> None:
         columns, shards = self.dataset.columns, self.dataset.manifest.shards
-        transform = None if self.spec is None else make_transform(self.spec)
-        maker = ChunkMaker(columns=columns, store=store, transform=transform, encoder=self.encoder)
-        edges = columns.shard_sample.tolist()
+        edges, count = columns.shard_sample.tolist(), self.workers or available_cpus()
+        make = chunk_maker(self.dataset, store, self.spec, self.encoder)
         options: Any = {"name": "datapipe-convert", "initializer": work_alone}
-        with (
-            closing(ThreadPool(maker.make, self.workers, **options)) as makers,
-            closing(ThreadPool(files.put, self.workers, name="datapipe-write")) as writers,
-            Progress("converting", unit="sample", total=edges[-1]) as progress,
-        ):
+        makers: WorkerPool[range, Stored[ArrayChunk]]
+        writers: WorkerPool[Stored[int], None]
+        with ExitStack() as opened:
+            cluster = opened.enter_context(self.engine.cluster(self.workers))
+            makers = open_pool(
+                cluster,
+                partial(chunk_maker_there, self.dataset.opener, self.spec, self.encoder),
+                partial(ThreadPool, make, count, **options),
+                is_stored=True,
+                num_cpus=1,
+            )
+            opened.callback(makers.close)
+            writers = open_pool(
+                None if self.spec is None else cluster,
+                partial(image_writer, (work / IMAGES).absolute()),
+                partial(ThreadPool, files.put, count, name="datapipe-write"),
+                num_cpus=0,
+            )
+            opened.callback(writers.close)
+            progress = opened.enter_context(Progress("converting", unit="sample", total=edges[-1]))
             progress.advance(edges[len(journal.parts)])
             for shard in range(len(journal.parts), len(shards)):
                 first, stop = edges[shard : shard + 2]
@@ -301,15 +332,15 @@ class _Conversion:
 
     def _sequenced(
         self,
-        chunks: Iterable[ArrayChunk],
+        chunks: Iterable[Stored[ArrayChunk]],
         rows: PartRows,
         files: ArrayFiles,
         journal: ConvertJournal,
         progress: Progress,
-    ) -> Iterator[ArrayChunk]:
-        """Take down all but the pixels of each chunk, in order, and yield it."""
+    ) -> Iterator[Stored[int]]:
+        """Take down all but the images of each chunk, in order; yield these with their number."""
         columns = self.dataset.columns
-        for made in chunks:
+        for made, images in chunks:
             samples = len(made.samples) + len(made.refused)
             rows.add(made, files.texts)
             files.append(made)
@@ -320,7 +351,8 @@ class _Conversion:
                 journal.reject(Reject(source, error.reason, type(error).__name__, file))
             journal.refused.check(self.max_rejects, journal.inputs)
             progress.advance(samples)
-            yield made
+            if self.spec is not None:
+                yield Stored(files.images - len(made.sums), images)
 
     def _publish(self, journal: ConvertJournal, names: list[str], work: Path) -> Manifest:
         """Put everything in place, the manifest last."""

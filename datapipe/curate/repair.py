@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.cpus import available_cpus
-from datapipe.curate.copy import SampleRun, copy_samples
+from datapipe.curate.copy import copy_samples
+from datapipe.curate.new_shards import SampleRun
 from datapipe.curate.salvage import ShardSalvage, salvage_shard
 from datapipe.curate.sources import local_folder
 from datapipe.curate.spec import CopySpec

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.array_types import Int64
-from datapipe.curate.copy import SampleRun, copy_samples, stored_bytes
+from datapipe.curate.copy import copy_samples
+from datapipe.curate.new_shards import SampleRun, stored_bytes
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError, SampleError
 from datapipe.index.dataset import Dataset, open_dataset

@@ -8,6 +8,7 @@ from datapipe.declared import Word, check_fields
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.options import parse_shard_size
+from datapipe.workers.engine import EngineName, EngineSpec
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class CopySpec:
         sidecars: index files for others too, such as dali,wids,energon.
         space_check: refuse to start if the disk is too full.
         lock_check: refuse to start where OUT cannot be locked by one run.
+        engine, address: as in `pack_dataset`; a task writes a shard, so the nodes share OUT.
 
     Raises:
         PackError: a value means nothing, or two contradict each other.
@@ -38,11 +40,16 @@ class CopySpec:
     sidecars: Word = ""
     space_check: bool = True
     lock_check: bool = True
+    engine: EngineName = "local"
+    address: Word | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
         check_fields(self, PackError)
         parse_shard_size(self.shard_size)
+        if self.view and self.engine != "local":
+            raise PackError("a view writes an index alone, on this machine; leave the engine out")
+        EngineSpec(engine=self.engine, address=self.address)
         if self.view and self.sidecars:
             raise PackError(
                 "sidecars describe shards, and a view writes none; leave one of the two out"

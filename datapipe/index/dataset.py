@@ -9,7 +9,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,11 @@ class Dataset:
         return self.manifest.fingerprint
 
     @property
+    def opener(self) -> Callable[[], Dataset]:
+        """Function that opens the same dataset in another process, on another machine too."""
+        return functools.partial(_open_again, self.folder, self.home, self.fingerprint)
+
+    @property
     def bytes(self) -> int:
         """Bytes of the shards or arrays."""
         return self.manifest.bytes
@@ -131,6 +136,18 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
             f"{error.filename or folder}: {error.strerror}; let this user read {folder} and what "
             "is in it"
         ) from error
+
+
+def _open_again(folder: Path | RemoteFolder, home: Path, fingerprint: str) -> Dataset:
+    if isinstance(folder, RemoteFolder):
+        dataset = open_dataset(folder)
+    else:
+        manifest = read_manifest(home)
+        columns = open_columns(home, manifest)
+        dataset = Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
+    if dataset.fingerprint != fingerprint:
+        raise IndexMismatch(f"{folder} holds another dataset than where the command runs")
+    return dataset
 
 
 def _open_here(folder: str | os.PathLike[str]) -> Dataset:

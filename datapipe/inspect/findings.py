@@ -48,6 +48,8 @@ class FileFindings:
     members: int = 0
     bytes: int = 0
     unindexed: int = 0  # members of a foreign tar that its index leaves out
+    samples: int = 0  # in its index, where no manifest says it
+    node: str = ""  # of a cluster, that checked it
 
     def add(self, problem: str, **where: str | int | None) -> None:
         """Add a finding about the file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +12,10 @@ from os import PathLike
 from pathlib import Path
 
 from datapipe.cpus import PackWorkers, available_cpus
-from datapipe.declared import checked
-from datapipe.errors import IndexMismatch, PlanError, StoreError
+from datapipe.declared import Word, checked
+from datapipe.errors import IndexMismatch, PlanError, StoreError, WorkerError
 from datapipe.index.columns import COLUMNS, Columns
-from datapipe.index.manifest import Arrays
+from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.parquet import parse_index, to_table
 from datapipe.inspect.array_check import check_array_files, check_images, check_texts, image_jobs
 from datapipe.inspect.block_check import check_columns, check_tokens
@@ -25,6 +25,8 @@ from datapipe.inspect.member_table import MemberTable, differs, rows_of_columns
 from datapipe.inspect.shard_check import MemberCheck, check_tar, check_unindexed
 from datapipe.inspect.sources import FolderSource, RemoteSource, read_failure
 from datapipe.progress import Progress
+from datapipe.workers.engine import EngineName, EngineSpec, open_pool
+from datapipe.workers.ray_cluster import node_name
 from datapipe.workers.threads import ThreadPool
 
 _REMOTE_WORKERS = 16  # that wait for a server most of the time
@@ -32,7 +34,12 @@ _REMOTE_WORKERS = 16  # that wait for a server most of the time
 
 @checked(IndexMismatch)
 def verify_dataset(
-    dataset: str | PathLike[str], *, deep: bool = False, workers: PackWorkers | None = None
+    dataset: str | PathLike[str],
+    *,
+    deep: bool = False,
+    workers: PackWorkers | None = None,
+    engine: EngineName = "local",
+    address: Word | None = None,
 ) -> VerifyReport:
     """Compare every byte of a dataset with its checksums, and its files with each other.
 
@@ -45,11 +52,13 @@ def verify_dataset(
         dataset: folder or URL of shards, folder of arrays, or tars of someone else.
         deep: decode every image and parse every text as training would.
         workers: threads; by default one per CPU, and 16 for a URL.
+        engine, address: as in `pack_dataset`; a task checks a shard.
 
     Raises:
         IndexMismatch: no dataset is there, or its pack was not finished.
-        PlanError: arrays behind a URL.
+        PlanError: arrays behind a URL, or on a cluster.
         StoreError: a server does not answer.
+        WorkerError: the cluster cannot be used, or a node does not see the dataset.
 
     Examples:
         >>> tar = Path("shards/shard-000000.tar")
@@ -59,6 +68,7 @@ def verify_dataset(
         (False, 1)
     """
     started = time.monotonic()
+    chosen = EngineSpec(engine=engine, address=address)
     located = locate(dataset)
     manifest, home = located.manifest, located.home
     findings, notes = list(located.findings), list(located.notes)
@@ -67,25 +77,36 @@ def verify_dataset(
         columns, found = check_columns(home, manifest)
         findings += [*found, *check_tokens(home, manifest)]
     run = _Verification(located=located, columns=columns, deep=deep)
+    jobs: Iterable[_Job] = range(len(located.entries))
     remote = isinstance(located.shards, RemoteSource)
     total = sum(max(shard.bytes, 0) for shard in located.entries)
     if manifest is not None and manifest.arrays is not None:
         if remote:
             raise PlanError(f"{dataset}: arrays behind a URL cannot be checked; copy them")
+        if engine == "ray":
+            raise PlanError(f"{dataset} holds arrays, which threads check; leave --engine ray out")
         total = manifest.bytes
         jobs = run.array_jobs(manifest.arrays)
-    else:
-        jobs = (partial(run.check_shard, number) for number in range(len(located.entries)))
     count = workers or (_REMOTE_WORKERS if remote else available_cpus())
     files: list[FileFindings] = []
     with (
         Progress(
             "verifying", unit="member", total=total or None, total_unit="bytes"
         ) as run.progress,
-        closing(ThreadPool(_call, count, name="datapipe-verify")) as pool,
+        chosen.cluster(workers) as cluster,
+        closing(
+            open_pool(
+                cluster,
+                partial(_checker, located, columns, deep),
+                partial(ThreadPool, run.check, count, name="datapipe-verify"),
+                num_cpus=1,
+            )
+        ) as pool,
     ):
         try:
             for checked_file in pool.run(jobs):
+                if checked_file.node:
+                    run.take(checked_file, len(files))
                 files.append(checked_file)
                 findings += checked_file.findings
         finally:
@@ -93,7 +114,7 @@ def verify_dataset(
     unindexed = sum(file.unindexed for file in files)
     if unindexed and not located.own and all(entry.index for entry in located.entries):
         notes.append(f"{unindexed:,} members belong to no sample; only their headers were checked")
-    samples = manifest.samples if manifest is not None else run.samples
+    samples = manifest.samples if manifest is not None else sum(file.samples for file in files)
     return VerifyReport(
         dataset=located.title,
         samples=samples,
@@ -113,8 +134,20 @@ def _samples_of(file: FileFindings) -> Iterator[tuple[str, int]]:
     return ((name, sample) for sample in file.damaged)
 
 
-def _call(job: Callable[[], FileFindings]) -> FileFindings:
-    return job()
+_Job = int | Callable[[], FileFindings]  # number of a shard, or a check of arrays
+
+
+def _checker(
+    located: DatasetFiles, columns: Columns | None, deep: bool
+) -> Callable[[_Job], FileFindings]:
+    """Return the function of a task on a node, which must see the same dataset."""
+    there = located.index.read(MANIFEST)
+    if located.manifest is not None and (
+        there is None or parse_manifest(there, MANIFEST).fingerprint != located.manifest.fingerprint
+    ):
+        raise IndexMismatch(f"{located.title} is missing or another dataset there")
+    run = _Verification(located=located, columns=columns, deep=deep, node=node_name())
+    return run.check
 
 
 def read_members(
@@ -165,17 +198,34 @@ class _Verification:
     located: DatasetFiles
     columns: Columns | None
     deep: bool
-    progress: Progress = field(init=False)
+    node: str = ""  # where tasks check; "" on this machine
+    progress: Progress | None = None
     stop: threading.Event = field(default_factory=threading.Event)
-    samples: int = 0  # in indexes without a manifest
+
+    def check(self, job: _Job) -> FileFindings:
+        """Do a job."""
+        return self.check_shard(job) if isinstance(job, int) else job()
+
+    def take(self, found: FileFindings, number: int) -> None:
+        """Count a shard that a node checked; `WorkerError` if only the node cannot read it."""
+        assert self.progress is not None
+        self.progress.advance(found.members, of_total=max(self.located.entries[number].bytes, 0))
+        for finding in found.findings:
+            if finding.problem.startswith(("is missing", "cannot be read")):
+                with self.located.shards.open(found.file) as file:
+                    if file is not None and not self.check_shard(number).findings:
+                        raise WorkerError(
+                            f"{finding} on the node {found.node}, and is whole here; nodes need "
+                            "the dataset under the same path"
+                        )
 
     def check_shard(self, number: int) -> FileFindings:
         """Check one shard."""
         entry = self.located.entries[number]
-        found = FileFindings(file=entry.name)
+        found = FileFindings(file=entry.name, node=self.node)
         members, found.findings = read_members(self.located, self.columns, number)
         if entry.samples == UNKNOWN and members is not None:
-            self.samples += len(members.table)
+            found.samples = len(members.table)
         try:
             with self.located.shards.open(entry.name) as file:
                 if file is None:
@@ -231,4 +281,5 @@ class _Verification:
     def _tell(self, members: int, size: int) -> None:
         if self.stop.is_set():
             raise StoreError("the check was stopped")
-        self.progress.advance(members, of_total=size)
+        if self.progress is not None:
+            self.progress.advance(members, of_total=size)

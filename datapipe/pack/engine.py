@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from datapipe.cpus import available_cpus
 from datapipe.errors import PackError
@@ -20,9 +20,8 @@ from datapipe.pack.workers.pool import MODULES, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.worker import PreparedPart
 from datapipe.remote.upload import RemoteTarget
+from datapipe.workers.engine import EngineName
 from datapipe.workers.template import warm_up
-
-EngineName = Literal["local", "ray"]
 
 
 class Preparation(Protocol):

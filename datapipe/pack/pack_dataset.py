@@ -17,7 +17,7 @@ from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
-from datapipe.pack.engine import EngineName, open_engine
+from datapipe.pack.engine import open_engine
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
@@ -30,6 +30,7 @@ from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
 from datapipe.pack.workers.prepare import Check, Pages
 from datapipe.store.record_fields import index_fields, parse_fields
+from datapipe.workers.engine import EngineName
 
 
 @checked(PackError)

@@ -8,28 +8,31 @@ up never touches a finished shard.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from datapipe.errors import PackError, WorkerError
-from datapipe.index.manifest import UNFINISHED, Shard, fsync_folder, replace_file
+from datapipe.index.manifest import UNFINISHED, Shard, replace_file
 from datapipe.index.rows import Rows
 from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.ray_workers import RayWorkers, StoredData
-from datapipe.pack.writers.shards import ShardWriter, writing
+from datapipe.pack.writers.shards import (
+    ShardWriter,
+    attempt_shard,
+    place_attempt,
+    remove_attempts,
+    writing,
+)
 from datapipe.progress import readable_size
 from datapipe.remote.upload import RemoteTarget
 from datapipe.workers.ray_cluster import RayCluster, node_name
 
-_ATTEMPT = "attempt-"
 _MEMORY = 256 << 20  # bytes that a writing task asks for
 _AHEAD = 8  # parts that are fetched before a writing task needs them
 _STORE_SHARE = 0.5  # of the object stores, that shards may fill which wait to be written
@@ -121,8 +124,7 @@ class RaySink:
         self._target = target
         self._pieces: list[Piece] = []
         self._pending: deque[_Pending] = deque()  # shards that are being written, in order
-        for left in self._work.glob(f"{_ATTEMPT}*"):  # by an earlier run
-            shutil.rmtree(left, ignore_errors=True)
+        remove_attempts(self._work)
 
     @property
     def held(self) -> int:
@@ -198,17 +200,7 @@ class RaySink:
             with writing(out):
                 replace_file(out / shard.index, table)
             return
-        folder = self._work / attempt
-        if not folder.exists():
-            raise PackError(
-                f"{out}: the node {node} wrote {shard.name} there, and it is not seen here; give a "
-                "folder that all nodes share, or a URL"
-            )
-        with writing(out):
-            for name in (shard.name, shard.index):
-                (folder / name).replace(out / name)
-            fsync_folder(out)
-            folder.rmdir()
+        place_attempt(self._work / attempt, shard, out, node)
 
 
 class _Pending(NamedTuple):
@@ -220,43 +212,30 @@ class _Pending(NamedTuple):
 
 def write_shard(target: Path | RemoteTarget, number: int, pieces: Sequence[Piece]) -> WrittenShard:
     """Write a shard of stretches of parts, below the working folder or at a URL. A task."""
-    attempt = f"{_ATTEMPT}{uuid4().hex}"
+    fill = partial(_fill, pieces)
     if isinstance(target, Path):
-        return WrittenShard(_write(target / attempt, number, pieces), attempt, node_name(), b"")
+        shard, folder = attempt_shard(target, number, fill)
+        return WrittenShard(shard, folder.name, node_name(), b"")
     with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
-        folder = Path(name) / attempt
-        shard = _write(folder, number, pieces)
-        put = target.put(folder / shard.name, f"{UNFINISHED}/{attempt}.tar")
+        shard, folder = attempt_shard(Path(name), number, fill)
+        put = target.put(folder / shard.name, f"{UNFINISHED}/{folder.name}.tar")
         target.begin_task(put).result()
-        return WrittenShard(shard, attempt, node_name(), (folder / shard.index).read_bytes())
+        return WrittenShard(shard, folder.name, node_name(), (folder / shard.index).read_bytes())
 
 
-def _write(folder: Path, number: int, pieces: Sequence[Piece]) -> Shard:
-    """Write a shard into a new folder."""
+def _fill(pieces: Sequence[Piece], writer: ShardWriter) -> None:
+    """Write the samples of a shard."""
     import ray
 
-    with writing(folder):
-        folder.mkdir()
-    writer = ShardWriter(folder, folder, number)
-    shards: list[Shard] = []
-    try:
-        for place, (data, start, stop, origin) in enumerate(pieces):
-            coming = [piece.data.reference for piece in pieces[place + 1 : place + 1 + _AHEAD]]
-            if coming:
-                ray.wait(list(dict.fromkeys(coming)), timeout=0)
-            content, rows = ray.get(data.reference)
-            view = memoryview(content)
-            if len(view) != data.size:
-                raise PackError(
-                    f"raw data was changed while it was packed: a part had {data.size:,} bytes, "
-                    f"and when it was made again {len(view):,}; run the same command again"
-                )
-            writer.write(view[data.start : data.stop], rows, start, stop, origin)
-        writer.finish(shards.append)
-        writer.drain()
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    finally:
-        writer.close()
-    return shards[0]
+    for place, (data, start, stop, origin) in enumerate(pieces):
+        coming = [piece.data.reference for piece in pieces[place + 1 : place + 1 + _AHEAD]]
+        if coming:
+            ray.wait(list(dict.fromkeys(coming)), timeout=0)
+        content, rows = ray.get(data.reference)
+        view = memoryview(content)
+        if len(view) != data.size:
+            raise PackError(
+                f"raw data was changed while it was packed: a part had {data.size:,} bytes, "
+                f"and when it was made again {len(view):,}; run the same command again"
+            )
+        writer.write(view[data.start : data.stop], rows, start, stop, origin)

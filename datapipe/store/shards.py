@@ -31,6 +31,9 @@ class ShardStore(Store):
         # Shard number -> [descriptor, readers using it now], least recently used first.
         self._open: OrderedDict[int, list[int]] = OrderedDict()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return ShardStore, (self._folder, self._names)
+
     def name(self, shard: int) -> str:
         return self._names[shard]
 

@@ -132,7 +132,7 @@ class TextEncoder:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A compiled template cannot be pickled, and is quickly made again.
-        return (TextEncoder, (self.spec,))
+        return (_made_again, (self.spec, self.digest))
 
     @cached_property
     def vocabulary(self) -> str:
@@ -353,3 +353,13 @@ def _tokens_of(encoding: Encoding, start: int, stop: int) -> tuple[int, int]:
     if first is None or last is None:
         return 0, 0
     return first, last + 1
+
+
+def _made_again(spec: TextSpec, digest: str) -> TextEncoder:
+    encoder = TextEncoder(spec)
+    if encoder.digest != digest:
+        raise PlanError(
+            f"{spec.tokenizer} holds another tokenizer or chat template in this process; give a "
+            "folder that does not change, and that all machines share"
+        )
+    return encoder

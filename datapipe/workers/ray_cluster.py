@@ -113,6 +113,10 @@ class RayCluster:
         if self._connected:
             self._ray.shutdown()
 
+    def put(self, value: Any) -> Any:
+        """Put a value that many tasks take into the object store; return the reference to it."""
+        return self._ray.put(value)
+
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Begin a task; return the reference to its result, or a list of as many as it returns.
 

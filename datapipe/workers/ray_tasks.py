@@ -1,8 +1,8 @@
 """Pool of tasks on a Ray cluster.
 
-A task makes two things of a job: an answer, which comes here, and data, which stays in the object
-store of the node that made it. A result is the answer with a reference to the data, so other tasks
-can take the data without a copy of it here. Ray makes both again where a node is lost.
+A function may return `Stored`: an answer, which comes here, and data, which stays in the object
+store of the node that made it. Then the result has a reference to the data, and is a job of another
+pool, whose tasks get the data without a copy of it here. Ray makes both again where a node is lost.
 """
 
 from __future__ import annotations
@@ -13,59 +13,66 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import uuid4
 
-from datapipe.errors import WorkerError
+from datapipe.errors import DatapipeError, StoreError, WorkerError
 from datapipe.workers.job_feed import JobFeed
-from datapipe.workers.ray_cluster import LostTask, RayCluster
+from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
 
 J = TypeVar("J")
+R = TypeVar("R")
 A = TypeVar("A")
 
 logger = logging.getLogger(__name__)
 
 
 class Stored(NamedTuple, Generic[A]):
-    """Result of a task."""
+    """Result or job with data that stays where it was made."""
 
     answer: A
-    data: Any  # a reference; None of a job that was given up
+    data: Any  # a reference to it; in the function of a task, the data itself
 
 
-class RayPool(Generic[J, A]):
-    """Pool of the tasks of a cluster; `run` gives `Stored` results in the order of the jobs.
+class RayPool(Generic[J, R]):
+    """Pool of the tasks of a cluster.
 
-    A job whose task is lost in every attempt is taken apart by `split`. `give_up` makes the answer
-    of one that cannot be. So what kills its worker costs no more than the smallest of jobs.
+    A job whose task is lost in every attempt is taken apart by `split`. `give_up` makes the result
+    of one that cannot be; without it, the run ends with a `WorkerError`. So what kills its worker
+    costs no more than the smallest of jobs.
     """
 
     def __init__(
         self,
         cluster: RayCluster,
-        factory: Callable[[], Callable[[J], tuple[A, Any]]],  # called in each worker
+        factory: Callable[[], Callable[[J], R]],  # called in each worker
         *,
-        split: Callable[[J], list[J]],  # fewer than two if it cannot be taken apart
-        give_up: Callable[[J, LostTask], A],
-        rest: Callable[[J, A], J | None],  # part of a job that its answer leaves undone
+        is_stored: bool = False,  # results are `Stored`
+        split: Callable[[J], list[J]] = lambda job: [],  # fewer than two if it cannot be
+        give_up: Callable[[J, LostTask], R] | None = None,
+        rest: Callable[[J, R], J | None] = lambda job, result: None,  # that its result leaves
+        describe: Callable[[J], str] = str,  # names a job in messages
         ahead: int = 3,  # jobs per CPU that are begun, queued or wait to be taken
         **options: Any,  # of the tasks
     ) -> None:
         self.cluster = cluster
         self.split = split
-        self.give_up = give_up
         self.rest = rest
-        self._factory = pickle.dumps(factory)
+        self._give_up = give_up
+        self._describe = describe
+        self._factory = cluster.put(pickle.dumps((uuid4().hex, factory)))
         self._ahead = ahead
-        self._options = options
-        self._results: RayResults[J, A] | None = None
+        self._options = {"num_returns": 1 + is_stored} | options
+        self._results: RayResults[J, R] | None = None
 
     @property
     def window(self) -> int:
         return self._ahead * self.cluster.cpus
 
-    def run(self, jobs: Iterable[J]) -> RayResults[J, A]:
+    def run(self, jobs: Iterable[J]) -> RayResults[J, R]:
         """Return the results of jobs; `WorkerError` if no task can be run at all."""
         self.close()
-        self.cluster.result(self.cluster.submit(_start, self._factory, **self._options))
+        options = self._options | {"num_returns": 1}
+        self.cluster.result(self.cluster.submit(_start, self._factory, **options))
         self._results = RayResults(self, jobs)
         return self._results
 
@@ -74,40 +81,52 @@ class RayPool(Generic[J, A]):
         if self._results is not None:
             self._results.close()
 
-    def submit(self, job: J) -> _Task[J, A]:
-        given = {"num_returns": 2} | self._options
-        return _Task(job, *self.cluster.submit(_do_job, self._factory, job, **given))
+    def submit(self, job: J) -> _Task[J, R]:
+        args = job if isinstance(job, Stored) else (job,)
+        made = self.cluster.submit(_do_job, self._factory, *args, **self._options)
+        return _Task(job, *(made if isinstance(made, list) else (made,)))
+
+    def give_up(self, job: J, error: LostTask) -> R:
+        """Return the result of a job that is lost, or raise `WorkerError`."""
+        if self._give_up is None:
+            raise WorkerError(
+                f"{self._describe(job)}: {error.reason} in each of {RETRIES + 1} attempts "
+                f"({error.kind}); run the same command again"
+            )
+        return self._give_up(job, error)
 
 
-class RayResults(Generic[J, A]):
+class RayResults(Generic[J, R]):
     """Results of jobs that are tasks of a cluster."""
 
-    def __init__(self, pool: RayPool[J, A], jobs: Iterable[J]) -> None:
+    def __init__(self, pool: RayPool[J, R], jobs: Iterable[J]) -> None:
         self._pool = pool
         self._feed = JobFeed(jobs)
-        self._window: list[_Task[J, A]] = []  # in the order of the jobs
-        self._running: dict[Any, _Task[J, A]] = {}  # by the reference to the answer
+        self._window: list[_Task[J, R]] = []  # in the order of the jobs
+        self._running: dict[Any, _Task[J, R]] = {}  # by the reference to the answer
 
-    def __iter__(self) -> RayResults[J, A]:
+    def __iter__(self) -> RayResults[J, R]:
         return self
 
-    def __next__(self) -> Stored[A]:
+    def __next__(self) -> R:
         self._fill()
         if not self._window:
             raise self._feed.end()
-        while (done := self._window[0].done) is None:
+        while not self._window[0].has_ended:
             self._settle(None)
-        if isinstance(done, Exception):
+        task = self._window[0]
+        if task.error is not None:
             self.close()
-            raise done
+            raise task.error
         del self._window[0]
         self._fill()  # before the caller turns to this result
-        return done
+        result: R = task.result
+        return result
 
     def wait(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         self._fill()
-        while self._window and self._window[0].done is None:
+        while self._window and not self._window[0].has_ended:
             if not self._settle(max(deadline - time.monotonic(), 0)):
                 return False
         return True
@@ -122,7 +141,7 @@ class RayResults(Generic[J, A]):
         for job in self._feed.take(self._pool.window - len(self._window)):
             self._window.append(self._begin(job))
 
-    def _begin(self, job: J) -> _Task[J, A]:
+    def _begin(self, job: J) -> _Task[J, R]:
         task = self._pool.submit(job)
         self._running[task.reference] = task
         return task
@@ -134,51 +153,68 @@ class RayResults(Generic[J, A]):
             self._end(self._running.pop(reference))
         return bool(ended)
 
-    def _end(self, task: _Task[J, A]) -> None:
+    def _end(self, task: _Task[J, R]) -> None:
         pool, place = self._pool, self._window.index(task)
         try:
-            answer: A = pool.cluster.result(task.reference)
+            task.result = pool.cluster.result(task.reference)
+            if task.data is not None:
+                task.result = Stored(task.result, task.data)
+            if (rest := pool.rest(task.job, task.result)) is not None:
+                self._window.insert(place + 1, self._begin(rest))
         except LostTask as error:
             if len(smaller := pool.split(task.job)) > 1:
                 logger.warning("%s; it is tried again in %d tasks", error, len(smaller))
                 self._window[place : place + 1] = map(self._begin, smaller)
                 return
-            task.done = Stored(pool.give_up(task.job, error), None)
-            return
+            try:
+                task.result = pool.give_up(task.job, error)
+            except WorkerError as given_up:
+                task.error = given_up
         except Exception as error:  # raised in its turn
-            task.done = error
-            return
-        task.done = Stored(answer, task.data)
-        if (rest := pool.rest(task.job, answer)) is not None:
-            self._window.insert(place + 1, self._begin(rest))
+            task.error = error
+        task.has_ended = True
 
 
-class _Task(Generic[J, A]):
-    __slots__ = ("data", "done", "job", "reference")
+class _Task(Generic[J, R]):
+    __slots__ = ("data", "error", "has_ended", "job", "reference", "result")
 
-    def __init__(self, job: J, reference: Any, data: Any) -> None:
+    def __init__(self, job: J, reference: Any, data: Any = None) -> None:
         self.job = job
         self.reference = reference
         self.data = data
-        self.done: Stored[A] | Exception | None = None
+        self.has_ended = False
+        self.result: Any = None
+        self.error: Exception | None = None
 
 
 def _start(factory: bytes) -> None:
     _worker(factory)
 
 
-def _do_job(factory: bytes, job: Any) -> Any:
-    return _worker(factory)(job)
+def _do_job(factory: bytes, *job: Any) -> Any:
+    work = _worker(factory)
+    try:
+        return work(Stored(*job) if len(job) > 1 else job[0])
+    except StoreError as error:
+        raise StoreError(f"on the node {node_name()}: {error}") from error
 
 
 @lru_cache(maxsize=4)
 def _worker(factory: bytes) -> Callable[[Any], Any]:
-    """Return the function of a factory, which is called once in a process."""
+    """Return the function of a factory, which each pool calls once in a process."""
     try:
-        work: Callable[[Any], Any] = pickle.loads(factory)()
+        _, make = pickle.loads(factory)
+        work: Callable[[Any], Any] = make()
     except ImportError as error:
         raise WorkerError(
             f"a node lacks what the driver has: {error}; install the same packages on every node, "
             "or give a runtime_env"
+        ) from error
+    except (DatapipeError, OSError) as error:
+        if isinstance(error, WorkerError):
+            raise
+        raise WorkerError(
+            f"the node {node_name()} cannot do the work: {error}; nodes need what the command "
+            "reads and writes under the same path"
         ) from error
     return work

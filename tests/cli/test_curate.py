@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe.curate import copy
+from datapipe.curate import new_shards
 
 Run = Callable[..., Any]
 
@@ -93,7 +93,7 @@ def test_an_interrupt_ends_with_one_line_and_the_command_continues(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(copy, "member_header", interrupted)
+        patch.setattr(new_shards, "member_header", interrupted)
         stopped = run(*command)
     assert stopped.exit_code == 130
     assert stopped.stderr.strip().startswith("Interrupted; run the same command again")

@@ -15,7 +15,7 @@ import pytest
 
 import datapipe
 from datapipe import CopySpec, PackError
-from datapipe.curate import copy
+from datapipe.curate import copy, new_shards
 from datapipe.pack.writers.ustar import member_header
 
 # Copies samples, each time killed at another system call: at every one, into new folders; or again
@@ -156,7 +156,7 @@ def test_finished_shards_are_not_copied_again(
             raise KeyboardInterrupt
         return member_header(name, size)
 
-    monkeypatch.setattr(copy, "member_header", counting)
+    monkeypatch.setattr(new_shards, "member_header", counting)
     with pytest.raises(KeyboardInterrupt):
         some(shards, tmp_path / "out")
     done = (tmp_path / "out" / ".pack" / "journal.jsonl").read_text().count('"shard"')

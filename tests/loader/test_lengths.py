@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from datapipe.errors import DecodeError, PlanError, StoreError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tokens.columns import open_tokens
+from datapipe.loader.schedule import token_counts
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.plan.lengths import planned
 from datapipe.store import text_reader
@@ -180,6 +182,21 @@ def test_workers_and_chunks_do_not_change_the_files(
     shutil.rmtree(folder)
     monkeypatch.setattr(text_reader, name, value)
     assert contents(count_tokens(dataset, Words(), workers=workers).folder) == expected
+
+
+def test_processes_write_the_files_that_threads_write(dataset, contents, monkeypatch, tokenizer):
+    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
+    damage(dataset, 11, "json")
+    folder = count_tokens(dataset, encoder, workers=2).folder
+    expected = contents(folder)
+    shutil.rmtree(folder)
+    monkeypatch.setattr(token_counts, "_MANY", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(token_counts, "ThreadPool", None)  # no thread counts
+        assert contents(count_tokens(dataset, encoder, workers=3).folder) == expected
+    shutil.rmtree(folder)
+    spec = replace(encoder.spec, image_tokens=lambda widths, heights: widths)  # cannot be sent
+    assert contents(count_tokens(dataset, TextEncoder(spec), workers=3).folder) == expected
 
 
 def test_texts_are_encoded_in_chunks_of_bounded_size(dataset, monkeypatch):

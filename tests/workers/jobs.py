@@ -83,7 +83,3 @@ def writer(descriptor):
         return Descriptor(memory)
 
     return write
-
-
-def ray_worker():
-    return lambda job: (work(job), None)

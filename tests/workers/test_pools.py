@@ -8,12 +8,13 @@ from contextlib import closing
 
 import pytest
 
+from datapipe.errors import WorkerError
 from datapipe.workers.inline import InlinePool
 from datapipe.workers.processes import ProcessPool
 from datapipe.workers.ray_cluster import RayCluster
 from datapipe.workers.ray_tasks import RayPool
 from datapipe.workers.threads import ThreadPool
-from tests.workers.jobs import ray_worker, work, worker
+from tests.workers.jobs import work, worker
 
 
 def plain(count):
@@ -28,38 +29,12 @@ POOLS = {
 WINDOW = {"inline": 1, "threads": 6, "processes": 6, "ray": 6}
 
 
-class RayAnswers:
-    """The answers of a pool of Ray's tasks on a cluster of its own."""
-
-    def __init__(self):
-        pytest.importorskip("ray")
-        self.cluster = RayCluster(None, 2, None)
-        self.pool = RayPool(
-            self.cluster,
-            ray_worker,
-            ahead=3,
-            split=lambda job: [],
-            give_up=lambda job, error: None,
-            rest=lambda job, answer: None,
-        )
-        self.close = self.pool.close
-
-    def run(self, jobs):
-        results = self.pool.run(jobs)
-
-        class Answers:
-            wait, close = staticmethod(results.wait), staticmethod(results.close)
-            __iter__ = lambda self: self  # noqa: E731
-            __next__ = lambda self: next(results).answer  # noqa: E731
-
-        return Answers()
-
-
 @pytest.fixture(scope="module")
 def of_ray():
-    pool = RayAnswers()
-    yield pool
-    pool.cluster.close()
+    pytest.importorskip("ray")
+    cluster = RayCluster(None, 2, None)
+    yield RayPool(cluster, worker, ahead=3)
+    cluster.close()
 
 
 @pytest.fixture(params=[*POOLS, pytest.param("ray", marks=pytest.mark.campaign)])
@@ -210,3 +185,14 @@ def test_threads_of_a_dropped_pool_end_and_are_not_deleted_by_the_thread_that_dr
         time.sleep(0.002)
     assert len(deleted_in) == 2
     assert threading.get_ident() not in deleted_in
+
+
+@pytest.mark.campaign
+def test_a_job_that_kills_its_task_in_every_attempt_ends_the_run_on_a_cluster(of_ray):
+    results = of_ray.run((number, "kill" if number == 1 else "") for number in range(3))
+    assert next(results) == 0
+    with pytest.raises(
+        WorkerError, match=r"\(1, 'kill'\): the process of its task died in each of 3"
+    ):
+        next(results)
+    assert list(of_ray.run(plain(5))) == [0, 10, 20, 30, 40]

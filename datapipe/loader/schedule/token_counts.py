@@ -6,13 +6,16 @@ chunks of texts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 
 from datapipe.cpus import available_cpus
-from datapipe.errors import PlanError, SampleError
+from datapipe.errors import PlanError, SampleError, WorkerError
 from datapipe.index.dataset import Dataset
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.tokens.counting import open_or_count
@@ -23,60 +26,100 @@ from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 from datapipe.store.text_reader import TextChunk, TextReader
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.workers.engine import EngineName, EngineSpec, open_pool
+from datapipe.workers.processes import ProcessPool
+from datapipe.workers.protocol import WorkerPool
 from datapipe.workers.threads import ThreadPool
 
-_MOST_WORKERS = 4  # the part of encoding that holds the interpreter's lock keeps no more busy
+logger = logging.getLogger(__name__)
+
+_MANY = 1 << 16  # samples that take longer than processes take to start
+# Encoding holds the interpreter's lock for 0.3 (long texts) to 0.7 (short ones) of its CPU time, so
+# threads keep no more than three CPUs busy.
+_THREADS = 4
+_FEW = 2  # workers that threads serve as well as processes do
+_MODULES = ("datapipe.loader.schedule.token_counts",)
 
 
 def count_tokens(
-    dataset: Dataset, encoder: TextEncoder, *, workers: int | None = None
+    dataset: Dataset,
+    encoder: TextEncoder,
+    *,
+    workers: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
 ) -> TokenColumns:
     """Map the token columns of a dataset, which are counted first if necessary.
 
     A sample whose text cannot be used (damaged, no UTF-8 or JSON, refused by the encoder) has -1
     tokens and a line in `failures.jsonl`. An interrupted count continues at the shard where it
     stopped. Of several processes that share the folder one counts, the others wait for it.
-    `workers` threads read and encode, beside the tokenizer's own; None takes as many as pay.
+    `workers` threads read and encode, or processes where there are many samples; None takes as many
+    as pay. With the engine "ray", tasks of the cluster at `address` do.
     `PlanError` if the encoder cannot encode this dataset at all, `StoreError` if a shard cannot be
-    read, `IndexMismatch` if stored counts are not those that their names say.
+    read, `IndexMismatch` if stored counts are not those that their names say, `WorkerError` if the
+    workers cannot be used.
     """
     if workers is not None and workers < 1:
-        raise PlanError(f"workers {workers}: at least 1 thread is needed to count tokens")
+        raise PlanError(f"workers {workers}: at least 1 is needed to count tokens")
+    chosen = EngineSpec(engine=engine, address=address)
 
     def count(parts: PartFiles, missing: list[int]) -> None:
-        threads = min(available_cpus(), _MOST_WORKERS) if workers is None else workers
-        with closing(open_store(dataset)) as store:
-            _TextCounter(dataset, store, encoder).count(parts, missing, threads)
+        shards = dataset.manifest.shards
+        total = sum(shards[number].samples for number in missing)
+        factory = partial(_counter, dataset.opener, encoder)
+        done: list[TokenPart] = []
+        with (
+            closing(open_store(dataset)) as store,
+            chosen.cluster(workers) as cluster,
+            Progress("counting tokens", unit="sample", total=total) as progress,
+        ):
+            counter = _TextCounter(dataset, store, encoder)
+            here = partial(_pool_here, counter, factory, workers, total)
+            chunks = (chunk for number in missing for chunk in counter.reader.chunks(number))
+            # A chunk takes a moment; its thread must not outlive the files that it reads.
+            with closing(open_pool(cluster, factory, here, num_cpus=1)) as pool:
+                for chunk, part in pool.run(chunks):
+                    done.append(part)
+                    if chunk.last:
+                        parts.write(shards[chunk.shard], join_parts(done))
+                        done = []
+                    progress.advance(len(part))
 
     return open_or_count(
         dataset.home, dataset.manifest, encoder.digest, image_wrap=encoder.image_wrap, count=count
     )
 
 
+_Count = Callable[[TextChunk], tuple[TextChunk, TokenPart]]
+
+
+def _pool_here(
+    counter: _TextCounter, factory: Callable[[], _Count], workers: int | None, samples: int
+) -> WorkerPool[TextChunk, tuple[TextChunk, TokenPart]]:
+    count = workers or available_cpus()
+    if count > _FEW and samples >= _MANY:
+        try:
+            return ProcessPool(factory, count, modules=_MODULES)
+        except WorkerError as error:
+            logger.info("threads count the tokens: %s", error)
+    return ThreadPool(counter.count, workers or min(count, _THREADS), name="datapipe-tokens")
+
+
+def _counter(opener: Callable[[], Dataset], encoder: TextEncoder) -> _Count:
+    """Return the function of a worker in another process; it has one thread of its own."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    dataset = opener()
+    return _TextCounter(dataset, open_store(dataset), encoder).count
+
+
 class _TextCounter:
     def __init__(self, dataset: Dataset, store: Store, encoder: TextEncoder) -> None:
-        self._shards = dataset.manifest.shards
         self._columns = dataset.columns
-        self._reader = TextReader(dataset, store)
+        self.reader = TextReader(dataset, store)
         self._encoder = encoder
 
-    def count(self, parts: PartFiles, missing: list[int], workers: int) -> None:
-        done: list[TokenPart] = []
-        total = sum(self._shards[number].samples for number in missing)
-        chunks = (chunk for number in missing for chunk in self._reader.chunks(number))
-        with (
-            Progress("counting tokens", unit="sample", total=total) as progress,
-            # A chunk takes a moment; its thread must not outlive the files that it reads.
-            closing(ThreadPool(self._count_chunk, workers, name="datapipe-tokens")) as pool,
-        ):
-            for chunk, part in pool.run(chunks):
-                done.append(part)
-                if chunk.last:
-                    parts.write(self._shards[chunk.shard], join_parts(done))
-                    done = []
-                progress.advance(len(part))
-
-    def _count_chunk(self, chunk: TextChunk) -> tuple[TextChunk, TokenPart]:
+    def count(self, chunk: TextChunk) -> tuple[TextChunk, TokenPart]:
         read = self._read(chunk)
         usable = [text for text in read if isinstance(text, SampleText)]
         encoded = iter(self._encoder.encode(usable) if usable else ())
@@ -94,7 +137,7 @@ class _TextCounter:
         images = np.diff(self._columns.sample_image[chunk.start : chunk.stop + 1]).tolist()
         return [
             part if isinstance(part, SampleError) else SampleText(part.caption, part.record, count)
-            for part, count in zip(self._reader.read(chunk), images, strict=True)
+            for part, count in zip(self.reader.read(chunk), images, strict=True)
         ]
 
 

@@ -22,7 +22,7 @@ from datapipe.pack.workers.pool import chunks_of
 from datapipe.pack.workers.prepare import Outcome, PrepareOptions
 from datapipe.pack.workers.worker import InputChunk, PreparedPart, Preparer
 from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
-from datapipe.workers.ray_tasks import RayPool
+from datapipe.workers.ray_tasks import RayPool, Stored
 
 # Ray sends results of less than 100 KB to the driver. A sample has at least 1 KB in a tar, so the
 # data of a whole chunk has more.
@@ -64,9 +64,10 @@ class RayWorkers:
 
     def __init__(self, options: PrepareOptions, cluster: RayCluster) -> None:
         self.lost = 0
-        self._pool: RayPool[InputChunk, PartAnswer] = RayPool(
+        self._pool: RayPool[InputChunk, Stored[PartAnswer]] = RayPool(
             cluster,
             partial(part_worker, options, versions()),
+            is_stored=True,
             split=_split,
             give_up=_give_up,
             rest=_rest,
@@ -119,7 +120,7 @@ def versions() -> dict[str, str]:
 
 def part_worker(
     options: PrepareOptions, expected: dict[str, str]
-) -> Callable[[InputChunk], tuple[PartAnswer, tuple[PickleBuffer, Rows]]]:
+) -> Callable[[InputChunk], Stored[PartAnswer]]:
     """Return the function of a task: a chunk to the answer and the data of its first part.
 
     Raises:
@@ -134,18 +135,18 @@ def part_worker(
             )
     keep_messages()
 
-    def prepare(chunk: InputChunk) -> tuple[PartAnswer, tuple[PickleBuffer, Rows]]:
+    def prepare(chunk: InputChunk) -> Stored[PartAnswer]:
         # Memory that is not written to takes none.
         preparer = Preparer(options, lambda: np.empty(_PART, np.uint8).data)
         part = next(preparer.parts(*chunk))
         answer = PartAnswer(part.outcomes, len(part.data), node)
-        return answer, (PickleBuffer(part.data), part.rows)
+        return Stored(answer, (PickleBuffer(part.data), part.rows))
 
     return prepare
 
 
-def _rest(chunk: InputChunk, answer: PartAnswer) -> InputChunk | None:
-    done = len(answer.outcomes)
+def _rest(chunk: InputChunk, part: Stored[PartAnswer]) -> InputChunk | None:
+    done = len(part.answer.outcomes)
     left = chunk.inputs[done:]
     return InputChunk(left, chunk.ordinal + done) if left else None
 
@@ -155,10 +156,10 @@ def _split(chunk: InputChunk) -> list[InputChunk]:
     return [InputChunk([sample], chunk.ordinal + n) for n, sample in enumerate(chunk.inputs)]
 
 
-def _give_up(chunk: InputChunk, error: LostTask) -> PartAnswer:
+def _give_up(chunk: InputChunk, error: LostTask) -> Stored[PartAnswer]:
     (sample,) = chunk.inputs
     reason = f"{error.reason} in each of {RETRIES + 1} attempts"
-    return PartAnswer([Reject(sample.source, reason, error.kind)], 0, "")
+    return Stored(PartAnswer([Reject(sample.source, reason, error.kind)], 0, ""), None)
 
 
 def _is_here(sample: Input, reject: Reject) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +33,7 @@ def writing(out: Path) -> Iterator[None]:
         ) from error
 
 
+_ATTEMPT = "attempt-"
 _COMPACT = 8192  # rows that are kept as Python's objects, which take ten times the memory
 
 
@@ -183,3 +186,47 @@ class ShardWriter:
     @property
     def _name(self) -> str:
         return f"shard-{self._number:06d}"
+
+
+def attempt_shard(
+    work: Path, number: int, fill: Callable[[ShardWriter], None]
+) -> tuple[Shard, Path]:
+    """Write a shard that `fill` makes into a new folder in `work`; return it with the folder.
+
+    So one that comes late, or was given up, never touches a finished shard.
+    """
+    folder = work / f"{_ATTEMPT}{uuid4().hex}"
+    with writing(folder):
+        folder.mkdir()
+    writer = ShardWriter(folder, folder, number)
+    shards: list[Shard] = []
+    try:
+        fill(writer)
+        writer.finish(shards.append)
+        writer.drain()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        writer.close()
+    return shards[0], folder
+
+
+def place_attempt(folder: Path, shard: Shard, out: Path, node: str = "") -> None:
+    """Move a shard from the folder of its attempt, which `node` wrote, into `out`."""
+    if node and not folder.exists():
+        raise PackError(
+            f"{out}: the node {node} wrote {shard.name} there, and it is not seen here; give a "
+            "folder that all nodes share, or a URL"
+        )
+    with writing(out):
+        for name in (shard.name, shard.index):
+            (folder / name).replace(out / name)
+        fsync_folder(out)
+        folder.rmdir()
+
+
+def remove_attempts(work: Path) -> None:
+    """Remove the shards that an earlier run was writing."""
+    for left in work.glob(f"{_ATTEMPT}*"):
+        shutil.rmtree(left, ignore_errors=True)

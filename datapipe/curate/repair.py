@@ -36,6 +36,7 @@ from datapipe.index.manifest import (
 )
 from datapipe.index.parquet import SCHEMA, read_index, write_index
 from datapipe.inspect.block_check import check_columns, check_tokens
+from datapipe.inspect.field_check import check_fields
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import DatasetFiles, locate
 from datapipe.inspect.sources import RemoteSource
@@ -312,6 +313,9 @@ class _DatasetSalvage:
         for name in sorted(folders):
             rmtree(home / name, ignore_errors=True)
             remade.append(f"{name}/")
+        for finding in check_fields(home, manifest):
+            (home / finding.file).unlink(missing_ok=True)
+            remade.append(finding.file)
         open_columns(home, manifest)
         return manifest.samples, tuple(remade)
 

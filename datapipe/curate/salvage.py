@@ -47,7 +47,8 @@ def salvage_shard(
     """Return what a shard still holds.
 
     With an index, samples whose members have their checksums, wherever in the tar they are now.
-    Without one, samples that lie next to no damage, and whose images and texts can be read.
+    Without one, samples that lie next to no damage, and whose images and texts can be read: no
+    checksum vouches for these.
     """
     entry = located.entries[number]
     members, problems = read_members(located, columns, number)

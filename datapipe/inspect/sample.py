@@ -31,7 +31,13 @@ _SHOWN = 3  # keys in a message
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedMember:
-    """Member of an inspected sample."""
+    """Member of an inspected sample.
+
+    Examples:
+        >>> image, text = datapipe.inspect_sample("shards/", 0).members
+        >>> text.name, text.file, text.size, text.problem
+        ('000000000.txt', 'shard-000000.tar', 12, '')
+    """
 
     name: str
     file: str  # that holds it, relative to the dataset's folder
@@ -51,7 +57,7 @@ class InspectedSample:
         >>> sample.key, [member.name for member in sample.members]
         ('000000003', ['000000003.jpg', '000000003.txt'])
         >>> sample.columns["width"], sample.columns["images"]
-        (46, 1)
+        (43, 1)
     """
 
     number: int
@@ -77,6 +83,10 @@ def inspect_sample(dataset: str | PathLike[str], which: int | str) -> InspectedS
         PlanError: no sample has this number or key.
         IndexMismatch: there is no finished dataset.
         StoreError: its shard cannot be read. Damaged members are no error; their `problem` says so.
+
+    Examples:
+        >>> datapipe.inspect_sample("shards/", "000000003").text
+        'photograph 3'
     """
     opened = open_dataset(dataset)
     number = _number(opened, which)

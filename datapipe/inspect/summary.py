@@ -57,6 +57,10 @@ def summarize_dataset(dataset: str | PathLike[str]) -> DatasetSummary:
     Raises:
         IndexMismatch: there is no finished dataset, or an index that is read is damaged.
         StoreError: a server does not answer, or tars of someone else cannot be indexed.
+
+    Examples:
+        >>> datapipe.summarize_dataset("shards/").rejected
+        0
     """
     found = find_dataset(dataset)
     manifest = found.manifest

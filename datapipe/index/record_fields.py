@@ -97,11 +97,11 @@ def indexed_fields(folder: Path, fingerprint: str | None) -> dict[str, IndexedFi
     for path in sorted(folder.glob(f"*/{ABOUT}")):
         try:
             about = unseal(path.read_bytes())
-        except (OSError, ValueError) as error:
+            if about["version"] == VERSION and fingerprint in (about["fingerprint"], None):
+                kind = next(name for name in TYPES if name == about["type"])
+                found[str(about["name"])] = IndexedField(kind, int(about["present"]))
+        except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
             logger.warning("%s is damaged (%s)", path, error)
-            continue
-        if about["version"] == VERSION and fingerprint in (about["fingerprint"], None):
-            found[about["name"]] = IndexedField(about["type"], about["present"])
     return found
 
 

@@ -56,11 +56,11 @@ def _name(folder: Path, manifest: Manifest) -> str | None:
     """Return the name of a field; None for one of an earlier manifest, "" if it is damaged."""
     try:
         about = unseal((folder / ABOUT).read_bytes())
+        return str(about["name"]) if about["fingerprint"] == manifest.fingerprint else None
     except FileNotFoundError:  # as a read that was interrupted leaves it
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, LookupError):
         return ""
-    return str(about["name"]) if about["fingerprint"] == manifest.fingerprint else None
 
 
 def _file(home: Path, path: Path) -> str:

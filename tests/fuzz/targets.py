@@ -157,13 +157,13 @@ def journal(data: bytes, folder: Path) -> None:
 
 @target
 def columns(data: bytes, folder: Path) -> None:
-    """The description of derived files; what cannot be used is made again."""
+    """Descriptions of columns and of a field; what cannot be used is made again."""
     shutil.copy(CORPUS / "tar" / "ustar.tar", folder / "a.tar")
-    datapipe.index_shards(folder)
-    with suppress(ValueError):
-        (folder / "columns").mkdir(exist_ok=True)
-        (folder / "columns" / "columns.json").write_text(resealed(data), errors="surrogatepass")
+    datapipe.index_fields(folder, "score")
+    for path in (folder / "columns" / "columns.json", *folder.glob("fields/*/field.json")):
+        path.write_bytes(data)
     datapipe.summarize_dataset(folder)
+    datapipe.verify_dataset(folder, workers=1)
     datapipe.inspect_sample(folder, 0)
 
 

@@ -6,9 +6,11 @@ fifth. An input that fails goes into `corpus/`, where it is tried in each run.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,47 @@ TOKENS = (
         b"\r\n",
     ),
 )
-PATTERNS = {
-    "flip": lambda data, at, stop, part: (
-        data[:at] + bytes([data[at] ^ 1 << stop % 8]) + data[at + 1 :]
-    ),
+VALUES = (
+    *(None, -1, 0, 0.5, 1e300, 10**30, True, "", "a", "../x", "<image>", "\ud800", "a\0b"),
+    *([], {}, [None], [[]], ["a", 1], {"a": 1}, {"role": "user"}, [{"value": None}]),
+)
+"""Values that are put into JSON."""
+
+
+def flip(data: bytes, at: int, stop: int, part: bytes) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1 << stop % 8]) + data[at + 1 :]
+
+
+def put_value(data: bytes, at: int, stop: int, part: bytes) -> bytes:
+    """Replace or remove a value of a JSON document, or of the first line of JSON."""
+    line, rest = data, b""
+    with suppress(ValueError, RecursionError):
+        if b"\n" in data.strip():
+            with suppress(ValueError):
+                json.loads(data.partition(b"\n")[0])
+                line, *_ = data.partition(b"\n")
+                rest = data[len(line) :]
+        document = json.loads(line)
+        held = [(document, key) for key in keys_of(document)]
+        for inside, key in held:
+            held += [(inside[key], more) for more in keys_of(inside[key])]
+        inside, key = held[at % len(held)] if held else ([document], 0)
+        if part == b"" and isinstance(inside, dict):
+            del inside[key]
+        else:
+            inside[key] = VALUES[stop % len(VALUES)]
+        return json.dumps(document).encode() + rest
+    return data
+
+
+def keys_of(value: Any) -> list[Any]:
+    return list(
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+
+
+EDITS: dict[str, Callable[[bytes, int, int, bytes], bytes]] = {
+    "flip": flip,
     "overwrite": lambda data, at, stop, part: data[:at] + part + data[at + len(part) :],
     "insert": lambda data, at, stop, part: data[:at] + part + data[at:],
     "replace": lambda data, at, stop, part: data[:at] + part + data[stop:],
@@ -48,18 +87,22 @@ PATTERNS = {
     "zero": lambda data, at, stop, part: data[:at] + bytes(stop - at) + data[stop:],
     "cut": lambda data, at, stop, part: data[:at],
     "cut before": lambda data, at, stop, part: data[at:],
+    "put value": put_value,
 }
 """Edits of bytes: `at` and `stop` are positions, `part` is what is put in."""
 
-edits = st.lists(
-    st.tuples(
-        st.sampled_from(sorted(PATTERNS)),
+
+def edit(kinds: Collection[str]) -> st.SearchStrategy[tuple[str, int, int, bytes]]:
+    return st.tuples(
+        st.sampled_from(sorted(kinds)),
         st.integers(0, 1 << 16),
         st.integers(1, 40) | st.integers(1, 1 << 16),
         st.sampled_from(TOKENS) | st.binary(max_size=8),
-    ),
-    min_size=1,
-    max_size=5,
+    )
+
+
+edits = st.lists(edit(EDITS), min_size=1, max_size=5) | st.lists(
+    edit({"put value"}), min_size=1, max_size=2
 )
 
 
@@ -68,7 +111,7 @@ def edited(data: bytes, changes: list[tuple[str, int, int, bytes]]) -> bytes:
         if data:
             start = at % len(data)
             stop = min(start + length, len(data))
-            data = PATTERNS[kind](data, start, stop, part)
+            data = EDITS[kind](data, start, stop, part)
     return data
 
 

@@ -23,7 +23,7 @@ from datapipe.errors import DatapipeError
 
 from .targets import CORPUS, SLOW, TARGETS
 
-EXAMPLES = int(os.environ.get("DATAPIPE_FUZZ_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("DATAPIPE_FUZZ_EXAMPLES", "200"))
 TOKENS = (
     *(b"null", b"-1", b"1e999", b"NaN", b"true", b"[]", b"{}", b'""', b'"\\ud800"', b"[" * 2000),
     *(b"9" * 5000, b"99999999999999999999", b"0.5", b'"a"', b"\0", b"\xff", b"\xef\xbb\xbf"),

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import datapipe
 from datapipe import ImageSpec, IndexMismatch
+from datapipe.cli.verify import next_step
 from datapipe.index.columns import DTYPES
 from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
@@ -249,7 +250,9 @@ def test_columns_of_fields_with_other_values_are_found_by_deep(scored: Path) -> 
     shard = datapipe.index.manifest.read_manifest(scored).shards[1]
     files.write(shard, pa.array([0, 1, 3]))
     assert datapipe.verify_dataset(scored).is_whole
-    (finding,) = datapipe.verify_dataset(scored, deep=True).findings
+    report = datapipe.verify_dataset(scored, deep=True)
+    (finding,) = report.findings
+    assert next_step(report).startswith("remove these files")
     assert finding.file == files.path(shard).relative_to(scored).as_posix()
     assert finding.problem.startswith("field 'score' differs from the records of 3.tar; remove")
     files.write(shard, pa.array([0, 1]))  # one sample less

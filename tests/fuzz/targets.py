@@ -143,6 +143,19 @@ def field_map(data: bytes, folder: Path) -> None:
 
 
 @target
+def checkpoint(data: bytes, folder: Path) -> None:
+    """Files of a model, in one JSON object by name."""
+    try:
+        files = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    for name, content in files.items() if isinstance(files, dict) else ():
+        with suppress(OSError, ValueError):
+            (folder / name.replace("/", "_")).write_text(json.dumps(content))
+    datapipe.specs_for(folder)
+
+
+@target
 def npy(data: bytes, folder: Path) -> None:
     (folder / "a.npy").write_bytes(data)
     map_npy(folder / "a.npy", "<i4")

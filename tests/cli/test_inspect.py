@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tarfile
 import zlib
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -97,6 +99,18 @@ def test_a_billion_samples_are_known_from_the_manifest(
     assert "samples    1,000,000,000\n" in done.output
     assert "mean image 0.00 MPix" in done.output
     assert sorted(path.name for path in (tmp_path / "large").iterdir()) == before
+
+
+def test_a_dataset_behind_a_url_is_summarised_without_its_columns(
+    shards: Path, tmp_path: Path
+) -> None:
+    url = f"memory:/{tmp_path}/shards"
+    fsspec.filesystem("memory").put(str(shards), url, recursive=True)
+    here, there = datapipe.summarize_dataset(shards), datapipe.summarize_dataset(url)
+    assert here == there
+    assert here.mean_pixels == 50 * 41.5
+    mirrored = read_manifest(shards).fingerprint[:32]
+    assert not list(Path(os.environ["XDG_CACHE_HOME"]).rglob(mirrored))
 
 
 @pytest.fixture

@@ -355,6 +355,6 @@ def content_problem(
 
 def _buffer(size: int) -> memoryview:
     """Return a buffer of this thread, at least so large."""
-    if len(getattr(_buffers, "held", b"")) < size:
+    if len(getattr(_buffers, "held", b"")) < max(size, 1):
         _buffers.held = bytearray(max(size, _AT_ONCE + 2 * BLOCK))
     return memoryview(_buffers.held)

@@ -116,6 +116,15 @@ def test_nothing_is_found_in_a_whole_dataset(
     assert (report.samples, report.members, report.files) == (12, 24, 3)
 
 
+def test_an_empty_shard_is_damage(originals: dict[str, Original], tmp_path: Path) -> None:
+    """It is the first that a thread looks at."""
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    (folder / "shard-000000.tar").write_bytes(b"")
+    report = datapipe.verify_dataset(folder, workers=1)
+    assert report.damaged_samples == 4
+    assert {finding.file for finding in report.findings} == {"shard-000000.tar"}
+
+
 def damaged_file(folder: Path, name: str, at: int = 1000) -> None:
     path = next(folder.glob(name))
     content = bytearray(path.read_bytes())

@@ -201,7 +201,11 @@ def _typed(kind: type[T], document: dict[str, Any]) -> T:
     """Return a part of a manifest; raise TypeError for values that datapipe does not write."""
     made = kind(**document)
     values = list(vars(made).values())
-    if list(map(type, values)) != _TYPES[kind] or any(v < 0 for v in values if type(v) is int):
+    is_typed = list(map(type, values)) == _TYPES[kind]
+    if isinstance(made, Arrays) and is_typed:
+        values = list(made.files.values())
+        is_typed = set(map(type, values)) <= {int}
+    if not is_typed or any(value < 0 for value in values if type(value) is int):
         raise TypeError(f"{kind.__name__} of {shorten(document)}")
     return made
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from datapipe.declared import shorten
 from datapipe.errors import IndexMismatch
-from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.index.files.sealed_json import parse_json, seal, unseal
 
 T = TypeVar("T", "Shard", "Contribution", "Arrays")
 
@@ -157,7 +157,7 @@ def read_manifest(folder: Path) -> Manifest:
 def parse_manifest(content: bytes, path: str) -> Manifest:
     """Parse the content of a manifest file, called `path` in messages, as `read_manifest` does."""
     try:
-        document = json.loads(content)
+        document = parse_json(content)
         sealed = isinstance(document, dict) and "crc32" in document
         if sealed:
             document = unseal(content)

@@ -135,7 +135,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON ({error}); download it again") from error
     if not isinstance(found, dict):
         raise PlanError(f"{path} holds no JSON object; download it again")

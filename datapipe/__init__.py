@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from datapipe.inspect.diff import DatasetDiff, diff_datasets
     from datapipe.inspect.findings import Finding, VerifyReport
     from datapipe.inspect.preview.build import preview
+    from datapipe.inspect.sample import InspectedMember, InspectedSample, inspect_sample
+    from datapipe.inspect.summary import DatasetSummary, summarize_dataset
     from datapipe.inspect.verify import verify_dataset
     from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
@@ -80,6 +82,7 @@ __all__ = [
     "DaliOptions",
     "DatapipeError",
     "DatasetDiff",
+    "DatasetSummary",
     "DecodeError",
     "DeviceSpec",
     "EndlessError",
@@ -88,6 +91,8 @@ __all__ = [
     "ImageSpec",
     "IndexMismatch",
     "IndexedField",
+    "InspectedMember",
+    "InspectedSample",
     "Loader",
     "MissingMember",
     "Mixture",
@@ -116,6 +121,7 @@ __all__ = [
     "diff_datasets",
     "index_fields",
     "index_shards",
+    "inspect_sample",
     "make_loader",
     "merge_datasets",
     "pack_arrays",
@@ -125,6 +131,7 @@ __all__ = [
     "select_samples",
     "specs_for",
     "split_dataset",
+    "summarize_dataset",
     "tune_workers",
     "unpack",
     "verify_dataset",
@@ -140,11 +147,14 @@ _LAZY = {
     "CopySpec": "datapipe.curate.spec",
     "DaliOptions": "datapipe.decode.dali.options",
     "DatasetDiff": "datapipe.inspect.diff",
+    "DatasetSummary": "datapipe.inspect.summary",
     "DeviceSpec": "datapipe.loader.specs",
     "Finding": "datapipe.inspect.findings",
     "ImageMarkup": "datapipe.text.image_markup",
     "ImageSpec": "datapipe.decode.spec",
     "IndexedField": "datapipe.index.record_fields",
+    "InspectedMember": "datapipe.inspect.sample",
+    "InspectedSample": "datapipe.inspect.sample",
     "Loader": "datapipe.loader.loader",
     "Mixture": "datapipe.mixture.spec",
     "ModelCheck": "datapipe.model_check",
@@ -165,6 +175,7 @@ _LAZY = {
     "diff_datasets": "datapipe.inspect.diff",
     "index_fields": "datapipe.store.record_fields",
     "index_shards": "datapipe.index.tar.indexer",
+    "inspect_sample": "datapipe.inspect.sample",
     "make_loader": "datapipe.loader.make_loader",
     "merge_datasets": "datapipe.curate.merge",
     "pack_arrays": "datapipe.convert.packed_index",
@@ -174,6 +185,7 @@ _LAZY = {
     "select_samples": "datapipe.curate.select",
     "specs_for": "datapipe.models.families",
     "split_dataset": "datapipe.curate.split",
+    "summarize_dataset": "datapipe.inspect.summary",
     "tune_workers": "datapipe.tune.job",
     "unpack": "datapipe.loader.batch.unpack",
     "verify_dataset": "datapipe.inspect.verify",

@@ -31,6 +31,7 @@ TRIED = 3  # values for each argument, where not all are
 MADE_BY_US = {
     *("ConvertReport", "CopyReport", "DatasetDiff", "Loader", "Loader.count", "ModelCheck"),
     *("IndexedField", "PackReport", "TuneResult"),
+    *("DatasetSummary", "InspectedMember", "InspectedSample"),
     *("Finding", "RepairReport", "VerifyReport"),
     *("WebDatasetSource", "WebDatasetSource.share"),
 }
@@ -189,6 +190,8 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
         "diff_datasets": {"a": shards, "b": shards},
         "index_fields": {"shards": shards.parent / "chats", "fields": "score"},
         "index_shards": {"folder": shards.parent / "tars"},
+        "summarize_dataset": {"dataset": shards},
+        "inspect_sample": {"dataset": shards, "which": 0},
         "verify_dataset": {"dataset": shards, "workers": 1},
         "repair_dataset": {"dataset": shards, "out": where / "out"},
         "PackSpec": {"tokens": 64},

@@ -158,30 +158,37 @@ def repair(
         bool,
         typer.Option("--in-place", help="Make lost indexes again in DATASET; change no shard."),
     ] = False,
+    unchecked: Annotated[
+        bool,
+        typer.Option("--unchecked", help="Take samples too that no checksum vouches for."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy the whole samples of a damaged dataset to OUT, or make its lost indexes again.
 
     Samples that are gone are listed, with the inputs to pack again. Exits with 1 if there are any.
     """
-    report = datapipe.repair_dataset(dataset, out, in_place=in_place, output=_output(flags))
+    report = datapipe.repair_dataset(
+        dataset, out, in_place=in_place, unchecked=unchecked, output=_output(flags)
+    )
     if as_json:
         print(json.dumps({**asdict(report), "again": report.again}))
     else:
-        _print_repair(report, in_place=in_place)
+        _print_repair(report, in_place=in_place, unchecked=unchecked)
     if report.lost:
         raise typer.Exit(1)
 
 
-def _print_repair(report: RepairReport, *, in_place: bool) -> None:
+def _print_repair(report: RepairReport, *, in_place: bool, unchecked: bool) -> None:
     for finding in report.lost[:_SHOWN]:
         print(shown(f"gone: {finding}"))
     if len(report.lost) > _SHOWN:
         print(f"... and {len(report.lost) - _SHOWN:,} more; --json lists all")
     rows = {"samples": f"{report.samples:,}"}
     if report.without_checksum:
+        what = "of them" if unchecked else "more, left out; --unchecked takes them"
         rows["no checksum"] = (
-            f"{report.without_checksum:,} of them: images and texts can be read, but nothing says "
+            f"{report.without_checksum:,} {what}: images and texts can be read, but nothing says "
             "which bytes they had"
         )
     if in_place:

@@ -109,4 +109,6 @@ def next_step(report: VerifyReport) -> str:
             "restore these files from a copy; without one, `datapipe repair --in-place "
             f"{name}` makes them again from the shards"
         )
+    if any("; remove the f" in finding.problem for finding in report.findings):
+        return "remove these files, which are derived; they are made again when they are needed"
     return "nothing; these files are derived, and are made again when the dataset is opened"

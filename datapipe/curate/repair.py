@@ -37,6 +37,7 @@ from datapipe.index.manifest import (
 )
 from datapipe.index.parquet import SCHEMA, read_index, write_index
 from datapipe.inspect.block_check import check_columns, check_tokens
+from datapipe.inspect.field_check import check_fields
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import DatasetFiles, locate
 from datapipe.inspect.sources import RemoteSource
@@ -47,6 +48,8 @@ from datapipe.progress import Progress
 from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore
 from datapipe.workers.threads import ThreadPool
+
+_NO_CHECKSUM = "no checksum vouches for its bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +64,8 @@ class RepairReport:
 
     output: str  # folder of the repaired dataset
     samples: int  # in it
-    without_checksum: int  # of these, samples that no checksum vouches for
-    lost: tuple[Finding, ...]  # samples, and parts of tars, that are gone
+    without_checksum: int  # samples that no checksum vouches for; in it if `unchecked` was given
+    lost: tuple[Finding, ...]  # samples, and parts of tars, that are gone or left out
     remade: tuple[str, ...]  # files that were made again in place
     notes: tuple[str, ...]
     seconds: float
@@ -79,27 +82,30 @@ def repair_dataset(
     out: str | PathLike[str] | None = None,
     *,
     in_place: bool = False,
+    unchecked: bool = False,
     output: CopySpec = CopySpec(),  # noqa: B008  (frozen)
 ) -> RepairReport:
     """Copy what a damaged dataset still holds into a new one, or make its lost indexes again.
 
     With `out`, the whole samples are copied into new shards, and `rejects.jsonl` there lists those
     that are gone. A sample is copied if all its members have the checksums of an index, wherever in
-    the shard they are now. If a shard has no index that can be trusted, those samples are copied
-    that lie next to no damage and whose images and texts can be read; bits that flipped inside of
-    them cannot be seen, and the report counts them. Without `out`, `in_place` makes manifest,
-    indexes and columns again where shards are whole, and changes no shard; damaged files are kept
-    as `NAME.damaged`.
+    the shard they are now. Samples of a shard without an index that can be trusted are left out and
+    listed: bits that flipped inside of them cannot be seen. With `unchecked`, those of them are
+    copied that lie next to no damage and whose images and texts can be read, and the report counts
+    them. Without `out`, `in_place` makes manifest, indexes and columns again where shards are
+    whole, and changes no shard; damaged files are kept as `NAME.damaged`.
 
     Args:
         dataset: folder or URL of shards, or tars of someone else.
         out: folder for the repaired dataset.
         in_place: make indexes again in the dataset's own folder.
+        unchecked: bring back samples that no checksum vouches for.
         output: options of the new shards.
 
     Raises:
         PackError: both or none of `out` and `in_place` are given, nothing whole is left, a shard is
-            damaged and cannot be repaired in place, or the output belongs to something else.
+            damaged or has no checksums and cannot be repaired in place, or the output belongs to
+            something else.
         IndexMismatch: no dataset is there, or its pack was not finished.
         StoreError: a server does not answer.
 
@@ -127,7 +133,7 @@ def repair_dataset(
     if out is not None and inside and local_folder(out).resolve().is_relative_to(inside):
         raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside of it")
     with TemporaryDirectory(prefix="datapipe-repair-") as spool:
-        found = _DatasetSalvage(located, Path(spool))
+        found = _DatasetSalvage(located, Path(spool), unchecked=unchecked)
         found.collect()
         if out is None:
             samples, remade = found.remake()
@@ -147,9 +153,10 @@ def repair_dataset(
 class _DatasetSalvage:
     """Rows of the samples that were salvaged of each shard, in files of a temporary folder."""
 
-    def __init__(self, located: DatasetFiles, spool: Path) -> None:
+    def __init__(self, located: DatasetFiles, spool: Path, *, unchecked: bool) -> None:
         self.located = located
         self.spool = spool
+        self.unchecked = unchecked
         self.columns: Columns | None = None
         self.lost: list[Finding] = []
         self.notes = list(located.notes)
@@ -188,14 +195,22 @@ class _DatasetSalvage:
         self._progress.advance(members, of_total=size)
 
     def _add(self, number: int, salvaged: ShardSalvage) -> None:
-        digest = write_index(self._spooled(number), salvaged.table)
-        self._digests.append(digest)
-        self._samples.append(len(salvaged.table))
-        self.lost += salvaged.lost
-        self.notes += [f"{self.located.entries[number].name}: {note}" for note in salvaged.notes]
+        entry, table = self.located.entries[number], salvaged.table
+        digest = write_index(self._spooled(number), table)
         # The manifest vouches for an index that is made again as it was.
-        if not salvaged.has_checksums and digest != self.located.entries[number].index_sha256:
-            self.without_checksum += len(salvaged.table)
+        if not salvaged.has_checksums and digest != entry.index_sha256:
+            self.without_checksum += len(table)
+            if not self.unchecked:
+                self.lost += [
+                    Finding(file=entry.name, key=key, problem=_NO_CHECKSUM)
+                    for key in table["key"].to_pylist()
+                ]
+                table = table.slice(0, 0)
+                digest = write_index(self._spooled(number), table)
+        self._digests.append(digest)
+        self._samples.append(len(table))
+        self.lost += salvaged.lost
+        self.notes += [f"{entry.name}: {note}" for note in salvaged.notes]
         if not salvaged.is_index_whole:
             self._remade.append(number)
 
@@ -206,8 +221,15 @@ class _DatasetSalvage:
         """Copy the samples into new shards; return their number."""
         located = self.located
         if not sum(self._samples):
+            unchecked = (
+                f", but {self.without_checksum:,} that no checksum vouches for, which --unchecked "
+                "(unchecked=True) brings back"
+                if self.without_checksum
+                else ""
+            )
             raise PackError(
-                f"{located.title}: no whole sample is left; restore it from a copy, or pack again"
+                f"{located.title}: no whole sample is left{unchecked}; restore it from a copy, or "
+                "pack again"
             )
         self._check_keys(output)
         names = [entry.name for entry in located.entries]
@@ -285,9 +307,12 @@ class _DatasetSalvage:
         assert home is not None
         if self.lost:
             harmed = sorted({finding.file for finding in self.lost})
+            remedy = "give a new folder, and the whole samples are copied there"
+            if self.without_checksum:
+                remedy += "; --unchecked (unchecked=True) takes samples without a checksum as whole"
             raise PackError(
-                f"{located.title}: {len(harmed):,} shards are damaged, such as {self.lost[0]}; "
-                "nothing was changed; give a new folder, and the whole samples are copied there"
+                f"{located.title}: {len(harmed):,} shards are damaged or have no checksums, such "
+                f"as {self.lost[0]}; nothing was changed; {remedy}"
             )
         entries, remade = list(located.entries), []
         for number in self._remade:
@@ -313,6 +338,9 @@ class _DatasetSalvage:
         for name in sorted(folders):
             rmtree(home / name, ignore_errors=True)
             remade.append(f"{name}/")
+        for finding in check_fields(home, manifest):
+            (home / finding.file).unlink(missing_ok=True)
+            remade.append(finding.file)
         open_columns(home, manifest)
         return manifest.samples, tuple(remade)
 

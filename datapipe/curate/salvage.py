@@ -22,10 +22,10 @@ from datapipe.index.tar.headers import WHOLE
 from datapipe.index.tar.indexer import scan_tar
 from datapipe.inspect.findings import FileFindings, Finding
 from datapipe.inspect.located import DatasetFiles
+from datapipe.inspect.member_table import read_members
 from datapipe.inspect.resync import ResyncScanner
 from datapipe.inspect.shard_check import MemberCheck, Tell, content_problem, has_name
 from datapipe.inspect.sources import OpenFile
-from datapipe.inspect.verify import read_members
 from datapipe.text.sample_text import sample_text
 
 _FEW = 2  # samples of a shard that lack a kind of member, or 2 %
@@ -47,7 +47,8 @@ def salvage_shard(
     """Return what a shard still holds.
 
     With an index, samples whose members have their checksums, wherever in the tar they are now.
-    Without one, samples that lie next to no damage, and whose images and texts can be read.
+    Without one, samples that lie next to no damage, and whose images and texts can be read: no
+    checksum vouches for these.
     """
     entry = located.entries[number]
     members, problems = read_members(located, columns, number)

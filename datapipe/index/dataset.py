@@ -9,11 +9,12 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 import numpy as np
 
@@ -114,6 +115,27 @@ class Dataset:
         return [self.parts[number].name for number in self.kinds(samples).tolist()]
 
 
+class FoundDataset(NamedTuple):
+    """A dataset of which only the manifest was read."""
+
+    folder: Path | RemoteFolder  # where the shards are
+    home: Path | RemoteFolder  # where their index is
+    manifest: Manifest
+    tars: Tars | None = None  # of someone else
+
+
+def find_dataset(folder: str | os.PathLike[str]) -> FoundDataset:
+    """Find a dataset and read its manifest alone; foreign shards are indexed on first use.
+
+    Raises the errors of `open_dataset`.
+    """
+    if is_remote(folder) and not names_shards(folder):
+        remote = RemoteFolder(folder)
+        return FoundDataset(remote, remote, _remote_manifest(remote))
+    with _naming_unreadable(folder):
+        return _find_here(folder)
+
+
 def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
     """Open the dataset in `folder`, a path or a URL, or a list of tars of someone else.
 
@@ -129,8 +151,14 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
         home, manifest = mirror_index(folder)
         columns = open_columns(home, manifest)
         return Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
-    try:
+    with _naming_unreadable(folder):
         return _open_here(folder)
+
+
+@contextmanager
+def _naming_unreadable(folder: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
     except PermissionError as error:
         raise IndexMismatch(
             f"{error.filename or folder}: {error.strerror}; let this user read {folder} and what "
@@ -150,7 +178,7 @@ def _open_again(folder: Path | RemoteFolder, home: Path, fingerprint: str) -> Da
     return dataset
 
 
-def _open_here(folder: str | os.PathLike[str]) -> Dataset:
+def _find_here(folder: str | os.PathLike[str]) -> FoundDataset:
     # The program may go to another folder while the dataset is open.
     root = Path(folder).absolute()
     if (root / MANIFEST).exists():
@@ -163,12 +191,19 @@ def _open_here(folder: str | os.PathLike[str]) -> Dataset:
             logger.info("%s has no index yet; making it once", tars.name)
             index_shards(folder, home=home)
         manifest = read_manifest(home)
+    return FoundDataset(root if tars is None else tars.folder, home, manifest, tars)
+
+
+def _open_here(folder: str | os.PathLike[str]) -> Dataset:
+    root, home, manifest, tars = _find_here(folder)
+    assert isinstance(root, Path)
+    assert isinstance(home, Path)
     name = str(root)
     if tars is None:
         check_shards(root, manifest)
     else:
         check_same(tars, manifest)
-        root, name = tars.folder, tars.name
+        name = tars.name
     columns = open_columns(home, manifest)
     indexes = zip((shard.index for shard in manifest.shards), columns.index_bytes, strict=True)
     said = "it had {}; it was cut or replaced"
@@ -239,16 +274,7 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
     copies of it are. The manifest is read each time. Raises `IndexMismatch` if no dataset is at the
     URL, or its index is not that of its manifest, and `StoreError` if the server does not answer.
     """
-    try:
-        content = folder.read(MANIFEST)
-    except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise IndexMismatch(
-                f"{folder}: no {MANIFEST} is there; give the URL of a folder that `datapipe pack` "
-                "wrote, or that `datapipe index` was run on before it was copied"
-            ) from error
-        raise
-    manifest = parse_manifest(content, folder.url_of(MANIFEST))
+    manifest = _remote_manifest(folder)
     home = cached_home(manifest.fingerprint)
     # The index is read, and compared, only to make columns of it.
     compared = not (home / COLUMNS).exists()
@@ -265,6 +291,19 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
         home.mkdir(parents=True, exist_ok=True)
         replace_file(home / MANIFEST, manifest_file(manifest))
     return home, manifest
+
+
+def _remote_manifest(folder: RemoteFolder) -> Manifest:
+    try:
+        content = folder.read(MANIFEST)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise IndexMismatch(
+                f"{folder}: no {MANIFEST} is there; give the URL of a folder that `datapipe pack` "
+                "wrote, or that `datapipe index` was run on before it was copied"
+            ) from error
+        raise
+    return parse_manifest(content, folder.url_of(MANIFEST))
 
 
 def _is_here(home: Path, shard: Shard, compared: bool) -> bool:

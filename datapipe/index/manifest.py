@@ -10,12 +10,15 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from datapipe.declared import shorten
 from datapipe.errors import IndexMismatch
-from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.index.files.sealed_json import parse_json, seal, unseal
+
+T = TypeVar("T", "Shard", "Contribution", "Arrays")
 
 MANIFEST = "dataset.json"
 _FORMAT = "datapipe"
@@ -154,7 +157,7 @@ def read_manifest(folder: Path) -> Manifest:
 def parse_manifest(content: bytes, path: str) -> Manifest:
     """Parse the content of a manifest file, called `path` in messages, as `read_manifest` does."""
     try:
-        document = json.loads(content)
+        document = parse_json(content)
         sealed = isinstance(document, dict) and "crc32" in document
         if sealed:
             document = unseal(content)
@@ -178,14 +181,33 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
         if not sealed:
             raise KeyError("crc32")
         return Manifest(
-            shards=tuple(Shard(**shard) for shard in document["shards"]),
-            parts=tuple(Contribution(**part) for part in document["parts"]),
-            arrays=Arrays(**document["arrays"]) if version == ARRAYS_VERSION else None,
+            shards=tuple(_typed(Shard, shard) for shard in document["shards"]),
+            parts=tuple(_typed(Contribution, part) for part in document["parts"]),
+            arrays=_typed(Arrays, document["arrays"]) if version == ARRAYS_VERSION else None,
         )
     except (KeyError, TypeError) as error:
         raise IndexMismatch(
             f"{path} is damaged ({type(error).__name__}: {error}); restore it, or pack again"
         ) from error
+
+
+_TYPES = {
+    kind: [{"str": str, "int": int}.get(str(each.type), dict) for each in fields(kind)]
+    for kind in (Shard, Contribution, Arrays)
+}
+
+
+def _typed(kind: type[T], document: dict[str, Any]) -> T:
+    """Return a part of a manifest; raise TypeError for values that datapipe does not write."""
+    made = kind(**document)
+    values = list(vars(made).values())
+    is_typed = list(map(type, values)) == _TYPES[kind]
+    if isinstance(made, Arrays) and is_typed:
+        values = list(made.files.values())
+        is_typed = set(map(type, values)) <= {int}
+    if not is_typed or any(value < 0 for value in values if type(value) is int):
+        raise TypeError(f"{kind.__name__} of {shorten(document)}")
+    return made
 
 
 def refuse_unfinished(folder: Path) -> None:

@@ -29,7 +29,9 @@ FIELDS = "fields"
 VERSION = 1
 """Version of the files. Raise it when their content changes."""
 
-_ABOUT = "field.json"
+ABOUT = "field.json"
+"""File in a field's folder that names and describes it."""
+
 _SUFFIX = ".arrow"
 _WORDS = ("boolean", "number", "number", "string", "list", "object")
 _NAMES = dict(zip((bool, int, float, str, list, dict), _WORDS, strict=True))
@@ -60,7 +62,7 @@ class FieldFiles:
 
     def read(self, shard: Shard) -> pa.Array | None:
         """Return the values of a shard's samples; None if they are missing, torn or damaged."""
-        if (body := read_summed(self._path(shard))) is None:
+        if (body := read_summed(self.path(shard))) is None:
             return None
         with pa.ipc.open_stream(body) as stream:
             table = stream.read_all()
@@ -73,32 +75,33 @@ class FieldFiles:
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
             stream.write_table(table)
-        write_summed(self._path(shard), sink.getvalue().to_pybytes())
+        write_summed(self.path(shard), sink.getvalue().to_pybytes())
 
     def publish(self, manifest: Manifest, field: IndexedField) -> None:
         """Write down that all shards are there, and remove the files of others."""
         about = {"version": VERSION, "name": self.name, "fingerprint": manifest.fingerprint}
         content = seal({**about, **field._asdict()}).encode(errors="surrogatepass")
-        replace_file(self.folder / _ABOUT, content, durable=False)
-        current = {self._path(shard) for shard in manifest.shards}
+        replace_file(self.folder / ABOUT, content, durable=False)
+        current = {self.path(shard) for shard in manifest.shards}
         for path in set(self.folder.glob(f"*{_SUFFIX}")) - current:
             path.unlink(missing_ok=True)
 
-    def _path(self, shard: Shard) -> Path:
+    def path(self, shard: Shard) -> Path:
+        """Return the file of a shard."""
         return self.folder / f"{shard.index_sha256[:32]}{_SUFFIX}"
 
 
 def indexed_fields(folder: Path, fingerprint: str | None) -> dict[str, IndexedField]:
     """Return the fields whose values are in `folder`, by name; of any content with None."""
     found = {}
-    for path in sorted(folder.glob(f"*/{_ABOUT}")):
+    for path in sorted(folder.glob(f"*/{ABOUT}")):
         try:
             about = unseal(path.read_bytes())
-        except (OSError, ValueError) as error:
+            if about["version"] == VERSION and fingerprint in (about["fingerprint"], None):
+                kind = next(name for name in TYPES if name == about["type"])
+                found[str(about["name"])] = IndexedField(kind, int(about["present"]))
+        except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
             logger.warning("%s is damaged (%s)", path, error)
-            continue
-        if about["version"] == VERSION and fingerprint in (about["fingerprint"], None):
-            found[about["name"]] = IndexedField(about["type"], about["present"])
     return found
 
 

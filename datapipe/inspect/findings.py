@@ -47,8 +47,8 @@ class FileFindings:
     # `members`, `bytes`: that were read and compared
     members: int = 0
     bytes: int = 0
+    samples: int = 0  # that the index of a shard has
     unindexed: int = 0  # members of a foreign tar that its index leaves out
-    samples: int = 0  # in its index, where no manifest says it
     node: str = ""  # of a cluster, that checked it
 
     def add(self, problem: str, **where: str | int | None) -> None:

@@ -11,9 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.array_types import Bools, Int64, UInt8, UInt32
-from datapipe.index.columns import Columns
+from datapipe.errors import IndexMismatch, StoreError
+from datapipe.index.columns import COLUMNS, Columns
 from datapipe.index.members import member_kind
+from datapipe.index.parquet import parse_index, to_table
 from datapipe.index.rows import Rows
+from datapipe.inspect.findings import Finding
+from datapipe.inspect.located import UNKNOWN, DatasetFiles
+from datapipe.inspect.sources import read_failure
 from datapipe.pack.writers.ustar import MAX_NAME
 
 
@@ -67,6 +72,11 @@ class MemberTable:
         return found
 
     @cached_property
+    def by_offset(self) -> Int64:
+        """Numbers of the members by their position in the shard: int64 [M]."""
+        return np.argsort(self.offset, kind="stable")
+
+    @cached_property
     def size(self) -> Int64:
         """Bytes of each member: int64 [M]."""
         found: Int64 = self._numbers("size")
@@ -116,6 +126,47 @@ def rows_of_columns(columns: Columns, first: int, stop: int) -> Rows:
     rows.height = columns.image_height[images].tolist()
     rows.orientation = [1] * len(rows.width)
     return rows
+
+
+def read_members(
+    located: DatasetFiles, columns: Columns | None, number: int
+) -> tuple[MemberTable | None, list[Finding]]:
+    """Return the members of a shard from its index, or from the columns if that is damaged.
+
+    None if nothing says which bytes the shard should hold. Index and columns are compared if both
+    are whole. An index without a manifest is taken as it is.
+    """
+    entry, members, problem = located.entries[number], None, ""
+    if not entry.index:
+        return None, []
+    try:
+        content = located.index.read(entry.index)
+        if content is None:
+            problem = "is missing"
+        else:
+            table = parse_index(content, entry.index, sha256=entry.index_sha256 or None)
+            members = MemberTable(table=table)
+            if entry.samples not in (UNKNOWN, len(table)):
+                problem = f"has {len(table):,} samples, the manifest says {entry.samples:,}"
+    except IndexMismatch as error:
+        problem = str(error).removeprefix(entry.index).partition(";")[0].lstrip(": ")
+    except (OSError, StoreError) as error:
+        problem = read_failure(error)
+    found = []
+    if columns is not None:
+        first, stop = columns.shard_sample[number : number + 2].tolist()
+        if problem:
+            rows = rows_of_columns(columns, first, stop)
+            members = MemberTable(table=to_table(rows))
+        elif members is not None and differs(columns, first, members):
+            what = f"differs from {entry.index}; remove the folder, and it is made again"
+            found.append(Finding(file=f"{COLUMNS}/", problem=what))
+    elif problem:
+        members = None
+        problem += f", so that the bytes of {entry.name} have nothing to be compared with"
+    if problem:
+        found.append(Finding(file=entry.index, problem=problem))
+    return members, found
 
 
 def differs(columns: Columns, first: int, table: MemberTable) -> bool:

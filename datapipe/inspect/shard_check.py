@@ -78,12 +78,19 @@ class MemberCheck:
     _kept: list[int] = field(default_factory=list)
     _padding: int = 0
 
-    def run(self) -> None:
-        """Compare all members."""
-        table = self.members
-        self.is_right = np.ones(len(table.offset), np.bool_)
-        self.is_plain = np.zeros(len(table.offset), np.bool_)
-        order = np.argsort(table.offset, kind="stable")
+    def __post_init__(self) -> None:
+        self.is_right = np.ones(len(self.members.offset), np.bool_)
+        self.is_plain = np.zeros(len(self.members.offset), np.bool_)
+
+    def run(self, part: int = 0, parts: int = 1) -> None:
+        """Compare all members, or those of one of several parts, by their order in the file."""
+        table, order = self.members, self.members.by_offset
+        edges = np.linspace(0, len(order), parts + 1).astype(np.int64)
+        # The first of a shard has its header before it, the others what is behind the last.
+        last = order[max(edges[part] - 1, 0)] if len(order) else 0
+        order = order[edges[part] : edges[part + 1]]
+        if not len(order):
+            return
         offsets, sizes = table.offset[order], table.size[order]
         spans = _Spans(
             order.tolist(),
@@ -91,13 +98,15 @@ class MemberCheck:
             (offsets + sizes).tolist(),
             table.crc32[order].tolist(),
         )
+        before = spans.begins[0] - self.lead
+        if part:
+            before = int(table.offset[last] + table.size[last])
+            self._padding = -int(table.size[last]) % BLOCK
         first = 0
         while first < len(order):
             stop = bisect_right(spans.ends, spans.begins[first] + _AT_ONCE, first + 1)
-            # The first of a shard has its header before it, the others what is behind the last.
-            before = spans.ends[first - 1] if first else spans.begins[0] - self.lead
             self._compare(_Spans(*(values[first:stop] for values in spans)), before)
-            first = stop
+            before, first = spans.ends[stop - 1], stop
         if self.lead:
             self._look_at_headers()
 
@@ -346,6 +355,6 @@ def content_problem(
 
 def _buffer(size: int) -> memoryview:
     """Return a buffer of this thread, at least so large."""
-    if len(getattr(_buffers, "held", b"")) < size:
+    if len(getattr(_buffers, "held", b"")) < max(size, 1):
         _buffers.held = bytearray(max(size, _AT_ONCE + 2 * BLOCK))
     return memoryview(_buffers.held)

@@ -81,12 +81,12 @@ def specs_for(model: Model) -> tuple[ImageSpec, TextSpec]:
         ('native', 14, '<|image_pad|>')
     """
     checkpoint = open_checkpoint(model)
-    family = _family(checkpoint)
     try:
-        return family(checkpoint)
+        return _family(checkpoint)(checkpoint)
     except PlanError:
         raise
-    except (TypeError, ValueError, AttributeError) as error:  # a text where a number is meant
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        # Such as a text where a number is meant.
         raise checkpoint.refuse(f"an option in its files has an unknown form ({error})") from error
 
 

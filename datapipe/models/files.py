@@ -92,7 +92,7 @@ def _from_folder(folder: Path) -> ModelFiles:
     missing = [
         name
         for name, found in (
-            (f"{_IMAGES} or {_PROCESSOR} with an image processor", images is not None),
+            (f"{_IMAGES} or {_PROCESSOR} with an image processor", isinstance(images, dict)),
             (_TOKENIZER, (folder / _TOKENIZER).is_file()),
         )
         if not found
@@ -102,7 +102,7 @@ def _from_folder(folder: Path) -> ModelFiles:
             f"{folder} has no {' and no '.join(missing)}; give the folder of a vision-language "
             "model as save_pretrained of its model and its processor writes it"
         )
-    assert images is not None
+    assert isinstance(images, dict)
     named = (processor.get("processor_class"), images.get("processor_class"))
     return ModelFiles(
         name=str(folder),
@@ -135,7 +135,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON ({error}); download it again") from error
     if not isinstance(found, dict):
         raise PlanError(f"{path} holds no JSON object; download it again")

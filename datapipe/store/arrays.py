@@ -82,7 +82,7 @@ class ImageArray:
 
     `data` are all values concatenated: uint8 [I * height * width * 3], `size` for each image.
     `placements` are scale_x, scale_y, left and top of each, float64 [I, 4]: pixel (x, y) of the
-    original is at (x * scale_x + left, y * scale_y + top).
+    original is at (x * scale_x + left, y * scale_y + top). `sums` are the checksums: uint32 [I].
     """
 
     def __init__(self, folder: Path, height: int, width: int, files: CheckedFiles) -> None:
@@ -91,19 +91,19 @@ class ImageArray:
         self._path = str(folder / IMAGES)
         images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
         self.data: UInt8 = images.reshape(-1)
-        self._sums = files.array(IMAGE_CRC32)
+        self.sums = files.array(IMAGE_CRC32)
         self.placements = files.array(IMAGE_PLACEMENT)
-        if not len(self._sums) == len(self.placements) == len(images):
+        if not len(self.sums) == len(self.placements) == len(images):
             raise IndexMismatch(
                 f"{folder}: {IMAGES} holds {len(images):,} images, {IMAGE_CRC32} "
-                f"{len(self._sums):,} checksums and {IMAGE_PLACEMENT} {len(self.placements):,} "
+                f"{len(self.sums):,} checksums and {IMAGE_PLACEMENT} {len(self.placements):,} "
                 "placements; restore all from one copy of the dataset"
             )
 
     def is_whole(self, image: int) -> bool:
         """Return whether an image is the one that was written."""
         values = self.data[image * self.size : (image + 1) * self.size]
-        return bool(crc32(values.data) == self._sums[image])
+        return bool(crc32(values.data) == self.sums[image])
 
     def begin(self, images: Int64) -> int:
         """Have the kernel read images, int64 [n], before they are needed; return their bytes."""

@@ -124,6 +124,14 @@ def where_columns(dataset: Dataset, where: Where | None, extra: ExtraColumns) ->
     return columns
 
 
+def field_values(dataset: Dataset, sample: int) -> dict[str, Any]:
+    """Return the values of all indexed fields of a sample, None where it has none."""
+    return {
+        name: _FieldColumn(dataset, name, field)(slice(sample, sample + 1))[0].as_py()
+        for name, field in _indexed(dataset).items()
+    }
+
+
 class _FieldColumn:
     """Values of a field, read for a range of samples. What is damaged is read from the shard."""
 
@@ -148,7 +156,7 @@ class _FieldColumn:
         files = [FieldFiles(folder, self._name) for folder in _folders(dataset)]
         found = (values for each in files if (values := each.read(shard)) is not None)
         if (values := next(found, None)) is None:
-            ((_, read),) = _read_shards(dataset, [self._name], [number])
+            ((_, read),) = read_fields(dataset, [self._name], [number])
             values = read[self._name]
             with suppress(OSError):
                 files[0].write(shard, values)
@@ -200,7 +208,7 @@ def _build(dataset: Dataset, files: Sequence[FieldFiles]) -> None:
         for number, shard in enumerate(shards)
         if any(each.read(shard) is None for each in files)
     ]
-    for number, values in _read_shards(dataset, names, missing):
+    for number, values in read_fields(dataset, names, missing):
         for each in files:
             each.write(shards[number], values[each.name])
     edges = dataset.columns.shard_sample.tolist()
@@ -239,7 +247,7 @@ def _first_fields(dataset: Dataset, names: Iterable[str]) -> tuple[set[str], set
     return fields, found | fields.intersection(names)
 
 
-def _read_shards(
+def read_fields(
     dataset: Dataset, names: Sequence[str], shards: Sequence[int]
 ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Yield the number of each shard, and the values of its samples by field."""

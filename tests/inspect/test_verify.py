@@ -9,20 +9,24 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import datapipe
 from datapipe import ImageSpec, IndexMismatch
+from datapipe.cli.verify import next_step
 from datapipe.index.columns import DTYPES
 from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
-from datapipe.inspect import shard_check
+from datapipe.index.record_fields import FieldFiles
+from datapipe.inspect import shard_check, shard_job
 from tests.remote.server import serving
 
 from .damage import WAYS, Original, harm, made
@@ -84,6 +88,24 @@ def test_damage_at_random_is_named(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_threads_that_share_a_shard_find_the_same(
+    kind: str, originals: dict[str, Original], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards over 256 MB are divided; here, all of them, into more parts than they have members."""
+    whole = originals[kind]
+    for way in WAYS:
+        folder = whole.restore(tmp_path / "harmed")
+        harm(folder / whole.shards[1], way, random.Random(f"{kind} {way}"))
+        for deep in (False, True):
+            reports = []
+            for part in (1 << 30, 1500):
+                monkeypatch.setattr(shard_job, "_PART", part)
+                report = datapipe.verify_dataset(folder, deep=deep, workers=2)
+                reports.append(replace(report, seconds=0))
+            assert reports[0] == reports[1], (way, deep)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("deep", [False, True])
 def test_nothing_is_found_in_a_whole_dataset(
     kind: str, deep: bool, originals: dict[str, Original]
@@ -92,6 +114,15 @@ def test_nothing_is_found_in_a_whole_dataset(
     assert report.is_whole
     assert (report.findings, report.notes) == ((), ())
     assert (report.samples, report.members, report.files) == (12, 24, 3)
+
+
+def test_an_empty_shard_is_damage(originals: dict[str, Original], tmp_path: Path) -> None:
+    """It is the first that a thread looks at."""
+    folder = originals["packed"].restore(tmp_path / "harmed")
+    (folder / "shard-000000.tar").write_bytes(b"")
+    report = datapipe.verify_dataset(folder, workers=1)
+    assert report.damaged_samples == 4
+    assert {finding.file for finding in report.findings} == {"shard-000000.tar"}
 
 
 def damaged_file(folder: Path, name: str, at: int = 1000) -> None:
@@ -198,6 +229,48 @@ def test_token_counts_are_compared(
     counted = next(folder.glob("tokens-*"))
     damaged_file(counted, "text_tokens.npy")
     assert list(found_in(folder)) == [f"{counted.name}/text_tokens.npy"]
+
+
+@pytest.fixture
+def scored(tmp_path: Path, make_tar: Any) -> Path:
+    """Two tars of someone else with a record a sample, whose field `score` is indexed."""
+    for first in (0, 3):
+        records = [(f"{n}.json", json.dumps({"score": n, "text": "a"}).encode()) for n in range(3)]
+        make_tar(tmp_path / "tars" / f"{first}.tar", [(f"{first}-{n}", c) for n, c in records])
+    datapipe.index_fields(tmp_path / "tars", "score")
+    return tmp_path / "tars"
+
+
+@pytest.mark.parametrize("way", ["flip", "cut", "remove"])
+def test_columns_of_fields_are_compared(scored: Path, way: str) -> None:
+    assert datapipe.verify_dataset(scored, deep=True).is_whole
+    path = sorted(scored.glob("fields/*/*.arrow"))[0]
+    harm(path, way, random.Random(0))
+    assert list(found_in(scored)) == [path.relative_to(scored).as_posix()]
+    where = {"where": "score > 1", "batch_size": 1, "image": None, "num_workers": 0}
+    assert len(datapipe.make_loader(scored, **where)) == 2
+    assert datapipe.verify_dataset(scored, deep=True).is_whole
+
+
+def test_columns_of_fields_with_other_values_are_found_by_deep(scored: Path) -> None:
+    """Their own checksum is right: they hold the values of another shard with as many samples."""
+    (about,) = scored.glob("fields/*/field.json")
+    files = FieldFiles(scored / "fields", "score")
+    shard = datapipe.index.manifest.read_manifest(scored).shards[1]
+    files.write(shard, pa.array([0, 1, 3]))
+    assert datapipe.verify_dataset(scored).is_whole
+    report = datapipe.verify_dataset(scored, deep=True)
+    (finding,) = report.findings
+    assert next_step(report).startswith("remove these files")
+    assert finding.file == files.path(shard).relative_to(scored).as_posix()
+    assert finding.problem.startswith("field 'score' differs from the records of 3.tar; remove")
+    files.write(shard, pa.array([0, 1]))  # one sample less
+    assert list(found_in(scored)) == [finding.file]
+    damaged_file(about.parent, about.name, 20)
+    assert list(found_in(scored)) == [about.relative_to(scored).as_posix()]
+    repaired = datapipe.repair_dataset(scored, in_place=True)
+    assert repaired.remade == (about.relative_to(scored).as_posix(),)
+    assert datapipe.verify_dataset(scored).is_whole
 
 
 def test_columns_of_another_index_are_named(originals: dict[str, Original], tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def read_about(path: Path, version: int) -> dict[str, Any] | None:
         for name, expected in about["crc32_of"].items():
             if prefix_sums(path.with_name(name), [about["sizes"][name]]) != [expected]:
                 raise ValueError(f"{name} is not what was written")
-    except (OSError, ValueError, LookupError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         logger.warning("%s is damaged or of an older version (%s)", path, error)
         return None
     return about

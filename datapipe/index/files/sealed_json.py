@@ -23,6 +23,14 @@ def seal(document: Mapping[str, Any], *, indent: int | None = None) -> str:
     return json.dumps({**held, _FIELD: sum_of(held)}, indent=indent, ensure_ascii=False)
 
 
+def parse_json(content: str | bytes) -> Any:
+    """Parse JSON; raise ValueError also for what is nested too deeply."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def unseal(content: str | bytes) -> dict[str, Any]:
     """Return the document that `seal` wrote, without its checksum.
 
@@ -32,7 +40,7 @@ def unseal(content: str | bytes) -> dict[str, Any]:
         >>> unseal(seal({"version": 1}))
         {'version': 1}
     """
-    held = json.loads(content)
+    held = parse_json(content)
     if not isinstance(held, dict):
         raise ValueError("no JSON object")
     if held.pop(_FIELD, None) != sum_of(held):

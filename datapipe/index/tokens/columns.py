@@ -88,6 +88,16 @@ def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | N
     return None
 
 
+def counted_tokens(home: Path, manifest: Manifest) -> list[TokenColumns]:
+    """Return the current token columns of all tokenizers and templates."""
+    digests: set[str] = set()
+    for root in (home, cached_home(manifest.fingerprint)):
+        for path in root.glob(f"{token_folder('')}*/{ABOUT}"):
+            digests |= {about["digest"]} if (about := read_about(path, VERSION)) else set()
+    opened = (open_tokens(home, manifest, digest) for digest in sorted(digests))
+    return [columns for columns in opened if columns is not None]
+
+
 def token_folder(digest: str) -> str:
     """Return the name of the folder of the columns of a tokenizer and template."""
     return f"tokens-{digest[:16]}"

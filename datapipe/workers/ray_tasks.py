@@ -76,7 +76,7 @@ class RayPool(Generic[J, A]):
 
     def submit(self, job: J) -> _Task[J, A]:
         given = {"num_returns": 2} | self._options
-        return _Task(job, *self.cluster.submit(_do_job, self._factory, job, **given))
+        return _Task(job, *self.cluster.submit(do_job, self._factory, job, **given))
 
 
 class RayResults(Generic[J, A]):
@@ -167,7 +167,8 @@ def _start(factory: bytes) -> None:
     _worker(factory)
 
 
-def _do_job(factory: bytes, job: Any) -> Any:
+def do_job(factory: bytes, job: Any) -> Any:
+    """Do a job by the function of a pickled factory. A task."""
     return _worker(factory)(job)
 
 

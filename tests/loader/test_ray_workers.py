@@ -21,6 +21,8 @@ from datapipe import CacheSpec, DecodeError, ImageSpec, Loader, PlanError, Worke
 from datapipe.loader.workers import executor
 from datapipe.testing import assert_same_batches
 
+from ..remote.server import serving
+
 ray = pytest.importorskip("ray")
 
 Make = Callable[..., Loader]
@@ -29,8 +31,11 @@ NODE = {"num_cpus": 1, "object_store_memory": 120 << 20, "include_dashboard": Fa
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cluster of two CPUs, whose nodes have another cache folder."""
+    own = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    ray.init(address="local", num_cpus=2, runtime_env={"env_vars": own}, **options)
     yield
     ray.shutdown()
 
@@ -68,6 +73,19 @@ def test_batches_have_the_same_bits_as_local_ones(
     }
     far = datapipe.make_loader(**mixture, workers="ray")
     assert_same_batches(far, datapipe.make_loader(**mixture, num_workers=0))
+
+
+def test_nodes_open_a_url_and_a_list_of_tars(packed: Path, cluster: None, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    tars = tmp_path / "tars"
+    tars.mkdir()
+    for number in range(3):
+        shutil.copy(packed / f"shard-{number:06}.tar", tars)
+    with serving(packed) as server:
+        for path in (server.url, [str(tars / f"shard-00000{number}.tar") for number in (0, 2)]):
+            options: dict[str, Any] = {"path": path, "batch_size": 4, "image": SMALL}
+            far = datapipe.make_loader(**options, workers="ray")
+            assert_same_batches(far, datapipe.make_loader(**options, num_workers=0))
 
 
 def test_a_state_is_continued_by_threads_and_the_other_way_round(

@@ -79,7 +79,8 @@ class RayWorker:
 def dump_factory(factory: BatchWorkerFactory) -> bytes:
     """Pickle a factory for other nodes, with functions of scripts by their code.
 
-    A node opens a dataset itself, and maps its own copy of the columns.
+    A node opens a dataset itself, and maps its own copy of the columns. Of tars of someone else it
+    maps the columns that are beside them.
     """
     from ray import cloudpickle
 
@@ -89,11 +90,12 @@ def dump_factory(factory: BatchWorkerFactory) -> bytes:
         np.memmap: reduce_array,
         BufferPool: lambda pool: (RegionPool, (factory.file,)),
         SharedFile: lambda file: (_own_memory, ()),
-        Dataset: _reduce_dataset,
-        Columns: lambda columns: (
-            (attrgetter("columns"), (dataset,)) if columns is dataset.columns else NotImplemented
-        ),
     }
+    if not dataset.manifest.foreign:  # a list of tars is not found again by its folder
+        reducers[Dataset] = lambda dataset: (_open_again, (dataset.folder, dataset.fingerprint))
+        reducers[Columns] = lambda columns: (
+            (attrgetter("columns"), (dataset,)) if columns is dataset.columns else NotImplemented
+        )
 
     base: Any = cloudpickle.CloudPickler
 
@@ -115,12 +117,6 @@ def _own_memory() -> SharedFile:
     file = SharedFile(1)
     file.add(0)
     return file
-
-
-def _reduce_dataset(dataset: Dataset) -> Any:
-    if dataset.manifest.foreign:
-        return NotImplemented  # a list of tars is not found again by its folder
-    return _open_again, (dataset.folder, dataset.fingerprint)
 
 
 def _open_again(folder: Path | RemoteFolder, fingerprint: str) -> Dataset:

@@ -70,6 +70,21 @@ def _from_mesh(mesh: DeviceMesh) -> tuple[int, int]:
     return rank, size
 
 
+def peer_groups(mesh: DeviceMesh | None) -> list[dist.ProcessGroup]:
+    """Return the groups of a mesh along the dimensions whose ranks see the same samples.
+
+    Dimensions of one rank are left out. `PlanError` without a mesh.
+    """
+    if mesh is None:
+        raise PlanError(
+            "workers decode_once: the ranks that take the same samples are those of a mesh; give "
+            "mesh= too"
+        )
+    carry = _data_dims(mesh)
+    peers = [dim for dim in range(mesh.ndim) if dim not in carry and mesh.size(dim) > 1]
+    return [mesh.get_group(dim) for dim in peers]
+
+
 def _data_dims(mesh: DeviceMesh) -> list[int]:
     """Return the dimensions whose ranks see different samples."""
     names = mesh.mesh_dim_names

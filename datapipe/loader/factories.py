@@ -42,6 +42,11 @@ def make_context(
     if kinds is not None:
         specs = {name: one.spec for name, one in zip(kinds.names, kinds.transforms, strict=True)}
     if work.cache is not None:
+        if options.on_cluster:
+            raise PlanError(
+                "workers='ray': cache= keeps samples on this machine, and other nodes decode them; "
+                "leave it out, or give workers='threads'"
+            )
         kept = kept_transform(
             work.cache,
             specs,

@@ -37,6 +37,11 @@ class ImagePath:
     decoder: DaliDecoder | None  # None for the CPU kernels
     prefetcher: DevicePrefetcher | None  # None if batches stay
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the batches."""
+        return torch.device("cpu") if self.prefetcher is None else self.prefetcher.device
+
     def transform(self, own: ImageSpec | None = None) -> ImageTransform | None:
         """Return the transform of images in the workers; None if images are left out.
 
@@ -139,7 +144,7 @@ def _unfit_for_dali(work: SampleWork, image: ImageSpec, options: LoaderOptions) 
 
     if work.transform is not None:
         return "transform= works on decoded images, and DALI makes batches of encoded ones"
-    if options.workers.kind == "processes":
+    if options.workers.kind != "threads":
         return "DALI has threads of its own and does not work in processes"
     if image.scaled_decode:
         return "scaled_decode needs the CPU kernels"

@@ -16,6 +16,7 @@ from datapipe.loader.batch.builder import Batch
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import NESTED, PIXELS, DevicePrefetcher, Sent
 from datapipe.loader.metrics.meter import Meter
+from datapipe.loader.peers import Peers
 from datapipe.loader.workers.job_source import Executor, FinishedJob
 
 P = ParamSpec("P")
@@ -34,6 +35,7 @@ class LoaderIterator(Iterator[Batch]):
         on_end: Callable[[], None],  # called once there are no more batches
         prefetcher: DevicePrefetcher | None,  # None if batches stay on the host
         device_cache: DeviceCache | None,
+        peers: Peers | None,  # ranks that take the same samples, if one of them loads for all
         meter: Meter | None,
         pairs: bool,  # samples are preference pairs, whose images come twice
         has_workers: bool,  # an interrupt only ends waiting for them, so inner frames tell nothing
@@ -44,6 +46,7 @@ class LoaderIterator(Iterator[Batch]):
         self._on_end = on_end
         self._prefetcher = prefetcher
         self._device_cache = device_cache
+        self._peers = peers
         self._meter = meter
         self._pairs = pairs
         self._has_workers = has_workers
@@ -91,19 +94,7 @@ class LoaderIterator(Iterator[Batch]):
 
     def _take(self) -> Batch:
         asked = time.perf_counter_ns()
-        if self._prefetcher is None:
-            job = self._executor.next()
-            batch = self._timed("collate", job.result)
-        else:
-            if not self._sent:
-                self._send(self._prefetcher)
-            first = self._sent.popleft()
-            if isinstance(first, Exception):
-                raise first
-            if not self._sent and self._executor.ready():
-                self._send(self._prefetcher)  # copied during the work on this one
-            job, sent = first
-            batch = self._timed("transfer", self._prefetcher.receive, sent)
+        job, batch = self._load() if self._peers is None else self._share(self._peers)
         if self._pairs:
             batch = self._timed("collate", _repeat_images, batch)
         self._on_batch(job)
@@ -111,6 +102,37 @@ class LoaderIterator(Iterator[Batch]):
             samples = len(job.step.samples)
             self._meter.give(asked=asked, finished=job.finished, samples=samples)
         return batch
+
+    def _load(self) -> tuple[FinishedJob, Batch]:
+        if self._prefetcher is None:
+            job = self._executor.next()
+            return job, self._timed("collate", job.result)
+        if not self._sent:
+            self._send(self._prefetcher)
+        first = self._sent.popleft()
+        if isinstance(first, Exception):
+            raise first
+        if not self._sent and self._executor.ready():
+            self._send(self._prefetcher)  # copied during the work on this one
+        job, sent = first
+        return job, self._timed("transfer", self._prefetcher.receive, sent)
+
+    def _share(self, peers: Peers) -> tuple[FinishedJob, Batch]:
+        """Load a batch for all peers, or receive it from the one that does."""
+        if not peers.first:
+            job = self._executor.next()  # of the plan alone
+            batch, job.errors = self._timed("transfer", peers.receive)
+            job.finished = time.perf_counter_ns()
+            return job, batch
+        try:
+            job, batch = self._load()
+        except StopIteration:  # the others know the plan
+            raise
+        except Exception as error:
+            peers.send(error)
+            raise
+        self._timed("transfer", peers.send, (batch, job.errors))
+        return job, batch
 
     def _send(self, prefetcher: DevicePrefetcher) -> None:
         """Begin to copy the next batch. Exceptions are kept until the batches before it are out."""

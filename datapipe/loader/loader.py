@@ -23,6 +23,7 @@ from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.iterator import LoaderIterator
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.stage_clock import ClockOptions
+from datapipe.loader.peers import Peers
 from datapipe.loader.schedule.plan_view import PlanView
 from datapipe.loader.schedule.resume import resume, warn_of_uneven_steps
 from datapipe.loader.schedule.run_schedule import Schedule
@@ -73,6 +74,7 @@ class Loader:
         context: BatchContext,
         prefetcher: DevicePrefetcher | None,
         device_cache: DeviceCache | None,
+        peers: Peers | None,
         ranks_found: bool,
         find_tuning_key: Callable[[], str],
     ) -> None:
@@ -85,7 +87,14 @@ class Loader:
         self._ranks_found = ranks_found  # in the process group if there is one, and not given
         self._schedule = schedule
         self._context = context
-        self._jobs = JobSource(context, options, device_cache=device_cache, blocks=schedule.blocks)
+        self._peers = peers
+        self._jobs = JobSource(
+            context,
+            options,
+            device_cache=device_cache,
+            blocks=schedule.blocks,
+            loads=peers is None or peers.first,
+        )
         self._hits = HitLog(self.stats)
         self.meter: Meter | None = None
         self._run = Run.at(Position(0))
@@ -141,6 +150,7 @@ class Loader:
             on_end=self._finish,
             prefetcher=self._prefetcher,
             device_cache=self._device_cache,
+            peers=self._peers,
             meter=self.meter,
             pairs=self._context.tokens is not None and self._context.tokens.pairs,
             has_workers=self.options.num_workers > 0,

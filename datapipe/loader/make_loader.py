@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import torch.distributed as dist
 
 from datapipe.cache.spec import CacheSpec
 from datapipe.declared import Count, Word, checked
@@ -16,11 +18,12 @@ from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.distributed import check_agreement, default_workers, resolve_ranks
+from datapipe.loader.distributed import check_agreement, default_workers, peer_groups, resolve_ranks
 from datapipe.loader.factories import make_context
 from datapipe.loader.image_path import choose_path
 from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.loader import Loader
+from datapipe.loader.peers import Peers
 from datapipe.loader.schedule.exclude import parse_exclude
 from datapipe.loader.schedule.mixture.opened import OpenedMixture
 from datapipe.loader.schedule.plan_options import resolve_plan
@@ -38,6 +41,7 @@ from datapipe.loader.specs import (
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
 from datapipe.loader.work import DecoderName, SampleWork, work_on
+from datapipe.loader.workers.ray_steps import cluster_workers
 from datapipe.mixture.given import image_of, mixture_of, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.models.families import Model, specs_for
@@ -154,7 +158,8 @@ def make_loader(
             that `datapipe tune-workers` found for this machine, dataset and options; without one
             it is None.
         workers: "threads", or "processes" for a transform or tokenizer in Python that holds the
-            interpreter's lock; or a `WorkerSpec`. Batches are the same.
+            interpreter's lock, or "ray" for other machines' CPUs; or a `WorkerSpec`. Batches are
+            the same.
         prefetch_factor: steps that are prepared ahead; with worker processes, where each makes
             whole batches, the steps that each of them prepares ahead. None is the default; "auto"
             as for `num_workers`.
@@ -224,11 +229,14 @@ def make_loader(
         drop_last=drop_last,
         world_size=world_size,
     )
+    worker_spec = as_spec(WorkerSpec, workers)
+    on_cluster = worker_spec.kind == "ray" and num_workers != 0
+    default = cluster_workers(world_size) if on_cluster else default_workers()
     options = LoaderOptions(
         units_per_rank=units_per_rank,
         meta=meta,
         verify=verify,
-        num_workers=given_or(num_workers, default_workers()),
+        num_workers=given_or(num_workers, default),
         prefetch_factor=given_or(prefetch_factor, DEFAULT_PREFETCH),
         on_error=on_error,
         rank=rank,
@@ -237,7 +245,7 @@ def make_loader(
         epochs=epochs,
         batch=batch,
         run=run,
-        workers=as_spec(WorkerSpec, workers),
+        workers=worker_spec,
     )
     opened = OpenedMixture(mixture, remote.folder_options())
     dataset = opened.dataset
@@ -247,6 +255,10 @@ def make_loader(
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
+    peers = peer_groups(mesh) if worker_spec.decode_once else []
+    loads = not any(map(dist.get_rank, peers))
+    if not loads:
+        work = replace(work, cache=None, decoder="cpu")
     images = choose_path(work, options)
     origin = opened.origin(text, where, plan, options, images.transform)
     exclusion, seen_in = parse_exclude(exclude, origin)
@@ -270,6 +282,7 @@ def make_loader(
         context=context,
         prefetcher=images.prefetcher,
         device_cache=device_cache,
+        peers=Peers(peers, images.device, pin=context.pinned) if peers else None,
         ranks_found=ranks_found and mesh is None,
         find_tuning_key=find_key,
     )

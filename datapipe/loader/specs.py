@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-Workers = Literal["threads", "processes"]
+Workers = Literal["threads", "processes", "ray"]
 
 
 def _device(device: Any) -> str | int | torch.device:
@@ -216,10 +216,14 @@ class WorkerSpec:
 
     Attributes:
         kind: "threads", or "processes" for a transform or tokenizer in Python that holds the
-            interpreter's lock. Batches are the same. Functions must then be importable: defined at
-            the top of a module.
+            interpreter's lock: functions must then be importable, defined at the top of a module.
+            Or "ray" for tasks on a Ray cluster, whose nodes see the same paths. Batches are the
+            same.
         persistent: whether worker processes stay from one iteration to the next, until
             `loader.close()` or the loader is gone; starting them takes seconds.
+        decode_once: ranks of `mesh` that take the same samples (peers of tensor, context or
+            pipeline parallelism) decode them once: the first loads, and the others receive its
+            batches over the groups of the mesh.
         stall_warning: seconds after which the log names the sample that a late batch waits for.
 
     Raises:
@@ -233,6 +237,7 @@ class WorkerSpec:
     kind: Workers = "threads"
     _: KW_ONLY
     persistent: bool = True
+    decode_once: bool = False
     stall_warning: Seconds = 30.0
 
     def __post_init__(self) -> None:

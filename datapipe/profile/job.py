@@ -144,7 +144,7 @@ def _profile(
         loader.set_epoch(2)
         paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
     say("what would make it faster")
-    in_processes = options.workers.kind == "processes" and workers > 0
+    in_processes = options.in_processes
     forecast = Forecast(run=run, alone=alone, roofline=roofline, processes=in_processes)
     remedies = predict_remedies(loader, forecast, shards=shards)
     remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)

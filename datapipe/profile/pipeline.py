@@ -102,7 +102,7 @@ def _warm_up(
     batches: Iterator[dict[str, Any]], loader: Loader, seconds: float, step_time: float | None
 ) -> None:
     options = loader.options
-    each = options.num_workers if options.workers.kind == "processes" else 1
+    each = options.num_workers if options.in_processes else 1
     ahead = options.prefetch_factor * each if options.num_workers else 0
     began = time.perf_counter()
     for number, _ in enumerate(batches):

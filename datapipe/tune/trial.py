@@ -252,7 +252,7 @@ class _TrialRun:
         reading, processes = self._reading(), isinstance(self._loader, DataLoader)
         if reading is not None and self._before is not None:
             reading = reading.since(self._before)
-            processes = self._loader.options.workers.kind == "processes"
+            processes = self._loader.options.in_processes
         else:
             reading = Reading(seconds=usage.seconds, workers=self._setting.num_workers)
         return LoaderFigures(

@@ -125,6 +125,10 @@ class RayCluster:
         given = {"max_retries": RETRIES, "retry_exceptions": _RETRIED, "name": function.__name__}
         return self._run.options(**given | options).remote(function, *args)
 
+    def put(self, value: Any) -> Any:
+        """Store a value for many tasks; return the reference that they take."""
+        return self._ray.put(value)
+
     def ready(self, references: Sequence[Any], seconds: float | None) -> list[Any]:
         """Wait for a result; return the references to all that there are."""
         if not references:
@@ -180,6 +184,11 @@ class RayCluster:
         """CPUs of all nodes."""
         self._look()
         return self._cpus
+
+    @property
+    def free_cpus(self) -> int:
+        """CPUs that no task or actor has now."""
+        return int(self._ray.available_resources().get("CPU", 0))
 
     @property
     def memory(self) -> float:

@@ -83,7 +83,7 @@ class RayPool(Generic[J, R]):
 
     def submit(self, job: J) -> _Task[J, R]:
         args = job if isinstance(job, Stored) else (job,)
-        made = self.cluster.submit(_do_job, self._factory, *args, **self._options)
+        made = self.cluster.submit(do_job, self._factory, *args, **self._options)
         return _Task(job, *(made if isinstance(made, list) else (made,)))
 
     def give_up(self, job: J, error: LostTask) -> R:
@@ -191,7 +191,8 @@ def _start(factory: bytes) -> None:
     _worker(factory)
 
 
-def _do_job(factory: bytes, *job: Any) -> Any:
+def do_job(factory: bytes, *job: Any) -> Any:
+    """Do a job by the function of a pickled factory. A task."""
     work = _worker(factory)
     try:
         return work(Stored(*job) if len(job) > 1 else job[0])

@@ -42,7 +42,7 @@ from datapipe.testing import assert_same_batches
         (DeviceSpec, {"device": 1.5}, "device 1.5: give a device such as 'cpu'"),
         (DeviceSpec, {"device": True}, "device True"),
         (DeviceSpec, {"channels_last": True}, "channels_last .* give device="),
-        (WorkerSpec, {"kind": "fork"}, "workers kind 'fork': give 'threads' or 'processes'"),
+        (WorkerSpec, {"kind": "fork"}, "workers kind 'fork': give 'threads', 'processes' or 'ray'"),
         (WorkerSpec, {"stall_warning": 0}, "stall_warning 0: give seconds"),
         (RemoteSpec, {"concurrency": 0}, "concurrency 0"),
         (RemoteSpec, {"read_ahead": "many"}, "read_ahead 'many': give a size"),

@@ -40,6 +40,11 @@ class BatchContext:
     workers: int  # threads that share in a batch; 0 if the caller makes it
     ahead: int  # batches that they prepare at a time
 
+    @property
+    def pinned(self) -> bool:
+        """True if batches are in page-locked memory."""
+        return self.images is not None and self.images.pool.pin
+
     def shard_name(self, sample: int) -> str:
         """Return the name of the shard of a sample, in a mixture with that of its dataset."""
         name = self.store.name(self.dataset.columns.shard(sample))
@@ -54,6 +59,10 @@ class BatchContext:
     def describe(self, sample: int) -> str:
         """Return the names of a sample and its shard, for the log."""
         return f"sample {self.dataset.columns.key(sample)} of {self.shard_name(sample)}"
+
+    def describe_step(self, step: StepJob) -> str:
+        """Return the name of the batch of a step, by its first sample."""
+        return " from ".join(["the batch", *map(self.describe, step.samples[:1].tolist())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,8 +72,13 @@ class LoaderOptions:
 
     @property
     def in_processes(self) -> bool:
-        """True if workers are processes."""
-        return self.workers.kind == "processes" and self.num_workers > 0
+        """True if workers are processes, of this machine or of a cluster."""
+        return self.workers.kind != "threads" and self.num_workers > 0
+
+    @property
+    def on_cluster(self) -> bool:
+        """True if workers are tasks of a Ray cluster."""
+        return self.workers.kind == "ray" and self.num_workers > 0
 
     @property
     def share(self) -> int:

@@ -18,7 +18,8 @@ from datapipe.loader.schedule.state import Run
 from datapipe.loader.workers.executor import StepExecutor
 from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_steps import BatchProcesses, ProcessSteps, RemoteJob
-from datapipe.loader.workers.thread_steps import InlineSteps, ThreadSteps
+from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
+from datapipe.loader.workers.thread_steps import InlineSteps, PlannedSteps, ThreadSteps
 from datapipe.plan.steps import Blocks
 
 J = TypeVar("J")
@@ -40,11 +41,15 @@ class JobSource:
         *,
         device_cache: DeviceCache | None,
         blocks: Callable[[int], Blocks],
+        loads: bool,  # False if batches come from another rank
     ) -> None:
         self._context = context
         self._options = options
         self._device_cache = device_cache
-        self._processes = self._make_processes() if options.in_processes else None
+        self._loads = loads
+        self._cluster = running_cluster() if options.on_cluster and loads else None
+        here = options.in_processes and self._cluster is None and loads
+        self._processes = self._make_processes() if here else None
         self._runs = 0  # begun so far
         self._lock = threading.Lock()  # of the count and of what ends with a run
         self._next_uses: NextUses | None = None
@@ -63,6 +68,19 @@ class JobSource:
         """Start workers on the steps of a run; `on_final` gets the run after its last step."""
         options, context = self._options, self._context
         steps = self.steps(run, schedule, on_final)
+        if not self._loads:
+            return StepExecutor(
+                self._jobs(steps, partial(RemoteJob, context), meter),
+                PlannedSteps(),
+                options.workers.stall_warning,
+            )
+        if self._cluster is not None:
+            most = options.num_workers * options.prefetch_factor
+            return StepExecutor(
+                self._jobs(steps, partial(RemoteJob, context), meter),
+                RaySteps(self._cluster, context, most=most, meter=meter),
+                options.workers.stall_warning,
+            )
         if self._processes is not None:
             stays = options.workers.persistent
             return StepExecutor(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,7 @@ class BatchProcesses:
                 workers,
                 ahead=ahead,
                 modules=_MODULES,
-                describe=partial(_describe, context),
+                describe=lambda task: context.describe_step(task.step),
                 remedy="use fewer num_workers, or a smaller prefetch_factor or batch_size",
                 reducers={
                     np.ndarray: reduce_array,
@@ -111,7 +110,7 @@ class ProcessSteps:
         self._context = context
         self._stays = stays
         self._meter = meter
-        self._pin = context.images is not None and context.images.pool.pin
+        self._pin = context.pinned
 
     def run(self, jobs: Iterator[RemoteJob]) -> Results[Any]:
         results = self._processes.pool.run(map(self._task, jobs))
@@ -119,12 +118,7 @@ class ProcessSteps:
 
     def finish(self, job: RemoteJob, result: tuple[Report, Any] | Report) -> None:
         report, batch = self._load(result) if isinstance(result, Report) else result
-        _log(report.records)
-        if self._meter is not None and report.tally is not None:
-            self._meter.add(report.tally)
-        if report.cached is not None and self._context.cache is not None:
-            self._context.cache.counter.add(report.cached)
-        job.finish(report, batch)
+        take_report(job, report, batch, self._context, self._meter)
 
     def describe(self, job: RemoteJob) -> list[str]:
         assert job.task is not None
@@ -151,9 +145,16 @@ class ProcessSteps:
         return report, load_batch(buffer[report.content].data, buffer, self._pin)
 
 
-def _describe(context: BatchContext, task: BatchTask) -> str:
-    first = [context.describe(int(sample)) for sample in task.step.samples[:1]]
-    return " from ".join(["the batch", *first])
+def take_report(
+    job: RemoteJob, report: Report, batch: Any, context: BatchContext, meter: Meter | None
+) -> None:
+    """Complete a job with the report of its worker, and its batch with blank rows and errors."""
+    _log(report.records)
+    if meter is not None and report.tally is not None:
+        meter.add(report.tally)
+    if report.cached is not None and context.cache is not None:
+        context.cache.counter.add(report.cached)
+    job.finish(report, batch)
 
 
 def _log(records: tuple[logging.LogRecord, ...]) -> None:

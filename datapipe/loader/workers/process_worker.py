@@ -58,6 +58,11 @@ class RegionPool:
         buffer[:] = np.frombuffer(content, np.uint8)
         return slice(offset, self.used)
 
+    @property
+    def written(self) -> UInt8:
+        """Bytes of the current batch."""
+        return self._regions[self._region][: self.used]
+
     def locate(self, tensor: Tensor) -> TensorLocation:
         """Return the location of a tensor. A tensor from elsewhere is copied into the region."""
         shape, dtype = tuple(tensor.shape), tensor.dtype
@@ -105,9 +110,9 @@ class BatchWorker:
     def __init__(
         self, context: BatchContext, file: SharedFile, pool: RegionPool, log: _Log
     ) -> None:
-        self._context = context
+        self.context = context
+        self.pool = pool
         self._file = file
-        self._pool = pool
         self._log = log
         self._clock: StageClock | None = None
 
@@ -115,10 +120,10 @@ class BatchWorker:
         """Make the batch of a task."""
         watch = BoardWatch(self._file, task.number, self._clock_of(task.clock))
         try:
-            self._pool.start(task.region.number)
+            self.pool.start(task.region.number)
             watch.collating()
             # All at once: reads that the loader's process begins ahead cannot be sent here.
-            job = BatchBuilder(self._context, begin_step(self._context, task.step))
+            job = BatchBuilder(self.context, begin_step(self.context, task.step))
             for piece in range(job.pieces):
                 job.run(piece, watch)
             watch.collating()
@@ -129,11 +134,11 @@ class BatchWorker:
                 batch = job.result()
             except SampleError:
                 batch = None  # the parent raises it from among the errors
-            content = dump_batch((batch, job.blank, job.errors), self._pool.locate)
-            written = self._pool.write(content)
+            content = dump_batch((batch, job.blank, job.errors), self.pool.locate)
+            written = self.pool.write(content)
         finally:
             watch.idle()
-        cache = self._context.cache
+        cache = self.context.cache
         return Report(
             region=task.region.number,
             content=written,

@@ -11,6 +11,7 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.metrics.meter import Meter
@@ -104,3 +105,17 @@ class InlineSteps:
             for piece in range(job.pieces):
                 job.run(piece, self._watch)
         self._watch.idle()
+
+
+class PlannedSteps:
+    """Steps without work: their batches come from another rank."""
+
+    def run(self, jobs: Iterator[Any]) -> Results[None]:
+        return InlinePool[Any, None](lambda job: None).run(jobs)
+
+    def finish(self, job: Any, result: None) -> None: ...
+
+    def describe(self, job: Any) -> list[str]:
+        return []
+
+    def end(self) -> None: ...

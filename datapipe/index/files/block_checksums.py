@@ -8,9 +8,10 @@ billion samples reads no column.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -188,8 +189,8 @@ class CheckedColumn:
             if self.compared[blocks].all():
                 return
         wanted = np.unique(blocks[~self.compared[blocks]])
-        for start in range(0, len(wanted), _AT_ONCE):
-            self._read_blocks(wanted[start : start + _AT_ONCE])
+        for _ in self._read_blocks(np.split(wanted, range(_AT_ONCE, len(wanted), _AT_ONCE))):
+            pass
 
     def read(self, numbers: Int64, width: int = 1) -> npt.NDArray[Any]:
         """Return `width` values from each number on, compared: [n, width]."""
@@ -200,9 +201,10 @@ class CheckedColumn:
         found = np.empty((len(numbers), width), self.dtype)
         # Neighbours share blocks, and a disk likes an order.
         order = np.argsort(numbers, kind="stable")
-        for start in range(0, len(order), _AT_ONCE):
-            chosen = order[start : start + _AT_ONCE]
-            found[chosen] = self._read_some(numbers[chosen], width)
+        chosen = [order[start : start + _AT_ONCE] for start in range(0, len(order), _AT_ONCE)]
+        wanted = [self._blocks_of(numbers[some], width) for some in chosen]
+        for some, blocks, read in zip(chosen, wanted, self._read_blocks(wanted), strict=True):
+            found[some] = self._values(numbers[some], width, blocks, read)
         return found
 
     def spans(self, numbers: Int64) -> tuple[Int64, Int64]:
@@ -211,27 +213,36 @@ class CheckedColumn:
         starts: Int64 = self.values[numbers]
         return starts, self.values[numbers + 1] - starts
 
-    def _read_some(self, numbers: Int64, width: int) -> npt.NDArray[Any]:
+    def _blocks_of(self, numbers: Int64, width: int) -> Int64:
         begins = numbers * self._item + HEADER
-        first, last = begins // BLOCK, (begins + width * self._item - 1) // BLOCK
-        wanted = np.unique(np.concatenate((first, last)))
-        if len(wanted) and (wanted[0] < 0 or wanted[-1] >= len(self.compared)):
-            raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
         # Values in two blocks are whole too: the second follows the first.
-        data = b"".join(self._read_blocks(wanted)).ljust(len(wanted) * BLOCK)
-        values: npt.NDArray[Any] = np.frombuffer(data, self.dtype)
-        starts = np.searchsorted(wanted, first) * BLOCK + begins - first * BLOCK
-        found: npt.NDArray[Any] = values[(starts // self._item)[:, None] + np.arange(width)]
+        touched = begins // BLOCK, (begins + width * self._item - 1) // BLOCK
+        wanted: Int64 = np.unique(np.concatenate(touched))
+        if wanted[0] < 0 or wanted[-1] >= len(self.compared):
+            raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
+        return wanted
+
+    def _values(
+        self, numbers: Int64, width: int, blocks: Int64, read: list[bytes]
+    ) -> npt.NDArray[Any]:
+        values = np.frombuffer(b"".join(read).ljust(len(blocks) * BLOCK), self.dtype)
+        block, within = np.divmod(numbers * self._item + HEADER, BLOCK)
+        starts = (np.searchsorted(blocks, block) * BLOCK + within) // self._item
+        found: npt.NDArray[Any] = values[starts[:, None] + np.arange(width)]
         return found
 
-    def _read_blocks(self, wanted: Int64) -> list[bytes]:
-        read = list(read_at(self._path, (wanted * BLOCK).tolist(), BLOCK))
-        found = np.fromiter(map(crc32, read), np.uint32, len(wanted))
-        wrong = wanted[found != self._sums[wanted]]
-        if len(wrong):
-            raise damaged(self._path, self._remedy, int(wrong[0]))
-        self.compared[wanted] = True
-        return read
+    def _read_blocks(self, groups: Sequence[Int64]) -> Iterator[list[bytes]]:
+        """Yield the compared bytes of each group of blocks; `read_at` announces those to come."""
+        offsets = np.concatenate([*groups, np.empty(0, np.int64)]) * BLOCK
+        reads = read_at(self._path, offsets.tolist(), BLOCK)
+        for wanted in groups:
+            read = list(itertools.islice(reads, len(wanted)))
+            found = np.fromiter(map(crc32, read), np.uint32, len(wanted))
+            wrong = wanted[found != self._sums[wanted]]
+            if len(wrong):
+                raise damaged(self._path, self._remedy, int(wrong[0]))
+            self.compared[wanted] = True
+            yield read
 
 
 def _map(path: Path, kind: Kind, remedy: str) -> npt.NDArray[Any]:

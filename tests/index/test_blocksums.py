@@ -115,9 +115,10 @@ def test_a_slow_disk_is_told_of_the_blocks_of_all_values_before_it_reads_them_on
     files, large, monkeypatch
 ):
     monkeypatch.setattr(block_checksums, "_LARGE", 0)
-    monkeypatch.setattr(block_checksums, "_AT_ONCE", 1)  # blocks whose values are taken together
+    monkeypatch.setattr(block_checksums, "_AT_ONCE", 2)  # blocks that are read together
     monkeypatch.setattr("datapipe.index.files.read_at._SLOW", -1.0)
     monkeypatch.setattr("datapipe.index.files.read_at._HANDED_OVER", 1)
+    monkeypatch.setattr("datapipe.index.files.read_at._CERTAIN", 1)
     told = []
     monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: told.append(arguments[1:]))
     a = files().array("a.npy")

@@ -47,11 +47,24 @@ def test_a_slow_disk_is_told_of_the_next_1024_reads_before_they_are_made(
     offsets = list(range(0, 40_000, 8))
     assert len(list(read_at(tmp_path / "data", offsets, 8))) == len(offsets)
     announced = [offset for event, offset in events if event == "announce"]
-    # The first 16 show that the disk is slow.
-    assert announced == (offsets[16:] if slow else [])
+    # The first 64 show that the disk is slow.
+    assert announced == (offsets[64:] if slow else [])
     before = [0, 0]
     for event, _ in events:
         before[event == "read"] += 1
         assert before[0] - before[1] <= 1024
     for offset in announced[::500]:
         assert events.index(("announce", offset)) < events.index(("read", offset))
+
+
+def test_one_slow_read_among_fast_ones_announces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").write_bytes(bytes(4_000))
+    advice: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *given: advice.append(given[3]))
+    clock = iter(range(10**6))
+    # Every second chunk of 16 takes a second.
+    monkeypatch.setattr(module.time, "perf_counter", lambda: (next(clock) + 1) // 4)
+    assert len(list(read_at(tmp_path / "data", list(range(4_000)), 1))) == 4_000
+    assert advice == [os.POSIX_FADV_RANDOM]

@@ -201,10 +201,23 @@ class CheckedColumn:
         found = np.empty((len(numbers), width), self.dtype)
         # Neighbours share blocks, and a disk likes an order.
         order = np.argsort(numbers, kind="stable")
-        chosen = [order[start : start + _AT_ONCE] for start in range(0, len(order), _AT_ONCE)]
-        wanted = [self._blocks_of(numbers[some], width) for some in chosen]
-        for some, blocks, read in zip(chosen, wanted, self._read_blocks(wanted), strict=True):
-            found[some] = self._values(numbers[some], width, blocks, read)
+        begins = numbers[order] * self._item + HEADER
+        # Values in two blocks are whole too: the second follows the first.
+        blocks = np.stack((begins, begins + width * self._item - 1)) // BLOCK
+        if blocks.size and (blocks[0, 0] < 0 or blocks[1, -1] >= len(self.compared)):
+            raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
+        merged = np.sort(blocks, axis=None, kind="stable")  # two ascending runs, in linear time
+        wanted = merged[np.flatnonzero(np.diff(merged, prepend=-1))]
+        first, last = np.searchsorted(wanted, blocks)
+        cuts = [0]
+        while cuts[-1] < len(order):
+            cuts.append(int(np.searchsorted(last, first[cuts[-1]] + _AT_ONCE)))
+        spans = list(itertools.pairwise(cuts))
+        reads = self._read_blocks([wanted[first[a] : last[b - 1] + 1] for a, b in spans])
+        for (a, b), read in zip(spans, reads, strict=True):
+            values = np.frombuffer(b"".join(read).ljust(len(read) * BLOCK), self.dtype)
+            starts = ((first[a:b] - first[a]) * BLOCK + begins[a:b] % BLOCK) // self._item
+            found[order[a:b]] = values[starts[:, None] + np.arange(width)]
         return found
 
     def spans(self, numbers: Int64) -> tuple[Int64, Int64]:
@@ -212,24 +225,6 @@ class CheckedColumn:
         self.compare(numbers, 2)
         starts: Int64 = self.values[numbers]
         return starts, self.values[numbers + 1] - starts
-
-    def _blocks_of(self, numbers: Int64, width: int) -> Int64:
-        begins = numbers * self._item + HEADER
-        # Values in two blocks are whole too: the second follows the first.
-        touched = begins // BLOCK, (begins + width * self._item - 1) // BLOCK
-        wanted: Int64 = np.unique(np.concatenate(touched))
-        if wanted[0] < 0 or wanted[-1] >= len(self.compared):
-            raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
-        return wanted
-
-    def _values(
-        self, numbers: Int64, width: int, blocks: Int64, read: list[bytes]
-    ) -> npt.NDArray[Any]:
-        values = np.frombuffer(b"".join(read).ljust(len(blocks) * BLOCK), self.dtype)
-        block, within = np.divmod(numbers * self._item + HEADER, BLOCK)
-        starts = (np.searchsorted(blocks, block) * BLOCK + within) // self._item
-        found: npt.NDArray[Any] = values[starts[:, None] + np.arange(width)]
-        return found
 
     def _read_blocks(self, groups: Sequence[Int64]) -> Iterator[list[bytes]]:
         """Yield the compared bytes of each group of blocks; `read_at` announces those to come."""

@@ -315,7 +315,7 @@ def unfit(text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes) -> d
         return np.zeros(len(values), bool) if limit is None else values > limit
 
     return {
-        "unusable": text.columns.text_tokens[numbers] < 0,
+        "unusable": gather(text.columns.text_tokens, numbers) < 0,
         "overlong": over(sizes.tokens, text.limit),
         "images": over(sizes.images, plan.max_images) | over(sizes.rows, plan.max_patches),
         "empty": sizes.tokens <= 0,

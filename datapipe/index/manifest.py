@@ -146,7 +146,7 @@ def _indented(value: Any) -> str:
 
 
 def _shard_lines(shards: tuple[Shard, ...]) -> str:
-    """Return `_indented` of the shards in a tenth of the time, which 100,000 of them need."""
+    """Return `_indented` of the shards in a quarter of the time, as 100,000 of them need."""
     if not shards:
         return "[]"
     encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",\n   ", ": "))

@@ -8,7 +8,8 @@ tokens each. It takes 16 GB in `build/scale` and is removed afterwards, unless -
 those that fit, and counts as preparation.
 
 `open`: a fresh process, from `make_loader` to the first step of 64 ranks, with the page cache of
-the dataset's columns warm or dropped; then 8 processes at once, as on a machine that restarts.
+the dataset's files warm or dropped (inodes stay in memory); then 8 processes at once, as on a
+machine that restarts.
 Memory in MB: "over imports" is what a rank takes beyond a process that has imported datapipe and
 torch. PSS divides a page by the processes that share it. "from disk" is what all of them read.
 

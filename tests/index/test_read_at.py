@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,6 @@ def test_one_slow_read_among_fast_ones_announces_nothing(
     monkeypatch.setattr(os, "posix_fadvise", lambda *given: advice.append(given[3]))
     clock = iter(range(10**6))
     # Every second chunk of 16 takes a second.
-    monkeypatch.setattr(module.time, "perf_counter", lambda: (next(clock) + 1) // 4)
+    monkeypatch.setattr(time, "perf_counter", lambda: (next(clock) + 1) // 4)
     assert len(list(read_at(tmp_path / "data", list(range(4_000)), 1))) == 4_000
     assert advice == [os.POSIX_FADV_RANDOM]

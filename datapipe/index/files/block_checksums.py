@@ -35,7 +35,7 @@ BLOCK = 1 << 13
 _LARGE = 256 << 20  # bytes of a column up to which it may stay in memory whole
 _WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
 _WHOLE_TOGETHER = 4 << 30  # bytes of all datasets of a mixture, likewise: a second or two
-_AT_ONCE = 512  # blocks that are read together
+_AT_ONCE = 128  # blocks that are read together: more of them would leave the processor's cache
 
 _datasets: ContextVar[int] = ContextVar("datasets", default=1)
 
@@ -217,7 +217,7 @@ class CheckedColumn:
         spans = list(itertools.pairwise(cuts))
         reads = self._read_blocks([wanted[first[a] : last[b - 1] + 1] for a, b in spans])
         for (a, b), read in zip(spans, reads, strict=True):
-            values = np.frombuffer(b"".join(read).ljust(len(read) * BLOCK), self.dtype)
+            values = np.frombuffer(read, self.dtype)
             starts = ((first[a:b] - first[a]) * BLOCK + begins[a:b] % BLOCK) // self._item
             found[order[a:b]] = values[starts[:, None] + np.arange(width)]
         return found
@@ -228,18 +228,22 @@ class CheckedColumn:
         starts: Int64 = self.values[numbers]
         return starts, self.values[numbers + 1] - starts
 
-    def _read_blocks(self, groups: Sequence[Int64]) -> Iterator[list[bytes]]:
-        """Yield the compared bytes of each group of blocks; `read_at` announces those to come."""
+    def _read_blocks(self, groups: Sequence[Int64]) -> Iterator[memoryview]:
+        """Yield the compared bytes of each group of blocks, until the next; `read_at` knows all."""
         offsets = np.concatenate([*groups, np.empty(0, np.int64)]) * BLOCK
         reads = read_at(self._path, offsets.tolist(), BLOCK)
+        # One buffer for all: memory that is freed and asked for again costs a fault a page.
+        buffer = memoryview(bytearray(BLOCK * max(map(len, groups), default=0)))
         for wanted in groups:
-            read = list(itertools.islice(reads, len(wanted)))
-            found = np.fromiter(map(crc32, read), np.uint32, len(wanted))
-            wrong = wanted[found != self._sums[wanted]]
+            sums = []
+            for number, data in enumerate(itertools.islice(reads, len(wanted))):
+                sums.append(crc32(data))
+                buffer[number * BLOCK : number * BLOCK + len(data)] = data
+            wrong = wanted[np.array(sums, np.uint32) != self._sums[wanted]]
             if len(wrong):
                 raise damaged(self._path, self._remedy, int(wrong[0]))
             self.compared[wanted] = True
-            yield read
+            yield buffer[: len(wanted) * BLOCK]
 
 
 def _map(path: Path, kind: Kind, remedy: str) -> npt.NDArray[Any]:

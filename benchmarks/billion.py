@@ -71,11 +71,11 @@ print(json.dumps({"import_s": imported - started, "first_step_s": done - importe
 """
 
 
-def write_columns(folder: Path, samples: int) -> None:
-    """Make the columns that the plan reads, of so many samples."""
+def write_columns(folder: Path, samples: int, *, most_images: int = 8) -> None:
+    """Make the columns that the plan reads, of so many samples with up to `most_images` each."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
-    images = random.integers(0, 9, _DISTINCT)
+    images = random.integers(0, most_images + 1, _DISTINCT)
     text = np.clip(np.exp(random.normal(5.5, 1.2, _DISTINCT)), 10, 8192 - 144 * 8).astype(np.int32)
     for name, values in (("text", text), ("labels", text // 2)):
         column = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.int32, (samples,))

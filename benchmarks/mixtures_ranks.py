@@ -138,6 +138,11 @@ class Rank:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
+    def bytes_from_disk(self) -> int:
+        """Return the bytes that the rank's own process had the disk read so far."""
+        counters = Path(f"/proc/{self._process.pid}/io").read_text()
+        return int(counters.partition("\nread_bytes:")[2].split()[0])
+
     def close(self) -> None:
         """End the process and its workers."""
         assert self._process.stdin is not None
@@ -206,6 +211,10 @@ class Ranks:
     def look(self) -> list[Seen]:
         """Return what each rank takes now."""
         return [rank.look() for rank in self._ranks]
+
+    def bytes_from_disk(self) -> int:
+        """Return the bytes that all ranks had the disk read so far."""
+        return sum(rank.bytes_from_disk() for rank in self._ranks)
 
     def peak_rss(self) -> int:
         """Return the peak of the rank that had the most."""

@@ -34,10 +34,10 @@ class Walked(NamedTuple):
     steps: float
 
 
-def planning(capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
-    """Yield the share of a core that planning takes a rank of 1,024, by who shares a folder."""
+def planning(capacity: int, image_tokens: int, ranks: int = RANKS) -> Iterator[dict[str, object]]:
+    """Yield the share of a core that planning takes a rank of so many, by who shares a folder."""
     context = get_context("spawn")
-    job = partial(_walk, capacity=capacity, image_tokens=image_tokens)
+    job = partial(_walk, capacity=capacity, image_tokens=image_tokens, ranks=ranks)
     with tempfile.TemporaryDirectory() as folder, context.Pool(_TOGETHER) as pool:
         alone = pool.apply_async(job, (None,)).get(_PATIENCE)
         shared = pool.map_async(job, [Path(folder)] * _TOGETHER).get(_PATIENCE)
@@ -46,7 +46,7 @@ def planning(capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
     read = median([second for rank in shared for second in rank.read])
     steps = median([rank.steps / _BLOCKS for rank in shared])
     again = sum(len(rank.planned) for rank in shared) - len(alone.planned)
-    for name, sharing in (("none", 1), ("8, of a machine", 8), ("1,024", RANKS)):
+    for name, sharing in (("none", 1), ("8, of a machine", 8), (f"{ranks:,}", ranks)):
         first = plan if sharing == 1 else save
         mean = (first + (sharing - 1) * read) / sharing + steps
         yield {
@@ -54,22 +54,22 @@ def planning(capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
             "plan a block, ms": round(1e3 * first, 1),
             "read it, ms": round(1e3 * read, 2) if sharing > 1 else None,
             "steps of it, ms": round(1e3 * steps, 2),
-            "of a core a rank, %": round(100 * mean * RANKS * RATE / BLOCK, 2),
+            "of a core a rank, %": round(100 * mean * ranks * RATE / BLOCK, 2),
             "planned twice": again if sharing > 1 else None,
         }
 
 
-def _walk(folder: Path | None, *, capacity: int, image_tokens: int) -> Walked:
+def _walk(folder: Path | None, *, capacity: int, image_tokens: int, ranks: int) -> Walked:
     """Go through an epoch as a rank does."""
     sizes = draw(_BLOCKS * BLOCK, capacity, image_tokens)
-    options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=RANKS)
+    options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=ranks)
     source = Source.of_dataset(len(sizes.tokens), options, measure=sizes.__getitem__)
     plan = EpochPlan(source, options, 0)
     blocks = _Timed(plan, BlockFolder(folder, "ranks") if folder else None)
     plan.form(0)
     began = time.thread_time()
-    for step in walk(blocks, Position(0), share=RANKS):
-        step.share(units_per_rank=1, rank=0, world_size=RANKS)
+    for step in walk(blocks, Position(0), share=ranks):
+        step.share(units_per_rank=1, rank=0, world_size=ranks)
     spent = time.thread_time() - began
     times = blocks.planned + blocks.read
     return Walked(blocks.planned, blocks.read, spent - sum(times))

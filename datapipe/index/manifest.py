@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from datapipe.declared import shorten
 from datapipe.errors import IndexMismatch
-from datapipe.index.files.sealed_json import parse_json, seal, unseal
+from datapipe.index.files.sealed_json import parse_json, seal, unsealed
 
 T = TypeVar("T", "Shard", "Contribution", "Arrays")
 
@@ -134,11 +134,28 @@ class Manifest:
             "bytes": self.bytes,
             "rejected": self.rejected,
             "parts": [asdict(part) for part in self.parts],
-            "shards": [asdict(shard) for shard in self.shards],
         }
         if self.arrays is not None:
             document["arrays"] = asdict(self.arrays)
-        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        lines = {name: _indented(value) for name, value in document.items()}
+        lines["shards"] = _shard_lines(self.shards)
+        items = ",".join(f'\n "{name}": {text}' for name, text in sorted(lines.items()))
+        return f"{{{items}\n}}\n"
+
+
+def _indented(value: Any) -> str:
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+    return text.replace("\n", "\n ")  # texts in JSON have no line feeds of their own
+
+
+def _shard_lines(shards: tuple[Shard, ...]) -> str:
+    """Return `_indented` of the shards in a quarter of the time, as 100,000 of them need."""
+    if not shards:
+        return "[]"
+    encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",\n   ", ": "))
+    rows = encoder.encode([vars(shard) for shard in shards])[2:-2]
+    rows = rows.replace("},\n   {", "\n  },\n  {\n   ")
+    return f"[\n  {{\n   {rows}\n  }}\n ]"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -160,7 +177,7 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
         document = parse_json(content)
         sealed = isinstance(document, dict) and "crc32" in document
         if sealed:
-            document = unseal(content)
+            document = unsealed(document)
     except ValueError as error:
         raise IndexMismatch(
             f"{path} is damaged: {error}; restore it from a copy, pack again, or remove it where "

@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from datapipe.errors import WorkerError
@@ -125,10 +124,6 @@ class RayCluster:
         given = {"max_retries": RETRIES, "retry_exceptions": _RETRIED, "name": function.__name__}
         return self._run.options(**given | options).remote(function, *args)
 
-    def put(self, value: Any) -> Any:
-        """Store a value for many tasks; return the reference that they take."""
-        return self._ray.put(value)
-
     def ready(self, references: Sequence[Any], seconds: float | None) -> list[Any]:
         """Wait for a result; return the references to all that there are."""
         if not references:
@@ -166,12 +161,6 @@ class RayCluster:
             raise _lost(error) from None
         except errors.RayError as error:
             raise WorkerError(f"Ray cannot run a task: {error}") from error
-
-    def cancel(self, references: Sequence[Any]) -> None:
-        """Cancel tasks that are not wanted."""
-        for reference in references:
-            with suppress(Exception):  # of a cluster that is gone
-                self._ray.cancel(reference)
 
     @property
     def nodes(self) -> int:

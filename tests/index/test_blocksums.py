@@ -1,5 +1,6 @@
 """What is mapped is compared block by block before it is used."""
 
+import os
 import pickle
 from itertools import accumulate
 
@@ -108,6 +109,23 @@ def test_values_at_random_of_a_large_column_are_read_by_position(
     flip(tmp_path / "a.npy", BLOCK + 9)
     with pytest.raises(IndexMismatch, match="between bytes 8,192 and 16,384"):
         gather(a, np.array([edge + 3]))
+
+
+def test_a_slow_disk_is_told_of_the_blocks_of_all_values_before_it_reads_them_one_by_one(
+    files, large, monkeypatch
+):
+    monkeypatch.setattr(block_checksums, "_LARGE", 0)
+    monkeypatch.setattr(block_checksums, "_AT_ONCE", 2)  # blocks that are read together
+    monkeypatch.setattr("datapipe.index.files.read_at._SLOW", -1.0)
+    monkeypatch.setattr("datapipe.index.files.read_at._HANDED_OVER", 1)
+    monkeypatch.setattr("datapipe.index.files.read_at._CERTAIN", 1)
+    told = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: told.append(arguments[1:]))
+    a = files().array("a.npy")
+    starts = np.minimum(np.arange(len(a.compared)) * BLOCK // 8, len(A) - 1)
+    assert gather(a, starts).tolist() == A[starts].tolist()
+    ahead = [offset for offset, _, advice in told if advice == os.POSIX_FADV_WILLNEED]
+    assert ahead == [block * BLOCK for block in range(1, len(a.compared))]
 
 
 @pytest.mark.parametrize("name", ["a.npy", SUMS])

@@ -36,9 +36,10 @@ def asked(folder: Path, columns: Columns, expression: str | None = "width < 300"
 
 
 def test_a_selection_is_what_the_expression_keeps(many: Columns, tmp_path: Path) -> None:
-    bits, digest = asked(tmp_path / "where", many)
+    bits, digest, kept = asked(tmp_path / "where", many)
     expected = np.flatnonzero(many.image_width < 300)
     selection = Selection(bits, 5003)
+    assert kept == selection.count
     assert selection.select(np.arange(selection.count)).tolist() == expected.tolist()
     assert len(digest) == 64
     assert [path.name for path in tmp_path.iterdir()] == ["where"]
@@ -222,5 +223,5 @@ def test_a_bitmap_fits_whatever_the_number_of_samples(
 ) -> None:
     monkeypatch.setattr(select, "_CHUNK", chunk)
     columns = columns_of([(str(n), "", [], 1) for n in range(samples)])
-    bits, _ = asked(tmp_path, columns, "images == 0")
+    bits, _, _ = asked(tmp_path, columns, "images == 0")
     assert Selection(bits, samples).count == samples

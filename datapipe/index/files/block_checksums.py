@@ -8,9 +8,10 @@ billion samples reads no column.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from datapipe.array_types import Int64, UInt32
 from datapipe.errors import IndexMismatch
-from datapipe.index.files.crc32 import crc32
+from datapipe.index.files.crc32 import crc32, prefix_sums
 from datapipe.index.files.npy import HEADER, NpyFile, map_plain
 from datapipe.index.files.read_at import read_at
 
@@ -34,7 +35,7 @@ BLOCK = 1 << 13
 _LARGE = 256 << 20  # bytes of a column up to which it may stay in memory whole
 _WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
 _WHOLE_TOGETHER = 4 << 30  # bytes of all datasets of a mixture, likewise: a second or two
-_AT_ONCE = 512  # blocks that are read together
+_AT_ONCE = 128  # blocks that are read together: more of them would leave the processor's cache
 
 _datasets: ContextVar[int] = ContextVar("datasets", default=1)
 
@@ -82,7 +83,9 @@ class CheckedFiles:
         except ValueError as error:
             raise damaged(folder / SUMS, remedy) from error
         counts = [-(-size // BLOCK) for size in sizes.values()]
-        if crc32(whole.data) != sums or len(whole) != sum(counts):
+        # Read and not mapped: 77 MB of a billion samples would count as this process's memory.
+        read = prefix_sums(folder / SUMS, [whole.nbytes], start=HEADER)
+        if read != [sums] or len(whole) != sum(counts):
             raise damaged(folder / SUMS, remedy)
         ends = np.cumsum(counts)
         self._sums = dict(zip(dtypes, np.split(whole, ends[:-1]), strict=True))
@@ -188,8 +191,8 @@ class CheckedColumn:
             if self.compared[blocks].all():
                 return
         wanted = np.unique(blocks[~self.compared[blocks]])
-        for start in range(0, len(wanted), _AT_ONCE):
-            self._read_blocks(wanted[start : start + _AT_ONCE])
+        for _ in self._read_blocks(np.split(wanted, range(_AT_ONCE, len(wanted), _AT_ONCE))):
+            pass
 
     def read(self, numbers: Int64, width: int = 1) -> npt.NDArray[Any]:
         """Return `width` values from each number on, compared: [n, width]."""
@@ -200,9 +203,23 @@ class CheckedColumn:
         found = np.empty((len(numbers), width), self.dtype)
         # Neighbours share blocks, and a disk likes an order.
         order = np.argsort(numbers, kind="stable")
-        for start in range(0, len(order), _AT_ONCE):
-            chosen = order[start : start + _AT_ONCE]
-            found[chosen] = self._read_some(numbers[chosen], width)
+        begins = numbers[order] * self._item + HEADER
+        # Values in two blocks are whole too: the second follows the first.
+        blocks = np.stack((begins, begins + width * self._item - 1)) // BLOCK
+        if blocks.size and (blocks[0, 0] < 0 or blocks[1, -1] >= len(self.compared)):
+            raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
+        merged = np.sort(blocks, axis=None, kind="stable")  # two ascending runs, in linear time
+        wanted = merged[np.flatnonzero(np.diff(merged, prepend=-1))]
+        first, last = np.searchsorted(wanted, blocks)
+        cuts = [0]
+        while cuts[-1] < len(order):
+            cuts.append(int(np.searchsorted(last, first[cuts[-1]] + _AT_ONCE)))
+        spans = list(itertools.pairwise(cuts))
+        reads = self._read_blocks([wanted[first[a] : last[b - 1] + 1] for a, b in spans])
+        for (a, b), read in zip(spans, reads, strict=True):
+            values = np.frombuffer(read, self.dtype)
+            starts = ((first[a:b] - first[a]) * BLOCK + begins[a:b] % BLOCK) // self._item
+            found[order[a:b]] = values[starts[:, None] + np.arange(width)]
         return found
 
     def spans(self, numbers: Int64) -> tuple[Int64, Int64]:
@@ -211,27 +228,22 @@ class CheckedColumn:
         starts: Int64 = self.values[numbers]
         return starts, self.values[numbers + 1] - starts
 
-    def _read_some(self, numbers: Int64, width: int) -> npt.NDArray[Any]:
-        begins = numbers * self._item + HEADER
-        first, last = begins // BLOCK, (begins + width * self._item - 1) // BLOCK
-        wanted = np.unique(np.concatenate((first, last)))
-        if len(wanted) and (wanted[0] < 0 or wanted[-1] >= len(self.compared)):
-            raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
-        # Values in two blocks are whole too: the second follows the first.
-        data = b"".join(self._read_blocks(wanted)).ljust(len(wanted) * BLOCK)
-        values: npt.NDArray[Any] = np.frombuffer(data, self.dtype)
-        starts = np.searchsorted(wanted, first) * BLOCK + begins - first * BLOCK
-        found: npt.NDArray[Any] = values[(starts // self._item)[:, None] + np.arange(width)]
-        return found
-
-    def _read_blocks(self, wanted: Int64) -> list[bytes]:
-        read = list(read_at(self._path, (wanted * BLOCK).tolist(), BLOCK))
-        found = np.fromiter(map(crc32, read), np.uint32, len(wanted))
-        wrong = wanted[found != self._sums[wanted]]
-        if len(wrong):
-            raise damaged(self._path, self._remedy, int(wrong[0]))
-        self.compared[wanted] = True
-        return read
+    def _read_blocks(self, groups: Sequence[Int64]) -> Iterator[memoryview]:
+        """Yield the compared bytes of each group of blocks, until the next; `read_at` knows all."""
+        offsets = np.concatenate([*groups, np.empty(0, np.int64)]) * BLOCK
+        reads = read_at(self._path, offsets.tolist(), BLOCK)
+        # One buffer for all: memory that is freed and asked for again costs a fault a page.
+        buffer = memoryview(bytearray(BLOCK * max(map(len, groups), default=0)))
+        for wanted in groups:
+            sums = []
+            for number, data in enumerate(itertools.islice(reads, len(wanted))):
+                sums.append(crc32(data))
+                buffer[number * BLOCK : number * BLOCK + len(data)] = data
+            wrong = wanted[np.array(sums, np.uint32) != self._sums[wanted]]
+            if len(wrong):
+                raise damaged(self._path, self._remedy, int(wrong[0]))
+            self.compared[wanted] = True
+            yield buffer[: len(wanted) * BLOCK]
 
 
 def _map(path: Path, kind: Kind, remedy: str) -> npt.NDArray[Any]:

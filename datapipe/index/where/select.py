@@ -35,6 +35,7 @@ class Selected(NamedTuple):
     # uint8 [ceil(N / 8)], memory-mapped; sample `i` is bit `i % 8` from the lowest of byte `i // 8`
     bits: UInt8
     digest: str  # sha256 of `bits`, hex
+    kept: int  # number of the samples that take part
 
 
 def select_where(
@@ -150,4 +151,4 @@ def _open(folder: Path) -> Selected | None:
     about = read_about(folder / _ABOUT, _VERSION)
     if about is None:
         return None
-    return Selected(map_plain(folder / _BITS, "|u1"), about["digest"])
+    return Selected(map_plain(folder / _BITS, "|u1"), about["digest"], about["selected"])

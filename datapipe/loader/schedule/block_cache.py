@@ -19,7 +19,7 @@ from datapipe.plan.units import Sizes, Units
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 10.0  # seconds that a rank has to plan a block, compiling the packer included
-_POLL = 0.005
+_POLL, _LONGEST_POLL = 0.005, 0.2  # seconds: a thousand ranks that wait ask a file server 5,000/s
 
 
 class BlockFolder:
@@ -48,8 +48,10 @@ class BlockFolder:
                     return units
                 finally:
                     _remove(claim)
+            pause = _POLL
             while claim.exists() and time.monotonic() <= end:
-                time.sleep(_POLL)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_POLL)
         return units
 
     def forget(self, epoch: int) -> None:

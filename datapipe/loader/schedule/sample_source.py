@@ -15,7 +15,7 @@ from datapipe.array_types import Bools, Int64
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
-from datapipe.index.files.random_read import gather, gather_counts
+from datapipe.index.files.random_read import gather, gather_counts, read_values
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
@@ -24,7 +24,7 @@ from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.loader.schedule.unlabelled import without_labels
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import edges, places, ranges
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes
 from datapipe.store.record_fields import where_columns
@@ -167,7 +167,9 @@ class TextSizes(TextRule):
     def _image_sides(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
         """Return width and height of every image of some samples, and the offset of each sample."""
         columns = self.dataset.columns
-        images, offsets = places(columns.sample_image, samples)
+        starts, stops = read_values(columns.sample_image, samples, 2).T
+        counts = stops - starts
+        images, offsets = ranges(starts, counts), edges(counts)
         widths = gather(columns.image_width, images).astype(np.int64)
         return widths, gather(columns.image_height, images).astype(np.int64), offsets
 
@@ -266,7 +268,7 @@ def _select(
     asked = [text.identity, text.spec.overlong] if text else None
     identity = json.dumps([asked, plan.max_images, plan.max_patches], sort_keys=True)
     condition = parse_where(where) if where is not None else None
-    bits, digest = select_where(
+    selected = select_where(
         condition,
         dataset.columns,
         where_columns(dataset, condition, text.where_columns() if text else {}),
@@ -275,11 +277,10 @@ def _select(
         fingerprint=dataset.manifest.fingerprint,
         identity=identity,
     )
-    selection = Selection(bits, len(dataset))
-    if selection.count == len(dataset):
+    if selected.kept == len(dataset):  # whose bitmap need not be read
         return None, None
-    logger.info("%d of %d samples take part", selection.count, len(dataset))
-    return selection, digest[:16]
+    logger.info("%d of %d samples take part", selected.kept, len(dataset))
+    return Selection(selected.bits, len(dataset)), selected.digest[:16]
 
 
 def _keep(text: TextSizes, plan: PlanOptions, span: slice, chosen: Bools) -> Bools:
@@ -314,7 +315,7 @@ def unfit(text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes) -> d
         return np.zeros(len(values), bool) if limit is None else values > limit
 
     return {
-        "unusable": text.columns.text_tokens[numbers] < 0,
+        "unusable": gather(text.columns.text_tokens, numbers) < 0,
         "overlong": over(sizes.tokens, text.limit),
         "images": over(sizes.images, plan.max_images) | over(sizes.rows, plan.max_patches),
         "empty": sizes.tokens <= 0,

@@ -1,0 +1,247 @@
+"""A billion samples and 64 to 1,024 ranks: opening, first step, planning, requests, a restart.
+
+    python -m benchmarks.scale --json benchmarks/results/scale.json
+
+The dataset has 1,000,000,000 samples in 100,000 shards, with an image and text of 10 to 8,000
+tokens each. It takes 16 GB in `build/scale` and is removed afterwards, unless --keep is given.
+`make_loader` opens it for packs of 8,192 tokens. The first process scans all samples once to select
+those that fit, and counts as preparation.
+
+`open`: a fresh process, from `make_loader` to the first step of 64 ranks, with the page cache of
+the dataset's files warm or dropped (inodes stay in memory); then 8 processes at once, as on a
+machine that restarts.
+Memory in MB: "over imports" is what a rank takes beyond a process that has imported datapipe and
+torch. PSS divides a page by the processes that share it. "from disk" is what all of them read.
+
+`columns`: CPU and wall time in which the sizes of a block's 65,536 samples are read, for each
+column.
+
+`planning`: share of a core that a rank spends on the plan at 200 samples/s, by the ranks that share
+a folder of planned blocks. Lengths are in memory.
+
+`requests`: what storage is asked for at 200 samples/s of each rank, counted and not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.billion import SAMPLES
+from benchmarks.common import aligned, machine, write_json
+from benchmarks.mixtures_data import CAPACITY, IMAGE_TOKENS, text_spec
+from benchmarks.mixtures_many import aim
+from benchmarks.mixtures_ranks import Memory, Rank, Ranks, megabytes, rounds_of, total
+from benchmarks.ranks_plan import planning
+from benchmarks.scale_data import dataset, drop_cache, planned_from
+from benchmarks.scale_requests import OF_MACHINE, requests
+from datapipe.index.dataset import open_dataset
+from datapipe.index.files.random_read import read_values
+from datapipe.index.tokens.columns import open_tokens
+from datapipe.plan.options import BLOCK
+from datapipe.text.encode import TextEncoder
+
+Row = dict[str, Any]
+
+WORLDS = [64, 256, 1024]
+OPEN_AIM, STEP_AIM, MEMORY_AIM, PLANNING_AIM = 2.0, 5.0, 200, 1.0
+
+
+class Opened(NamedTuple):
+    """One run of some processes: seconds of each phase of the slowest, memory, bytes read."""
+
+    seconds: dict[str, float]
+    before: Memory  # of all processes after their imports
+    after: Memory
+    peak_rss: int  # of the process that had the most
+    from_disk: dict[str, int]  # of all processes, in each phase
+
+
+def opening(options: argparse.Namespace) -> Iterator[Row]:
+    """Time and memory from `make_loader` to the first step."""
+    folder = dataset(options.home, options.samples)
+    print("selecting samples, once", flush=True)
+    _opened(folder, 1)
+    files = planned_from(folder)
+    for cache in ("warm", "cold"):
+        for ranks in sorted({1, options.ranks}):
+            runs = []
+            for number in range(options.rounds):
+                if cache == "cold":
+                    drop_cache(files)
+                elif not number:
+                    _opened(folder, ranks)
+                runs.append(_opened(folder, ranks))
+            yield _opening_row(runs, cache, ranks)
+
+
+def _opening_row(runs: list[Opened], cache: str, ranks: int) -> Row:
+    last = runs[-1]
+    grown = last.after.less(last.before)
+    opened = [run.seconds["open"] for run in runs]
+    steps = [run.seconds["first step"] for run in runs]
+    return {
+        "page cache": cache,
+        "processes": ranks,
+        "open, s": rounds_of(opened),
+        "first step, s": rounds_of(steps),
+        "open, median": round(float(np.median(opened)), 2),
+        "first step, median": round(float(np.median(steps)), 2),
+        "RSS of a rank, peak": megabytes(last.peak_rss),
+        "USS a rank over imports": megabytes(grown.uss / ranks),
+        "PSS a rank over imports": megabytes(grown.pss / ranks),
+        "PSS a rank": megabytes(last.after.pss / ranks),
+        "from disk to open": megabytes(last.from_disk["open"]),
+        "from disk for the step": megabytes(last.from_disk["first step"]),
+    }
+
+
+def _opened(folder: Path, ranks: int) -> Opened:
+    spec = text_spec()
+    options = {
+        "weights": {str(folder): 1},
+        "text": {
+            "tokenizer": str(spec.tokenizer),
+            "template": spec.template,
+            "image_tokens": IMAGE_TOKENS,
+        },
+        "capacity": CAPACITY,
+        "blocks": 0,
+        "world": WORLDS[0],
+    }
+    started = [
+        Rank(f"scale-{rank}", "mixture_plan", {**options, "rank": rank}, ours=True)
+        for rank in range(ranks)
+    ]
+    seconds, memory, read, before = {}, {}, {}, 0
+    with Ranks(started) as group:
+        for phase, told in group.phases():
+            seconds[phase] = max(each["seconds"] for each in told)
+            memory[phase] = total(group.look())
+            now = group.bytes_from_disk()
+            read[phase], before = now - before, now
+            if phase == "first step":
+                break
+        return Opened(seconds, memory["imports"], memory["first step"], group.peak_rss(), read)
+
+
+def columns(options: argparse.Namespace) -> Iterator[Row]:
+    """Time to read what a block needs of each column, new samples in each round."""
+    folder = dataset(options.home, options.samples)
+    opened = open_dataset(folder)
+    tokens = open_tokens(opened.home, opened.manifest, TextEncoder(text_spec()).digest)
+    assert tokens is not None
+    files = planned_from(folder)
+    for name, column, width in (
+        ("text_tokens", tokens.text_tokens, 1),
+        ("label_tokens", tokens.label_tokens, 1),
+        ("sample_image", opened.columns.sample_image, 2),
+    ):
+        walls: dict[str, list[float]] = {"cold": [], "warm": []}
+        cpu: dict[str, list[float]] = {"cold": [], "warm": []}
+        for number in range(options.rounds):
+            chosen = np.random.default_rng(number).integers(0, options.samples, BLOCK)
+            drop_cache(files)
+            for cache in ("cold", "warm"):
+                began, used = time.perf_counter(), time.process_time()
+                read_values(column, chosen, width)
+                walls[cache].append(time.perf_counter() - began)
+                cpu[cache].append(time.process_time() - used)
+        row: Row = {"column": name}
+        for cache in ("cold", "warm"):
+            row |= {
+                f"{cache}, s": rounds_of(walls[cache]),
+                f"CPU {cache}, s": rounds_of(cpu[cache]),
+            }
+        yield row
+
+
+def planned(options: argparse.Namespace) -> Iterator[Row]:
+    """Share of a core that planning takes a rank."""
+    for world in WORLDS:
+        for row in planning(CAPACITY, IMAGE_TOKENS, world):
+            yield {"ranks": world, **row}
+
+
+def asked(options: argparse.Namespace) -> Iterator[Row]:
+    """Count requests to storage by kind of shuffle."""
+    yield from requests(options.samples, WORLDS)
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+    "open": opening,
+    "columns": columns,
+    "planning": planned,
+    "requests": asked,
+}
+
+
+def verdicts(tables: dict[str, list[Row]]) -> Iterator[Row]:
+    """Compare the tables with what was aimed for."""
+    by_cache = {row["page cache"]: row for row in tables.get("open", []) if row["processes"] == 1}
+    for cache, row in by_cache.items():
+        yield aim(f"open, page cache {cache}, s", row["open, median"], OPEN_AIM)
+        yield aim(f"first step, page cache {cache}, s", row["first step, median"], STEP_AIM)
+    for row in tables.get("open", []):
+        name = f"MB over imports, of {row['processes']}, page cache {row['page cache']}"
+        yield aim(name, row["PSS a rank over imports"], MEMORY_AIM)
+    for row in tables.get("planning", []):
+        if row["ranks"] == WORLDS[-1]:
+            name = f"planning, shared by {row['ranks that share it']}, % of a core"
+            yield aim(name, row["of a core a rank, %"], PLANNING_AIM)
+
+
+def main() -> None:
+    """Parse the command line, measure, print and write the results."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--samples", type=int, default=SAMPLES, help="of the dataset (default: %(default)s)")
+    add("--ranks", type=int, default=OF_MACHINE, help="processes at once (default: %(default)s)")
+    add("--rounds", type=int, default=3, help="of each timing (default: %(default)s)")
+    add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
+    add("--home", type=Path, default=Path("build/scale"), help="folder (default: %(default)s)")
+    add("--keep", action="store_true", help="leave the dataset where it is")
+    add("--json", type=Path, metavar="FILE", help="also write the tables to this file")
+    options = parser.parse_args()
+    where = machine("datapipe", "torch", "numpy", cache="as in the tables")
+    print(f"{where['cpu']}, {where['cores']} cores; load at the start {where['load']}", flush=True)
+    tables: dict[str, list[Row]] = {}
+    try:
+        for name in options.only:
+            print(f"\n{name}", flush=True)
+            tables[name] = list(SECTIONS[name](options))
+            show(tables[name])
+    finally:
+        if not options.keep:
+            shutil.rmtree(options.home, ignore_errors=True)
+    tables["aims"] = list(verdicts(tables))
+    show(tables["aims"])
+    where["load at the end"] = round(os.getloadavg()[0], 1)
+    if options.json is not None:
+        write_json(options.json, {"machine": where, "tables": tables})
+
+
+def show(rows: list[Row]) -> None:
+    """Print a table, on its side if it is wide."""
+    if not rows:
+        return
+    cells = [list(rows[0]), *(["" if v is None else str(v) for v in row.values()] for row in rows)]
+    if len(rows[0]) > len(rows) + 2:
+        cells = [list(line) for line in zip(*cells, strict=True)]
+    for line in aligned(cells):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

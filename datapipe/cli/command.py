@@ -15,12 +15,12 @@ from datapipe.cli.convert import convert
 from datapipe.cli.curate import dedup, diff, merge, repair, select, split
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
+from datapipe.cli.options import with_storage_options
 from datapipe.cli.output import Commands, ending_where_output_is_lost
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.preview import preview
 from datapipe.cli.profile import profile
-from datapipe.cli.storage import with_storage_options
 from datapipe.cli.tune import tune_workers
 from datapipe.cli.verify import verify
 

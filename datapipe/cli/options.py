@@ -1,13 +1,24 @@
-"""Options that several commands have."""
+"""Options that several commands have.
+
+`--storage-options` become the defaults of fsspec in this process and in those that it starts, so
+they are in no spec, state or manifest. Messages about them show none of their values.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from datapipe.cli.fields import flag_of, help_of, own_flag
+from datapipe.cli.loading import Flags, with_flags
+from datapipe.errors import PlanError
+from datapipe.remote.folder import is_remote
 from datapipe.text.spec import TextSpec
 from datapipe.workers.engine import EngineSpec
 
@@ -50,3 +61,56 @@ ENGINE_FLAGS = (
     flag_of(EngineSpec, "engine", help="local: this machine. ray: tasks of a Ray cluster."),
     flag_of(EngineSpec, "address"),
 )
+_FORMS = "give key=value, a JSON object, or a file that holds one"
+_FLAG = own_flag(
+    "storage_options",
+    "Options of the filesystem behind the URLs, as fsspec names them: key=value (profile=work, "
+    "endpoint_url=https://...), a JSON object, or a file that holds one. Repeatable.",
+    list[str],
+)
+
+
+def with_storage_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--storage-options` to a command; it holds for the URLs among the other arguments."""
+
+    @with_flags(_FLAG)
+    @wraps(command)
+    def call(flags: Flags, **given: Any) -> None:
+        if texts := flags.values["storage_options"]:
+            _use(texts, given.values())
+        command(**given)
+
+    return call
+
+
+def _use(texts: Iterable[str], arguments: Iterable[Any]) -> None:
+    from fsspec import config
+
+    options: dict[str, Any] = {}
+    for text in texts:
+        options |= _parsed(text)
+    protocols = {url.partition("://")[0].upper() for url in arguments if is_remote(url)}
+    if not protocols:
+        raise PlanError(
+            "--storage-options apply to URLs, and no argument is a URL; leave them out. Those for "
+            "the URLs of a mixture belong in ~/.config/fsspec/conf.json"
+        )
+    for protocol in protocols:
+        name = f"FSSPEC_{protocol}"
+        for key in options:  # variables of single options go before that of all
+            os.environ.pop(f"{name}_{key.upper()}", None)
+        os.environ[name] = json.dumps(_parsed(os.environ.get(name) or "{}", name) | options)
+    config.set_conf_env(config.conf)
+
+
+def _parsed(text: str, origin: str = "--storage-options") -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    if equals and key.isidentifier():
+        return {key: json.loads(value) if value in ("true", "false", "null") else value}
+    try:
+        options = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+    except (OSError, ValueError):
+        options = None
+    if not isinstance(options, dict):
+        raise PlanError(f"{origin}: its value cannot be read; {_FORMS}")
+    return options

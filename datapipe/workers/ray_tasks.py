@@ -59,7 +59,7 @@ class RayPool(Generic[J, R]):
         self.rest = rest
         self._give_up = give_up
         self._describe = describe
-        self._factory = cluster.put(pickle.dumps((uuid4().hex, factory)))
+        self._factory = cluster.put(pickle_factory(factory, uuid4().hex))
         self._ahead = ahead
         self._options = {"num_returns": 1 + is_stored} | options
         self._results: RayResults[J, R] | None = None
@@ -189,6 +189,11 @@ class _Task(Generic[J, R]):
 
 def _start(factory: bytes) -> None:
     _worker(factory)
+
+
+def pickle_factory(factory: Callable[[], Callable[[Any], Any]], name: str = "") -> bytes:
+    """Pickle a factory for `do_job`; a process calls it once for equal factories of one name."""
+    return pickle.dumps((name, factory))
 
 
 def do_job(factory: bytes, *job: Any) -> Any:

@@ -113,6 +113,7 @@ def steps(folder: Path):
     return iter(loader.plan.steps())
 
 
+@pytest.mark.campaign
 def test_ranks_stop_together_after_each_phase() -> None:
     options = {
         "weights": {str(synthetic(2, SAMPLES, kinds=2)[0]): 1},

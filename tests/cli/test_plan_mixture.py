@@ -349,6 +349,7 @@ def test_other_commands_take_a_mixture(run: Run, read: Read, write: Any) -> None
     assert "datapipe pack" not in profiled.stdout
 
 
+@pytest.mark.campaign
 def test_the_table_is_readable_when_piped(write: Any) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "datapipe", "plan", str(write()), "--pack", "512"],

@@ -81,6 +81,7 @@ def killed(source: Path, out: Path, mode: str, command: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("command", ["select", "view", "merge", "dedup"])
 def test_a_copy_killed_again_and_again_gets_through(
     shards: Path, tmp_path: Path, contents: Any, command: str

@@ -132,6 +132,7 @@ def test_flex_agrees_with_plain_in_rows_of_one_length(causal: bool) -> None:
     assert_flex_is_plain(make_inputs(60, dtype=torch.float32), rows)
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("fresh_compiler")
 def test_flex_is_compiled_for_all_that_a_run_meets(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU these are numbers of tokens, one image, float32, and all that without gradients."""

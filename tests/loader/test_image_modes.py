@@ -17,6 +17,8 @@ from datapipe.decode.transform import make_transform
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
+from ..campaigns import rare
+
 Make = Callable[..., Loader]
 MakeText = Callable[..., datapipe.TextSpec]
 
@@ -105,7 +107,9 @@ def test_packs_keep_to_a_capacity_of_patches(make: Make, text: MakeText, mode: s
     assert {len(batch["pixel_values"]) for batch in static} == {bound}
 
 
-@modes
+@pytest.mark.parametrize(
+    "mode", ["tiles", "mrope", *map(rare, ("native", "anyres", "dynamic", "shortest"))]
+)
 def test_every_form_resumes_exactly(packed: Path, text: MakeText, mode: str) -> None:
     spec, rule, _ = MODES[mode]
     pack = PackSpec(400, max_patches=None if mode == "dynamic" else 200)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ..campaigns import rare
+
 PATIENCE = 120
 SCRIPT = """
 import sys
@@ -39,9 +41,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("moment", ["start", "middle"])
+@pytest.mark.parametrize("moment", [rare("start"), "middle"])
 @pytest.mark.parametrize(
-    ("kind", "persistent"), [("threads", True), ("processes", True), ("processes", False)]
+    ("kind", "persistent"), [("threads", True), rare("processes", True), ("processes", False)]
 )
 def test_ctrl_c_shows_the_script_and_nothing_of_workers(
     packed: Path, tmp_path: Path, kind: str, persistent: bool, moment: str

@@ -17,6 +17,7 @@ import datapipe
 from datapipe import BatchSpec, CacheSpec, ImageSpec, PlanError
 from datapipe.testing import assert_resumes_exactly
 
+from ..campaigns import rare
 from .pair_rows import (
     assistant,
     binarized,
@@ -226,8 +227,8 @@ def test_where_selects_by_the_longer_answer(load: Any) -> None:
     "options",
     [
         {"batch_size": 2, "epochs": 2},
-        {"max_tokens": 220, "buckets": 2},
-        {"batch_size": BatchSpec(3, pad_to=80)},
+        rare({"max_tokens": 220, "buckets": 2}),
+        rare({"batch_size": BatchSpec(3, pad_to=80)}),
     ],
     ids=str,
 )

@@ -108,6 +108,7 @@ def check_peers(ranks: list[dict[str, Any]], peers: int) -> None:
     assert ranks[0]["error"].endswith("`datapipe index --force`")
 
 
+@pytest.mark.campaign
 def test_tensor_parallel_ranks_decode_once_and_get_the_same_batches(
     packed: Path, damaged: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_the_interpreter_exits_cleanly_with_an_iterator_open(
     assert (done.returncode, done.stderr) == (code, "")
 
 
+@pytest.mark.campaign
 def test_ctrl_c_ends_a_waiting_loop_at_once(packed: Path) -> None:
     body = """
 from datapipe.decode.forms.fixed import FixedTransform

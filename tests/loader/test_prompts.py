@@ -14,6 +14,7 @@ import datapipe
 from datapipe import ImageSpec, PlanError
 from datapipe.testing import assert_resumes_exactly
 
+from ..campaigns import rare
 from .conftest import SAMPLES
 from .pair_rows import assistant, formatted, pack, photo, said, user
 
@@ -121,7 +122,7 @@ def test_a_template_of_the_tokenizer_begins_the_answer(load: Any, tokenizer: Pat
     assert all(text.endswith("<|im_end|>[assistant]") for text in texts_of(batch, tokenizer))
 
 
-@pytest.mark.parametrize("options", [{}, {"max_tokens": 200, "epochs": 2}], ids=str)
+@pytest.mark.parametrize("options", [rare({}), {"max_tokens": 200, "epochs": 2}], ids=str)
 def test_prompts_resume_exactly(load: Any, options: dict[str, Any]) -> None:
     assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks))
 

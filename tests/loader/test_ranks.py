@@ -121,6 +121,7 @@ def run_ranks(folder: Path, store: Path, *options: dict[str, Any]) -> list[str]:
     return [process.communicate(timeout=120)[0].strip() for process in processes]
 
 
+@pytest.mark.campaign
 def test_ranks_of_a_process_group_share_an_epoch(packed: Path, tmp_path: Path) -> None:
     ranks = [out.split() for out in run_ranks(packed, tmp_path / "store", {}, {})]
     assert [steps for steps, *_ in ranks] == ["5", "5"]

@@ -15,6 +15,8 @@ from datapipe import DatapipeError, ImageSpec, Loader, PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
+from ..campaigns import rare
+
 Make = Callable[..., Loader]
 
 
@@ -22,12 +24,12 @@ Make = Callable[..., Loader]
     "options",
     [
         {},
-        {"shuffle": False},
+        rare({"shuffle": False}),
         {"drop_last": True},
         {"batch_size": 1, "seed": 9},
-        {"batch_size": 37},
+        rare({"batch_size": 37}),
         {"batch_size": 64},
-        {"prefetch_factor": 7},
+        rare({"prefetch_factor": 7}),
         {"image": ImageSpec(size=16, normalize="clip", resize="pad")},
         {"image": None, "meta": ("id",)},
     ],

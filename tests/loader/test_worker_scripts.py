@@ -43,6 +43,7 @@ def run(
     )
 
 
+@pytest.mark.campaign
 def test_a_script_without_a_guard_is_not_run_again(packed: Path) -> None:
     done = run(packed, "print('begun'); print(sum(1 for _ in loader))")
     assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n19\n", "")

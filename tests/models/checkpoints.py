@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
 from transformers.processing_utils import ProcessorMixin
 
+from ..campaigns import rare
 from ..text.families import GEMMA_3, INTERNVL, LLAVA, QWEN2_VL, SMOLVLM
 from ..text.small_tokenizers import NAMED, small_tokenizer
 from .templates import GEMMA_4, GLM4V, PIXTRAL, QWEN3_VL
@@ -341,6 +343,15 @@ CASES = {
         ),
     )
 }
+
+
+SLOW = {"HuggingFaceM4/Idefics3-8B-Llama3", "HuggingFaceTB/SmolVLM2-2.2B-Instruct"}
+"""Checkpoints whose processors cut an image into many tiles."""
+
+
+def mostly_quick(sources: Iterable[str]) -> list[Any]:
+    """Return names of checkpoints as parameters; those of slow processors are campaigns."""
+    return [rare(source) if source in SLOW else source for source in sources]
 
 
 def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:

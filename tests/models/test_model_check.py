@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe.cli.command import app
 
-from .checkpoints import CASES
+from .checkpoints import CASES, mostly_quick
 
 QWEN = CASES["Qwen/Qwen2-VL-7B-Instruct"]
 LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
@@ -26,9 +26,9 @@ def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
     return packed_samples(samples_of(8))
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.source)
-def test_a_processor_that_is_followed_shows_no_difference(case: Any, shards: Path) -> None:
-    found = datapipe.check_model(case.make(), shards, samples=6)
+@pytest.mark.parametrize("source", mostly_quick(CASES))
+def test_a_processor_that_is_followed_shows_no_difference(source: str, shards: Path) -> None:
+    found = datapipe.check_model(CASES[source].make(), shards, samples=6)
     assert found == datapipe.ModelCheck(samples=6, images=8, differences=(), labels=6)
 
 

@@ -16,7 +16,7 @@ from transformers.models.llava_next.modeling_llava_next import image_size_to_num
 
 import datapipe
 
-from .checkpoints import CASES, Case, learnt
+from .checkpoints import CASES, Case, learnt, mostly_quick
 from .conftest import Sample
 
 FEW = 12
@@ -97,7 +97,7 @@ def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
         assert (off > 1.01).sum() <= max(8, (2e-4 if thrice else 5e-5) * off.numel())
 
 
-@pytest.mark.parametrize("source", CASES)
+@pytest.mark.parametrize("source", mostly_quick(CASES))
 def test_a_model_is_fed_as_by_its_processor(
     source: str, few: tuple[list[Sample], Path], tmp_path: Path
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_model_is_fed_as_by_its_processor(
     check(CASES[source], CASES[source].save(tmp_path, apart=apart), *few)
 
 
-@pytest.mark.parametrize("source", [*CASES][::3])
+@pytest.mark.parametrize("source", mostly_quick([*CASES][::3]))
 def test_a_processor_is_a_model_too(source: str, few: tuple[list[Sample], Path]) -> None:
     check(CASES[source], CASES[source].make(), *few)
 
@@ -120,7 +120,8 @@ def test_many_sizes_are_as_by_the_processor(
 
 
 @pytest.mark.parametrize(
-    "source", [source for source, case in CASES.items() if case.model_type != "gemma3"]
+    "source",
+    mostly_quick(source for source, case in CASES.items() if case.model_type != "gemma3"),
 )
 def test_packs_have_the_tokens_of_all_samples(
     source: str, few: tuple[list[Sample], Path], tmp_path: Path

@@ -131,6 +131,7 @@ def test_a_pack_of_many_workers_killed_at_50_random_points_is_finished(
         assert contents(out) == whole, f"killed at call {out.name}"
 
 
+@pytest.mark.campaign
 def test_a_pack_killed_again_and_again_gets_through(tmp_path, raw, whole, contents):
     (out,) = killed_packs(raw, tmp_path, "again")
     assert contents(out) == whole

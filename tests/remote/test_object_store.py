@@ -68,6 +68,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.campaign
 def test_packing_and_loading_survive_faults(
     pack: Any, proxy: Proxy, bucket: str, raw: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_the_setting_that_suffices_for_training_is_found_within_the_budget(run: 
     assert most <= 1.2
 
 
+@pytest.mark.campaign
 def test_the_answers_that_are_compared_with_are_not_all_the_same() -> None:
     """The cases must tell a good method from one that always says the same."""
     for setting in SETTINGS:

@@ -33,7 +33,7 @@ from datapipe.loader.workers.shared_memory import Region, SharedFile
 from datapipe.workers.protocol import Results
 from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster
 from datapipe.workers.ray_futures import RayFutures
-from datapipe.workers.ray_tasks import do_job
+from datapipe.workers.ray_tasks import do_job, pickle_factory
 
 _KEPT = 3  # buffers: of the batch in use, the one before it and the next
 
@@ -127,7 +127,7 @@ def _dump(context: BatchContext) -> bytes:
         content = dump_factory(factory)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise PlanError(f"workers='ray': what a batch needs cannot be sent: {error}") from error
-    return pickle.dumps(
+    return pickle_factory(
         RayWorkerFactory(content=content, dataset=context.dataset.title, folder=os.getcwd())
     )
 

@@ -9,20 +9,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.array_types import UInt8
-from datapipe.errors import DatapipeError, IndexMismatch, WorkerError
+from datapipe.errors import DatapipeError, WorkerError
 from datapipe.index.columns import Columns
-from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.workers.ipc import BatchTask, Report, reduce_array
 from datapipe.loader.workers.process_worker import BatchWorker, BatchWorkerFactory, RegionPool
 from datapipe.loader.workers.shared_memory import SharedFile
-from datapipe.remote.folder import RemoteFolder
 from datapipe.workers.ray_cluster import node_name
 
 
@@ -79,8 +77,7 @@ class RayWorker:
 def dump_factory(factory: BatchWorkerFactory) -> bytes:
     """Pickle a factory for other nodes, with functions of scripts by their code.
 
-    A node opens a dataset itself, and maps its own copy of the columns. Of tars of someone else it
-    maps the columns that are beside them.
+    A node opens a dataset itself, and maps its own copy of the columns.
     """
     from ray import cloudpickle
 
@@ -90,12 +87,11 @@ def dump_factory(factory: BatchWorkerFactory) -> bytes:
         np.memmap: reduce_array,
         BufferPool: lambda pool: (RegionPool, (factory.file,)),
         SharedFile: lambda file: (_own_memory, ()),
-    }
-    if not dataset.manifest.foreign:  # a list of tars is not found again by its folder
-        reducers[Dataset] = lambda dataset: (_open_again, (dataset.folder, dataset.fingerprint))
-        reducers[Columns] = lambda columns: (
+        Dataset: lambda dataset: (dataset.opener, ()),
+        Columns: lambda columns: (
             (attrgetter("columns"), (dataset,)) if columns is dataset.columns else NotImplemented
-        )
+        ),
+    }
 
     base: Any = cloudpickle.CloudPickler
 
@@ -117,10 +113,3 @@ def _own_memory() -> SharedFile:
     file = SharedFile(1)
     file.add(0)
     return file
-
-
-def _open_again(folder: Path | RemoteFolder, fingerprint: str) -> Dataset:
-    dataset = open_dataset(folder)
-    if dataset.fingerprint != fingerprint:
-        raise IndexMismatch(f"{folder} holds another dataset there than for the training loop")
-    return dataset

@@ -23,6 +23,7 @@ from datapipe import (
 )
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
+from ...campaigns import rare
 from .datasets import (
     META,
     SIZES,
@@ -36,14 +37,11 @@ from .datasets import (
 
 UNITS: list[Any] = [
     {"batch_size": 4},
-    pytest.param({"batch_size": 3, "group": 6}, marks=pytest.mark.campaign),
+    rare({"batch_size": 3, "group": 6}),
     {"batch_size": 3, "buckets": 3},
-    {"max_tokens": 150},
-    {"pack": 128},
-    pytest.param(
-        {"pack": PackSpec(128, static_shapes=True, max_images=6), "batch_size": 2},
-        marks=pytest.mark.campaign,
-    ),
+    rare({"max_tokens": 150}),
+    rare({"pack": 128}),
+    rare({"pack": PackSpec(128, static_shapes=True, max_images=6), "batch_size": 2}),
     {"pack": 128, "epochs": 2, "shuffle": "shards", "shards_mixed": 2},
 ]
 
@@ -103,8 +101,8 @@ def test_the_order_is_the_same_on_any_number_of_ranks(make: Make, options: dict[
     assert order(1) == order(2) == order(3)
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.campaign)])
-@pytest.mark.parametrize("units", [{"batch_size": 1}, {"pack": 96}], ids=str)
+@pytest.mark.parametrize("every", [5, rare(1)])
+@pytest.mark.parametrize("units", [rare({"batch_size": 1}), {"pack": 96}], ids=str)
 def test_a_run_is_stopped_and_resumed_again_and_again(
     make: Make, units: dict[str, Any], every: int
 ) -> None:
@@ -202,7 +200,7 @@ def test_tokens_are_the_shares_where_weights_are_by_tokens(
         assert tokens[name] / total == pytest.approx(1 / 3, abs=0.01)
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [rare(2), 4])
 @pytest.mark.parametrize("options", [{"batch_size": 1}, {"pack": 64}], ids=str)
 def test_every_rank_sees_every_dataset(
     make: Make, folders: dict[str, Path], world: int, options: dict[str, Any]
@@ -235,7 +233,7 @@ def test_other_orders_are_those_of_each_dataset(
                 assert len(list(itertools.groupby(shards))) == len(set(shards))
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 128}], ids=str)
+@pytest.mark.parametrize("options", [rare({"batch_size": 4}), {"pack": 128}], ids=str)
 def test_weights_change_where_a_block_begins(
     make: Make, folders: dict[str, Path], options: dict[str, Any]
 ) -> None:

@@ -6,13 +6,17 @@ started on this machine before the first round. Each round connects to its clust
 few samples before the time counts, so its workers are running, as those of a long pack are.
 
 The ratio of "Ray" to "local" is the price of the engine, with as many cores. That of "Ray, 2 nodes"
-to "Ray, 1 node" is the gain of a second node; the driver takes part in the work of both.
+to "Ray, 1 node" is the gain of a second node. All processes of a cluster share as many cores as its
+nodes have, the driver among them: else the cluster of one node would use the core of the other.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,12 +60,16 @@ def contestants(photos: Photos, workers: int, clusters: list[Any]) -> list[Conte
     def on_ray(nodes: int, cpus: int) -> Any:
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster()
-        clusters.append(cluster)
-        for _ in range(nodes):
-            cluster.add_node(num_cpus=cpus, object_store_memory=1 << 30, include_dashboard=False)
-        cluster.wait_for_nodes()
-        return partial(time_ray, photos, cluster.address)
+        cores = set(sorted(os.sched_getaffinity(0))[: nodes * cpus])
+        with only_on(cores):
+            cluster = Cluster()
+            clusters.append(cluster)
+            for _ in range(nodes):
+                cluster.add_node(
+                    num_cpus=cpus, object_store_memory=1 << 30, include_dashboard=False
+                )
+            cluster.wait_for_nodes()
+        return partial(time_ray, photos, cluster.address, cores)
 
     of_one = "of one core"
     return [
@@ -78,16 +86,28 @@ def contestants(photos: Photos, workers: int, clusters: list[Any]) -> list[Conte
     ]
 
 
-def time_ray(photos: Photos, address: str) -> Run:
+def time_ray(photos: Photos, address: str, cores: set[int]) -> Run:
     """Pack once on a cluster whose workers are running."""
     import ray
 
-    ray.init(address=address, logging_level=logging.ERROR)
+    with only_on(cores):
+        ray.init(address=address, logging_level=logging.ERROR)
+        try:
+            pack_dataset(photos.raw, format="folder", engine="ray", dry_run=True, limit=_WARM)
+            return time_pack(photos, partial(pack, engine="ray"))
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def only_on(cores: set[int]) -> Iterator[None]:
+    """Keep this thread, and what it starts, on some cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
     try:
-        pack_dataset(photos.raw, format="folder", engine="ray", dry_run=True, limit=_WARM)
-        return time_pack(photos, partial(pack, engine="ray"))
+        yield
     finally:
-        ray.shutdown()
+        os.sched_setaffinity(0, before)
 
 
 def pack(raw: Path, out: Path, **options: Any) -> None:

@@ -30,6 +30,7 @@ def nodes() -> Iterator[None]:
 on_nodes = pytest.mark.flaky(reruns=2, reruns_delay=2)
 
 
+@pytest.mark.campaign
 @on_nodes
 def test_a_copy_a_check_and_a_count_on_a_cluster_are_those_of_one_machine(
     nodes: None, run: Run, shards: Path, tokenizer: Path, tmp_path: Path, contents: Any

@@ -30,6 +30,9 @@ SMALL = ImageSpec(size=16)
 NODE = {"num_cpus": 1, "object_store_memory": 120 << 20, "include_dashboard": False}
 
 
+pytestmark = [pytest.mark.campaign, pytest.mark.flaky(reruns=2, reruns_delay=2)]
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cluster of two CPUs, whose nodes have another cache folder."""
@@ -117,7 +120,6 @@ class Idler:
     """An actor that has all CPUs, and does nothing."""
 
 
-@pytest.mark.campaign
 def test_the_log_says_that_no_cpu_is_free(make_far: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     idler = ray.remote(num_cpus=2)(Idler).remote()
     ray.get(idler.__ray_ready__.remote())
@@ -183,7 +185,6 @@ def die(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any
     return sample
 
 
-@pytest.mark.campaign
 def test_a_batch_that_kills_its_workers_is_named(make_far: Make) -> None:
     loader = make_far(transform=die, shuffle=False, batch_size=2, num_workers=1)
     batches = iter(loader)
@@ -215,7 +216,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.campaign
 def test_ctrl_c_ends_a_script_with_its_own_lines(packed: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -264,7 +264,6 @@ def linger(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, 
     return sample
 
 
-@pytest.mark.campaign
 @pytest.mark.flaky(reruns=2, reruns_delay=2)  # Ray's own processes may not start on a busy machine
 def test_batches_of_a_node_that_dies_are_made_on_others(
     make: Make, nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

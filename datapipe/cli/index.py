@@ -54,7 +54,7 @@ def index(
     encoder = text_encoder(tokenizer, template)
     chosen = flags.given_to(EngineSpec)
     if chosen and encoder is None:
-        raise DatapipeError("--engine and --address are of --tokenizer; add it, or leave them out")
+        raise DatapipeError("--engine and --address need --tokenizer; add it, or leave them out")
     if fields and is_remote(shards) and not (names_shards(shards) or kinds or force):
         packed: Manifest | None = open_dataset(shards).manifest
     else:

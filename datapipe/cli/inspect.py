@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -60,7 +61,7 @@ def inspect(
         raise PlanError("--image-size and --image are about a whole dataset; leave SAMPLE out")
     refuse_unwritable(output=output)
     # Keys of packs have leading zeros, which numbers do not have.
-    is_number = not by_key and sample.isascii() and sample.isdigit() and str(int(sample)) == sample
+    is_number = not by_key and re.fullmatch(r"0|[1-9][0-9]{0,17}", sample) is not None
     found = datapipe.inspect_sample(dataset, int(sample) if is_number else sample)
     if as_json:
         fields = asdict(found)

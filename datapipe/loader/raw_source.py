@@ -79,7 +79,7 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
                 "a state of another mixture was loaded after this DataLoader had started its "
                 "workers; make a new DataLoader"
             )
-        if worker == 0:  # nobody else writes here, not even what stands here already
+        if worker == 0:  # `+= 0` by another worker could undo this one
             self._shared[4] += 1
         with closing(self._samples):
             for number, (step, _, _) in enumerate(self._schedule.steps(Run.at(self._begin()))):

@@ -108,7 +108,7 @@ def test_a_node_that_does_not_see_dataset_or_output_is_named(
     [
         (("verify", "--address", "auto"), "--address needs a Ray cluster; add --engine ray"),
         (("verify", "--engine", "spark"), "--engine 'spark': give "),
-        (("index", "--engine", "ray"), "--engine and --address are of --tokenizer"),
+        (("index", "--engine", "ray"), "--engine and --address need --tokenizer"),
         (("select", "out", "--view", "--engine", "ray"), "a view writes an index alone"),
     ],
 )

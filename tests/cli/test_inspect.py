@@ -59,6 +59,7 @@ def test_shards_and_arrays(run: Run, shards: Path, tmp_path: Path) -> None:
         (("{shards}", "4"), "none with the number 4"),
         (("{shards}", "04"), "no sample has the key '04'; its keys are '000000000', "),
         (("{shards}", "1", "--key"), "no sample has the key '1'"),
+        pytest.param(("{shards}", "1" * 5000), "no sample has the key '1", id="5,000 digits"),
         (("{shards}", "1", "--image-size", "8"), "leave SAMPLE out"),
         (("{shards}", "--output", "a.jpg"), "are about one sample"),
     ],

@@ -201,7 +201,7 @@ def test_samples_without_a_checksum_are_left_out_unless_asked_for(
 def test_the_manifest_vouches_for_an_index_that_is_made_again_as_it_was(
     originals: dict[str, Original], tmp_path: Path
 ) -> None:
-    """Of someone else's tars: a digest of the index, with all checksums, is in the manifest."""
+    """The manifest of someone else's tars has a digest of the index, and so of all checksums."""
     folder = originals["gnu"].restore(tmp_path / "harmed")
     next(folder.glob("*.parquet")).unlink()
     shutil.rmtree(folder / "columns")

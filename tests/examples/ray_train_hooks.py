@@ -1,7 +1,7 @@
-"""What workers of Ray Train note in the folder `NOTES`: a hook that Ray calls in each process.
+"""Hook that Ray calls in each process; workers of Ray Train write what they see to `NOTES`.
 
-The file `run` there has the name of the run that is on, and a file `kill` has the number of batches
-after which the second worker dies, once, when Ray Train has the first checkpoint.
+In that folder, the file `run` has the name of the current run. A file `kill` has a number of
+batches: the second worker dies after them, once, when Ray Train has the first checkpoint.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ print(json.dumps(out))
 
 
 def run_ranks(packed: Path, damaged: Path, folder: Path, *sizes: int) -> list[dict[str, Any]]:
-    """What the processes of a mesh saw; `sizes` are of data, context and tensor parallelism."""
+    """Return what each rank saw, on a mesh with data, context and tensor parallelism of `sizes`."""
     processes = [
         subprocess.Popen(
             [

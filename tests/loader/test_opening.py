@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import datapipe
 from datapipe import DatapipeError, IndexMismatch, Mixture, PlanError, make_loader
+from datapipe.index.dataset import open_dataset
 
 CAPTIONS = [{"image": f"{n}.jpg", "caption": "a cat on a mat"} for n in range(3)]
 CHAT = {
@@ -283,3 +285,14 @@ def test_a_folder_whose_name_begins_with_a_tilde_is_read(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/nowhere")
     assert len(make_loader("~/shards", batch_size=37)) == 1
+
+
+def test_another_process_opens_the_same_dataset_or_none(packed: Path, tmp_path: Path) -> None:
+    """As on a node whose folder of this name holds something else."""
+    folder = shutil.copytree(packed, tmp_path / "shards")
+    opener = pickle.dumps(open_dataset(folder).opener)
+    assert pickle.loads(opener)().fingerprint == open_dataset(packed).fingerprint
+    shutil.rmtree(folder)
+    datapipe.select_samples(packed, folder, number=5)
+    with pytest.raises(IndexMismatch, match="holds another dataset than where the command runs"):
+        pickle.loads(opener)()

@@ -1,0 +1,105 @@
+"""Videos of a sample: frames that packing took out, as images with names of their own.
+
+Frame 7 of a sample's second video is the member `KEY.v1.0007.jpg`; its JSON says when each frame is
+shown:
+
+    {"video_frames": [{"name": "clips/cat.mp4", "first": 0, "times": [0.0, 0.5, 1.0],
+                       "duration": 1.04, "fps": 25.0}], ...}
+
+`first` is the number of its first frame among the images of the sample, in whose order the frames
+follow each other. `<video>` marks the place of a video in a text, as `<image>` that of an image.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from datapipe.errors import DecodeError
+
+VIDEO_FIELD = "video_frames"
+"""Field of a sample's JSON that says which of its images are the frames of videos."""
+
+VIDEO_PLACE = "<video>"
+"""Marks the place of a video in a text, as LLaVA-Video, LLaMA-Factory and ms-swift write it."""
+
+_FRAME = re.compile(r"v(?P<video>\d+)\.(?P<frame>\d{4,})\.[a-z0-9]+")
+
+
+class Video(NamedTuple):
+    """One video of a sample."""
+
+    name: str  # file that the frames were taken from
+    first: int  # number of its first frame among the images of the sample
+    times: tuple[float, ...]  # seconds from the beginning, one a frame, ascending
+    duration: float  # seconds
+    fps: float  # frames per second of the file
+
+
+def frame_extension(video: int, frame: int, kind: str = "jpg") -> str:
+    """Return the extension of the member of a frame.
+
+    Examples:
+        >>> frame_extension(0, 7)
+        'v0.0007.jpg'
+    """
+    return f"v{video}.{frame:04d}.{kind}"
+
+
+def frame_of(ext: str) -> tuple[int, int] | None:
+    """Return the numbers of video and frame that an extension names; None for other members.
+
+    Examples:
+        >>> frame_of("v0.0007.jpg"), frame_of("jpg")
+        ((0, 7), None)
+    """
+    found = _FRAME.fullmatch(ext)
+    return (int(found["video"]), int(found["frame"])) if found else None
+
+
+def write_videos(videos: Sequence[Video]) -> list[dict[str, Any]]:
+    """Return the value of `video_frames` for the videos of a sample."""
+    return [{**video._asdict(), "times": list(video.times)} for video in videos]
+
+
+def read_videos(record: Any, images: int | None = None) -> list[Video]:
+    """Return the videos of a record, in the order of their frames; none where it has no such field.
+
+    `images` is how many its sample has; None if that is not known. Raises `DecodeError` if the
+    field is not what `write_videos` makes, or names frames that the sample does not have.
+    """
+    value = record.get(VIDEO_FIELD) if isinstance(record, Mapping) else None
+    if value is None:
+        return []
+    videos = [_read(entry) for entry in value] if isinstance(value, list) else [None]
+    found = [video for video in videos if video is not None]
+    end = 0
+    for video in found:
+        if video.first < end:
+            break
+        end = video.first + len(video.times)
+    else:
+        if len(found) == len(videos) and (images is None or end <= images):
+            return found
+    raise DecodeError(
+        f"its `{VIDEO_FIELD}` is not a list of name, first, times, duration and fps, one a video, "
+        f"whose frames are images of the sample{'' if images is None else f' (it has {images})'}; "
+        "pack the video again"
+    )
+
+
+def _read(entry: Any) -> Video | None:
+    if not isinstance(entry, Mapping) or not set(Video._fields) <= set(entry):
+        return None
+    first, times = entry["first"], entry["times"]
+    if not isinstance(first, int) or first < 0 or not isinstance(times, list) or not times:
+        return None
+    try:
+        seconds = tuple(map(float, times))
+        video = Video(
+            str(entry["name"]), first, seconds, float(entry["duration"]), float(entry["fps"])
+        )
+    except (TypeError, ValueError):
+        return None
+    return video if list(seconds) == sorted(seconds) and seconds[0] >= 0 else None

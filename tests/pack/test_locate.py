@@ -1,12 +1,16 @@
 """Files of a folder that are one dataset, and the folders their image paths start from."""
 
 import json
+import re
+import textwrap
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
@@ -17,6 +21,7 @@ from datapipe.pack.records.streams.record_files import (
 
 from .record_files import fits, open_, write
 
+ROOT = Path(__file__).parents[2]
 ROWS = [{"a": "1", "b": "größe"}, {"a": "2", "b": 'two\n"lines"'}, {"a": "3", "b": ""}]
 
 
@@ -82,6 +87,28 @@ def test_annotation_files_are_listed_with_counts_and_the_pattern_to_copy(tmp_pat
     monkeypatch.setattr("datapipe.pack.records.locate._WHOLE", 10)
     with pytest.raises(PackError, match="about 3 records"):
         open_(tmp_path)
+
+
+def test_two_tables_that_complete_each_other_are_joined_as_the_page_says(
+    tmp_path, monkeypatch, jpeg
+):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.jpg").write_bytes(jpeg(number))
+    named = "".join(f"{number},{number}.jpg\n" for number in range(3))
+    (folder / "images.csv").write_text(f"image_id,file_name\n{named}")
+    (folder / "captions.csv").write_text("image_id,caption\n2,A dog.\n0,A cat.\n0,Asleep.\n7,?\n")
+    with pytest.raises(PackError, match="complete each other by 'image_id'") as caught:
+        pack_dataset("raw", dry_run=True)
+    page, _, anchor = re.search(r"docs/\S+", str(caught.value))[0].partition("#")
+    text = (ROOT / page).read_text("utf-8").split(f"### {anchor.replace('-', ' ').capitalize()}")[1]
+    block = re.search(r"(?:\n    .*|\n(?=\n    ))+", text)[0]
+    exec(textwrap.dedent(block), {})
+    report = pack_dataset("raw/both.parquet", "out")
+    assert (report.samples, report.rejected) == (3, 0)
+    assert {sample.turns[1][1] for sample in report.shown} == {"A cat.", "Asleep.", "A dog."}
 
 
 def test_folders_with_brackets_can_be_included_as_they_are_listed(tmp_path):

@@ -16,7 +16,7 @@ from datapipe.errors import PackError
 from datapipe.pack.input.listing import split_extension
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.streams.containers import estimate_file, kind_of
+from datapipe.pack.records.streams.containers import estimate_file, first_record, kind_of
 from datapipe.pack.records.streams.parquet_records import columns_of
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
@@ -115,7 +115,7 @@ def require_one(
         raise PackError(
             f"{raw} holds {what}:{''.join(lines)}\n"
             f"take several of one kind with a pattern such as {_common_pattern(raw, groups)!r}, "
-            f"or choose one with --include {first.pattern!r}"
+            f"or choose one with --include {first.pattern!r}{_halves(groups)}"
         )
     for group in groups if options.include is None else ():
         if group.total is not None and len(group.files) < group.total:
@@ -124,6 +124,18 @@ def require_one(
                 f"here; fetch the others, or take these with --include {group.pattern!r}"
             )
     _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
+
+
+def _halves(groups: list[RecordGroup]) -> str:
+    """Return what to do with two files that have one column in common and others of their own."""
+    columns = [set(first_record(group.files[0]) or ()) for group in groups[:3]]
+    common = set.intersection(*columns)
+    if len(columns) != 2 or len(common) != 1 or min(map(len, columns)) < 2:
+        return ""
+    return (
+        f"; if they complete each other by {common.pop()!r}, join them first, as "
+        "docs/formats.md#two-tables-that-complete-each-other has it"
+    )
 
 
 def _common_pattern(raw: Path, groups: list[RecordGroup]) -> str:

@@ -62,6 +62,8 @@ def kept_transform(
         reason = "transform= may be random, and takes images before they are fitted"
     elif any(image.random_crop is not None for image in images.values()):
         reason = "random_crop takes another part of an image each time"
+    elif any(image.video is not None for image in images.values()):
+        reason = "frames of videos are parts of patches"
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"
     elif differing is not None:

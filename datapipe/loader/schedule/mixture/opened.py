@@ -96,6 +96,8 @@ class OpenedMixture:
             on_error, rule = options.on_error, None
             described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
             if own is not None:
+                if own.video_markup is None and transform is not None:
+                    transform = transform.without_videos()
                 rule = text_rule(
                     own,
                     plan,

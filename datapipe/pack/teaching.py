@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,15 +13,40 @@ from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSamp
 from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.text.conversation import conversation, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE
-from datapipe.text.messages import RenderedTurn, SampleText, is_pair, read_pair_turns, read_turns
+from datapipe.text.messages import (
+    RenderedTurn,
+    SampleText,
+    as_frames,
+    as_text,
+    is_pair,
+    read_pair_turns,
+    read_turns,
+)
 from datapipe.text.preference import ANSWERS
 from datapipe.text.sample_text import parse_json, parse_text, raw_text
 
-_TEXTLESS = 0.01  # share of samples without text from which on a report warns
+_RARE = 0.01  # share of samples up to which a report does not warn
 _FIELDS = 12
 _DEEP = 4
 _MOST_IMAGES = 8  # more images a sample are counted together
 _WIDTH = 200  # characters of a turn that are shown
+# Markup of captions, which a model would learn to write. Flickr30k Entities marks phrases as
+# `[/EN#1/people Two men]`; CC12M has `<PERSON>` for names; caption models trained on padded texts
+# leave their tokens.
+_MARKUP = re.compile(
+    r"(?P<phrases>\[/EN#\d)"
+    r"|(?P<names><PERSON>)"
+    r"|(?P<tokens></?s>|<(?:unk|pad|bos|eos|sos|start|end)>|<\|[a-z_]+\|>)"
+    r"|(?P<html></?(?:a|abbr|b|big|br|center|div|em|font|h[1-6]|hr|i|li|ol|p|small|span|strong|sub"
+    r"|sup|table|td|th|tr|u|ul)(?:\s[^<>]*)?/?>|&(?:amp|lt|gt|quot|apos|nbsp|\#\d+|\#x[0-9a-f]+);)",
+    re.IGNORECASE,
+)
+_MARKUP_NAMES = {
+    "phrases": "marks of phrases (`[/EN#...]`, as Flickr30k Entities has them)",
+    "names": "`<PERSON>` for names, as CC12M has it,",
+    "tokens": "special tokens, such as `<s>`,",
+    "html": "HTML, such as `<br>` or `&amp;`,",
+}
 
 
 class SampleLesson(NamedTuple):
@@ -34,13 +60,14 @@ class SampleLesson(NamedTuple):
     unread: tuple[str, ...] = ()
     # Name of a text that is not learnt because the sample has another; "" without any
     beside: str = ""
+    markup: str = ""  # markup in its caption, by a key of `_MARKUP_NAMES`; "" without any
 
 
 def look(caption: str | None, record: Any, images: int) -> SampleLesson:
     """Return what a sample teaches, read as a loader reads it; DecodeError if it is refused."""
     if caption is not None and "<" not in caption and "[IMG]" not in caption:
         if caption.strip():  # most samples there are; what follows comes to the same
-            return SampleLesson(images, True, 1)
+            return SampleLesson(images, True, 1, markup=_markup(caption))
         return SampleLesson(images, False, 0, "", _texts_in(record))
     sample = SampleText(caption, record, images)
     if is_pair(sample):
@@ -49,13 +76,21 @@ def look(caption: str | None, record: Any, images: int) -> SampleLesson:
         roles = "".join(turn.role[0] for turn in turns)
         return SampleLesson(images, True, sum(turn.trained for turn in turns), roles)
     turns = read_turns(sample, system=None, newline=False)
-    text = any(piece and piece.strip() for turn in turns for piece in turn.pieces)
+    text = any(as_text(turn.pieces).strip() for turn in turns)
     labels = sum(turn.trained for turn in turns)
     spoken = caption is None and isinstance(record, Mapping) and raw_turns(record) is not None
     roles = "".join(turn.role[0] for turn in turns) if spoken else ""
     unread = () if text else _texts_in(record)
     beside = _text_beside(record) if caption is None and text else ""
-    return SampleLesson(images, text, labels, roles, unread, beside)
+    markup = "" if roles else _markup(raw_text(caption, record))
+    return SampleLesson(images, text, labels, roles, unread, beside, markup)
+
+
+def _markup(caption: str) -> str:
+    if not any(sign in caption for sign in "<&["):
+        return ""
+    found = _MARKUP.search(caption)
+    return (found.lastgroup or "") if found else ""
 
 
 def _text_beside(record: Any) -> str:
@@ -83,6 +118,8 @@ class Teaching:
     unread: Counter[str] = field(default_factory=Counter)
     # Number of samples by the name of a text that is not learnt because of another
     beside: Counter[str] = field(default_factory=Counter)
+    # Number of samples by the markup in their captions
+    markup: Counter[str] = field(default_factory=Counter)
 
     def add(self, seen: SampleLesson, times: int = 1) -> None:
         """Count samples that are alike."""
@@ -98,6 +135,8 @@ class Teaching:
             self.unread[name] += times
         if seen.beside:
             self.beside[seen.beside] += times
+        if seen.markup:
+            self.markup[seen.markup] += times
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as JSON has them."""
@@ -126,7 +165,13 @@ class Teaching:
             f"{count:,} of {self.samples:,} samples have {text}, which is not learnt"
             for text, count in self.beside.most_common()
         ]
-        if self.without_text > _TEXTLESS * self.samples:
+        said += [
+            f"{count:,} of {self.samples:,} captions have {_MARKUP_NAMES[kind]} which the model "
+            "learns to write; clean the texts before packing if it should not"
+            for kind, count in self.markup.most_common()
+            if count > _RARE * self.samples
+        ]
+        if self.without_text > _RARE * self.samples:
             text = (
                 f"{self.without_text:,} of {self.samples:,} samples "
                 f"({self.without_text / self.samples:.0%}) have images and no text, so nothing is "
@@ -137,7 +182,7 @@ class Teaching:
                 text += f"; fields with text that nothing reads: {listed}; take one with --map "
                 text += f"'caption={names[0]}'"
             said.append(text)
-        if self.with_text - self.with_labels > _TEXTLESS * self.samples:
+        if self.with_text - self.with_labels > _RARE * self.samples:
             said.append(
                 f"{self.with_text - self.with_labels:,} of {self.samples:,} samples have text of "
                 "which nothing is learnt: no turn is the assistant's, or it is marked so"
@@ -189,9 +234,10 @@ def show(sample: RawSample, map: str | None = None, *, images: int | None = None
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
     turns = _shown_turns(SampleText(caption, record, images))
+    shown = [as_frames(turn.pieces, newline=True) for turn in turns]
     written = [
-        (turn.role, "".join(IMAGE_PLACE if p is None else p for p in turn.pieces), turn.trained)
-        for turn in turns
+        (turn.role, "".join(IMAGE_PLACE if p is None else p for p in pieces), turn.trained)
+        for turn, pieces in zip(turns, shown, strict=True)
     ]
     return WrittenSample(source=sample.source, images=images, turns=tuple(written))
 

@@ -57,6 +57,36 @@ def test_samples_without_text_are_warned_of_with_the_fields_that_nothing_reads(r
     assert "`image`" not in warning
 
 
+@pytest.mark.parametrize(
+    ("caption", "said"),
+    [
+        ("[/EN#1/people Two men] play .", "marks of phrases"),
+        ("<PERSON> at the beach", "`<PERSON>` for names"),
+        ("<s> a cat </s>", "special tokens"),
+        ("a cat <|endoftext|>", "special tokens"),
+        ("Cats &amp; dogs", "HTML"),
+        ('A <a href="x">cat</a>', "HTML"),
+        ("A cat<br/>and a dog", "HTML"),
+        ("1 < 2 & 3 > 2, a [red] cat, x<y>z, R&D; C<T>", ""),
+    ],
+)
+def test_markup_in_captions_is_warned_of(raw, caption, said):
+    report = pack_dataset(raw({"image": "a.jpg", "caption": caption}), dry_run=True)
+    warnings = report.teaching.warnings()
+    if said:
+        assert len(warnings) == 1
+        assert warnings[0].startswith("1 of 1 captions have ")
+        assert said in warnings[0]
+    else:
+        assert warnings == []
+
+
+def test_markup_in_a_conversation_is_an_answer(raw):
+    turns = (("user", "Write HTML."), ("assistant", "<table><tr><td>1</td></tr></table>"))
+    report = pack_dataset(raw(chat(*turns)), dry_run=True)
+    assert report.teaching.warnings() == []
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_the_first_samples_are_written_out_as_training_sees_them(raw, tmp_path, dry_run):
     path = raw(

@@ -66,7 +66,7 @@ def planned(
     return Planned(
         tokens=cut,
         labels=_totals(np.maximum(trained, 0), label_offsets) - unpredicted,
-        images=_totals(kept, image_offsets),
+        images=_totals(kept.astype(np.int64), image_offsets),
         image_tokens=image_tokens,
     )
 

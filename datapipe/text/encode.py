@@ -11,12 +11,13 @@ from hashlib import sha256
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from datapipe.array_types import Bools, Int32
+from datapipe.array_types import Bools, Int32, Int64
 from datapipe.errors import DecodeError, PlanError
 from datapipe.text.guard import ReservedTokens, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
 from datapipe.text.messages import (
+    Piece,
     RenderedTurn,
     SampleText,
     read_caption,
@@ -28,6 +29,7 @@ from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_i
 from datapipe.text.spec import TextSpec
 from datapipe.text.template import ChatTemplate, Kind, Message, Span
 from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, SOURCES, image_mark
+from datapipe.text.video_markup import VideoMarkup
 from datapipe.text.vocabulary import find_image_token, find_template, open_vocabulary
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
@@ -58,6 +60,7 @@ class TextEncoder:
         image_token, image_id: what is repeated for an image; None where the vocabulary has none.
         image_wrap: text tokens before and after an image that belong to it, such as
             `<|vision_start|>` and `<|vision_end|>`.
+        video_id, video_wrap: likewise of a video.
         eos_id: end of a sequence, None where the tokenizer names none.
         pad_id: for padding; where the tokenizer names none, that of the end of a sequence, or 0.
         vocab_size: one more than the largest id.
@@ -71,7 +74,10 @@ class TextEncoder:
         vocabulary = open_vocabulary(spec.tokenizer)
         self._tokenizer = vocabulary.tokenizer
         self.image_token = find_image_token(spec.image_token, vocabulary)
-        self._guard = ReservedTokens(vocabulary, self.image_token)
+        markup: VideoMarkup | None = spec.video_markup
+        self._markup = markup
+        video_token = None if markup is None else markup.token
+        self._guard = ReservedTokens(vocabulary, self.image_token, video_token)
         self.vocab_size = self._guard.size
         self.image_id = (
             None if self.image_token is None else self._tokenizer.token_to_id(self.image_token)
@@ -86,6 +92,12 @@ class TextEncoder:
             if spec.image_markup is not None:  # which holds all that stands around
                 mark = self.image_token, self.image_token
         self._mark = mark[0]
+        self.video_id = None if video_token is None else self._tokenizer.token_to_id(video_token)
+        video = None
+        if video_token is not None:
+            # A video stands where an image would, with its own token.
+            video = mark[0].replace(self.image_token or video_token, video_token) or video_token
+        self._video = video
         self._layout: TurnLayout | None = None
         self._begin: tuple[int, ...] = ()
         self._end: tuple[int, ...] = ()
@@ -110,6 +122,7 @@ class TextEncoder:
                 guard=self._guard,
                 image_token=self.image_token,
                 mark=mark,
+                video=None if video is None or video_token is None else (video, video_token),
                 system=spec.system,
             )
             self._check_special_tokens(self._layout)
@@ -122,11 +135,17 @@ class TextEncoder:
             self.image_wrap = image_wrap(
                 text, self.ids(text), self._mark, self.image_token, self._guard
             )
+        self.video_wrap = self.image_wrap
+        if markup is not None and markup.patch is not None:
+            _, _, after = markup.patch.format(seconds=0.0).partition(markup.token)
+            self.video_wrap = self.image_wrap[0], self.image_wrap[1] + len(self.ids(after))
         around = (*self._begin, *self._end)
         deciding = [ENCODER_VERSION, vocabulary.model, source, names, self.image_token]
         deciding += [spec.system, around, IMAGE_PLACE]
         if spec.image_markup is not None:
             deciding.append("image_markup")
+        if markup is not None:
+            deciding.append(repr(markup))
         deciding += [name for name in ("pairs", "prompts") if getattr(spec, name)]
         self.digest = sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
@@ -242,12 +261,30 @@ class TextEncoder:
         layout, spec = self._layout, self.spec
         try:
             if layout is None:
-                return [caption_layout(read_caption(sample), self._mark)]
+                pieces = read_caption(sample)
+                rendered = caption_layout(pieces, self._mark, self._video)
+                return [self._with_videos(rendered, pieces)]
             return [
-                layout.render(turns, prompt=spec.prompts) for turns in self._turns(sample, layout)
+                self._with_videos(
+                    layout.render(turns, prompt=spec.prompts),
+                    [piece for turn in turns for piece in turn.pieces],
+                )
+                for turns in self._turns(sample, layout)
             ]
         except DecodeError as error:
             return [error] * (1 + spec.pairs)
+
+    def _with_videos(self, rendered: Rendered, pieces: Sequence[Piece]) -> Rendered:
+        """Return a text with what stands for its videos, if the model has tokens for them."""
+        media = [piece for piece in pieces if not isinstance(piece, str)]
+        if self._markup is None or not any(media):
+            return rendered
+        if self.video_id is None:
+            raise PlanError(
+                f"a sample has a video, and {self._markup.token!r} is not in the vocabulary; add "
+                "it to the tokenizer, or leave video_markup= out"
+            )
+        return rendered.with_videos(media, self._markup)
 
     def _encode_apart(self, rendered: Rendered, sample: SampleText) -> EncodedText | DecodeError:
         """Encode a text that spells special tokens, which mean nothing there."""
@@ -282,13 +319,15 @@ class TextEncoder:
         labels: list[Span],
     ) -> EncodedText | DecodeError | None:
         """Return tokens without images; None where special tokens are not those that are meant."""
-        images = np.flatnonzero(ids == self.image_id)
+        images = np.flatnonzero((ids == self.image_id) | (ids == self.video_id))
         meant = sum(
             self._guard.count(text)
             for kind, text in rendered.pieces
             if kind in (Kind.TEMPLATE, Kind.IMAGE)
         )
-        if len(images) != sample.images or meant != np.count_nonzero(self._guard.is_special[ids]):
+        shown = self._shown(rendered, ids[images])
+        found = len(images) if shown is None else sum(shown)
+        if found != sample.images or meant != np.count_nonzero(self._guard.is_special[ids]):
             return None
         trained = np.zeros(len(ids), np.bool_)
         for start, stop in labels:
@@ -303,6 +342,8 @@ class TextEncoder:
             keep[images] = False
             ids, trained = ids[keep], trained[keep]
             images = images - np.arange(len(images))
+            if shown is not None:
+                images = self._frames_at(rendered, images, shown)
         if self._begin or self._end:
             begin, end = len(self._begin), len(self._end)
             ids = np.concatenate([self._begin, ids, self._end]).astype(np.int32)
@@ -313,6 +354,38 @@ class TextEncoder:
         if not len(ids) and not len(images):
             return DecodeError("the sample has neither text nor images")
         return EncodedText(ids, images.astype(np.int32), trained)
+
+    def _shown(self, rendered: Rendered, tokens: Int32) -> list[int] | None:
+        """Return the images, or frames, that each token of an image or a patch stands for.
+
+        None if each stands for one. Empty if the tokens are not those of the text's media.
+        """
+        markup = self._markup
+        if not rendered.media or markup is None:
+            return None
+        shown: list[int] = []
+        expected: list[int | None] = []
+        for medium in rendered.media:
+            counts = [1] if medium is None else markup.count(len(medium.times))
+            shown += counts
+            expected += [self.image_id if medium is None else self.video_id] * len(counts)
+        return shown if tokens.tolist() == expected else []
+
+    def _frames_at(self, rendered: Rendered, tokens_at: Int64, shown: list[int]) -> Int64:
+        """Return the text tokens before each image and frame, of those before their tokens.
+
+        Where each patch has text of its own, a video begins before that of the first, and so does
+        its first frame, which has no tokens: truncation then leaves no text of a video behind.
+        """
+        at = np.repeat(tokens_at, shown)
+        markup, number = self._markup, 0
+        assert markup is not None
+        for medium in rendered.media:
+            if medium is not None and markup.patch is not None:
+                before = markup.write(medium.times).partition(markup.token)[0]
+                at[number] -= len(self.ids(before))
+            number += 1 if medium is None else len(medium.times)
+        return at
 
     def _exactly(
         self, encoding: Encoding, ids: Int32, first: int, last: int, start: int

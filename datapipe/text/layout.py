@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 from datapipe.errors import DecodeError
+from datapipe.text.messages import Medium, RenderedTurn, as_frames, as_text
 from datapipe.text.messages import Piece as TurnPiece
-from datapipe.text.messages import RenderedTurn, as_frames, as_text
 from datapipe.text.template import (
     ANSWER,
     CONTENT,
@@ -25,6 +25,7 @@ from datapipe.text.template import (
     Span,
     parse_marks,
 )
+from datapipe.text.video_markup import VideoMarkup
 
 Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
@@ -45,6 +46,18 @@ class Rendered:
     # Labels end where answers do, even if transformers' assistant mask, which goes by the
     # template's own `{% generation %}` blocks, would end a token away
     exact: bool
+    media: tuple[Medium, ...] = ()  # images and videos in their order, if videos are written
+
+    def with_videos(self, media: Sequence[Medium], markup: VideoMarkup) -> Rendered:
+        """Return the text with what the model expects for each of its videos."""
+        videos = (markup.write(medium.times) for medium in media if medium is not None)
+        pieces = [
+            (kind, text)
+            if kind in (Kind.CONTENT, Kind.ANSWER) or markup.token not in text
+            else (kind, _replaced(text, markup.token, videos))
+            for kind, text in self.pieces
+        ]
+        return replace(self, pieces=pieces, media=tuple(media))
 
     def write(self, spell: Callable[[str], str] | None = None) -> tuple[str, list[Span]]:
         """Return the text, with special tokens as `spell` writes them, and the spans of labels."""
@@ -66,6 +79,8 @@ class TurnLayout:
     writes_images: bool  # the template writes the images among the parts itself
     mark: str  # how an image is written
     placeholder: str | None  # what the template writes for an image, if `mark` has to replace it
+    video: str | None  # how a video is written; None writes an image for each of its frames
+    writes_videos: bool  # the template writes the videos among the parts itself
     ends_line: bool  # an image is followed by a newline that the template or the mark writes
     turn_end: re.Pattern[str]  # what follows the assistant's content and is learnt with it
     find: Callable[[str], str | None]  # returns the first token in a text that means something
@@ -118,15 +133,19 @@ class TurnLayout:
         parts: list[Message] = []
         texts: list[str] = []
         after_image = False
-        for piece in as_frames(turn.pieces, self.newline) or [""]:
-            if piece is None:
-                if self.writes_images:
+        pieces = turn.pieces if self.video else as_frames(turn.pieces, self.newline)
+        for piece in pieces or [""]:
+            if not isinstance(piece, str):
+                kind, mark, writes = "image", self.mark, self.writes_images
+                if piece is not None and self.video:
+                    kind, mark, writes = "video", self.video, self.writes_videos
+                if writes:
                     if texts:
                         parts.append({"type": "text", "text": "".join(texts)})
                         texts = []
-                    parts.append({"type": "image"})
+                    parts.append({"type": kind})
                 else:
-                    texts.append(self.mark if marks == "none" else f"{IMAGE}{self.mark}{IMAGE_END}")
+                    texts.append(mark if marks == "none" else f"{IMAGE}{mark}{IMAGE_END}")
             else:
                 if after_image and self.ends_line and piece.startswith("\n"):
                     piece = piece[1:]
@@ -239,13 +258,25 @@ class TurnLayout:
         return start
 
 
-def caption_layout(pieces: Sequence[TurnPiece], mark: str) -> Rendered:
-    """Return a caption with its images; all of its text is learnt."""
-    written = [
-        (Kind.IMAGE, mark) if piece is None else (Kind.ANSWER, piece) for piece in as_frames(pieces)
-    ]
+def caption_layout(pieces: Sequence[TurnPiece], mark: str, video: str | None) -> Rendered:
+    """Return a caption with its images; all of its text is learnt.
+
+    `video` is how a video is written; None writes an image for each of its frames.
+    """
+    written: list[Piece] = []
+    for piece in pieces if video else as_frames(pieces):
+        if isinstance(piece, str):
+            written.append((Kind.ANSWER, piece))
+        else:
+            written.append((Kind.IMAGE, mark if piece is None or video is None else video))
     labels = [(i, i + 1) for i, (kind, _) in enumerate(written) if kind is Kind.ANSWER]
     return Rendered(written, labels, True)
+
+
+def _replaced(text: str, token: str, by: Iterator[str]) -> str:
+    """Return a text with each token replaced by the next text, as far as there are some."""
+    first, *rest = text.split(token)
+    return first + "".join(next(by, token) + part for part in rest)
 
 
 def _common(first: str, second: str) -> int:

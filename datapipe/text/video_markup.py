@@ -61,6 +61,12 @@ class VideoMarkup:
         starts = range(0, len(frames), self.frames)
         return [(frames[at] + frames[min(at + self.frames, len(frames)) - 1]) / 2 for at in starts]
 
+    def count(self, frames: int) -> list[int]:
+        """Return the frames that each token, repeated for a patch or for all, stands for."""
+        if self.patch is None:
+            return [frames]
+        return [min(self.frames, frames - at) for at in range(0, frames, self.frames)]
+
     def write(self, frames: Sequence[float]) -> str:
         """Return the text of a video by the times of its frames.
 

@@ -47,14 +47,10 @@ class NativeTransform(SizedTransform):
 
     def common(self) -> dict[str, object]:
         # Rows may be as long with other patches, which are other pixels to a model.
-        sides: dict[str, object] = {
-            "patch": self._patch,
-            "merge": self._merge,
-            "temporal": self.spec.temporal,
-        }
-        if (video := self.spec.video) is not None:
-            sides["videos, in tokens per second,"] = video.tokens_per_second or "patches"
-        return super().common() | sides
+        sides = {"patch": self._patch, "merge": self._merge, "temporal": self.spec.temporal}
+        video = self.spec.video
+        time = None if video is None else ("patches of frames", video.tokens_per_second)
+        return super().common() | sides | {"videos": time}
 
     def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
         patch, merge = self._patch, self._merge

@@ -114,7 +114,8 @@ class VideoSlots(ImageSlots):
                 if len(at):
                     own = (sides[at] for sides in self._sizes)
                     grids[at] = self._form(kind, count).facts(*own)["video_grid_thw"]
-        return grids[firsts]
+        of_videos: Int64 = grids[firsts]
+        return of_videos
 
     def _by_kind(self) -> list[tuple[int, Int64]]:
         """Return the kinds of images, each with the images of it."""

@@ -11,7 +11,7 @@ from hashlib import sha256
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from datapipe.array_types import Bools, Int32, Int64
+from datapipe.array_types import Bools, Int32
 from datapipe.errors import DecodeError, PlanError
 from datapipe.text.guard import ReservedTokens, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
@@ -29,7 +29,7 @@ from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_i
 from datapipe.text.spec import TextSpec
 from datapipe.text.template import ChatTemplate, Kind, Message, Span
 from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, SOURCES, image_mark
-from datapipe.text.video_markup import VideoMarkup
+from datapipe.text.video_markup import Shown, frames_at
 from datapipe.text.vocabulary import find_image_token, find_template, open_vocabulary
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
@@ -74,8 +74,7 @@ class TextEncoder:
         vocabulary = open_vocabulary(spec.tokenizer)
         self._tokenizer = vocabulary.tokenizer
         self.image_token = find_image_token(spec.image_token, vocabulary)
-        markup: VideoMarkup | None = spec.video_markup
-        self._markup = markup
+        self._markup = markup = spec.video_markup
         video_token = None if markup is None else markup.token
         self._guard = ReservedTokens(vocabulary, self.image_token, video_token)
         self.vocab_size = self._guard.size
@@ -93,11 +92,9 @@ class TextEncoder:
                 mark = self.image_token, self.image_token
         self._mark = mark[0]
         self.video_id = None if video_token is None else self._tokenizer.token_to_id(video_token)
-        video = None
-        if video_token is not None:
-            # A video stands where an image would, with its own token.
-            video = mark[0].replace(self.image_token or video_token, video_token) or video_token
-        self._video = video
+        self._video = None
+        if video_token is not None:  # it stands where an image would
+            self._video = mark[0].replace(self.image_token or "", video_token) or video_token
         self._layout: TurnLayout | None = None
         self._begin: tuple[int, ...] = ()
         self._end: tuple[int, ...] = ()
@@ -122,7 +119,7 @@ class TextEncoder:
                 guard=self._guard,
                 image_token=self.image_token,
                 mark=mark,
-                video=None if video is None or video_token is None else (video, video_token),
+                video=None if self._video is None else (self._video, video_token or ""),
                 system=spec.system,
             )
             self._check_special_tokens(self._layout)
@@ -135,17 +132,15 @@ class TextEncoder:
             self.image_wrap = image_wrap(
                 text, self.ids(text), self._mark, self.image_token, self._guard
             )
-        self.video_wrap = self.image_wrap
-        if markup is not None and markup.patch is not None:
-            _, _, after = markup.patch.format(seconds=0.0).partition(markup.token)
-            self.video_wrap = self.image_wrap[0], self.image_wrap[1] + len(self.ids(after))
+        before, after = self.image_wrap
+        end = "" if markup is None else markup.end
+        self.video_wrap = before, after + len(self.ids(end))
         around = (*self._begin, *self._end)
         deciding = [ENCODER_VERSION, vocabulary.model, source, names, self.image_token]
         deciding += [spec.system, around, IMAGE_PLACE]
         if spec.image_markup is not None:
             deciding.append("image_markup")
-        if markup is not None:
-            deciding.append(repr(markup))
+        deciding += [] if markup is None else [repr(markup)]
         deciding += [name for name in ("pairs", "prompts") if getattr(spec, name)]
         self.digest = sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
@@ -275,7 +270,6 @@ class TextEncoder:
             return [error] * (1 + spec.pairs)
 
     def _with_videos(self, rendered: Rendered, pieces: Sequence[Piece]) -> Rendered:
-        """Return a text with what stands for its videos, if the model has tokens for them."""
         media = [piece for piece in pieces if not isinstance(piece, str)]
         if self._markup is None or not any(media):
             return rendered
@@ -302,11 +296,11 @@ class TextEncoder:
         result = self._finish(rendered, sample, ids, encoding, labels)
         if result is not None:
             return result
-        images = np.count_nonzero(ids == self.image_id)
-        if images != sample.images:
+        images = np.count_nonzero((ids == self.image_id) | (ids == self.video_id))
+        if images != (meant := len(rendered.shown) or sample.images):
             return DecodeError(
-                f"the template wrote {images} images, the sample has {sample.images}; it leaves "
-                "out or repeats images of some roles"
+                f"the template wrote {images} images, the sample has {meant}; it leaves out or "
+                "repeats images of some roles"
             )
         return DecodeError("the tokenizer does not find the special tokens that the template wrote")
 
@@ -325,9 +319,9 @@ class TextEncoder:
             for kind, text in rendered.pieces
             if kind in (Kind.TEMPLATE, Kind.IMAGE)
         )
-        shown = self._shown(rendered, ids[images])
-        found = len(images) if shown is None else sum(shown)
-        if found != sample.images or meant != np.count_nonzero(self._guard.is_special[ids]):
+        shown = rendered.shown or (Shown(1),) * sample.images
+        visual = [self.video_id if each.is_video else self.image_id for each in shown]
+        if ids[images].tolist() != visual or meant != np.count_nonzero(self._guard.is_special[ids]):
             return None
         trained = np.zeros(len(ids), np.bool_)
         for start, stop in labels:
@@ -342,8 +336,8 @@ class TextEncoder:
             keep[images] = False
             ids, trained = ids[keep], trained[keep]
             images = images - np.arange(len(images))
-            if shown is not None:
-                images = self._frames_at(rendered, images, shown)
+            if rendered.shown:
+                images = frames_at(images, shown, self.ids)
         if self._begin or self._end:
             begin, end = len(self._begin), len(self._end)
             ids = np.concatenate([self._begin, ids, self._end]).astype(np.int32)
@@ -354,38 +348,6 @@ class TextEncoder:
         if not len(ids) and not len(images):
             return DecodeError("the sample has neither text nor images")
         return EncodedText(ids, images.astype(np.int32), trained)
-
-    def _shown(self, rendered: Rendered, tokens: Int32) -> list[int] | None:
-        """Return the images, or frames, that each token of an image or a patch stands for.
-
-        None if each stands for one. Empty if the tokens are not those of the text's media.
-        """
-        markup = self._markup
-        if not rendered.media or markup is None:
-            return None
-        shown: list[int] = []
-        expected: list[int | None] = []
-        for medium in rendered.media:
-            counts = [1] if medium is None else markup.count(len(medium.times))
-            shown += counts
-            expected += [self.image_id if medium is None else self.video_id] * len(counts)
-        return shown if tokens.tolist() == expected else []
-
-    def _frames_at(self, rendered: Rendered, tokens_at: Int64, shown: list[int]) -> Int64:
-        """Return the text tokens before each image and frame, of those before their tokens.
-
-        Where each patch has text of its own, a video begins before that of the first, and so does
-        its first frame, which has no tokens: truncation then leaves no text of a video behind.
-        """
-        at = np.repeat(tokens_at, shown)
-        markup, number = self._markup, 0
-        assert markup is not None
-        for medium in rendered.media:
-            if medium is not None and markup.patch is not None:
-                before = markup.write(medium.times).partition(markup.token)[0]
-                at[number] -= len(self.ids(before))
-            number += 1 if medium is None else len(medium.times)
-        return at
 
     def _exactly(
         self, encoding: Encoding, ids: Int32, first: int, last: int, start: int

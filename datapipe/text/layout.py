@@ -25,7 +25,7 @@ from datapipe.text.template import (
     Span,
     parse_marks,
 )
-from datapipe.text.video_markup import VideoMarkup
+from datapipe.text.video_markup import Shown, VideoMarkup
 
 Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
@@ -46,18 +46,23 @@ class Rendered:
     # Labels end where answers do, even if transformers' assistant mask, which goes by the
     # template's own `{% generation %}` blocks, would end a token away
     exact: bool
-    media: tuple[Medium, ...] = ()  # images and videos in their order, if videos are written
+    shown: tuple[Shown, ...] = ()  # what its tokens stand for; empty for an image each
 
     def with_videos(self, media: Sequence[Medium], markup: VideoMarkup) -> Rendered:
-        """Return the text with what the model expects for each of its videos."""
-        videos = (markup.write(medium.times) for medium in media if medium is not None)
+        """Return the text with what the model expects for each of its videos.
+
+        `media` are its images and videos in their order. Raises `DecodeError` as `markup` does.
+        """
+        written = [("", [Shown(1)]) if each is None else markup.write(each.times) for each in media]
+        videos = (text for text, _ in written if text)
         pieces = [
             (kind, text)
             if kind in (Kind.CONTENT, Kind.ANSWER) or markup.token not in text
             else (kind, _replaced(text, markup.token, videos))
             for kind, text in self.pieces
         ]
-        return replace(self, pieces=pieces, media=tuple(media))
+        shown = tuple(each for _, tokens in written for each in tokens)
+        return replace(self, pieces=pieces, shown=shown)
 
     def write(self, spell: Callable[[str], str] | None = None) -> tuple[str, list[Span]]:
         """Return the text, with special tokens as `spell` writes them, and the spans of labels."""

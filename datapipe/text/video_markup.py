@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
+import numpy as np
+
+from datapipe.array_types import Int64
 from datapipe.declared import Count, check_fields
 from datapipe.errors import DecodeError, PlanError
 from datapipe.short_repr import short_repr
+
+
+class Shown(NamedTuple):
+    """Images that one token of a text stands for."""
+
+    images: int  # frames of a patch, or of a video without times; 1 for an image
+    is_video: bool = False
+    # Text of a video before its first token. Its first frame, which has no tokens, stands before
+    # that, so that truncation leaves nothing of a video behind
+    before: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -61,22 +76,44 @@ class VideoMarkup:
         starts = range(0, len(frames), self.frames)
         return [(frames[at] + frames[min(at + self.frames, len(frames)) - 1]) / 2 for at in starts]
 
-    def count(self, frames: int) -> list[int]:
-        """Return the frames that each token, repeated for a patch or for all, stands for."""
-        if self.patch is None:
-            return [frames]
-        return [min(self.frames, frames - at) for at in range(0, frames, self.frames)]
+    @property
+    def end(self) -> str:
+        """Text of a patch behind its tokens."""
+        return (
+            "" if self.patch is None else self.patch.format(seconds=0.0).rpartition(self.token)[2]
+        )
 
-    def write(self, frames: Sequence[float]) -> str:
-        """Return the text of a video by the times of its frames.
+    def write(self, frames: Sequence[float]) -> tuple[str, list[Shown]]:
+        """Return the text of a video by the times of its frames, and what its tokens stand for.
 
         `DecodeError` for a video of fewer frames than a patch, where each patch has its time.
         """
+        count = len(frames)
         if self.patch is None:
-            return self.token
-        if len(frames) < self.frames:
+            return self.token, [Shown(count, is_video=True)]
+        if count < self.frames:
             raise DecodeError(
-                f"a video has {len(frames)} frame{'s' * (len(frames) != 1)}, and the model takes "
-                f"at least {self.frames}; pack more of its frames"
+                f"a video has {count} frame{'s' * (count != 1)}, and the model takes at least "
+                f"{self.frames}; pack more of its frames"
             )
-        return "".join(self.patch.format(seconds=seconds) for seconds in self.times(frames))
+        text = "".join(self.patch.format(seconds=seconds) for seconds in self.times(frames))
+        shown = [
+            Shown(min(self.frames, count - at), is_video=True)
+            for at in range(0, count, self.frames)
+        ]
+        if self.frames > 1:
+            shown[0] = shown[0]._replace(before=text.partition(self.token)[0])
+        return text, shown
+
+
+def frames_at(tokens_at: Int64, shown: Sequence[Shown], ids: Callable[[str], list[int]]) -> Int64:
+    """Return the text tokens before each image and frame, of those before the tokens for them.
+
+    `ids` returns the tokens of a text.
+    """
+    counts = [each.images for each in shown]
+    at = np.repeat(tokens_at, counts)
+    for first, each in zip(accumulate(counts, initial=0), shown, strict=False):
+        if each.before:
+            at[first] -= len(ids(each.before))
+    return at

@@ -1,4 +1,4 @@
-"""Checkpoints of the Qwen families with their video processors, and samples of images and videos."""
+"""Checkpoints of the Qwen families with video processors, and samples of images and videos."""
 
 from __future__ import annotations
 

@@ -79,15 +79,16 @@ class TextKind:
     limit: int | None  # most tokens of a sample
     first: int = 0  # number in batches of the first sample of the dataset
 
-    def seconds(self, record: Any) -> list[float]:
-        """Return the seconds of a patch of each video of a record; none if they do not matter.
+    def seconds(self, text: SampleText) -> list[float]:
+        """Return the seconds of a patch of each video of a sample; none if they do not matter.
 
         As in the processor of Qwen2.5-VL, whose frames are spread over the whole video.
         """
         if self.tokens_per_second is None:
             return []
         frames = self.markup.frames
-        return [frames * video.duration / len(video.times) for video in read_videos(record)]
+        videos = read_videos(text.record, most=text.max_frames)
+        return [frames * video.duration / len(video.times) for video in videos]
 
     @property
     def markup(self) -> VideoMarkup:
@@ -201,7 +202,7 @@ class TokenSlots:
                 if isinstance(result, SampleError):
                     failed[slot] = result
                 else:
-                    self._seconds[slot] = self._kinds[slot].seconds(texts[slot].record)
+                    self._seconds[slot] = self._kinds[slot].seconds(texts[slot])
                     self._write_text(slot, result, bool(valid[slot]))
         return failed
 

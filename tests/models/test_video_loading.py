@@ -13,8 +13,10 @@ import torch
 
 import datapipe
 from datapipe.index.dataset import open_dataset
+from datapipe.inspect.preview.tokens import IMAGE
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
+from ..inspect.test_preview import content_of
 from .videos import VIDEO_CASES, VideoSample, clip, samples, write_shards
 
 NAMES = [*VIDEO_CASES]
@@ -159,3 +161,17 @@ def test_a_damaged_frame_leaves_its_sample_empty(
     images = int(batch["image_grid_thw"][0].prod())
     assert not batch["pixel_values"][:images].any()
     assert torch.equal(batch["pixel_values"][images:], whole["pixel_values"][images:])
+
+
+def test_a_preview_shows_frames_and_the_tokens_of_videos(
+    folders: dict[str, Path], shards: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    datapipe.preview(shards, page, model=folders["qwen3_vl"], samples=5)
+    steps = content_of(page.read_text("utf-8"))["steps"]
+    shown = {sample["key"]: sample for step in steps for sample in step["samples"]}
+    assert [len(sample["images"]) for _, sample in sorted(shown.items())] == [4, 6, 0, 5, 2]
+    assert {image["size"] for image in shown["000"]["images"]} == {"128x96"}
+    (tokens,) = shown["000"]["tokens"]
+    assert tokens["kept"] == tokens["total"]
+    assert [text for text, bits in tokens["pieces"] if bits == IMAGE] == ["12", "12"]

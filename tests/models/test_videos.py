@@ -15,6 +15,7 @@ from transformers import AutoModelForImageTextToText
 import datapipe
 
 from .tiny import TINY, qwen2_vl
+from .video_processors import with_pillow
 from .videos import VIDEO_CASES, samples, theirs, write_shards
 
 CONFIGS = {
@@ -156,3 +157,11 @@ def test_packs_compute_what_padded_batches_do(
                 assert torch.allclose(logits[start:stop], expected[number], atol=1e-9)
                 seen += 1
     assert seen == len(expected)
+
+
+@pytest.mark.parametrize("name", VIDEO_CASES)
+def test_a_check_of_a_model_compares_videos(name: str, shards: Path) -> None:
+    with with_pillow():
+        check = datapipe.check_model(VIDEO_CASES[name].make(), shards)
+    assert check.is_equal, check.differences
+    assert (check.samples, check.labels) == (5, 5)

@@ -165,12 +165,15 @@ def _tokens(
     """Return the tokens of a sample, of a preference pair those of both answers; or an error."""
     assert context.tokens is not None
     kind = context.tokens.kinds_of(np.array([number]))[0]
-    (encoded,) = kind.encoder.encode([SampleText(read.caption, read.record, images)])
+    max_frames = context.dataset.parts[int(context.dataset.kinds(np.array([number]))[0])].max_frames
+    sample = SampleText(read.caption, read.record, images, max_frames)
+    (encoded,) = kind.encoder.encode([sample])
     if isinstance(encoded, SampleError):
         return encoded.reason
     runs = kind.image_runs(number - kind.first)
     texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
-    return [show_tokens(kind.encoder, text, runs, kind.limit) for text in texts]
+    frames = kind.frames(number - kind.first)
+    return [show_tokens(kind.encoder, text, runs, kind.limit, frames) for text in texts]
 
 
 def _seen(facts: list[float], shape: Any) -> list[float]:

@@ -58,6 +58,10 @@ class StoredTexts:
         return StoredTexts(part, rule.encoder.digest)
 
 
+def _no_frames(sample: int) -> None:
+    """Return the frames of a sample without videos."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)  # kinds are compared by identity
 class TextKind:
     """Texts of one dataset: their encoder, and the tokens of their images.
@@ -72,12 +76,12 @@ class TextKind:
     # Rows and columns in tokens of each image, int64 [images, 2], for positions with an axis each
     # for frames, rows and columns; None for ordinary ones
     image_grids: Callable[[int], Int64] | None
-    # Frames of videos among its images; None without any, or if each is an image
-    frames: Callable[[int], Frames | None]
-    # Positions of tokens of a video advance by so many a second; None if by one a patch
-    tokens_per_second: float | None
     limit: int | None  # most tokens of a sample
     first: int = 0  # number in batches of the first sample of the dataset
+    # Frames of videos among its images; None without any, or if each is an image
+    frames: Callable[[int], Frames | None] = _no_frames
+    # Positions of tokens of a video advance by so many a second; None if by one a patch
+    tokens_per_second: float | None = None
 
     def seconds(self, text: SampleText) -> list[float]:
         """Return the seconds of a patch of each video of a sample; none if they do not matter.

@@ -152,7 +152,7 @@ def make_device_rows(
     if kept is None or image is None:
         raise PlanError(
             "cache device=... keeps decoded images, which this loader has none of: image=None, "
-            "keep='encoded', transform=, random_crop and decoder='dali' have none"
+            "keep='encoded', transform=, random_crop, videos and decoder='dali' have none"
         )
     if kept.padded:
         raise PlanError(

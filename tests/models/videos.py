@@ -40,6 +40,13 @@ def _case(source: str, **options: Any) -> Case:
     return replace(case, template=template, added=added, **options)
 
 
+_QWEN_3: dict[str, Any] = {
+    "videos": Qwen3VLVideoProcessor,
+    "video_options": {
+        "size": {"shortest_edge": 4096, "longest_edge": 400_000},
+        "cap_pixels_per_frame": False,
+    },
+}
 _FRAMES = {"shortest_edge": 3136, "longest_edge": 200_704}
 VIDEO_CASES = {
     "qwen2_vl": _case(
@@ -55,12 +62,9 @@ VIDEO_CASES = {
     ),
     "qwen3_vl": _case(
         "Qwen/Qwen3-VL-8B-Instruct",
-        videos=Qwen3VLVideoProcessor,
-        video_options={
-            "size": {"shortest_edge": 4096, "longest_edge": 400_000},
-            "cap_pixels_per_frame": False,
-        },
+        **_QWEN_3,
     ),
+    "qwen3_5": _case("qwen3_5", **_QWEN_3),
 }
 
 

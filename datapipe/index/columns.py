@@ -234,20 +234,6 @@ def _consolidate(
                     "someone else; index them again: `datapipe index --force`"
                 )
             names = pc.list_flatten(table["ext"]).to_pylist()
-            owners = pc.list_parent_indices(table["ext"]).to_numpy()
-            kept, shown = _kept(names, owners, max_frames)
-            for name, column in flat.items():
-                files[f"member_{name}"].append(column.to_numpy()[kept])
-            files["text_bytes"].append(table["text_bytes"].to_numpy())
-            for name in ("image_width", "image_height"):
-                files[name].append(pc.list_flatten(table[name]).to_numpy()[shown])
-            for name in ("key", "source"):
-                joined = "".join(table[name].to_pylist()).encode()
-                files[f"{name}_bytes"].append(np.frombuffer(joined, np.uint8))
-                files[f"sample_{name}"].append_ends(pc.binary_length(table[name]).to_numpy())
-            owning = pc.list_parent_indices(table["image_width"]).to_numpy()
-            for column, own in (("sample_member", owners[kept]), ("sample_image", owning[shown])):
-                files[column].append_ends(np.bincount(own, minlength=shard.samples))
             numbers = np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
             if len(codes) > _MOST_EXTENSIONS:
                 raise IndexMismatch(
@@ -255,24 +241,48 @@ def _consolidate(
                     f"members, such as {names[-1]!r}; a key ends at the first dot of a name: "
                     "rename the members, or pack them again from their source"
                 )
+            members, images = (
+                pc.list_value_length(table[name]).to_numpy() for name in ("ext", "image_width")
+            )
+            kept: Any = slice(None)
+            shown: Any = slice(None)
+            if max_frames is not None:
+                owners = np.repeat(np.arange(len(members)), members)
+                kept, is_image = _kept(list(codes), numbers, owners, max_frames)
+                shown = kept[is_image]
+                members, images = (
+                    np.bincount(owners[chosen], minlength=len(members))
+                    for chosen in (kept, kept & is_image)
+                )
+            for name, column in flat.items():
+                files[f"member_{name}"].append(column.to_numpy()[kept])
             files["member_ext"].append(numbers[kept].astype(np.uint16))
+            files["text_bytes"].append(table["text_bytes"].to_numpy())
+            for name in ("image_width", "image_height"):
+                files[name].append(pc.list_flatten(table[name]).to_numpy()[shown])
+            for name in ("key", "source"):
+                joined = "".join(table[name].to_pylist()).encode()
+                files[f"{name}_bytes"].append(np.frombuffer(joined, np.uint8))
+                files[f"sample_{name}"].append_ends(pc.binary_length(table[name]).to_numpy())
+            files["sample_member"].append_ends(members)
+            files["sample_image"].append_ends(images)
     return {"extensions": list(codes), "index_bytes": sizes}
 
 
 def _kept(
-    names: list[str], owners: Int64, max_frames: int | None
-) -> tuple[Bools | slice, Bools | slice]:
-    """Return the members that stay, and the images, by the extensions of members."""
-    if max_frames is None:
-        return slice(None), slice(None)
-    is_image = np.array(list(map(is_stored_image, names)), bool)
-    found = [frame_of(name) for name in names]
-    videos = np.array([-1 if frame is None else frame[0] for frame in found], np.int64)
-    frames = np.flatnonzero(is_image & (videos >= 0))
+    extensions: list[str], codes: Int64, owners: Int64, max_frames: int
+) -> tuple[Bools, Bools]:
+    """Return the members that stay, and those that are images: bool [members] each.
+
+    `codes`, int64 [members], say which of the extensions each has, and `owners` its sample.
+    """
+    found = [frame_of(ext) if is_stored_image(ext) else None for ext in extensions]
+    videos = np.array([-1 if frame is None else frame[0] for frame in found], np.int64)[codes]
+    frames = np.flatnonzero(videos >= 0)
     order = frames[np.lexsort((videos[frames], owners[frames]))]
     differ = (np.diff(owners[order]) != 0) | (np.diff(videos[order]) != 0)
-    counts = np.diff(np.flatnonzero(np.concatenate(([True], differ, [True]))))
+    counts = np.diff([0, *(np.flatnonzero(differ) + 1).tolist(), len(order)])
     ranks = np.concatenate([np.zeros(0, np.int64), *map(np.arange, counts)])
-    kept = np.ones(len(names), bool)
+    kept = np.ones(len(codes), bool)
     kept[order] = is_kept(ranks, np.repeat(counts, counts), max_frames)
-    return kept, kept[is_image]
+    return kept, np.array(list(map(is_stored_image, extensions)), bool)[codes]

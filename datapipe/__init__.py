@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from datapipe.curate.split import split_dataset
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
+    from datapipe.decode.video_spec import VideoSpec
     from datapipe.index.record_fields import IndexedField
     from datapipe.index.tar.indexer import index_shards
     from datapipe.inspect.diff import DatasetDiff, diff_datasets
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from datapipe.store.record_fields import index_fields
     from datapipe.text.image_markup import ImageMarkup
     from datapipe.text.spec import TextSpec
+    from datapipe.text.video_markup import VideoMarkup
     from datapipe.tune.job import tune_workers
     from datapipe.tune.result import TuneResult
 
@@ -112,6 +114,8 @@ __all__ = [
     "TransformError",
     "TuneResult",
     "VerifyReport",
+    "VideoMarkup",
+    "VideoSpec",
     "WebDatasetSource",
     "WorkerError",
     "WorkerSpec",
@@ -167,6 +171,8 @@ _LAZY = {
     "TextSpec": "datapipe.text.spec",
     "TuneResult": "datapipe.tune.result",
     "VerifyReport": "datapipe.inspect.findings",
+    "VideoMarkup": "datapipe.text.video_markup",
+    "VideoSpec": "datapipe.decode.video_spec",
     "WebDatasetSource": "datapipe.loader.raw_source",
     "WorkerSpec": "datapipe.loader.specs",
     "check_model": "datapipe.model_check",

@@ -276,6 +276,20 @@ def take_if(allowed: Callable[[Any], object]) -> Take:
     return take
 
 
+def take_options(kind: type) -> Take:
+    """Return a check for annotations: a dataclass of options, or a mapping with some of them."""
+    names = [field.name for field in fields(kind)]
+
+    def take(value: Any) -> Any:
+        if isinstance(value, Mapping) and set(value) <= set(names):
+            return kind(**value)
+        if not isinstance(value, kind):
+            raise Refused(f"a {kind.__name__}, or a mapping with {', '.join(names)}")
+        return value
+
+    return take
+
+
 def _is(kind: Any) -> Take:
     return take_if(lambda value: isinstance(value, kind))
 

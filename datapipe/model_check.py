@@ -19,6 +19,7 @@ from datapipe.models.families import Model, specs_for
 from datapipe.models.files import open_checkpoint
 from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.sample_text import sample_text
+from datapipe.text.videos import Video, read_videos
 
 _LEVELS = 1.01
 """Grey levels by which a value may differ: two ways of rounding."""
@@ -28,6 +29,7 @@ _NESTED = 5  # axes of pixel_values with one in front, for the tiles of Idefics 
 _BESIDE = 4  # tokens shown on each side of the first that differs
 _FACTS = (
     *("image_grid_thw", "image_sizes", "image_position_ids"),
+    *("video_grid_thw", "second_per_grid_ts"),
     *("token_type_ids", "mm_token_type_ids"),
 )
 
@@ -110,9 +112,11 @@ def check_model(
             sample = seen[-1]
             images += len(sample["images"])
             messages = _messages(sample, encoder)
-            theirs = _processed(processor, messages, sample["images"])
+            videos = read_videos(sample["record"]) if image.video is not None else []
+            stills, clips = _apart(sample["images"], videos)
+            theirs = _processed(processor, messages, stills, clips, videos)
             tokenizer = processor.tokenizer
-            told = _difference(batch, theirs, sample["images"], image, tokenizer)
+            told = _difference(batch, theirs, stills, image, tokenizer)
             if not told and (pair := _learnt(batch["labels"][0], messages, processor)):
                 labels += 1
                 told = _labels(*pair)
@@ -153,13 +157,39 @@ def _messages(sample: Mapping[str, Any], encoder: TextEncoder) -> list[Any]:
     return encoder.messages(SampleText(caption, record, len(sample["images"])))
 
 
-def _processed(processor: Any, messages: list[Any], images: Sequence[Any]) -> dict[str, Any]:
+def _apart(images: Sequence[Any], videos: Sequence[Video]) -> tuple[list[Any], list[Any]]:
+    """Return the images of a sample that are no frames, and the frames of each video: [n, ...]."""
+    spans = [slice(video.first, video.first + len(video.times)) for video in videos]
+    frames = {number for span in spans for number in range(span.start, span.stop)}
+    stills = [np.asarray(image) for number, image in enumerate(images) if number not in frames]
+    return stills, [np.stack(images[span]) for span in spans]
+
+
+def _processed(
+    processor: Any,
+    messages: list[Any],
+    pictures: list[Any],
+    clips: list[Any],
+    videos: Sequence[Video],
+) -> dict[str, Any]:
     """Return what a processor makes of a sample."""
-    pictures = [np.asarray(picture) for picture in images]
     text = processor.apply_chat_template(messages, tokenize=False)
     bos = processor.tokenizer.bos_token
     begun = bos is not None and text.startswith(bos)
-    found = processor(images=pictures or None, text=[text], add_special_tokens=not begun)
+    of_videos: dict[str, Any] = {}
+    if clips:
+        metadata = [
+            {
+                "total_num_frames": round(video.duration * video.fps),
+                "fps": video.fps,
+                "frames_indices": [round(time * video.fps) for time in video.times],
+            }
+            for video in videos
+        ]
+        of_videos = {"videos": clips, "video_metadata": metadata, "do_sample_frames": False}
+    found = processor(
+        images=pictures or None, text=[text], add_special_tokens=not begun, **of_videos
+    )
     return dict(found)
 
 
@@ -175,9 +205,13 @@ def _difference(
         return told
     for name in _FACTS:
         if name in theirs and name in batch:
-            facts = np.asarray(theirs[name]).tolist()
+            facts = np.asarray(theirs[name], batch[name].numpy().dtype).tolist()
             if batch[name].tolist() != facts:
                 return f"{name} is {batch[name].tolist()}, the processor's {facts}"
+    if "pixel_values_videos" in batch:
+        values = torch.as_tensor(np.asarray(theirs["pixel_values_videos"]))
+        if told := _pixels(batch["pixel_values_videos"], values, spec):
+            return f"of videos, {told}"
     if not pictures:
         return ""
     pixels = batch["pixel_values"]

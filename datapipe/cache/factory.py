@@ -54,7 +54,8 @@ def kept_transform(
     if spec.keep == "encoded" or not images:
         return None
     kept = {
-        name: replace(unnormalized(image), flip=0.0, mrope=False) for name, image in images.items()
+        name: replace(unnormalized(image), flip=0.0, mrope=False, max_frames=None)
+        for name, image in images.items()
     }
     name, first = next(iter(kept.items()))
     differing = next((other for other, made in kept.items() if made != first), None)
@@ -62,6 +63,8 @@ def kept_transform(
         reason = "transform= may be random, and takes images before they are fitted"
     elif any(image.random_crop is not None for image in images.values()):
         reason = "random_crop takes another part of an image each time"
+    elif any(image.video is not None for image in images.values()):
+        reason = "frames of videos are parts of patches"
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"
     elif differing is not None:
@@ -149,7 +152,7 @@ def make_device_rows(
     if kept is None or image is None:
         raise PlanError(
             "cache device=... keeps decoded images, which this loader has none of: image=None, "
-            "keep='encoded', transform=, random_crop and decoder='dali' have none"
+            "keep='encoded', transform=, random_crop, videos and decoder='dali' have none"
         )
     if kept.padded:
         raise PlanError(

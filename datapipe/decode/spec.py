@@ -7,12 +7,22 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from datapipe.declared import Say, Share, Within, Word, check_fields, checked, take_if
+from datapipe.declared import (
+    Say,
+    Share,
+    Within,
+    Word,
+    check_fields,
+    checked,
+    take_if,
+    take_options,
+)
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.normalize import Triple
 from datapipe.decode.presets import NORMALIZATIONS, preset_options
 from datapipe.decode.resize import Filter
 from datapipe.decode.spec_checks import ONE_SIZE, check_together
+from datapipe.decode.video_spec import VideoSpec
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.short_repr import short_repr
@@ -110,6 +120,8 @@ class ImageSpec:
         temporal: of "native": frames that a patch holds, all of them the image.
         mrope: of "native": with tokens, `position_ids` have an axis each for frames, rows and
             columns, as models of the Qwen2-VL family want them; pixels do not depend on it.
+        video: of "native": a `VideoSpec`, for models that take frames of a video together. Without
+            it, or with a text without `TextSpec(video_markup=...)`, each frame is an image.
         min_pixels, max_pixels: of a result of "dynamic" or "native"; None is 3,136 and 1,003,520,
             as for Qwen2-VL.
         least_side: of "native": an image with a shorter side counts as enlarged to it first, as
@@ -127,6 +139,8 @@ class ImageSpec:
         random_crop: of "stretch" and "crop": a random part of the image is resized to the whole;
             its share of the area, (least, most). Its aspect ratio is 3/4 to 4/3.
         flip: of "stretch" and "crop": probability that an image is mirrored left to right.
+        max_frames: frames of each video at most: evenly spaced, the first and the last among them.
+            Others are neither read nor counted. None is all that were packed.
         refuse_above: an image with more pixels is refused as a `DecodeError`.
 
     Raises:
@@ -150,6 +164,7 @@ class ImageSpec:
     merge: Small = 1
     temporal: Small = 1
     mrope: bool = False
+    video: Annotated[Any, take_options(VideoSpec)] | None = None
     min_pixels: Area | None = None
     max_pixels: Area | None = None
     least_side: Side = 1
@@ -161,6 +176,7 @@ class ImageSpec:
     scaled_decode: bool = False
     random_crop: Shares | None = None
     flip: Chance = 0.0
+    max_frames: Small | None = None
     refuse_above: Area = MAX_PIXELS
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ _TAKEN_BY = {
     "crop_from": ("crop",),
     "temporal": ("native",),
     "mrope": ("native",),
+    "video": ("native",),
     "min_pixels": ("dynamic", "native"),
     "max_pixels": ("dynamic", "native"),
     "least_side": ("native",),

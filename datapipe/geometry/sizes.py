@@ -48,6 +48,8 @@ def native_size(
     min_pixels: int,
     max_pixels: int,
     least_side: int = 1,
+    frames: int | None = None,
+    temporal: int = 1,
 ) -> tuple[Int64, Int64]:
     """Return sizes near the images' own: (widths, heights), int64 [n] each.
 
@@ -57,7 +59,9 @@ def native_size(
     gets the size that its formula gives, so that it can be planned; "native" refuses its pixels.
 
     With `least_side`, images with a shorter side count as enlarged to it, as in GLM-4V's
-    `smart_resize`. Raises `PlanError` if the limits exclude each other.
+    `smart_resize`. With `frames`, each is a frame of a video of so many, and the limits are of the
+    pixels of all of them, in patches of `temporal` frames, as in the `smart_resize` of Qwen3-VL's
+    video processor. Raises `PlanError` if the limits exclude each other.
     """
     check_sizes(widths, heights)
     if multiple_of < 1 or not 0 < min_pixels <= max_pixels:
@@ -73,9 +77,13 @@ def native_size(
     # rint rounds halves to even, as Python's round does.
     across = np.rint(wide / multiple_of) * multiple_of
     down = np.rint(high / multiple_of) * multiple_of
-    area = across * down
-    shrink = np.sqrt(wide * high / max_pixels)
-    grow = np.sqrt(min_pixels / (wide * high))
+    count = whole = 1
+    if frames is not None:
+        count = max(frames, temporal)  # a single one is repeated
+        whole = round(count / temporal) * temporal
+    area = whole * across * down
+    shrink = np.sqrt(count * wide * high / max_pixels)
+    grow = np.sqrt(min_pixels / (count * wide * high))
 
     def fit(rounded: Float64, side: Float64) -> Int64:
         smaller = np.maximum(multiple_of, np.floor(side / shrink / multiple_of) * multiple_of)

@@ -11,6 +11,7 @@ import numpy as np
 from datapipe.array_types import Int64
 from datapipe.cache.factory import kept_transform, make_cache, make_device_rows
 from datapipe.decode.array_spec import array_spec, spec_of
+from datapipe.decode.forms.frame import VideoSizes
 from datapipe.decode.forms.together import check_together
 from datapipe.decode.normalize import KERNEL
 from datapipe.decode.spec import ImageSpec
@@ -27,6 +28,7 @@ from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.sample_source import TextRule
+from datapipe.loader.schedule.video_frames import has_frames
 from datapipe.loader.work import SampleWork
 from datapipe.store.open import open_arrays, open_store
 
@@ -37,6 +39,8 @@ def make_context(
     """Make the context of the batches, and the cache on the device, or raise `PlanError`."""
     work, options, made = path.work, schedule.options, path.made
     kinds = None if made is None else ImageKinds.of(schedule.origin, dataset)
+    if kinds is not None:
+        _check_videos(kinds, path)
     kept = rows = cache = images = device_cache = None
     specs = {}
     if kinds is not None:
@@ -117,7 +121,24 @@ def _image_context(
         geometry=GEOMETRY in options.meta,
         decoder=path.decoder,
         kept=kept,
+        videos=kinds.videos if any(kinds.videos) else None,
     )
+
+
+def _check_videos(kinds: ImageKinds, path: ImagePath) -> None:
+    """Raise `PlanError` for options that know no patches of several frames."""
+    if not any(kinds.videos):
+        return
+    work, options = path.work, "decoder='dali'"
+    if path.decoder is None:
+        options = (
+            "constant shapes of batches" if work.batch.sample_rows or work.static_shapes else ""
+        )
+    if options:
+        raise PlanError(
+            f"{options} with ImageSpec(video=...): frames of videos share rows of "
+            "pixel_values_videos; leave one of them out: with video=None each frame is an image"
+        )
 
 
 def _stored_images(origin: Origin) -> ImageSpec | None:
@@ -163,12 +184,17 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> To
 
 
 def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
+    video = None
+    if rule.images.videos is not None and part.image is not None:
+        video = part.image.spec.video
     return TextKind(
         encoder=rule.encoder,
         stored=StoredTexts.of(part),
         image_runs=part.image_runs,
         # A model that answers a prompt counts positions by itself.
         image_grids=part.image_grids if rule.images.grids and not rule.spec.prompts else None,
+        frames=part.frames,
+        tokens_per_second=None if video is None else video.tokens_per_second,
         limit=rule.limit,
         first=first,
     )
@@ -181,22 +207,25 @@ class ImageKinds:
     transforms: tuple[ImageTransform, ...]
     kinds: Callable[[Int64], Int64] | None  # transform of each sample; None if there is but one
     names: tuple[str, ...]  # of a part that has each transform
+    videos: tuple[VideoSizes | None, ...]  # of the frames of each; None if they are images
 
     @staticmethod
     def of(origin: Origin, dataset: Dataset) -> ImageKinds:
         """Find the transforms of all parts; `PlanError` if two cannot be in one batch."""
         found: dict[str, tuple[ImageTransform, str]] = {}
         table = []
+        videos = has_frames(dataset.columns)
         for part in origin.parts:
             assert part.image is not None
-            name = repr(part.image.spec)
-            found.setdefault(name, (part.image, part.data.name))
+            transform = part.image if videos else part.image.without_videos()
+            name = repr(transform.spec)
+            found.setdefault(name, (transform, part.data.name))
             table.append(list(found).index(name))
         transforms, names = zip(*found.values(), strict=True)
         check_together(transforms, names)
         by_part = np.array(table, np.int64)
         kinds = partial(_kinds_of, dataset, by_part) if len(transforms) > 1 else None
-        return ImageKinds(transforms, kinds, names)
+        return ImageKinds(transforms, kinds, names, tuple(map(VideoSizes.of, transforms)))
 
 
 def _kinds_of(dataset: Dataset, by_part: Int64, samples: Int64) -> Int64:

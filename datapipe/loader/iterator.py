@@ -14,7 +14,13 @@ from torch import Tensor
 from datapipe.errors import DatapipeError
 from datapipe.loader.batch.builder import Batch
 from datapipe.loader.device.device_cache import DeviceCache
-from datapipe.loader.device.prefetcher import NESTED, PIXELS, DevicePrefetcher, Sent
+from datapipe.loader.device.prefetcher import (
+    NESTED,
+    PIXELS,
+    VIDEO_PIXELS,
+    DevicePrefetcher,
+    Sent,
+)
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.peers import Peers
 from datapipe.loader.workers.job_source import Executor, FinishedJob
@@ -166,13 +172,19 @@ class LoaderIterator(Iterator[Batch]):
         self._executor.close()
 
 
+_OF_IMAGES = (
+    *(PIXELS, "image_grid_thw", "image_sizes"),
+    *(VIDEO_PIXELS, "video_grid_thw", "second_per_grid_ts"),
+)
+
+
 def _repeat_images(batch: Batch) -> Batch:
     """Return a batch with the images of all chosen rows, and again for all rejected ones.
 
     They are decoded, and copied to a device, once.
     """
     repeated = {}
-    for name in (PIXELS, "image_grid_thw", "image_sizes"):
+    for name in _OF_IMAGES:
         values = batch.get(name)
         if isinstance(values, Tensor):
             axis = 1 if name == PIXELS and values.ndim == NESTED else 0

@@ -17,7 +17,7 @@ from datapipe.models.idefics3 import idefics3
 from datapipe.models.internvl import internvl
 from datapipe.models.llava import llava, llava_next
 from datapipe.models.pixtral import pixtral
-from datapipe.models.qwen_vl import qwen_vl
+from datapipe.models.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from datapipe.text.spec import TextSpec
 
 
@@ -32,11 +32,11 @@ Model = Annotated[
 ]
 Family = Callable[[ModelFiles], tuple[ImageSpec, TextSpec]]
 
-_QWEN3_VL: dict[str, Family] = {"Qwen3VLProcessor": qwen_vl}
+_QWEN3_VL: dict[str, Family] = {"Qwen3VLProcessor": qwen3_vl}
 
 MODELS: dict[str, dict[str, Family]] = {
-    "qwen2_vl": {"Qwen2VLProcessor": qwen_vl},
-    "qwen2_5_vl": {"Qwen2_5_VLProcessor": qwen_vl},
+    "qwen2_vl": {"Qwen2VLProcessor": qwen2_vl},
+    "qwen2_5_vl": {"Qwen2_5_VLProcessor": qwen2_5_vl},
     "qwen3_vl": _QWEN3_VL,
     "qwen3_vl_moe": _QWEN3_VL,
     "qwen3_5": _QWEN3_VL,

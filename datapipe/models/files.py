@@ -19,6 +19,7 @@ from datapipe.text.spec import TextSpec
 _CONFIG = "config.json"
 _PROCESSOR = "processor_config.json"
 _IMAGES = "preprocessor_config.json"
+_VIDEOS = "video_preprocessor_config.json"
 _TOKENIZER = "tokenizer.json"
 
 # Of Pillow's `Resampling`, which the files name by number.
@@ -36,6 +37,7 @@ class ModelFiles:
     config: Mapping[str, Any]  # `config.json`, empty if only a processor is known
     processor: Mapping[str, Any]  # options such as `patch_size` and `image_seq_length`
     images: Mapping[str, Any]  # options of the image processor, as far as they are written down
+    videos: Mapping[str, Any]  # likewise of the video processor, empty if there is none
     tokenizer: Any  # what `TextSpec(tokenizer=...)` takes
     template: str | None = None  # chat template that does not come with the tokenizer
 
@@ -111,11 +113,17 @@ def _from_folder(folder: Path) -> ModelFiles:
         config=config,
         processor=processor,
         images=images,
+        # As transformers looks for them.
+        videos=processor.get("video_processor")
+        or _read(folder / _VIDEOS)
+        or _read(folder / _IMAGES)
+        or {},
         tokenizer=folder,
     )
 
 
 def _from_processor(processor: Any) -> ModelFiles:
+    videos = getattr(processor, "video_processor", None)
     return ModelFiles(
         name=type(processor).__name__,
         model_type=None,
@@ -123,6 +131,7 @@ def _from_processor(processor: Any) -> ModelFiles:
         config={},
         processor=vars(processor),
         images=processor.image_processor.to_dict(),
+        videos={} if videos is None else videos.to_dict(),
         tokenizer=processor.tokenizer,
         template=getattr(processor, "chat_template", None),
     )

@@ -2,22 +2,55 @@
 
 `Qwen2VLImageProcessor` of transformers, whose `shortest_edge` and `longest_edge` are numbers of
 pixels. An image is a run of `<|image_pad|>`, one for each square of `merge_size` patches.
+
+A patch of a video is two frames. Qwen2-VL and Qwen2.5-VL limit the pixels of each frame, and a
+video is one run of `<|video_pad|>`; positions of Qwen2.5-VL follow its times. Qwen3-VL limits the
+pixels of all frames together, and each patch is a run of its own behind its time in seconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from datapipe.decode.spec import ImageSpec
+from datapipe.decode.video_spec import VideoSpec
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.models.files import ModelFiles, pixel_options
 from datapipe.text.spec import TextSpec
+from datapipe.text.video_markup import VideoMarkup
+
+_TIMED = "<{seconds:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
+_TOKENS_PER_SECOND = 2  # of published checkpoints of Qwen2.5-VL, where only a processor is given
 
 
-def qwen_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+def qwen2_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family, or raise `PlanError`."""
+    return _qwen_vl(files, VideoSpec(**_limits(files)), VideoMarkup())
+
+
+def qwen2_5_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    default = 4 if files.vision else _TOKENS_PER_SECOND  # of its config in transformers
+    rate = files.vision.get("tokens_per_second", default)
+    return _qwen_vl(files, VideoSpec(**_limits(files), tokens_per_second=rate), VideoMarkup())
+
+
+def qwen3_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    limits = _limits(files, least=128 * 32 * 32, most=768 * 32 * 32)
+    video = VideoSpec(**limits, limits="video")
+    return _qwen_vl(files, video, VideoMarkup(patch=_TIMED))
+
+
+def _qwen_vl(
+    files: ModelFiles, video: VideoSpec, markup: VideoMarkup
+) -> tuple[ImageSpec, TextSpec]:
     images = files.images
     size = images.get("size") or {}
     least = images.get("min_pixels") or size.get("shortest_edge") or NATIVE_MIN_PIXELS
     most = images.get("max_pixels") or size.get("longest_edge") or NATIVE_MAX_PIXELS
+    pixels = pixel_options(files, "clip")
     image = ImageSpec(
         resize="native",
         patch=images.get("patch_size", 14),
@@ -26,6 +59,36 @@ def qwen_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         mrope=True,
         min_pixels=least,
         max_pixels=most,
-        **pixel_options(files, "clip"),
+        video=video,
+        **pixels,
     )
-    return image, files.text(image_token="<|image_pad|>")
+    _check_alike(files, image)
+    return image, files.text(image_token="<|image_pad|>", video_markup=markup)
+
+
+def _limits(
+    files: ModelFiles, *, least: int = 128 * 28 * 28, most: int = 768 * 28 * 28
+) -> dict[str, Any]:
+    """Return the limits of a video's pixels; those given are the processor's own defaults."""
+    videos = files.videos
+    size = videos.get("size") or {}
+    return {
+        "min_pixels": videos.get("min_pixels") or size.get("shortest_edge") or least,
+        "max_pixels": videos.get("max_pixels") or size.get("longest_edge") or most,
+    }
+
+
+def _check_alike(files: ModelFiles, image: ImageSpec) -> None:
+    """Refuse a video processor that treats frames otherwise than the image processor images."""
+    videos: Mapping[str, Any] = files.videos
+    if videos.get("cap_pixels_per_frame"):
+        raise files.refuse("its video processor has cap_pixels_per_frame=true")
+    sides = {"patch_size": image.patch, "merge_size": image.merge}
+    sides["temporal_patch_size"] = image.temporal
+    for name, side in sides.items():
+        if (found := videos.get(name, side)) != side:
+            raise files.refuse(f"{name} is {found} for videos and {side} for images")
+    for name in ("image_mean", "image_std", "resample"):
+        given = videos.get(name), files.images.get(name)
+        if None not in given and given[0] != given[1]:
+            raise files.refuse(f"{name} is {given[0]} for videos and {given[1]} for images")

@@ -11,6 +11,7 @@ import numpy as np
 
 from datapipe.array_types import Int64, Integers
 from datapipe.plan.ragged import edges
+from datapipe.text.frames import Frames, bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +35,22 @@ def planned(
     label_offsets: Int64,  # int64 [n + 1], like `image_offsets`
     limit: int | None = None,  # tokens of a sample at most; None keeps all
     wrap: tuple[int, int] = (0, 0),  # text tokens before and after an image that belong to it
+    frames: Frames | None = None,  # of the P images, those that are frames; None for none
+    video_wrap: tuple[int, int] = (0, 0),  # text tokens around all frames of a video
 ) -> Planned:
     """Return the lengths of n samples with their P images, each at most `limit` tokens long.
 
-    A sample over the limit keeps the longest beginning that cuts no image and none of the text
-    tokens that belong to one; an image that does not fit is dropped, with all after it. That may
-    leave no token at all. A text that cannot be used has -1 tokens in the result too.
+    A sample over the limit keeps the longest beginning that cuts no image, no video and none of the
+    text tokens that belong to one; an image that does not fit is dropped, with all after it. That
+    may leave no token at all. A text that cannot be used has -1 tokens in the result too.
     """
     sums = edges(image_counts)
     tokens: Int64 = text_tokens + np.diff(sums[image_offsets])
     cut: Int64 = tokens.copy() if limit is None else np.minimum(tokens, limit)
     owner = _owners(image_offsets)
     first = image_at + sums[:-1] - sums[image_offsets[:-1]][owner]  # token of each image
-    start = np.maximum(first - wrap[0], 0)
-    stop = np.minimum(first + image_counts + wrap[1], tokens[owner])
+    start, stop = bounds(first, image_counts, wrap, frames, video_wrap)
+    start, stop = np.maximum(start, 0), np.minimum(stop, tokens[owner])
     # Once more if wraps of neighbours overlap and the new cut falls into the image before.
     while (inside := (start < cut[owner]) & (cut[owner] < stop)).any():
         np.minimum.at(cut, owner[inside], start[inside])
@@ -63,7 +66,7 @@ def planned(
     return Planned(
         tokens=cut,
         labels=_totals(np.maximum(trained, 0), label_offsets) - unpredicted,
-        images=_totals(kept, image_offsets),
+        images=_totals(kept.astype(np.int64), image_offsets),
         image_tokens=image_tokens,
     )
 

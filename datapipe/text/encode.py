@@ -17,6 +17,7 @@ from datapipe.text.guard import ReservedTokens, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
 from datapipe.text.messages import (
+    Piece,
     RenderedTurn,
     SampleText,
     read_caption,
@@ -28,6 +29,7 @@ from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_i
 from datapipe.text.spec import TextSpec
 from datapipe.text.template import ChatTemplate, Kind, Message, Span
 from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, SOURCES, image_mark
+from datapipe.text.video_markup import Shown, frames_at
 from datapipe.text.vocabulary import find_image_token, find_template, open_vocabulary
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
@@ -58,6 +60,7 @@ class TextEncoder:
         image_token, image_id: what is repeated for an image; None where the vocabulary has none.
         image_wrap: text tokens before and after an image that belong to it, such as
             `<|vision_start|>` and `<|vision_end|>`.
+        video_id, video_wrap: likewise of a video.
         eos_id: end of a sequence, None where the tokenizer names none.
         pad_id: for padding; where the tokenizer names none, that of the end of a sequence, or 0.
         vocab_size: one more than the largest id.
@@ -71,7 +74,9 @@ class TextEncoder:
         vocabulary = open_vocabulary(spec.tokenizer)
         self._tokenizer = vocabulary.tokenizer
         self.image_token = find_image_token(spec.image_token, vocabulary)
-        self._guard = ReservedTokens(vocabulary, self.image_token)
+        self._markup = markup = spec.video_markup
+        video_token = None if markup is None else markup.token
+        self._guard = ReservedTokens(vocabulary, self.image_token, video_token)
         self.vocab_size = self._guard.size
         self.image_id = (
             None if self.image_token is None else self._tokenizer.token_to_id(self.image_token)
@@ -86,6 +91,10 @@ class TextEncoder:
             if spec.image_markup is not None:  # which holds all that stands around
                 mark = self.image_token, self.image_token
         self._mark = mark[0]
+        self.video_id = None if video_token is None else self._tokenizer.token_to_id(video_token)
+        self._video = None
+        if video_token is not None:  # it stands where an image would
+            self._video = mark[0].replace(self.image_token or "", video_token) or video_token
         self._layout: TurnLayout | None = None
         self._begin: tuple[int, ...] = ()
         self._end: tuple[int, ...] = ()
@@ -110,6 +119,7 @@ class TextEncoder:
                 guard=self._guard,
                 image_token=self.image_token,
                 mark=mark,
+                video=None if self._video is None else (self._video, video_token or ""),
                 system=spec.system,
             )
             self._check_special_tokens(self._layout)
@@ -122,11 +132,15 @@ class TextEncoder:
             self.image_wrap = image_wrap(
                 text, self.ids(text), self._mark, self.image_token, self._guard
             )
+        before, after = self.image_wrap
+        end = "" if markup is None else markup.end
+        self.video_wrap = before, after + len(self.ids(end))
         around = (*self._begin, *self._end)
         deciding = [ENCODER_VERSION, vocabulary.model, source, names, self.image_token]
         deciding += [spec.system, around, IMAGE_PLACE]
         if spec.image_markup is not None:
             deciding.append("image_markup")
+        deciding += [] if markup is None else [repr(markup)]
         deciding += [name for name in ("pairs", "prompts") if getattr(spec, name)]
         self.digest = sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
@@ -197,7 +211,7 @@ class TextEncoder:
     def _turns(self, sample: SampleText, layout: TurnLayout) -> Sequence[list[RenderedTurn]]:
         """Return the turns of a sample; of a pair with its chosen and with its rejected answer."""
         system = self.spec.system
-        newline = not layout.writes_images and not self._mark.endswith("\n")
+        newline = layout.newline
         if self.spec.pairs:
             return read_pair_turns(sample, system=system, newline=newline)
         read = read_prompt_turns if self.spec.prompts else read_turns
@@ -242,12 +256,29 @@ class TextEncoder:
         layout, spec = self._layout, self.spec
         try:
             if layout is None:
-                return [caption_layout(read_caption(sample), self._mark)]
+                pieces = read_caption(sample)
+                rendered = caption_layout(pieces, self._mark, self._video)
+                return [self._with_videos(rendered, pieces)]
             return [
-                layout.render(turns, prompt=spec.prompts) for turns in self._turns(sample, layout)
+                self._with_videos(
+                    layout.render(turns, prompt=spec.prompts),
+                    [piece for turn in turns for piece in turn.pieces],
+                )
+                for turns in self._turns(sample, layout)
             ]
         except DecodeError as error:
             return [error] * (1 + spec.pairs)
+
+    def _with_videos(self, rendered: Rendered, pieces: Sequence[Piece]) -> Rendered:
+        media = [piece for piece in pieces if not isinstance(piece, str)]
+        if self._markup is None or not any(media):
+            return rendered
+        if self.video_id is None:
+            raise PlanError(
+                f"a sample has a video, and {self._markup.token!r} is not in the vocabulary; add "
+                "it to the tokenizer, or leave video_markup= out"
+            )
+        return rendered.with_videos(media, self._markup)
 
     def _encode_apart(self, rendered: Rendered, sample: SampleText) -> EncodedText | DecodeError:
         """Encode a text that spells special tokens, which mean nothing there."""
@@ -265,11 +296,11 @@ class TextEncoder:
         result = self._finish(rendered, sample, ids, encoding, labels)
         if result is not None:
             return result
-        images = np.count_nonzero(ids == self.image_id)
-        if images != sample.images:
+        images = np.count_nonzero((ids == self.image_id) | (ids == self.video_id))
+        if images != (meant := len(rendered.shown) or sample.images):
             return DecodeError(
-                f"the template wrote {images} images, the sample has {sample.images}; it leaves "
-                "out or repeats images of some roles"
+                f"the template wrote {images} images, the sample has {meant}; it leaves out or "
+                "repeats images of some roles"
             )
         return DecodeError("the tokenizer does not find the special tokens that the template wrote")
 
@@ -282,13 +313,15 @@ class TextEncoder:
         labels: list[Span],
     ) -> EncodedText | DecodeError | None:
         """Return tokens without images; None where special tokens are not those that are meant."""
-        images = np.flatnonzero(ids == self.image_id)
+        images = np.flatnonzero((ids == self.image_id) | (ids == self.video_id))
         meant = sum(
             self._guard.count(text)
             for kind, text in rendered.pieces
             if kind in (Kind.TEMPLATE, Kind.IMAGE)
         )
-        if len(images) != sample.images or meant != np.count_nonzero(self._guard.is_special[ids]):
+        shown = rendered.shown or (Shown(1),) * sample.images
+        visual = [self.video_id if each.is_video else self.image_id for each in shown]
+        if ids[images].tolist() != visual or meant != np.count_nonzero(self._guard.is_special[ids]):
             return None
         trained = np.zeros(len(ids), np.bool_)
         for start, stop in labels:
@@ -303,6 +336,8 @@ class TextEncoder:
             keep[images] = False
             ids, trained = ids[keep], trained[keep]
             images = images - np.arange(len(images))
+            if rendered.shown:
+                images = frames_at(images, shown, self.ids)
         if self._begin or self._end:
             begin, end = len(self._begin), len(self._end)
             ids = np.concatenate([self._begin, ids, self._end]).astype(np.int32)

@@ -30,14 +30,14 @@ _CACHED = 4096  # pieces of templates; a template has some ten that do not vary
 class ReservedTokens:
     """The tokens of a tokenizer that texts must not contain.
 
-    Those are the special ones, and the image token. Tokens that the configuration names, such as
-    `eos_token`, are special even if the tokenizer does not call them so. The unknown token is
-    left out of all counts, as it also stands for characters of the text.
+    Those are the special ones, and the tokens of images and videos. Tokens that the configuration
+    names, such as `eos_token`, are special even if the tokenizer does not call them so. The unknown
+    token is left out of all counts, as it also stands for characters of the text.
     """
 
-    def __init__(self, vocabulary: Vocabulary, image_token: str | None) -> None:
+    def __init__(self, vocabulary: Vocabulary, *visual: str | None) -> None:
         added = vocabulary.added
-        guarded = {*vocabulary.names.values(), image_token}
+        guarded = {*vocabulary.names.values(), *visual}
         self._vocabulary = vocabulary
         self._added = {
             content: entry

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 from datapipe.errors import DecodeError
+from datapipe.text.messages import Medium, RenderedTurn, as_frames, as_text
 from datapipe.text.messages import Piece as TurnPiece
-from datapipe.text.messages import RenderedTurn
 from datapipe.text.template import (
     ANSWER,
     CONTENT,
@@ -25,6 +25,7 @@ from datapipe.text.template import (
     Span,
     parse_marks,
 )
+from datapipe.text.video_markup import Shown, VideoMarkup
 
 Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
@@ -45,6 +46,23 @@ class Rendered:
     # Labels end where answers do, even if transformers' assistant mask, which goes by the
     # template's own `{% generation %}` blocks, would end a token away
     exact: bool
+    shown: tuple[Shown, ...] = ()  # what its tokens stand for; empty for an image each
+
+    def with_videos(self, media: Sequence[Medium], markup: VideoMarkup) -> Rendered:
+        """Return the text with what the model expects for each of its videos.
+
+        `media` are its images and videos in their order. Raises `DecodeError` as `markup` does.
+        """
+        written = [("", [Shown(1)]) if each is None else markup.write(each.times) for each in media]
+        videos = (text for text, _ in written if text)
+        pieces = [
+            (kind, text)
+            if kind in (Kind.CONTENT, Kind.ANSWER) or markup.token not in text
+            else (kind, _replaced(text, markup.token, videos))
+            for kind, text in self.pieces
+        ]
+        shown = tuple(each for _, tokens in written for each in tokens)
+        return replace(self, pieces=pieces, shown=shown)
 
     def write(self, spell: Callable[[str], str] | None = None) -> tuple[str, list[Span]]:
         """Return the text, with special tokens as `spell` writes them, and the spans of labels."""
@@ -66,9 +84,16 @@ class TurnLayout:
     writes_images: bool  # the template writes the images among the parts itself
     mark: str  # how an image is written
     placeholder: str | None  # what the template writes for an image, if `mark` has to replace it
+    video: str | None  # how a video is written; None writes an image for each of its frames
+    writes_videos: bool  # the template writes the videos among the parts itself
     ends_line: bool  # an image is followed by a newline that the template or the mark writes
     turn_end: re.Pattern[str]  # what follows the assistant's content and is learnt with it
     find: Callable[[str], str | None]  # returns the first token in a text that means something
+
+    @property
+    def newline(self) -> bool:
+        """True if images that are put before a text, and frames, stand in lines of their own."""
+        return not self.writes_images and not self.mark.endswith("\n")
 
     def render(self, turns: Sequence[RenderedTurn], *, prompt: bool = False) -> Rendered:
         """Return the text of a conversation, and the beginning of an answer if `prompt`.
@@ -113,15 +138,19 @@ class TurnLayout:
         parts: list[Message] = []
         texts: list[str] = []
         after_image = False
-        for piece in turn.pieces or [""]:
-            if piece is None:
-                if self.writes_images:
+        pieces = turn.pieces if self.video else as_frames(turn.pieces, self.newline)
+        for piece in pieces or [""]:
+            if not isinstance(piece, str):
+                kind, mark, writes = "image", self.mark, self.writes_images
+                if piece is not None and self.video:
+                    kind, mark, writes = "video", self.video, self.writes_videos
+                if writes:
                     if texts:
                         parts.append({"type": "text", "text": "".join(texts)})
                         texts = []
-                    parts.append({"type": "image"})
+                    parts.append({"type": kind})
                 else:
-                    texts.append(self.mark if marks == "none" else f"{IMAGE}{self.mark}{IMAGE_END}")
+                    texts.append(mark if marks == "none" else f"{IMAGE}{mark}{IMAGE_END}")
             else:
                 if after_image and self.ends_line and piece.startswith("\n"):
                     piece = piece[1:]
@@ -157,7 +186,7 @@ class TurnLayout:
         The authors of its pieces are unknown, so contents must not spell special tokens.
         """
         for turn in turns:
-            token = self.find("".join(piece for piece in turn.pieces if piece))
+            token = self.find(as_text(turn.pieces))
             if token is not None:
                 raise DecodeError(
                     f"the text spells the token {token!r}, and the chat template rewrites this "
@@ -227,18 +256,32 @@ class TurnLayout:
             done, prompt = self.template.render(earlier), self.template.render(earlier, prompt=True)
             if rendered.startswith(prompt) and prompt != done:
                 return len(prompt)
-        tag = _FIRST_TAG.match("".join(piece for piece in turns[number].pieces if piece))
+        tag = _FIRST_TAG.match(as_text(turns[number].pieces))
         start = rendered.rfind(tag[1], _common(done, rendered), common) if tag else -1
         if start < 0:
             raise DecodeError(_NOT_FOUND)
         return start
 
 
-def caption_layout(pieces: Sequence[TurnPiece], mark: str) -> Rendered:
-    """Return a caption with its images; all of its text is learnt."""
-    written = [(Kind.IMAGE, mark) if piece is None else (Kind.ANSWER, piece) for piece in pieces]
+def caption_layout(pieces: Sequence[TurnPiece], mark: str, video: str | None) -> Rendered:
+    """Return a caption with its images; all of its text is learnt.
+
+    `video` is how a video is written; None writes an image for each of its frames.
+    """
+    written: list[Piece] = []
+    for piece in pieces if video else as_frames(pieces):
+        if isinstance(piece, str):
+            written.append((Kind.ANSWER, piece))
+        else:
+            written.append((Kind.IMAGE, mark if piece is None or video is None else video))
     labels = [(i, i + 1) for i, (kind, _) in enumerate(written) if kind is Kind.ANSWER]
     return Rendered(written, labels, True)
+
+
+def _replaced(text: str, token: str, by: Iterator[str]) -> str:
+    """Return a text with each token replaced by the next text, as far as there are some."""
+    first, *rest = text.split(token)
+    return first + "".join(next(by, token) + part for part in rest)
 
 
 def _common(first: str, second: str) -> int:
@@ -254,7 +297,7 @@ def _ends(texts: Iterable[str]) -> list[int]:
 def _with_answer(turns: Sequence[RenderedTurn], number: int, text: str) -> list[RenderedTurn]:
     """Return the turns with another text for one of them; its images stay."""
     turn = turns[number]
-    pieces = [text if piece is not None and piece.strip() else piece for piece in turn.pieces]
+    pieces = [text if isinstance(piece, str) and piece.strip() else piece for piece in turn.pieces]
     return [*turns[:number], turn._replace(pieces=pieces), *turns[number + 1 :]]
 
 

@@ -14,6 +14,7 @@ from datapipe.text.layout import TurnLayout
 from datapipe.text.messages import RenderedTurn
 from datapipe.text.template import ChatTemplate, Kind, parse_marks
 from datapipe.text.templates import IMAGE_TOKENS
+from datapipe.text.videos import Video
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 _ASKED, _MORE, _SAID = "7160483", "7268149", "7381926"
 _TURNS = (RenderedTurn("user", [_ASKED]), RenderedTurn("assistant", [_SAID], True))
 _SHOWN = (RenderedTurn("user", [_ASKED, None, _MORE]), RenderedTurn("assistant", [_SAID], True))
+_VIDEO = Video("", 0, (0.0,), 1.0, 1.0)
+_SHOWN_VIDEO = (RenderedTurn("user", [_ASKED, _VIDEO, _MORE]), _SHOWN[1])
 # The repr and the JSON of a list of parts, as templates write it that expect strings.
 _UNREAD = re.compile(f"['\"]{_ASKED}")
 
@@ -34,14 +37,16 @@ def find_layout(
     guard: ReservedTokens,
     image_token: str | None,
     mark: tuple[str, str],
+    video: tuple[str, str] | None,
     system: str | None,
 ) -> TurnLayout:
     """Find out how to use a chat template, which `copies` contents as they are if it is ours.
 
     `image_token` is None where the vocabulary has none. `mark` is how an image is written where the
-    template leaves it to us, and what the template writes instead. Raises `PlanError` if the
-    template shows neither strings nor lists of parts, or refuses the `system` message that it will
-    be given, or writes several image tokens for an image.
+    template leaves it to us, and what the template writes instead. `video` is how a video is
+    written, and its token; None where each frame is an image. Raises `PlanError` if the template
+    shows neither strings nor lists of parts, or refuses the `system` message that it will be given,
+    or writes several image tokens for an image.
     """
     written, placeholder = mark
     layout = TurnLayout(
@@ -51,6 +56,8 @@ def find_layout(
         writes_images=False,
         mark=written,
         placeholder=None,
+        video=None if video is None else video[0],
+        writes_videos=False,
         ends_line=written.endswith("\n"),
         turn_end=_NEVER,
         find=guard.find,
@@ -81,6 +88,8 @@ def find_layout(
         )
     else:
         layout = replace(layout, parts=not strings)
+    if video is not None and layout.parts:
+        layout = replace(layout, writes_videos=_writes_videos(layout, video[1]))
     if system is not None:
         _try_system(layout, system)
     return replace(layout, turn_end=_find_turn_end(layout, guard))
@@ -148,6 +157,16 @@ def _written_image(
             before = re.split(f"{_ASKED}|{_MORE}", before)[-1]
             return before + token + re.split(f"{_ASKED}|{_MORE}", after)[0], token
     return None
+
+
+def _writes_videos(layout: TurnLayout, token: str) -> bool:
+    """Return whether a template writes the token of a video itself, once for each."""
+    asking = replace(layout, writes_videos=True)
+    try:
+        text = layout.template.render(asking.messages(_SHOWN_VIDEO, "none"))
+    except DecodeError:
+        return False
+    return text.count(token) - asked_and_said(layout).count(token) == 1
 
 
 def _try_system(layout: TurnLayout, system: str) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from datapipe.array_types import Int64
-from datapipe.declared import Count, Refused, Say, check_fields, take_if, take_path
+from datapipe.declared import Count, Refused, Say, check_fields, take_if, take_options, take_path
 from datapipe.errors import PlanError
 from datapipe.short_repr import short_repr
 from datapipe.text.image_markup import ImageMarkup
 from datapipe.text.templates import BUILT_IN
+from datapipe.text.video_markup import VideoMarkup
 
 Overlong = Literal["truncate", "drop", "raise"]
 
@@ -54,21 +55,6 @@ Token = Annotated[
 ]
 
 
-def _markup(markup: Any) -> ImageMarkup:
-    if isinstance(markup, Mapping) and set(markup) <= {field.name for field in fields(ImageMarkup)}:
-        return ImageMarkup(**markup)
-    if not isinstance(markup, ImageMarkup):
-        raise Refused
-    return markup
-
-
-Markup = Annotated[
-    Any,
-    _markup,
-    Say("an ImageMarkup, or a mapping with " + ", ".join(f.name for f in fields(ImageMarkup))),
-]
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TextSpec:
     """Options for turning the text of a sample into tokens and labels.
@@ -91,6 +77,8 @@ class TextSpec:
             takes a known one, such as `<image>` or `<|image_pad|>`.
         image_markup: text that the model expects between the tokens of an image, such as at the end
             of each row. It belongs to the image: truncation cuts neither, and labels are -100.
+        video_markup: a `VideoMarkup`, text that the model expects for a video. Without it, or
+            without `ImageSpec(video=...)`, each frame is an image.
         max_length: tokens of a sample at most, images included.
         overlong: "truncate", "drop" or "raise" where samples are longer. They are cut behind whole
             images, left out, or refused.
@@ -120,7 +108,8 @@ class TextSpec:
     template: Template | None = None
     image_tokens: ImageTokens | None = None
     image_token: Token | None = None
-    image_markup: Markup | None = None
+    image_markup: Annotated[Any, take_options(ImageMarkup)] | None = None
+    video_markup: Annotated[Any, take_options(VideoMarkup)] | None = None
     max_length: Count | None = None
     overlong: Overlong = "raise"
     system: str | None = None
@@ -164,12 +153,19 @@ class SizedImages(Protocol):
     def image_tokens(self) -> int | Literal["per-tile", "native"]:
         """Tokens of an image in the model; `PlanError` if the options do not say."""
 
+    @property
+    def video(self) -> object:
+        """Options of the frames of videos; None if each is an image."""
+
 
 def with_image_tokens(text: TextSpec, image: SizedImages | None) -> TextSpec:
     """Return text options in which `image_tokens` is given; `PlanError` if neither spec says it.
 
-    `image` is that of the same samples; None if images are left out.
+    `image` is that of the same samples; None if images are left out. Unless it has options of
+    videos, there is no `video_markup`: each frame is an image.
     """
+    if image is None or image.video is None:
+        text = replace(text, video_markup=None)
     if text.image_tokens is not None:
         return text
     tokens = _WITHOUT_IMAGES if image is None else image.image_tokens

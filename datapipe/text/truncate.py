@@ -13,6 +13,7 @@ import numpy as np
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.text.encode import EncodedText
+from datapipe.text.frames import Frames, bounds
 
 IGNORE = -100
 """Label of a token that is not learnt; `ignore_index` of torch's cross entropy."""
@@ -39,6 +40,8 @@ def expand(
     images: Sequence[Int64],
     limit: int | None = None,
     wrap: tuple[int, int] = (0, 0),
+    frames: Frames | None = None,
+    video_wrap: tuple[int, int] = (0, 0),
 ) -> Expanded:
     """Put the tokens of its images into a text; `PlanError` if the numbers of images differ.
 
@@ -48,6 +51,8 @@ def expand(
         limit: keep at most so many tokens: the longest beginning that cuts no image and none of the
             text tokens that belong to one. An image that does not fit goes, and all after it.
         wrap: text tokens before and after an image that belong to it.
+        frames: of the images, those that are frames; a video is cut as a whole. None for none.
+        video_wrap: text tokens before the first and after the last frame of a video.
     """
     positions = len(encoded.image_at)
     if len(images) != positions:
@@ -72,10 +77,9 @@ def expand(
     if limit is None or total <= limit:
         return Expanded(input_ids, labels, runs)
 
+    starts, stops = bounds(runs, np.array(counts, np.int64), wrap, frames, video_wrap)
     cut, kept = limit, positions
     for number in range(positions - 1, -1, -1):
-        start = max(int(runs[number]) - wrap[0], 0)
-        stop = min(int(runs[number]) + counts[number] + wrap[1], total)
-        if stop > cut:
-            cut, kept = min(cut, start), number
+        if min(int(stops[number]), total) > cut:
+            cut, kept = min(cut, max(int(starts[number]), 0)), number
     return Expanded(input_ids[:cut], labels[:cut], runs[:kept])

@@ -8,6 +8,10 @@ shown:
 
 `first` is the number of its first frame among the images of the sample, in whose order the frames
 follow each other. `<video>` marks the place of a video in a text, as `<image>` that of an image.
+
+In the pieces of a turn (`datapipe.text.messages`) a video is one `Video`, wherever it is marked. A
+model with tokens for videos writes it from the frames and times that it has. For any other,
+`as_frames` makes an image of each frame, with the markup of an image.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from datapipe.array_types import Bools, Int64
 from datapipe.errors import DecodeError
 
 VIDEO_FIELD = "video_frames"
@@ -24,6 +31,9 @@ VIDEO_FIELD = "video_frames"
 VIDEO_PLACE = "<video>"
 """Marks the place of a video in a text, as LLaVA-Video, LLaMA-Factory and ms-swift write it."""
 
+_MARKS = re.compile(
+    r"<(?:vila/|__dj__)?video>|(?:<\|vision_start\|>)?(?:<\|video_pad\|>)+(?:<\|vision_end\|>)?"
+)
 _FRAME = re.compile(r"v(?P<video>\d+)\.(?P<frame>\d{4,})\.[a-z0-9]+")
 
 
@@ -35,6 +45,21 @@ class Video(NamedTuple):
     times: tuple[float, ...]  # seconds from the beginning, one a frame, ascending
     duration: float  # seconds
     fps: float  # frames per second of the file
+
+
+def has_videos(record: Any) -> bool:
+    """Return whether a record says which images are the frames of videos."""
+    return isinstance(record, Mapping) and bool(record.get(VIDEO_FIELD))
+
+
+def mark_videos(text: str, mark: str = VIDEO_PLACE) -> str:
+    """Return a text of a record with videos, with `mark` at each place of a video.
+
+    Examples:
+        >>> mark_videos("<|vision_start|><|video_pad|><|vision_end|>What happens?")
+        '<video>What happens?'
+    """
+    return _MARKS.sub(mark, text) if "<" in text else text
 
 
 def frame_extension(video: int, frame: int, kind: str = "jpg") -> str:
@@ -63,10 +88,27 @@ def write_videos(videos: Sequence[Video]) -> list[dict[str, Any]]:
     return [{**video._asdict(), "times": list(video.times)} for video in videos]
 
 
-def read_videos(record: Any, images: int | None = None) -> list[Video]:
+def is_kept(ranks: Int64, frames: Int64, most: int) -> Bools:
+    """Return which frames stay of videos with so many, if at most `most` do: bool [n].
+
+    They are evenly spaced, the first and the last among them; of one it is the first. `ranks` are
+    the numbers of n frames, each in its video, and `frames` how many that has: int64 [n].
+
+    Examples:
+        >>> is_kept(np.arange(6), np.full(6, 6), 3).nonzero()[0]
+        array([0, 3, 5])
+    """
+    steps = np.maximum(frames - 1, 1)
+    at, before = (rank * (most - 1) // steps for rank in (ranks, ranks - 1))
+    kept: Bools = (frames <= most) | (ranks == 0) | (at != before)
+    return kept
+
+
+def read_videos(record: Any, images: int | None = None, most: int | None = None) -> list[Video]:
     """Return the videos of a record, in the order of their frames; none where it has no such field.
 
-    `images` is how many its sample has; None if that is not known. Raises `DecodeError` if the
+    `images` is how many its sample has; None if that is not known. `most` is how many frames of
+    each video are among them at most; None if all are. Raises `DecodeError` if the
     field is not what `write_videos` makes, or names frames that the sample does not have.
     """
     value = record.get(VIDEO_FIELD) if isinstance(record, Mapping) else None
@@ -74,6 +116,8 @@ def read_videos(record: Any, images: int | None = None) -> list[Video]:
         return []
     videos = [_read(entry) for entry in value] if isinstance(value, list) else [None]
     found = [video for video in videos if video is not None]
+    if most is not None:
+        found = _limited(found, most)
     end = 0
     for video in found:
         if video.first < end:
@@ -87,6 +131,17 @@ def read_videos(record: Any, images: int | None = None) -> list[Video]:
         f"whose frames are images of the sample{'' if images is None else f' (it has {images})'}; "
         "pack the video again"
     )
+
+
+def _limited(videos: Sequence[Video], most: int) -> list[Video]:
+    limited, dropped = [], 0
+    for video in videos:
+        times = np.array(video.times)
+        kept = is_kept(np.arange(len(times)), np.full(len(times), len(times)), most)
+        shown = tuple(times[kept].tolist())
+        limited.append(video._replace(first=video.first - dropped, times=shown))
+        dropped += len(times) - len(shown)
+    return limited
 
 
 def _read(entry: Any) -> Video | None:

@@ -98,6 +98,7 @@ class Case:
         config: further content of config.json.
         tokenizer: kind of its tokenizer.
         added: special tokens that small tokenizers do not have.
+        videos: class of its video processor, with `video_options`; None makes none.
     """
 
     model_type: str
@@ -112,6 +113,8 @@ class Case:
     config: dict[str, Any] = field(default_factory=dict)
     tokenizer: str = "byte-level"
     added: tuple[str, ...] = ()
+    videos: type[Any] | None = None
+    video_options: dict[str, Any] = field(default_factory=dict)
 
     def make(self) -> Any:
         """Return its processor."""
@@ -129,6 +132,8 @@ class Case:
             videos: dict[str, Any] = {}
             if self.processor is Gemma4Processor:
                 videos = {"video_processor": None, "feature_extractor": None}
+            if self.videos is not None:
+                videos["video_processor"] = self.videos(**self.video_options)
             if self.processor is SmolVLMProcessor:
                 videos["video_processor"] = SimpleNamespace(num_frames=1, fps=1)
             return self.processor(
@@ -149,6 +154,9 @@ class Case:
         name = {"processor_class": self.processor.__name__}
         # As save_pretrained of the processor does, which needs classes of videos.
         images = made.image_processor.to_dict()
+        if self.videos is not None:
+            options = made.video_processor.to_dict()
+            (folder / "video_preprocessor_config.json").write_text(json.dumps(options))
         if apart:
             (folder / "preprocessor_config.json").write_text(json.dumps(images | name))
         else:

@@ -148,6 +148,14 @@ _AXES = {"rope_type": "default", "mrope_section": [2, 1, 1]}
 _QWEN_LIMITS = {"min_pixels": 3136, "max_pixels": 25088}
 
 
+def qwen2_vl(vocabulary: int) -> Any:
+    """Config of a tiny Qwen2-VL."""
+    return transformers.Qwen2VLConfig(
+        vision_config={"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 4},
+        text_config={**_TEXT, "vocab_size": vocabulary, "rope_parameters": _AXES},
+    )
+
+
 def _qwen2_5_vl(vocabulary: int) -> Any:
     return transformers.Qwen2_5_VLConfig(
         vision_config={

@@ -12,6 +12,7 @@ from datapipe.errors import PlanError
 from datapipe.plan.lengths import planned
 from datapipe.plan.ragged import edges
 from datapipe.text.encode import EncodedText
+from datapipe.text.frames import Frames
 from datapipe.text.truncate import IGNORE, expand
 
 IMAGE = 9
@@ -124,6 +125,66 @@ def test_planned_lengths_are_those_of_the_expanded_samples(
         assert lengths.labels[row] == np.count_nonzero(expanded.labels != IGNORE)
         assert lengths.images[row] == expanded.images
         assert lengths.image_tokens[row] == np.count_nonzero(expanded.input_ids == IMAGE)
+
+
+@st.composite
+def films(draw: st.DrawFn) -> tuple[EncodedText, list[int], list[int]]:
+    """A text, the tokens of its images, and how many of these each still (0) or video has."""
+    tokens = draw(st.integers(0, 12))
+    media = draw(st.lists(st.integers(0, 4), max_size=4))
+    images = sum(max(count, 1) for count in media)
+    places = sorted(draw(st.lists(st.integers(0, tokens), min_size=images, max_size=images)))
+    counts = draw(st.lists(st.integers(0, 5), min_size=images, max_size=images))
+    return text(tokens, places), counts, media
+
+
+def frames_of(media: list[int]) -> Frames:
+    counts = [count for count in media for _ in range(max(count, 1))]
+    numbers = [number for count in media for number in range(max(count, 1))]
+    return Frames(np.array(counts, np.int64), np.array(numbers, np.int64))
+
+
+@settings(deadline=None)
+@given(samples=st.lists(films(), max_size=6), limit=st.integers(1, 40), wrap=WRAPS, around=WRAPS)
+def test_a_cut_keeps_whole_videos(
+    samples: list[tuple[EncodedText, list[int], list[int]]],
+    limit: int,
+    wrap: tuple[int, int],
+    around: tuple[int, int],
+) -> None:
+    lengths = planned(
+        np.array([len(encoded.tokens) for encoded, _, _ in samples], np.int32),
+        image_at=np.array([at for encoded, _, _ in samples for at in encoded.image_at], np.int32),
+        image_counts=np.array([count for _, counts, _ in samples for count in counts], np.int64),
+        image_offsets=edges(np.array([len(counts) for _, counts, _ in samples], np.int64)),
+        label_start=np.zeros(0, np.int32),
+        label_stop=np.zeros(0, np.int32),
+        label_offsets=np.zeros(len(samples) + 1, np.int64),
+        limit=limit,
+        wrap=wrap,
+        frames=frames_of([count for _, _, media in samples for count in media]),
+        video_wrap=around,
+    )
+    for row, (encoded, counts, media) in enumerate(samples):
+        cut = expand(encoded, images_of(counts), limit, wrap, frames_of(media), around)
+        whole = expand(encoded, images_of(counts))
+        total, kept = len(whole.input_ids), len(cut.input_ids)
+        first, ends = 0, []
+        for count in media:
+            last = first + max(count, 1)
+            before, after = around if count else wrap
+            stop = int(whole.image_at[last - 1]) + counts[last - 1] + after
+            ends.append((max(int(whole.image_at[first]) - before, 0), min(stop, total), last))
+            first = last
+        allowed = [
+            end
+            for end in range(min(limit, total) + 1)
+            if end == total or not any(start < end < stop for start, stop, _ in ends)
+        ]
+        assert kept == max(allowed) == lengths.tokens[row]
+        assert cut.images == lengths.images[row]
+        assert cut.images in {0, *(last for _, _, last in ends)}
+        assert all(stop <= kept for _, stop, last in ends if last <= cut.images)
 
 
 def test_images_without_tokens_are_refused() -> None:

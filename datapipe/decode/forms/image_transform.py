@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -38,6 +39,10 @@ class ImageTransform(ABC):
         self.spec = spec
         self.dtype = spec.out_dtype
         self._normalizer = Normalizer(spec.mean_std, self.dtype)
+
+    def without_videos(self) -> ImageTransform:
+        """Return the transform for which each frame of a video is an image."""
+        return self if self.spec.video is None else type(self)(replace(self.spec, video=None))
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         """Return the rows of `pixel_values` of each of n images: int64 [n]."""

@@ -39,30 +39,38 @@ class NativeTransform(SizedTransform):
         return (3 * self.spec.temporal * self._patch**2,)
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
+        return {"image_grid_thw": self._grids(widths, heights, 1)}
+
+    def _grids(self, widths: Int64, heights: Int64, frames: int) -> Tensor:
         across, down = (side // self._patch for side in self._sizes(widths, heights))
-        grids = np.stack([np.ones_like(down), down, across], axis=1)
-        return {"image_grid_thw": torch.from_numpy(grids)}
+        return torch.from_numpy(np.stack([np.full_like(down, frames), down, across], axis=1))
 
     def common(self) -> dict[str, object]:
         # Rows may be as long with other patches, which are other pixels to a model.
         sides = {"patch": self._patch, "merge": self._merge, "temporal": self.spec.temporal}
-        return super().common() | sides
+        video = self.spec.video
+        time = None if video is None else ("patches of frames", video.tokens_per_second)
+        return super().common() | sides | {"videos": time}
 
     def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
         patch, merge = self._patch, self._merge
         down, across = (side // patch for side in self._target(height, width))
         blocks = values.view(
-            *(down // merge, across // merge, merge, merge), *(3, self.spec.temporal, patch, patch)
+            *(down // merge, across // merge, merge, merge), *(3, -1, patch, patch)
         )
         first = blocks[:, :, :, :, :, 0].permute(4, 0, 2, 5, 1, 3, 6)
         return first.reshape(1, 3, down * patch, across * patch)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+        return self._write(image, out.view(len(out), 3, self.spec.temporal, -1))
+
+    def _write(self, image: Decoded, out: Tensor) -> Placement:
+        """Fill the rows of an image, [rows, 3, frames, patch**2], the same in all frames."""
         _check_ratio(image)
-        patch, merge, frames = self._patch, self._merge, self.spec.temporal
+        patch, merge, frames = self._patch, self._merge, out.shape[2]
         height, width = self._target(image.height, image.width)
         down, across = height // patch, width // patch
-        check_rows(image, out, (down * across, 3 * frames * patch * patch))
+        check_rows(image, out, (down * across, 3, frames, patch * patch))
         fitted, placement = self._fit(image, height, width)
         blocks = out.view(
             *(down // merge, across // merge, merge, merge),  # blocks, and patches in a block

@@ -6,6 +6,7 @@ from typing import Any
 
 from datapipe.array_types import Int64
 from datapipe.text.encode import EncodedText, TextEncoder
+from datapipe.text.frames import Frames
 from datapipe.text.truncate import IGNORE, Expanded, expand
 
 LEARNT, IMAGE, CUT, SPECIAL = 1, 2, 4, 8
@@ -17,7 +18,11 @@ _JOINED = 6  # tokens that may make up one character
 
 
 def show_tokens(
-    encoder: TextEncoder, encoded: EncodedText, images: list[Int64], limit: int | None
+    encoder: TextEncoder,
+    encoded: EncodedText,
+    images: list[Int64],
+    limit: int | None,
+    frames: Frames | None,
 ) -> dict[str, Any]:
     """Return the tokens of a text for the page.
 
@@ -25,7 +30,7 @@ def show_tokens(
     and its text is their number. `kept` is how many tokens batches have, of `total`.
     """
     whole = expand(encoded, images)
-    kept = expand(encoded, images, limit, encoder.image_wrap)
+    kept = expand(encoded, images, limit, encoder.image_wrap, frames, encoder.video_wrap)
     return {
         "pieces": _pieces(encoder, whole, len(kept.input_ids)),
         "total": len(whole.input_ids),
@@ -42,9 +47,9 @@ def _pieces(encoder: TextEncoder, text: Expanded, kept: int) -> list[tuple[str, 
     at = 0
     while at < len(ids):
         bits = CUT if at >= kept else 0
-        if ids[at] == encoder.image_id:
+        if ids[at] in (encoder.image_id, encoder.video_id):
             end = len(ids) if bits else kept
-            stop = next((n for n in range(at, end) if ids[n] != encoder.image_id), end)
+            stop = next((n for n in range(at, end) if ids[n] != ids[at]), end)
             pieces.append((f"{stop - at:,}", bits | IMAGE))
         else:
             piece, special, stop = _spelt(encoder, ids, at)

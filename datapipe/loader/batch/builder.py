@@ -25,6 +25,7 @@ from datapipe.loader.batch.sample_metadata import SampleMetadata
 from datapipe.loader.batch.sample_reader import BadMember, ReadBytes, SampleReader
 from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
+from datapipe.loader.batch.video_batch import VideoSlots
 from datapipe.loader.metrics.watch import Watch
 from datapipe.loader.schedule.skips import without_frames
 from datapipe.text.encode import SampleText
@@ -77,9 +78,8 @@ class BatchBuilder:
             self._tokens = TokenSlots(context.tokens, samples, sizes)
         self._images: ImageSlots | None = None
         if context.images:
-            self._images = ImageSlots(
-                *(context.images, samples, self._counts, step.keys.of, resident)
-            )
+            slots = ImageSlots if context.images.videos is None else VideoSlots
+            self._images = slots(*(context.images, samples, self._counts, step.keys.of, resident))
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
         # and they should end together.
@@ -150,9 +150,8 @@ class BatchBuilder:
             raise self.errors[min(self.errors)]
         batch: Batch = {}
         labels = self.step.labels
-        # Vision towers refuse a batch of no images, and a model that is given none skips them.
-        if self._images is not None and not (self._tokens and self._images.none):
-            batch |= self._images.result()
+        if self._images is not None:
+            batch |= self._images.result(complete=not self._tokens)
         facts: Batch = {
             # Copied: the plan's own arrays are not for a training loop to write to.
             "images_per_sample": torch.from_numpy(self._counts.copy()),
@@ -203,11 +202,10 @@ class BatchBuilder:
                         slot, values = numbers[index], data[starts[index] :]
                         images.restore(slot, values, rows[slot - first], decoded.placements(slot))
         texts = {}
-        totals = self._totals[slots].tolist()
-        for slot, total, parts in zip(numbers, totals, read, strict=True):
+        for slot, parts in zip(numbers, read, strict=True):
             self._metadata.set(slot, parts.caption, parts.record)
             if self._tokens:
-                texts[slot] = SampleText(parts.caption, parts.record, total)
+                texts[slot] = self._text(slot, parts)
         for slot, failure in failed.items():
             texts.pop(slot, None)
             self._fail(slot, failure)
@@ -250,7 +248,11 @@ class BatchBuilder:
             )
             raise self._located(missing, slot)
         self._metadata.set(slot, parts.caption, parts.record)
-        return _SlotContent(SampleText(parts.caption, parts.record, total), parts.images, found)
+        return _SlotContent(self._text(slot, parts), parts.images, found)
+
+    def _text(self, slot: int, parts: SampleParts) -> SampleText:
+        max_frames = self._context.dataset.parts[int(self._rows.parts[slot])].max_frames
+        return SampleText(parts.caption, parts.record, int(self._totals[slot]), max_frames)
 
     def _fill(self, slot: int, sample: _SlotContent, rows: Sequence[Tensor], watch: Watch) -> None:
         """Decode the images of a sample, and write each to its rows."""

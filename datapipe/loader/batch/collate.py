@@ -122,7 +122,7 @@ class PackedTokens:
         }
 
 
-def mrope_positions(length: int, starts: Int64, grids: Int64) -> Int64:
+def mrope_positions(length: int, starts: Int64, grids: Int64, later: Int64 | None = None) -> Int64:
     """Return frame, row and column of every token of one sample: int64 [3, length].
 
     Models of the Qwen2-VL family rotate by them (M-RoPE). A text token advances all three by one.
@@ -131,18 +131,26 @@ def mrope_positions(length: int, starts: Int64, grids: Int64) -> Int64:
     of Qwen2-VL in transformers, where each image is one frame. Unlike it, images may follow each
     other without a token between them. `starts` is the index of each image's first token, int64
     [P], ascending; `grids` are its rows and columns in tokens, int64 [P, 2].
+
+    Patches of a video count as images. Those that go on with the video of the one before them have
+    its p, and their frame is that many `later`, int64 [P]; it is -1 for images and first patches.
     """
     counts = grids.prod(axis=1)
     tokens = ranges(starts, counts)
     assert len(tokens) == 0 or tokens[-1] < length, "an image has as many tokens as its grid"
     steps = np.ones(length, np.int64)
     steps[tokens] = 0
-    steps[starts] = grids.max(axis=1, initial=0)
+    first = np.arange(len(starts))
+    if later is None:
+        later = np.full_like(first, -1)
+    first = np.maximum.accumulate(np.where(later < 0, first, 0))
+    steps[starts] = np.where(later < 0, grids.max(axis=1, initial=0), 0)
     begins = edges(steps)[:-1]
     positions = np.tile(begins, (3, 1))
     index = ranges(np.zeros_like(counts), counts)
     columns = np.repeat(grids[:, 1], counts)
-    positions[:, tokens] = np.repeat(begins[starts], counts)
+    positions[:, tokens] = np.repeat(begins[starts[first]], counts)
+    positions[0, tokens] += np.repeat(np.maximum(later, 0), counts)
     positions[1, tokens] += index // columns
     positions[2, tokens] += index % columns
     return positions

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from datapipe.array_types import Bools, Float64, Int64, UInt8
 from datapipe.cache.entries import FACTS
+from datapipe.decode.forms.frame import VideoSizes
 from datapipe.decode.forms.together import MixedForms
 from datapipe.decode.image import Decoded, Encoded, check_indexed
 from datapipe.decode.normalize import ImageMoves
@@ -49,6 +50,8 @@ class ImageContext:
     geometry: bool = False  # batches have the placement of each image
     decoder: DaliDecoder | None = None  # of all images together; None decodes them one by one
     kept: ImageTransform | None = None  # of all images in a cache: uint8, nothing random
+    # Sizes of frames of videos, of each kind; None if there are no frames, or all are images
+    videos: tuple[VideoSizes | None, ...] | None = None
 
     def __post_init__(self) -> None:
         assert self.kinds is not None or not self.several
@@ -102,7 +105,7 @@ class ImageSlots:
             self._forms = MixedForms(context.transforms, np.repeat(kinds, images), kinds)
         count = int(self.first[-1])
         # An image of fixed size is one row, whatever its own size, which is then not looked up.
-        rows = np.ones(count, np.int64) if self._fixed else self._forms.rows(*self._sizes)
+        rows = np.ones(count, np.int64) if self._fixed else self._count_rows()
         self._all_rows = np.arange(count + 1) if self._fixed else edges(rows)  # resident ones too
         self._rows: Int64 = self._all_rows
         if resident is not None:
@@ -157,14 +160,16 @@ class ImageSlots:
 
     def pictures(self, slot: int) -> tuple[ImageTransform, list[Tensor]]:
         """Return what made the images of a sample, and each of them as pictures [n, 3, h, w]."""
-        transform, first = self._transforms[slot], self._starts[slot]
-        rows = enumerate(self.cut(slot, slot + 1)[0], first)
-        return transform, [transform.pictures(own, *self._sides[image]) for image, own in rows]
+        rows = enumerate(self.cut(slot, slot + 1)[0], self._starts[slot])
+        return self._transforms[slot], [
+            self._transform(slot, image).pictures(own, *self._sides[image]) for image, own in rows
+        ]
 
     def decode(self, slot: int, number: int, data: Encoded) -> Decoded:
         """Decode the `number`-th image of a sample; another size than indexed is an error."""
-        image = self._transforms[slot].decode(data)
-        check_indexed((image.width, image.height), self._sides[self._starts[slot] + number])
+        at = self._starts[slot] + number
+        image = self._transform(slot, at).decode(data)
+        check_indexed((image.width, image.height), self._sides[at])
         return image
 
     def place(
@@ -179,11 +184,10 @@ class ImageSlots:
             facts[:] = _facts(placement, image.width, image.height)
             self._finish(slot, number, facts, values, rows)
             return
-        placement = self._transforms[slot].place(image, rows, self._draw(slot, number))
+        at = self._starts[slot] + number
+        placement = self._transform(slot, at).place(image, rows, self._draw(slot, number))
         if self._geometry is not None:
-            self._geometry[self._starts[slot] + number] = _facts(
-                placement, image.width, image.height
-            )
+            self._geometry[at] = _facts(placement, image.width, image.height)
 
     def restore_many(self, slots: Int64, starts: Int64, source: DecodedSource) -> bool:
         """Do `restore` for the samples in some slots at once; return False if that is impossible.
@@ -311,8 +315,13 @@ class ImageSlots:
         if self._geometry is not None:
             self._geometry[first:stop] = 0
 
-    def result(self) -> dict[str, Any]:
-        """Return the arguments of the model."""
+    def result(self, *, complete: bool) -> dict[str, Any]:
+        """Return the arguments of the model; unless `complete`, those without any row are left out.
+
+        Vision towers refuse a batch of no images, and a model that is given none skips them.
+        """
+        if not complete and not (self._all_rows[-1] or self._shape[0]):
+            return {}
         facts = {} if self._fixed else self._forms.facts(*self._sizes)
         nested = self._context.transforms[0].nested  # all of a batch are
         return {"pixel_values": self.pixels[None] if nested else self.pixels, **facts}
@@ -325,14 +334,17 @@ class ImageSlots:
         out[: len(empty)] = empty
         return torch.from_numpy(out)
 
-    @property
-    def none(self) -> bool:
-        """True if the batch has no row of an image, and no row to fill up."""
-        return not (self._all_rows[-1] or self._shape[0])
-
     def geometry(self) -> Tensor | None:
         """Return `image_geometry`, float64 [I, 6]; None if it is not asked for."""
         return None if self._geometry is None else torch.from_numpy(self._geometry)
+
+    def _count_rows(self) -> Int64:
+        """Return the rows of each image: int64 [I]."""
+        return self._forms.rows(*self._sizes)
+
+    def _transform(self, slot: int, image: int) -> ImageTransform:
+        """Return the transform of an image, by its number in the batch."""
+        return self._transforms[slot]
 
     def _is_mirrored(self, slot: int, number: int) -> bool:
         draw = self._draw(slot, number)

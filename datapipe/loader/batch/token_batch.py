@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from datapipe.array_types import Bools, Int64
 from datapipe.errors import IndexMismatch, PlanError, SampleError
@@ -18,7 +19,10 @@ from datapipe.plan.ragged import edges
 from datapipe.plan.units import Sizes
 from datapipe.store.arrays import TokenArrays, open_token_arrays
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.text.frames import Frames
 from datapipe.text.truncate import IGNORE, expand
+from datapipe.text.video_markup import VideoMarkup
+from datapipe.text.videos import read_videos
 
 
 class StoredTexts:
@@ -54,6 +58,10 @@ class StoredTexts:
         return StoredTexts(part, rule.encoder.digest)
 
 
+def _no_frames(sample: int) -> None:
+    """Return the frames of a sample without videos."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)  # kinds are compared by identity
 class TextKind:
     """Texts of one dataset: their encoder, and the tokens of their images.
@@ -70,6 +78,28 @@ class TextKind:
     image_grids: Callable[[int], Int64] | None
     limit: int | None  # most tokens of a sample
     first: int = 0  # number in batches of the first sample of the dataset
+    # Frames of videos among its images; None without any, or if each is an image
+    frames: Callable[[int], Frames | None] = _no_frames
+    # Positions of tokens of a video advance by so many a second; None if by one a patch
+    tokens_per_second: float | None = None
+
+    def seconds(self, text: SampleText) -> list[float]:
+        """Return the seconds of a patch of each video of a sample; none if they do not matter.
+
+        As in the processor of Qwen2.5-VL, whose frames are spread over the whole video.
+        """
+        if self.tokens_per_second is None:
+            return []
+        frames = self.markup.frames
+        videos = read_videos(text.record, most=text.max_frames)
+        return [frames * video.duration / len(video.times) for video in videos]
+
+    @property
+    def markup(self) -> VideoMarkup:
+        """Text of a video, for samples that have `frames`."""
+        markup = self.encoder.spec.video_markup
+        assert isinstance(markup, VideoMarkup)
+        return markup
 
 
 def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
@@ -138,6 +168,7 @@ class TokenSlots:
         self._constants = dict(context.constants)
         self._samples = samples
         self._sizes = sizes
+        self._seconds: dict[int, list[float]] = {}  # of a patch of each video, by slot
         options: dict[str, Any] = {
             "pad_id": self._pad_id,
             "multiple_of": context.multiple_of,
@@ -175,6 +206,7 @@ class TokenSlots:
                 if isinstance(result, SampleError):
                     failed[slot] = result
                 else:
+                    self._seconds[slot] = self._kinds[slot].seconds(texts[slot])
                     self._write_text(slot, result, bool(valid[slot]))
         return failed
 
@@ -200,6 +232,11 @@ class TokenSlots:
         if types := self._spec.token_types:
             name = "token_type_ids" if types is True else types
             result[name] = (result["input_ids"] == self._image_id).long()
+        if any(kind.tokens_per_second is not None for kind in self._kinds):
+            slots = range(len(self._samples))
+            seconds = [second for slot in slots for second in self._seconds_of(slot)]
+            if seconds:
+                result["second_per_grid_ts"] = torch.tensor(seconds)
         return result | self._constants
 
     def _number(self, slot: int) -> int:
@@ -208,8 +245,9 @@ class TokenSlots:
     def _write_text(self, slot: int, encoded: EncodedText, valid: bool) -> None:
         kind = self._kinds[slot]
         texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
-        runs = kind.image_runs(self._number(slot))
-        expanded = [expand(text, runs, kind.limit, kind.encoder.image_wrap) for text in texts]
+        encoder, number = kind.encoder, self._number(slot)
+        around = (encoder.image_wrap, kind.frames(number), encoder.video_wrap)
+        expanded = [expand(text, kind.image_runs(number), kind.limit, *around) for text in texts]
         planned = (int(self._sizes.tokens[slot]), int(self._sizes.images[slot]))
         found = (max(len(text.input_ids) for text in expanded), expanded[0].images)
         if found != planned:
@@ -227,8 +265,36 @@ class TokenSlots:
         self, slot: int, answer: int, input_ids: Int64, labels: Int64, image_at: Int64
     ) -> None:
         """Write tokens with images at `image_at`; `answer` 1 is the rejected one of a pair."""
-        positions, grids_of = None, self._kinds[slot].image_grids
-        if grids_of is not None:
-            grids = grids_of(self._number(slot))[: len(image_at)]
-            positions = mrope_positions(len(input_ids), image_at, grids)
+        positions, kind, number = None, self._kinds[slot], self._number(slot)
+        if kind.image_grids is not None:
+            grids = kind.image_grids(number)[: len(image_at)]
+            runs, later = slice(None), None
+            if (frames := kind.frames(number)) is not None:
+                runs, later = self._patches(slot, frames[: len(image_at)])
+            positions = mrope_positions(len(input_ids), image_at[runs], grids[runs], later)
         self._batch.write(slot + answer * len(self._samples), input_ids, labels, positions)
+
+    def _patches(self, slot: int, frames: Frames) -> tuple[Any, Int64]:
+        """Return the images that have tokens, and their `later` for `mrope_positions`."""
+        markup = self._kinds[slot].markup
+        runs = np.flatnonzero((frames.counts == 0) | frames.ends(markup.frames))
+        patch = frames.numbers[runs] // markup.frames
+        if markup.patch is not None or not len(patch):  # each patch has a time in front of it
+            return runs, np.full(len(runs), -1)
+        rate, steps = self._kinds[slot].tokens_per_second, np.ones(len(frames.counts), np.float32)
+        if rate is not None:
+            seconds = np.array(self._seconds_of(slot), np.float32)
+            video = np.cumsum((frames.counts > 0) & (frames.numbers == 0)) - 1
+            steps = np.float32(rate) * seconds[video] if len(seconds) else steps
+        # In single precision, as models do.
+        later = (patch.astype(np.float32) * steps[runs]).astype(np.int64)
+        return runs, np.where(patch == 0, -1, later)
+
+    def _seconds_of(self, slot: int) -> list[float]:
+        """Return the seconds of a patch of each video in a slot; 1 if its text was not read."""
+        frames = self._kinds[slot].frames(self._number(slot))
+        if frames is None:
+            return []
+        frames = frames[: int(self._sizes.images[slot])]
+        videos = int(np.count_nonzero((frames.counts > 0) & (frames.numbers == 0)))
+        return self._seconds.get(slot, [1.0] * videos)[:videos]

@@ -26,7 +26,7 @@ Carry = Callable[[Tensor], Tensor]
 Complete = Callable[[Tensor, Carry], Tensor]
 """A function from the rows of `pixel_values` that were sent to all rows."""
 
-PIXELS = "pixel_values"
+PIXELS, VIDEO_PIXELS = "pixel_values", "pixel_values_videos"
 
 NESTED = 5
 """Axes of `pixel_values` with one in front of those of its rows."""
@@ -91,6 +91,8 @@ class DevicePrefetcher:
                 kept.append(host)
             return there
 
+        if blank is not None and not bool(blank.any()):
+            blank = None
         # A tensor that was made in inference mode could not be trained on.
         with torch.inference_mode(False), torch.no_grad(), self._lane.section():
             try:
@@ -104,10 +106,15 @@ class DevicePrefetcher:
                     pixels = pixels[0] if nested else pixels
                     if complete is not None:
                         pixels = carried[PIXELS] = complete(pixels, carry)
-                    empty = carry(blank) if blank is not None and bool(blank.any()) else None
+                    empty = None if blank is None else carry(blank[: len(pixels)])
                     sizes = carried.get("image_sizes")
                     pixels = self._finish(pixels, empty, sizes, int(nested))
                     carried[PIXELS] = pixels[None] if nested else pixels
+                videos = carried.get(VIDEO_PIXELS)
+                if isinstance(videos, Tensor):
+                    # Their blank rows are behind those of images.
+                    empty = None if blank is None else carry(blank[len(blank) - len(videos) :])
+                    carried[VIDEO_PIXELS] = self._finish(videos, empty, None, 0)
             finally:
                 mark = self._lane.mark()
                 if kept:

@@ -12,10 +12,12 @@ from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.plan.image_tokens import Counter, image_token_counter
 from datapipe.text.encode import TextEncoder
+from datapipe.text.frames import Frames
 from datapipe.text.image_markup import ImageRuns
 from datapipe.text.spec import TextSpec
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.forms.frame import VideoSizes
     from datapipe.decode.transform import ImageTransform
 
 _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
@@ -47,15 +49,20 @@ class ImageSizes:
     # Rows and columns in tokens, int64 [n, 2]; None if positions of tokens do not depend on them
     grids: Counter | None = None
     markup: MarkedImages | None = None  # of images whose tokens have text between them
+    videos: VideoSizes | None = None  # None if frames of videos are images like others
 
-    def count_tokens(self, widths: Int64, heights: Int64) -> Int64:
+    def count_tokens(self, widths: Int64, heights: Int64, frames: Frames | None = None) -> Int64:
         """Return the tokens of n images: int64 [n]."""
+        if self.videos is not None and frames is not None:
+            return self.videos.tokens(widths, heights, frames)
         if isinstance(self.tokens, int):
             return np.full(len(widths), self.tokens, np.int64)
         return self.tokens(widths, heights)
 
-    def count_rows(self, widths: Int64, heights: Int64) -> Int64:
+    def count_rows(self, widths: Int64, heights: Int64, frames: Frames | None = None) -> Int64:
         """Return the rows of n images: int64 [n]."""
+        if self.videos is not None and frames is not None:
+            return self.videos.rows(widths, heights, frames)
         if self.rows is None:
             return np.ones(len(widths), np.int64)
         return self.rows(widths, heights)
@@ -85,6 +92,7 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
             f"image_tokens={asked} is one number, and resize={image.spec.resize!r} makes images of "
             f"different sizes; give image_tokens={rule!r}, or a function of widths and heights"
         )
+    _check_videos(text, image)
     if text.image_markup is not None:
         return _marked(text, image, encoder)
     if isinstance(asked, int):
@@ -102,7 +110,30 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
         grids = image.cells
     tokens = image.tokens if isinstance(asked, str) and image else image_token_counter(asked)
     rows = image.rows if rule is not None and image else None
-    return ImageSizes(tokens=tokens, rows=rows, name=_probed(tokens, rows), grids=grids)
+    name, videos = _probed(tokens, rows), None
+    if text.video_markup is not None and image is not None:
+        from datapipe.decode.forms.frame import VideoSizes
+
+        videos = VideoSizes.of(image)
+        name += f"-{hashlib.sha256(repr(image.spec.video).encode()).hexdigest()[:16]}"
+    return ImageSizes(tokens=tokens, rows=rows, name=name, grids=grids, videos=videos)
+
+
+def _check_videos(text: TextSpec, image: ImageTransform | None) -> None:
+    """Raise `PlanError` if text and image options differ about videos."""
+    markup = text.video_markup
+    if markup is None or image is None:
+        return
+    if markup.frames != image.spec.temporal:
+        raise PlanError(
+            f"video_markup makes a patch of {markup.frames} frames, and ImageSpec(temporal="
+            f"{image.spec.temporal}) of {image.spec.temporal}; give both the same"
+        )
+    if text.image_tokens != "native":
+        raise PlanError(
+            f"image_tokens={text.image_tokens!r} says how many tokens an image has, and not how "
+            "many a frame; give image_tokens='native', or leave video_markup= out"
+        )
 
 
 def _marked(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:

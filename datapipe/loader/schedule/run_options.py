@@ -16,6 +16,7 @@ BATCH_KEYS = frozenset(
         *("pixel_values", "input_ids", "labels", "attention_mask", "position_ids"),
         *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
         *("image_grid_thw", "image_sizes"),
+        *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
     }
 )
 """Keys that a batch may have without `meta`."""

@@ -22,6 +22,7 @@ from datapipe.index.where.values import ExtraColumns
 from datapipe.loader.schedule.image_token_counts import ImageSizes, image_sizes
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.loader.schedule.unlabelled import without_labels
+from datapipe.loader.schedule.video_frames import frames_of
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places, ranges
@@ -29,6 +30,7 @@ from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes
 from datapipe.store.record_fields import where_columns
 from datapipe.text.encode import TextEncoder
+from datapipe.text.frames import Frames
 from datapipe.text.spec import TextSpec, with_image_tokens
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
@@ -63,13 +65,31 @@ class TextRule:
         if self.images.markup is not None:
             return self.images.markup.runs(widths, heights)
         assert self.encoder.image_id is not None or not len(widths)
-        counts = self.images.count_tokens(widths, heights).tolist()
-        return [np.full(count, self.encoder.image_id, np.int64) for count in counts]
+        frames = self.frames(columns, sample)
+        counts = self.images.count_tokens(widths, heights, frames).tolist()
+        tokens = [self.encoder.image_id] * len(counts)
+        if frames is not None:
+            ids = self.encoder.image_id, self.encoder.video_id
+            tokens = [ids[is_frame] for is_frame in (frames.counts > 0).tolist()]
+        return [
+            np.full(count, token, np.int64) for count, token in zip(counts, tokens, strict=True)
+        ]
 
     def image_grids(self, columns: Columns, sample: int) -> Int64:
         """Return rows and columns in tokens of each image of one sample: int64 [its images, 2]."""
         assert self.images.grids is not None
-        return self.images.grids(*_sides(columns, sample))
+        sides, frames = _sides(columns, sample), self.frames(columns, sample)
+        if frames is not None:
+            assert self.images.videos is not None
+            return self.images.videos.cells(*sides, frames)
+        return self.images.grids(*sides)
+
+    def frames(self, columns: Columns, sample: int) -> Frames | None:
+        """Return the frames of videos among the images of one sample; None if there are none."""
+        return self._frames(columns, np.array([sample], np.int64))
+
+    def _frames(self, columns: Columns, samples: Int64) -> Frames | None:
+        return None if self.images.videos is None else frames_of(columns, samples)
 
 
 def text_rule(
@@ -133,7 +153,8 @@ class TextSizes(TextRule):
         """Replace the sizes of some samples by those after truncation."""
         columns, chosen = self.columns, samples[long]
         widths, heights, image_offsets = self._image_sides(chosen)
-        counts = self.images.count_tokens(widths, heights)
+        frames = self._frames(self.dataset.columns, chosen)
+        counts = self.images.count_tokens(widths, heights, frames)
         image_at, _ = places(columns.sample_image_at, chosen)
         labels, label_offsets = places(columns.sample_label, chosen)
         cut = planned(
@@ -146,12 +167,14 @@ class TextSizes(TextRule):
             label_offsets=label_offsets,
             limit=self.limit,
             wrap=self.encoder.image_wrap,
+            frames=frames,
+            video_wrap=self.encoder.video_wrap,
         )
         sizes.tokens[long] = cut.tokens
         sizes.labels[long] = cut.labels
         sizes.images[long] = cut.images
         sizes.vision[long] = cut.image_tokens
-        rows = edges(self.images.count_rows(widths, heights))
+        rows = edges(self.images.count_rows(widths, heights, frames))
         sizes.rows[long] = rows[image_offsets[:-1] + cut.images] - rows[image_offsets[:-1]]
 
     def _images(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
@@ -160,8 +183,9 @@ class TextSizes(TextRule):
             images = gather_counts(self.dataset.columns.sample_image, samples)
             return images, images * self.images.tokens, images
         widths, heights, offsets = self._image_sides(samples)
-        tokens = edges(self.images.count_tokens(widths, heights))[offsets]
-        rows = edges(self.images.count_rows(widths, heights))[offsets]
+        frames = self._frames(self.dataset.columns, samples)
+        tokens = edges(self.images.count_tokens(widths, heights, frames))[offsets]
+        rows = edges(self.images.count_rows(widths, heights, frames))[offsets]
         return np.diff(offsets), np.diff(tokens), np.diff(rows)
 
     def _image_sides(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
@@ -221,6 +245,7 @@ def select_samples(
             "where": str(parse_where(where)) if where is not None else None,
             "selection": digest,
             "text": sizes.identity if sizes else None,
+            **({} if dataset.max_frames is None else {"max_frames": dataset.max_frames}),
         },
     )
     if sizes is not None and known is None and not sizes.spec.prompts:  # which have no labels
@@ -266,7 +291,9 @@ def _select(
         return None, None
     # The cache key includes `overlong`: a selection made for "drop" must not serve "raise".
     asked = [text.identity, text.spec.overlong] if text else None
-    identity = json.dumps([asked, plan.max_images, plan.max_patches], sort_keys=True)
+    facts = [asked, plan.max_images, plan.max_patches]
+    facts += [] if dataset.max_frames is None else [dataset.max_frames]
+    identity = json.dumps(facts, sort_keys=True)
     condition = parse_where(where) if where is not None else None
     selected = select_where(
         condition,

@@ -17,6 +17,7 @@ from datapipe.loader.schedule.sample_source import SampleSelection, TextRule, Te
 from datapipe.mixture.spec import MixtureDataset
 from datapipe.plan.order import Permutation
 from datapipe.plan.rng import derive
+from datapipe.text.frames import Frames
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.transform import ImageTransform
@@ -103,6 +104,11 @@ class MixturePart:
         """Return rows and columns in tokens of each image of a sample: int64 [its images, 2]."""
         assert self.rule is not None
         return self.rule.image_grids(self.data.columns(), sample)
+
+    def frames(self, sample: int) -> Frames | None:
+        """Return the frames of videos among the images of a sample; None if each is an image."""
+        assert self.rule is not None
+        return self.rule.frames(self.data.columns(), sample)
 
     def select(self, indices: Int64) -> Int64:
         """Return the numbers in the dataset of some samples that take part: int64 [n]."""

@@ -1,0 +1,119 @@
+"""Text that stands for a video, for models with tokens of videos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from datapipe.array_types import Int64
+from datapipe.declared import Count, check_fields
+from datapipe.errors import DecodeError, PlanError
+from datapipe.short_repr import short_repr
+
+
+class Shown(NamedTuple):
+    """Images that one token of a text stands for."""
+
+    images: int  # frames of a patch, or of a video without times; 1 for an image
+    is_video: bool = False
+    # Text of a video before its first token. Its first frame, which has no tokens, stands before
+    # that, so that truncation leaves nothing of a video behind
+    before: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class VideoMarkup:
+    """Text that a model expects for a video, whose frames `ImageSpec(video=...)` makes patches of.
+
+    Attributes:
+        token: the token that is repeated for a video, as it stands in the vocabulary.
+        patch: text of each patch along time, with `token` once, which is repeated, and `{seconds}`
+            for the mean time of its first and its last frame. None repeats the token for all
+            patches at once.
+        frames: frames of a patch, as `ImageSpec.temporal`.
+
+    Raises:
+        PlanError: a value is empty, or `patch` lacks the token or names something else in braces.
+
+    Examples:
+        >>> markup = datapipe.VideoMarkup(patch="<{seconds:.1f} seconds><|video_pad|>")
+        >>> markup.times([0.0, 0.5, 1.0])
+        [0.25, 1.0]
+    """
+
+    token: str = "<|video_pad|>"
+    patch: str | None = None
+    frames: Count = 2
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError, "video_markup ")
+        if not self.token.strip():
+            raise PlanError(f"video_markup token={self.token!r}: give a token of the vocabulary")
+        if self.patch is None:
+            return
+        try:
+            written = self.patch.format(seconds=0.0)
+        except (LookupError, ValueError, AttributeError) as error:
+            raise PlanError(
+                f"video_markup patch={self.patch!r}: only {{seconds}} may stand in braces; double "
+                "a brace that is meant"
+            ) from error
+        if written.count(self.token) != 1:
+            raise PlanError(
+                f"video_markup patch={self.patch!r} has {self.token!r} {written.count(self.token)} "
+                "times; it has to stand there once, and is repeated as often as a patch has tokens"
+            )
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    def times(self, frames: Sequence[float]) -> list[float]:
+        """Return the time of each patch of a video, from those of its frames, in seconds."""
+        starts = range(0, len(frames), self.frames)
+        return [(frames[at] + frames[min(at + self.frames, len(frames)) - 1]) / 2 for at in starts]
+
+    @property
+    def end(self) -> str:
+        """Text of a patch behind its tokens."""
+        return (
+            "" if self.patch is None else self.patch.format(seconds=0.0).rpartition(self.token)[2]
+        )
+
+    def write(self, frames: Sequence[float]) -> tuple[str, list[Shown]]:
+        """Return the text of a video by the times of its frames, and what its tokens stand for.
+
+        `DecodeError` for a video of fewer frames than a patch, where each patch has its time.
+        """
+        count = len(frames)
+        if self.patch is None:
+            return self.token, [Shown(count, is_video=True)]
+        if count < self.frames:
+            raise DecodeError(
+                f"a video has {count} frame{'s' * (count != 1)}, and the model takes at least "
+                f"{self.frames}; pack more of its frames"
+            )
+        text = "".join(self.patch.format(seconds=seconds) for seconds in self.times(frames))
+        shown = [
+            Shown(min(self.frames, count - at), is_video=True)
+            for at in range(0, count, self.frames)
+        ]
+        if self.frames > 1:
+            shown[0] = shown[0]._replace(before=text.partition(self.token)[0])
+        return text, shown
+
+
+def frames_at(tokens_at: Int64, shown: Sequence[Shown], ids: Callable[[str], list[int]]) -> Int64:
+    """Return the text tokens before each image and frame, of those before the tokens for them.
+
+    `ids` returns the tokens of a text.
+    """
+    counts = [each.images for each in shown]
+    at = np.repeat(tokens_at, counts)
+    for first, each in zip(accumulate(counts, initial=0), shown, strict=False):
+        if each.before:
+            at[first] -= len(ids(each.before))
+    return at

@@ -1,0 +1,151 @@
+"""Options of videos: read from the files of a checkpoint, checked, and left out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import ImageSpec, PlanError, TextSpec, VideoMarkup, VideoSpec
+from datapipe.testing import assert_same_batches
+
+from .videos import VIDEO_CASES, VideoSample, clip, samples, write_shards
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return VIDEO_CASES["qwen3_vl"].save(tmp_path / "model")
+
+
+def video_of(folder: Path) -> VideoSpec:
+    video: VideoSpec = datapipe.specs_for(folder)[0].video
+    return video
+
+
+def test_limits_are_those_of_the_video_processor_wherever_they_are_written(folder: Path) -> None:
+    own, processor = folder / "video_preprocessor_config.json", folder / "processor_config.json"
+    assert video_of(folder) == VideoSpec(min_pixels=4096, max_pixels=400_000, limits="video")
+    content = json.loads(processor.read_text())
+    nested = {"size": {"shortest_edge": 5000, "longest_edge": 60_000}}
+    processor.write_text(json.dumps(content | {"video_processor": nested}))
+    assert (video_of(folder).min_pixels, video_of(folder).max_pixels) == (5000, 60_000)
+    processor.write_text(json.dumps(content))
+    own.unlink()  # what the class takes
+    assert (video_of(folder).min_pixels, video_of(folder).max_pixels) == (131_072, 786_432)
+
+
+def test_an_old_checkpoint_has_the_limits_of_its_images(tmp_path: Path) -> None:
+    folder = VIDEO_CASES["qwen2_vl"].save(tmp_path / "model", apart=True)
+    (folder / "video_preprocessor_config.json").unlink()
+    assert video_of(folder) == VideoSpec(min_pixels=3136, max_pixels=12_845_056)
+
+
+def test_the_pace_of_positions_is_that_of_the_config(tmp_path: Path) -> None:
+    folder = VIDEO_CASES["qwen2_5_vl"].save(tmp_path / "model")
+    assert video_of(folder).tokens_per_second == 2
+    config = {"model_type": "qwen2_5_vl", "vision_config": {"tokens_per_second": 4}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert video_of(folder).tokens_per_second == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"cap_pixels_per_frame": True}, "cap_pixels_per_frame=true"),
+        ({"patch_size": 14}, "patch_size is 14 for videos and 16 for images"),
+        ({"image_mean": [0.1, 0.1, 0.1]}, "image_mean is .* for videos"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    option: dict[str, Any], message: str, folder: Path
+) -> None:
+    path = folder / "video_preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | option))
+    with pytest.raises(PlanError, match=message):
+        datapipe.specs_for(folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: VideoSpec(min_pixels=5, max_pixels=4), "min_pixels=5 is above max_pixels=4"),
+        (lambda: VideoSpec(tokens_per_second=0), "tokens_per_second 0.*above 0"),
+        (lambda: ImageSpec(video=VideoSpec()), "video=.* means nothing for resize='stretch'"),
+        (lambda: ImageSpec(resize="native", video=3), "give a VideoSpec, or a mapping"),
+        (lambda: VideoMarkup(token=" "), "give a token"),
+        (lambda: VideoMarkup(patch="<|video_pad|>{minutes}"), "only .seconds. may stand"),
+        (lambda: VideoMarkup(patch="{seconds}"), "0 times; it has to stand there once"),
+        (lambda: TextSpec(tokenizer="x", video_markup="x"), "give a VideoMarkup, or a mapping"),
+    ],
+)
+def test_impossible_options_are_refused_with_what_to_give(make: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make()
+
+
+def test_mappings_stand_for_the_options_of_videos() -> None:
+    spec = ImageSpec(resize="native", video={"min_pixels": 784, "max_pixels": 78_400})
+    assert spec.video == VideoSpec(min_pixels=784, max_pixels=78_400)
+    text = TextSpec(tokenizer="x", video_markup={"frames": 4})
+    assert text.video_markup == VideoMarkup(frames=4)
+
+
+def test_patches_of_text_and_images_have_as_many_frames(folder: Path, tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "shards", samples())
+    _, text = datapipe.specs_for(folder)
+    other = replace(text, video_markup=replace(text.video_markup, frames=3))
+    with pytest.raises(PlanError, match=r"a patch of 3 frames, and ImageSpec\(temporal=2\) of 2"):
+        datapipe.make_loader(shards, model=folder, text=other, batch_size=2)
+
+
+@pytest.mark.parametrize("without", ["image", "text"])
+def test_each_frame_is_an_image_without_either_option(
+    without: str, folder: Path, tmp_path: Path
+) -> None:
+    shards = write_shards(tmp_path / "shards", samples())
+    image, text = datapipe.specs_for(folder)
+    options: dict[str, Any] = {"batch_size": 5, "shuffle": False, "num_workers": 0}
+    if without == "image":
+        image = replace(image, video=None)
+    else:
+        text = replace(text, video_markup=None)
+    (batch,) = datapipe.make_loader(shards, image=image, text=text, **options)
+    assert "pixel_values_videos" not in batch
+    assert len(batch["image_grid_thw"]) == 4 + 6 + 5 + 2
+    assert (batch["image_grid_thw"][:, 0] == 1).all()
+
+
+def test_a_video_of_one_frame_is_refused_where_each_patch_has_a_time(
+    folder: Path, tmp_path: Path
+) -> None:
+    shards = write_shards(
+        tmp_path / "shards", [VideoSample([clip(1, (60, 60)), "What?"], "A cup."), *samples()]
+    )
+    options: dict[str, Any] = {"batch_size": 5, "shuffle": False, "num_workers": 0}
+    with pytest.raises(PlanError, match="a video has 1 frame, and the model takes at least 2"):
+        datapipe.make_loader(shards, model=folder, **options)
+    rest = write_shards(tmp_path / "rest", samples())
+    (batch,) = datapipe.make_loader(shards, model=folder, on_error="skip", **options)
+    (expected,) = datapipe.make_loader(rest, model=folder, **options)
+    assert_same_batches([batch], [expected])
+    qwen2 = VIDEO_CASES["qwen2_vl"].save(tmp_path / "qwen2")
+    first = next(iter(datapipe.make_loader(shards, model=qwen2, **options)))
+    assert first["video_grid_thw"][0, 0] == 1
+
+
+def test_an_image_only_dataset_has_no_keys_of_videos(folder: Path, tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "shards", [samples()[4]])
+    image, _ = datapipe.specs_for(folder)
+    options: dict[str, Any] = {"batch_size": 1, "num_workers": 0}
+    cached = datapipe.make_loader(
+        shards, model=folder, cache=datapipe.CacheSpec("64MB", keep="decoded"), **options
+    )
+    with cached as loader:
+        (batch,) = loader
+    assert "video_grid_thw" not in batch
+    (plain,) = datapipe.make_loader(shards, image=image, **options)
+    assert "pixel_values_videos" not in plain

@@ -1,0 +1,169 @@
+"""Batches with videos are what the processors of the Qwen families make of the same frames."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import AutoModelForImageTextToText
+
+import datapipe
+
+from .tiny import TINY, qwen2_vl
+from .video_processors import with_pillow
+from .videos import VIDEO_CASES, samples, theirs, write_shards
+
+CONFIGS = {
+    "qwen2_vl": qwen2_vl,
+    "qwen2_5_vl": TINY["qwen2_5_vl"].config,
+    "qwen3_vl": TINY["qwen3_vl"].config,
+    "qwen3_5": TINY["qwen3_5"].config,
+}
+PACKING = [name for name in VIDEO_CASES if name != "qwen3_5"]  # needs flash-linear-attention
+OPTIONS: dict[str, Any] = {"shuffle": False, "num_workers": 0}
+
+
+@pytest.fixture(autouse=True)
+def passes_in_the_usual_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows first, then columns, as torch and every Pillow before 13 do."""
+    resize = Image.Image.resize
+
+    def rows_first(image: Image.Image, size: Any, resample: Any = None, **options: Any) -> Any:
+        return resize(resize(image, (size[0], image.height), resample), size, resample)
+
+    monkeypatch.setattr(Image.Image, "resize", rows_first)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(tmp_path_factory.mktemp("videos") / "shards", samples())
+
+
+def assert_same_pixels(ours: Tensor, expected: Tensor, spec: datapipe.ImageSpec) -> None:
+    assert ours.shape == expected.shape
+    std = torch.tensor((spec.mean_std or ())[1]).view(3, 1)
+    off = (ours - expected).view(len(ours), 3, -1).abs() * std * 255
+    assert off.max() < 2.01
+    assert (off > 1.01).sum() <= max(8, 5e-5 * off.numel())
+
+
+@pytest.mark.parametrize("name", VIDEO_CASES)
+def test_a_model_is_fed_as_by_its_processor(name: str, shards: Path, tmp_path: Path) -> None:
+    case = VIDEO_CASES[name]
+    model = case.save(tmp_path)
+    processor = case.make()
+    image, _ = datapipe.specs_for(model)
+    loader = datapipe.make_loader(shards, model=model, batch_size=1, **OPTIONS)
+    for batch, sample in zip(loader, samples(), strict=True):
+        expected = theirs(processor, sample)
+        assert batch["input_ids"].tolist() == expected["input_ids"].tolist()
+        for key in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts"):
+            assert (key in batch) == (key in expected)
+            if key in expected:
+                assert torch.equal(batch[key], expected[key])
+        for key in ("pixel_values", "pixel_values_videos"):
+            assert (key in batch) == (key in expected)
+            if key in expected:
+                assert_same_pixels(batch[key], expected[key], image)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: case.save(tmp_path_factory.mktemp(name)) for name, case in VIDEO_CASES.items()}
+
+
+def tiny(name: str) -> Any:
+    """A tiny model of the family, in float64."""
+    processor = VIDEO_CASES[name].make()
+    config = CONFIGS[name](len(processor.tokenizer) + 8)
+    config.image_token_id = processor.image_token_id
+    config.video_token_id = processor.video_token_id
+    config.vision_config.tokens_per_second = 2  # of Qwen2.5-VL, as its checkpoint says
+    torch.manual_seed(0)
+    made: Any = AutoModelForImageTextToText.from_config(config, attn_implementation="sdpa")
+    for parameter in made.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return made.double().eval()
+
+
+def types_of(model: Any, batch: dict[str, Any]) -> Tensor:
+    """1 for tokens of images, 2 for those of videos, as processors return them."""
+    image = batch["input_ids"] == model.config.image_token_id
+    return image.int() + 2 * (batch["input_ids"] == model.config.video_token_id).int()
+
+
+def in_double(batch: dict[str, Any]) -> dict[str, Any]:
+    pixels = ("pixel_values", "pixel_values_videos")
+    return {k: v.double() if k in pixels else v for k, v in batch.items()}
+
+
+@pytest.mark.parametrize("name", VIDEO_CASES)
+def test_positions_are_those_of_the_model(
+    name: str, folders: dict[str, Path], shards: Path
+) -> None:
+    model = tiny(name)
+    loader = datapipe.make_loader(shards, model=folders[name], batch_size=5, **OPTIONS)
+    (batch,) = loader
+    expected, _ = model.model.get_rope_index(
+        batch["input_ids"],
+        mm_token_type_ids=types_of(model, batch),
+        image_grid_thw=batch["image_grid_thw"],
+        video_grid_thw=batch["video_grid_thw"],
+        attention_mask=batch["attention_mask"],
+        second_per_grid_ts=batch.get("second_per_grid_ts"),
+    )
+    mask = batch["attention_mask"].bool()
+    assert torch.equal(batch["position_ids"][:, mask], expected[:, mask])
+
+
+@pytest.mark.parametrize("name", VIDEO_CASES)
+def test_a_model_computes_what_it_does_for_its_processor(
+    name: str, folders: dict[str, Path], shards: Path
+) -> None:
+    model, processor = tiny(name), VIDEO_CASES[name].make()
+    loader = datapipe.make_loader(shards, model=folders[name], batch_size=1, **OPTIONS)
+    for batch, sample in zip(loader, samples(), strict=True):
+        given = theirs(processor, sample)
+        own = {k: v for k, v in batch.items() if k != "labels"}
+        for key in ("pixel_values", "pixel_values_videos"):
+            if key in given:  # their pixels, which may differ by a grey level
+                own[key] = given[key]
+        with torch.no_grad():
+            expected = model(**in_double(given)).logits
+            assert torch.allclose(model(**in_double(own)).logits, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", PACKING)
+def test_packs_compute_what_padded_batches_do(
+    name: str, folders: dict[str, Path], shards: Path
+) -> None:
+    model = tiny(name)
+    one_each = datapipe.make_loader(shards, model=folders[name], batch_size=1, **OPTIONS)
+    expected, lengths = [], []
+    with torch.no_grad():
+        for batch in one_each:
+            expected.append(model(**in_double(batch)).logits[0])
+            lengths.append(batch["input_ids"][0].tolist())
+        options = {"pack": 4000, "shuffle": False, "num_workers": 0}
+        seen = 0
+        for batch in datapipe.make_loader(shards, model=folders[name], **options):
+            logits = model(**in_double(batch)).logits[0]
+            for start, stop in pairwise(batch["cu_seq_lens_q"].tolist()):
+                number = lengths.index(batch["input_ids"][0, start:stop].tolist())
+                assert torch.allclose(logits[start:stop], expected[number], atol=1e-9)
+                seen += 1
+    assert seen == len(expected)
+
+
+@pytest.mark.parametrize("name", VIDEO_CASES)
+def test_a_check_of_a_model_compares_videos(name: str, shards: Path) -> None:
+    with with_pillow():
+        check = datapipe.check_model(VIDEO_CASES[name].make(), shards)
+    assert check.is_equal, check.differences
+    assert (check.samples, check.labels) == (5, 5)

@@ -1,0 +1,73 @@
+"""Video processors of transformers, with Pillow where they call torchvision."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import image_processing_backends, video_processing_utils
+
+
+def _resize(videos: Tensor, size: Sequence[int], **_: Any) -> Tensor:
+    """As torchvision does with uint8 [..., 3, h, w], and with bicubic weights."""
+    frames = videos.reshape(-1, *videos.shape[-3:])
+    made = [
+        np.asarray(
+            Image.fromarray(frame.permute(1, 2, 0).numpy()).resize(
+                (size[1], size[0]), Image.Resampling.BICUBIC
+            )
+        )
+        for frame in frames
+    ]
+    return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).reshape(*videos.shape[:-2], *size)
+
+
+def _normalize(videos: Tensor, mean: Tensor, std: Tensor, inplace: bool = False) -> Tensor:
+    return (videos - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+
+
+_FUNCTIONAL: Any = ModuleType("torchvision.transforms.v2.functional")
+_FUNCTIONAL.resize, _FUNCTIONAL.normalize = _resize, _normalize
+_FUNCTIONAL.grayscale_to_rgb = lambda video: video
+_FUNCTIONAL.InterpolationMode = type("InterpolationMode", (), {"LANCZOS": 1, "BICUBIC": 3})
+_PACKAGE: Any = ModuleType("torchvision.transforms.v2")
+_PACKAGE.functional = _FUNCTIONAL
+
+with patch.dict(
+    sys.modules,
+    {
+        "torchvision": ModuleType("torchvision"),
+        "torchvision.transforms": ModuleType("torchvision.transforms"),
+        _PACKAGE.__name__: _PACKAGE,
+        _FUNCTIONAL.__name__: _FUNCTIONAL,
+    },
+):
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
+        Qwen3VLVideoProcessor,
+    )
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
+        smart_resize as qwen3_vl_resize,
+    )
+
+__all__ = ["Qwen2VLVideoProcessor", "Qwen3VLVideoProcessor", "qwen3_vl_resize", "with_pillow"]
+
+
+@contextmanager
+def with_pillow() -> Iterator[None]:
+    """Let video processors call Pillow in place of torchvision."""
+    same = dict.fromkeys(range(6), 3)
+    with (
+        patch.object(image_processing_backends, "tvF", _FUNCTIONAL, create=True),
+        patch.object(image_processing_backends, "pil_torch_interpolation_mapping", same),
+        patch.object(video_processing_utils, "tvF", _FUNCTIONAL, create=True),
+    ):
+        yield

@@ -24,6 +24,9 @@ VIDEO_FIELD = "video_frames"
 VIDEO_PLACE = "<video>"
 """Marks the place of a video in a text, as LLaVA-Video, LLaMA-Factory and ms-swift write it."""
 
+VIDEO_REMEDY = "--video-frames fps=2,max=64"
+"""Option of packing that takes frames of videos, as messages show it."""
+
 _FRAME = re.compile(r"v(?P<video>\d+)\.(?P<frame>\d{4,})\.[a-z0-9]+")
 
 

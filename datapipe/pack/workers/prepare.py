@@ -6,11 +6,13 @@ This is the part of a pack that workers do; it knows nothing of shards and of ot
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from datapipe.decode.check import check_image
@@ -18,6 +20,7 @@ from datapipe.decode.foreign import PHOTO_QUALITY, convert
 from datapipe.decode.image import MAX_PIXELS, check_size
 from datapipe.decode.pages import count_pages, encode_pages
 from datapipe.decode.shrink import ShrinkOptions, shrink
+from datapipe.decode.video import VideoOptions, VideoReader
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.images.formats import raw_format
@@ -26,13 +29,23 @@ from datapipe.index.media import START
 from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.tar.contents import refuse_missing_image
 from datapipe.pack.input.members import settle
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    ByteRange,
+    InlineBlob,
+    NamedTexts,
+    RawImage,
+    RawSample,
+    RawVideo,
+    Reject,
+)
 from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.pack.teaching import SampleLesson, as_record, look
 from datapipe.pack.workers.library_messages import LibraryMessages, messages_about
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
 from datapipe.text.sample_text import parse_json, parse_text, raw_text, sample_text
+from datapipe.text.videos import VIDEO_FIELD, Video, frame_extension, write_videos
 
 Check = Literal["decode", "header"]
 Pages = Literal["first", "all"]
@@ -57,6 +70,7 @@ class PrepareOptions:
     shrink: ShrinkOptions = field(default_factory=ShrinkOptions)  # how images are made smaller
     # "first" takes the first page or frame of an image file, "all" makes each an image
     pages: Pages = "first"
+    videos: VideoOptions | None = None  # which frames of videos are taken
     key_salt: str = ""  # text hashed into named keys beside the source
     named_keys: bool = False  # whether keys are made of `RawSample.key` instead of ordinals
     # What `--map` makes of the JSON that samples have; None where the reader did that
@@ -72,6 +86,7 @@ class Outcome(NamedTuple):
     notes: tuple[tuple[str, str], ...] = ()  # pairs of a text and a file's name, on its images
     # Pairs of a file's name and its number of pages, of images that have several
     pages: tuple[tuple[str, int], ...] = ()
+    frames: tuple[int, ...] = ()  # how many frames each of its videos gave
 
 
 def prepare(
@@ -118,14 +133,18 @@ class _Sample:
         self.saved = 0
         self.notes: list[tuple[str, str]] = []
         self.pages: list[tuple[str, int]] = []
+        self.videos: list[Video] = []
 
     def prepare(self) -> tuple[Row, int, Outcome]:
-        for image in self.sample.images:
-            self.add_image(image)
         caption = record = None
         content = b""
         if self.sample.record is not None:
             record, content = _record(self.sample.record)
+        for image in self.sample.images:
+            if isinstance(image, RawVideo):
+                self.add_video(image)
+            else:
+                self.add_image(image)
         raw_caption, others = self.sample.caption, self.sample.others
         beside = ""  # text that is not learnt
         if isinstance(raw_caption, NamedTexts):
@@ -148,6 +167,11 @@ class _Sample:
             second = raw_text(None, record).strip() if isinstance(self.sample.record, Blob) else ""
             if second and second != caption.strip():
                 beside = "another text in the JSON beside their caption"
+        if self.videos:
+            if not isinstance(record, Mapping | None):
+                raise DecodeError("its JSON is no object that times of frames could go into")
+            record = {**(record or {}), VIDEO_FIELD: write_videos(self.videos)}
+            content = _encode(_dump(record))
         if record is not None or self.sample.record is not None:
             self.add("", "json", self.buffer.put(content))
         for ext, blob in others:
@@ -163,14 +187,61 @@ class _Sample:
         text_bytes = len(_encode(sample_text(caption, record)))
         row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
         start, size = self.buffer.commit()
-        return row, start, Outcome(size, self.saved, seen, tuple(self.notes), tuple(self.pages))
+        frames = tuple(len(video.times) for video in self.videos)
+        notes, pages = tuple(self.notes), tuple(self.pages)
+        return row, start, Outcome(size, self.saved, seen, notes, pages, frames)
 
-    def add_image(self, image: RawImage) -> None:
+    def add_video(self, video: RawVideo) -> None:
+        """Take the frames of a video, each as an image, and note when they are shown."""
+        options, number, first = self.options.videos, len(self.videos), len(self.sizes)
+        assert options is not None
+        if video.fps is not None:
+            self.add_listed(video, video.fps, options)
+            return
+        (blob,) = video.blobs
+        try:
+            with blob.file() as file, closing(self.open_video(file, options)) as reader:
+                for frame, (content, info) in enumerate(reader.encoded()):
+                    view = self.buffer.put(content)
+                    self.sizes.append(ImageSize(*info.upright, info.orientation))
+                    self.add(_prefix(number, frame), info.format, view)
+        except DecodeError as error:
+            raise DecodeError(error.reason, member=error.member or blob.label) from error
+        self.videos.append(Video(video.name, first, reader.times, reader.duration, reader.fps))
+
+    def open_video(self, file: ByteRange | io.BytesIO, options: VideoOptions) -> VideoReader:
+        shrink_options, limit = self.options.shrink, self.options.max_pixels
+        return VideoReader(file, options, shrink_options, max_pixels=limit)
+
+    def add_listed(self, video: RawVideo, fps: float, options: VideoOptions) -> None:
+        """Take frames of a video that are images already."""
+        first, last = len(self.sizes), len(video.blobs) - 1
+        rate = fps or 1.0
+        if not fps:
+            said = "frames of a video without `fps`, taken as one a second"
+            self.notes.append((said, video.name))
+        count = options.choose(last / rate, last + 1)
+        chosen = [last * n // max(count - 1, 1) for n in range(count)]
+        sides = [side for side in (options.size, self.options.shrink.max_side) if side is not None]
+        smaller = replace(self.options.shrink, max_side=min(sides, default=None))
+        for frame, index in enumerate(chosen):
+            prefix = _prefix(len(self.videos), frame)
+            self.add_image(RawImage(video.blobs[index], prefix), smaller, is_frame=True)
+        times = tuple(index / rate for index in chosen)
+        self.videos.append(Video(video.name, first, times, (last + 1) / rate, rate))
+
+    def add_image(
+        self,
+        image: RawImage,
+        shrink_options: ShrinkOptions | None = None,
+        *,
+        is_frame: bool = False,
+    ) -> None:
         """Read, check and maybe shrink an image; one that no loader reads is converted."""
         data = self.buffer.read(image.blob)
         messages = messages_about(data)
         label, limit = image.blob.label, self.options.max_pixels
-        shrink_options = self.options.shrink
+        shrink_options = shrink_options or self.options.shrink
         form = encoded = None
         try:
             try:
@@ -188,7 +259,7 @@ class _Sample:
                 check_size(info, limit)
                 if (pages := count_pages(data, info)) > 1:
                     self.pages.append((label, pages))
-                    if self.options.pages == "all":
+                    if self.options.pages == "all" and not is_frame:
                         self.add_pages(image, bytes(data), info, messages)
                         return
                 if shrink_options.active:
@@ -242,6 +313,11 @@ class _Sample:
             number += 1
         self.extensions.add(ext)
         return ext
+
+
+def _prefix(video: int, frame: int) -> str:
+    """Return what stands before the format in the extension of a frame."""
+    return frame_extension(video, frame).rpartition(".")[0]
 
 
 def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:

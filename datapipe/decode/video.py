@@ -112,6 +112,7 @@ class VideoReader:
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._file = file
+        self._size = file.seek(0, io.SEEK_END)
         sides = [side for side in (options.size, shrink.max_side) if side is not None]
         self._shrink = replace(shrink, max_side=min(sides, default=None))
         self._max_pixels = max_pixels
@@ -180,6 +181,11 @@ class VideoReader:
         av = _av()
         self.close()
         self._file.seek(0)
+        start = self._file.read(12) or b""
+        # Of an AVI that is cut, FFmpeg believes what is left.
+        is_riff = start[:4] == b"RIFF"
+        self._said_size = int.from_bytes(start[4:8], "little") if is_riff else 0
+        self._file.seek(0)
         only = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
         self._container = av.open(
             self._file, options=only, buffer_size=_BUFFER, metadata_errors="replace"
@@ -216,6 +222,8 @@ class VideoReader:
         last: int | None = None
         number = 0
         for packet in self._container.demux(self._stream):
+            if not packet.size and packet.dts is not None:
+                continue  # shows the frame before it once more
             for frame in self._packet(packet).decode():
                 if frame.is_corrupt:
                     raise self._broken("a frame is damaged")
@@ -292,10 +300,10 @@ class VideoReader:
             said = Fraction((container.start_time or 0) + (container.duration or 0), 1_000_000)
             seen = max(seen, ends)
         index = stream.index_entries
-        beyond = 0
+        beyond = self._said_size
         if self._seeks and len(index):
             beyond = index[len(index) - 1].pos + index[len(index) - 1].size
-        if said - seen > max(_CUT[0], _CUT[1] * said) or beyond > self._file.seek(0, 2):
+        if said - seen > max(_CUT[0], _CUT[1] * said) or beyond > self._size:
             raise self._broken(f"the file is cut there; it should last {float(said):.1f} s")
 
     def _encode(self, frame: Any) -> tuple[bytes, ImageInfo]:

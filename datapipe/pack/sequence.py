@@ -67,8 +67,8 @@ class PackTally:
                 self.repeats += 1
                 self.repeated_bytes += outcome.bytes
             self.images = sample.images
-        self.videos += len(outcome.frames)
-        self.frames += sum(outcome.frames)
+        self.videos += len(outcome.videos)
+        self.frames += sum(len(video.times) for video in outcome.videos)
         for text, file in outcome.notes:
             self.notes.add(text, file)
         for file, pages in outcome.pages:
@@ -76,7 +76,7 @@ class PackTally:
             self.pages += pages
         if len(self.shown) < SHOWN and isinstance(sample, RawSample):
             with suppress(SampleError):  # a file that was removed after it was packed
-                self.shown.append(show(sample, self.map, images=seen.images))
+                self.shown.append(show(sample, self.map, images=seen.images, videos=outcome.videos))
 
     def image_notes(self, pages: Pages) -> list[str]:
         """Return lines of text on images; `pages` says what becomes of several in a file."""

@@ -24,7 +24,7 @@ def write_video(
     sound=0,
     **options,
 ):
-    """Write a video, with `sound` seconds of silence; frame n is `STEP` x n brighter than the first. `at` has ticks of 1 ms."""
+    """Write a video; frame n is `STEP` x n brighter than the first, `at` has ticks of 1 ms."""
     with av.open(path, "w", format=format) as file:
         if frames:
             stream = file.add_stream(codec, rate=rate, options=options)

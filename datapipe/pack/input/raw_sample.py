@@ -210,7 +210,10 @@ class RawVideo(NamedTuple):
     fps: float | None = None
 
 
-def raw_picture(blob: Blob | InlineBlob) -> RawImage | RawVideo:
+Picture = RawImage | RawVideo
+
+
+def raw_picture(blob: Blob | InlineBlob) -> Picture:
     """Return a file as an image or a video, by its name."""
     is_video = medium_of(blob.name) == "a video"
     return RawVideo((blob,), blob.label) if is_video else RawImage(blob)
@@ -220,7 +223,7 @@ class RawSample(NamedTuple):
     """One input as a reader found it."""
 
     source: str  # where it came from; stands in the index
-    images: tuple[RawImage | RawVideo, ...] = ()  # in order
+    images: tuple[Picture, ...] = ()  # in order
     # Plain text, or where to read it; or texts that the record decides on
     caption: Blob | InlineBlob | NamedTexts | str | None = None
     # Metadata and conversations as a JSON object, or where to read them

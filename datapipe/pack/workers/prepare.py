@@ -10,7 +10,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -40,6 +40,7 @@ from datapipe.pack.input.raw_sample import (
     Reject,
 )
 from datapipe.pack.records.fields.sample_map import apply_map
+from datapipe.pack.records.videos import in_order
 from datapipe.pack.teaching import SampleLesson, as_record, look
 from datapipe.pack.workers.library_messages import LibraryMessages, messages_about
 from datapipe.pack.workers.write_buffer import WriteBuffer
@@ -86,7 +87,7 @@ class Outcome(NamedTuple):
     notes: tuple[tuple[str, str], ...] = ()  # pairs of a text and a file's name, on its images
     # Pairs of a file's name and its number of pages, of images that have several
     pages: tuple[tuple[str, int], ...] = ()
-    frames: tuple[int, ...] = ()  # how many frames each of its videos gave
+    videos: tuple[Video, ...] = ()  # those that gave frames
 
 
 def prepare(
@@ -140,7 +141,10 @@ class _Sample:
         content = b""
         if self.sample.record is not None:
             record, content = _record(self.sample.record)
-        for image in self.sample.images:
+        images: Sequence[RawImage | RawVideo] = self.sample.images
+        if self.options.videos is not None:
+            record, images = in_order(record, images)
+        for image in images:
             if isinstance(image, RawVideo):
                 self.add_video(image)
             else:
@@ -187,9 +191,8 @@ class _Sample:
         text_bytes = len(_encode(sample_text(caption, record)))
         row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
         start, size = self.buffer.commit()
-        frames = tuple(len(video.times) for video in self.videos)
-        notes, pages = tuple(self.notes), tuple(self.pages)
-        return row, start, Outcome(size, self.saved, seen, notes, pages, frames)
+        notes, pages, videos = tuple(self.notes), tuple(self.pages), tuple(self.videos)
+        return row, start, Outcome(size, self.saved, seen, notes, pages, videos)
 
     def add_video(self, video: RawVideo) -> None:
         """Take the frames of a video, each as an image, and note when they are shown."""

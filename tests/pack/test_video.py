@@ -250,3 +250,42 @@ def test_equal_input_gives_equal_bytes_on_any_number_of_workers(tmp_path):
         {path.name: path.read_bytes() for path in (tmp_path / n).glob("*.tar")} for n in "12"
     )
     assert one == two
+
+
+def test_videos_of_tars_are_frames_and_a_copy_of_the_dataset_keeps_them(
+    tmp_path, packed_videos, make_tar, members, packed
+):
+    # As Megatron-Energon and video2dataset have it.
+    tar = make_tar(
+        tmp_path / "raw.tar",
+        {
+            "000.mp4": video_bytes(11),
+            "000.txt": b"A cat jumps.",
+            "001.json": b'{"caption": "A dog.", "url": "http://x/y.mp4"}',
+            "001.mp4": video_bytes(6),
+            "002.jpg": b"",
+        }.items(),
+    )
+    first, second = packed_videos(tar)
+    assert first[1:] == ([0, 5, 10], first[2])
+    assert first[2]["txt"] == b"A cat jumps."
+    assert second[0]["caption"] == "A dog."
+    assert [video["name"] for video in second[0]["video_frames"]] == ["001.mp4"]
+    assert second[1] == [0, 5]
+    out = tmp_path / "again"
+    pack_dataset(next((tmp_path / "out").glob("*.tar")), out)
+    assert list(members(out).values()) == list(members(tmp_path / "out").values())
+
+
+def test_an_image_comes_before_the_videos_of_its_sample(tmp_path, packed_videos, make_tar, encode):
+    files = {"0.a.mp4": video_bytes(2), "0.jpg": encode(), "0.b.mp4": video_bytes(3)}
+    ((record, _, sample),) = packed_videos(
+        make_tar(tmp_path / "raw.tar", files.items()), "fps=100,max=2"
+    )
+    assert list(sample) == [
+        *("jpg", "v0.0000.jpg", "v0.0001.jpg", "v1.0000.jpg", "v1.0001.jpg", "json"),
+    ]
+    assert [(video["name"], video["first"]) for video in record["video_frames"]] == [
+        ("0.a.mp4", 1),
+        ("0.b.mp4", 3),
+    ]

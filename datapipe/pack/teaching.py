@@ -14,7 +14,15 @@ from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.pack.records.videos import in_order
 from datapipe.text.conversation import conversation, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE
-from datapipe.text.messages import RenderedTurn, SampleText, is_pair, read_pair_turns, read_turns
+from datapipe.text.messages import (
+    RenderedTurn,
+    SampleText,
+    as_frames,
+    as_text,
+    is_pair,
+    read_pair_turns,
+    read_turns,
+)
 from datapipe.text.preference import ANSWERS
 from datapipe.text.sample_text import parse_json, parse_text, raw_text
 from datapipe.text.videos import VIDEO_FIELD, Video, write_videos
@@ -70,7 +78,7 @@ def look(caption: str | None, record: Any, images: int) -> SampleLesson:
         roles = "".join(turn.role[0] for turn in turns)
         return SampleLesson(images, True, sum(turn.trained for turn in turns), roles)
     turns = read_turns(sample, system=None, newline=False)
-    text = any(piece and piece.strip() for turn in turns for piece in turn.pieces)
+    text = any(as_text(turn.pieces).strip() for turn in turns)
     labels = sum(turn.trained for turn in turns)
     spoken = caption is None and isinstance(record, Mapping) and raw_turns(record) is not None
     roles = "".join(turn.role[0] for turn in turns) if spoken else ""
@@ -237,9 +245,10 @@ def show(
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
     turns = _shown_turns(SampleText(caption, record, images))
+    shown = [as_frames(turn.pieces, newline=True) for turn in turns]
     written = [
-        (turn.role, "".join(IMAGE_PLACE if p is None else p for p in turn.pieces), turn.trained)
-        for turn in turns
+        (turn.role, "".join(IMAGE_PLACE if p is None else p for p in pieces), turn.trained)
+        for turn, pieces in zip(turns, shown, strict=True)
     ]
     return WrittenSample(source=sample.source, images=images, turns=tuple(written))
 

@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all, mark_contexts
-from datapipe.text.other_media import check_fields, check_marks, check_turn, media_part
+from datapipe.text.other_media import (
+    VIDEO_PARTS,
+    check_fields,
+    check_marks,
+    check_turn,
+    media_part,
+)
+from datapipe.text.videos import VIDEO_PLACE, has_videos, mark_videos
 
 TURN_FIELDS = ("messages", "conversations", "conversation", "dialogue", "dialog", "turns", "texts")
 """Fields that may hold the turns of a conversation; the first that does counts."""
@@ -70,7 +77,7 @@ class Turn(NamedTuple):
     """One turn of a conversation."""
 
     role: str  # "user", "assistant", "system" or "tool"
-    text: str  # with `<image>` at the place of each image
+    text: str  # with `<image>` at the place of each image, `<video>` at that of each video
     # True if the model learns to write it: the assistant's turns that have text and are not marked
     # otherwise
     trained: bool
@@ -80,7 +87,7 @@ class RawTurn(NamedTuple):
     """A turn as its record has it."""
 
     role: str  # the record's own word, "" where it has none
-    text: str  # the record's own, with `<image>` for each image part
+    text: str  # the record's own, with `<image>` for each image part, `<video>` for each video
     learn: Any = None  # what the record says of whether it is learnt; None where it says nothing
 
 
@@ -88,8 +95,8 @@ def conversation(record: Mapping[str, Any], *, images: int | None = None) -> lis
     """Return the turns of a record, a parsed JSON object, or None where it holds no conversation.
 
     `images` is how many its sample has; None if that is not known. Raises `DecodeError` if a role
-    is not known, a mark of what is learnt is neither true nor false, the record has a video, sound
-    or anything else that is not read, or numbered places of images are out of order.
+    is not known, a mark of what is learnt is neither true nor false, the record has sound, a video
+    without frames or anything else that is not read, or numbered places of images are out of order.
 
     Examples:
         >>> conversation({"conversations": [{"from": "human", "value": "<image>What?"},
@@ -101,11 +108,12 @@ Turn(role='assistant', text='A cat.', trained=True)]
     if raw is None:
         return None
     check_fields(record, images)
+    videos = has_videos(record)
     for field in TURN_FIELDS:
         entries = record.get(field)
         for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
             if isinstance(entry, Mapping):
-                check_turn(entry, number)
+                check_turn(entry, number, videos=videos)
     for mark in _BOXED if record.get("objects") else ():
         if any(mark in turn.text for turn in raw):
             raise DecodeError(
@@ -118,7 +126,10 @@ Turn(role='assistant', text='A cat.', trained=True)]
         role = _role(turn.role, number, len(raw))
         check_marks(turn.text, record, is_answer=role == "assistant")
         learn = _learn(turn.learn, number)
-        turns.append(Turn(role, text, role == "assistant" and learn and has_words(text)))
+        words = text
+        if videos:
+            text, words = mark_videos(text), mark_videos(text, "")
+        turns.append(Turn(role, text, role == "assistant" and learn and has_words(words)))
     return turns
 
 
@@ -179,9 +190,9 @@ def part_kind(part: Any) -> str:
 def message_text(message: Mapping[str, Any]) -> str | None:
     """Return the text of one message, `<image>` for each image part; None if it makes no sense.
 
-    Parts follow each other without a separator, as chat templates write them. What is neither text
-    nor image is left out. A message that only calls tools has an empty text. XTuner has a part for
-    each image, and `<IMG_CONTEXT>` in a text where it belongs: that is one place, not two.
+    Parts follow each other without a separator, as chat templates write them. `<video>` stands for
+    a video; other parts are left out. A message that only calls tools has an empty text. XTuner has
+    a part for each image, and `<IMG_CONTEXT>` in a text where it belongs: one place, not two.
     """
     content = message.get("content")
     if content is None:
@@ -230,6 +241,8 @@ def _part_text(part: Any) -> str | None:
     kind = part_kind(part)
     if kind == "image":
         return IMAGE_PLACE
+    if kind in VIDEO_PARTS:
+        return VIDEO_PLACE
     if kind != "text":
         return "" if isinstance(part, Mapping) else None
     text = part if isinstance(part, str) else part.get("text")

@@ -197,7 +197,7 @@ class TextEncoder:
     def _turns(self, sample: SampleText, layout: TurnLayout) -> Sequence[list[RenderedTurn]]:
         """Return the turns of a sample; of a pair with its chosen and with its rejected answer."""
         system = self.spec.system
-        newline = not layout.writes_images and not self._mark.endswith("\n")
+        newline = layout.newline
         if self.spec.pairs:
             return read_pair_turns(sample, system=system, newline=newline)
         read = read_prompt_turns if self.spec.prompts else read_turns

@@ -10,7 +10,7 @@ from typing import Literal
 
 from datapipe.errors import DecodeError
 from datapipe.text.messages import Piece as TurnPiece
-from datapipe.text.messages import RenderedTurn
+from datapipe.text.messages import RenderedTurn, as_frames, as_text
 from datapipe.text.template import (
     ANSWER,
     CONTENT,
@@ -70,6 +70,11 @@ class TurnLayout:
     turn_end: re.Pattern[str]  # what follows the assistant's content and is learnt with it
     find: Callable[[str], str | None]  # returns the first token in a text that means something
 
+    @property
+    def newline(self) -> bool:
+        """True if images that are put before a text, and frames, stand in lines of their own."""
+        return not self.writes_images and not self.mark.endswith("\n")
+
     def render(self, turns: Sequence[RenderedTurn], *, prompt: bool = False) -> Rendered:
         """Return the text of a conversation, and the beginning of an answer if `prompt`.
 
@@ -113,7 +118,7 @@ class TurnLayout:
         parts: list[Message] = []
         texts: list[str] = []
         after_image = False
-        for piece in turn.pieces or [""]:
+        for piece in as_frames(turn.pieces, self.newline) or [""]:
             if piece is None:
                 if self.writes_images:
                     if texts:
@@ -157,7 +162,7 @@ class TurnLayout:
         The authors of its pieces are unknown, so contents must not spell special tokens.
         """
         for turn in turns:
-            token = self.find("".join(piece for piece in turn.pieces if piece))
+            token = self.find(as_text(turn.pieces))
             if token is not None:
                 raise DecodeError(
                     f"the text spells the token {token!r}, and the chat template rewrites this "
@@ -227,7 +232,7 @@ class TurnLayout:
             done, prompt = self.template.render(earlier), self.template.render(earlier, prompt=True)
             if rendered.startswith(prompt) and prompt != done:
                 return len(prompt)
-        tag = _FIRST_TAG.match("".join(piece for piece in turns[number].pieces if piece))
+        tag = _FIRST_TAG.match(as_text(turns[number].pieces))
         start = rendered.rfind(tag[1], _common(done, rendered), common) if tag else -1
         if start < 0:
             raise DecodeError(_NOT_FOUND)
@@ -236,7 +241,9 @@ class TurnLayout:
 
 def caption_layout(pieces: Sequence[TurnPiece], mark: str) -> Rendered:
     """Return a caption with its images; all of its text is learnt."""
-    written = [(Kind.IMAGE, mark) if piece is None else (Kind.ANSWER, piece) for piece in pieces]
+    written = [
+        (Kind.IMAGE, mark) if piece is None else (Kind.ANSWER, piece) for piece in as_frames(pieces)
+    ]
     labels = [(i, i + 1) for i, (kind, _) in enumerate(written) if kind is Kind.ANSWER]
     return Rendered(written, labels, True)
 
@@ -254,7 +261,7 @@ def _ends(texts: Iterable[str]) -> list[int]:
 def _with_answer(turns: Sequence[RenderedTurn], number: int, text: str) -> list[RenderedTurn]:
     """Return the turns with another text for one of them; its images stay."""
     turn = turns[number]
-    pieces = [text if piece is not None and piece.strip() else piece for piece in turn.pieces]
+    pieces = [text if isinstance(piece, str) and piece.strip() else piece for piece in turn.pieces]
     return [*turns[:number], turn._replace(pieces=pieces), *turns[number + 1 :]]
 
 

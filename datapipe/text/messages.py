@@ -1,8 +1,13 @@
-"""Turns, or the caption, of a sample, with its images between stretches of text."""
+"""Turns, or the caption, of a sample, with its images and videos between stretches of text.
+
+A video is one piece, a `Video`, which has the times of its frames. `as_frames` makes the pieces for
+models that know no videos: an image for each frame.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
@@ -17,9 +22,16 @@ from datapipe.text.preference import (
     prompt_record,
 )
 from datapipe.text.sample_text import raw_text
+from datapipe.text.videos import VIDEO_PLACE, Video, mark_videos, read_videos
 
-Piece = str | None
-"""A stretch of text, or None for an image."""
+Medium = Video | None
+"""A video, or None for an image."""
+
+Piece = str | Medium
+"""A stretch of text, a video or an image."""
+
+_PLACE = re.compile(f"({IMAGE_PLACE})")
+_PLACE_OR_VIDEO = re.compile(f"({IMAGE_PLACE}|{VIDEO_PLACE})")
 
 
 class SampleText(NamedTuple):
@@ -28,14 +40,14 @@ class SampleText(NamedTuple):
     # `caption`, `record`: its caption member and its parsed JSON member, None where it has none
     caption: str | None
     record: Any
-    images: int  # how many images it has
+    images: int  # how many images it has, frames of videos included
 
 
 class RenderedTurn(NamedTuple):
     """One message of a conversation, in pieces."""
 
     role: str  # "user", "assistant", "system" or "tool"
-    pieces: list[Piece]  # stretches of text, None at the places of images
+    pieces: list[Piece]  # stretches of text, and videos and None for an image in their places
     trained: bool = False  # True if the model learns to write it
 
 
@@ -46,21 +58,44 @@ def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list
     rest, a caption or a document with images between its texts, is the assistant's. Without images
     at its beginning the user's turn is empty. A turn without text is not trained, so a sample
     without text has no label. Where the text marks no places, all images come first, in the first
-    turn that is not the system's.
+    turn that is not the system's. `<video>` is the place of a whole video.
 
     `system` goes before a conversation without a system message; if `newline`, a line ends after
-    each image that is put before a text. Raises `DecodeError` if places and images differ in
-    number, the conversation makes no sense, or it is a preference pair.
+    each image or video that is put before a text. Raises `DecodeError` if places differ in number
+    from images and videos, the conversation makes no sense, or it is a preference pair.
     """
     _refuse_pair(sample)
-    turns = _conversation(sample)
-    if turns is None:
+    found = _conversation(sample)
+    if found is None:
         turns = _as_conversation(sample, newline)
     else:
-        _place_images(turns, sample.images, newline)
+        turns, unmarked = found
+        _put_first(turns, unmarked, newline)
     if system is not None and not any(turn.role == "system" for turn in turns):
         turns.insert(0, RenderedTurn("system", [system]))
     return turns
+
+
+def as_frames(pieces: Iterable[Piece], newline: bool = False) -> list[str | None]:
+    r"""Return pieces with an image for each frame of a video, in lines of their own if `newline`.
+
+    Examples:
+        >>> as_frames([Video("cat.mp4", 0, (0.0, 0.5), 1.04, 25.0), "What happens?"])
+        [None, None, 'What happens?']
+    """
+    shown: list[str | None] = []
+    for piece in pieces:
+        if isinstance(piece, Video):
+            ends = ["\n"] if newline else []
+            shown += [each for _ in piece.times for each in (*ends, None)][newline:]
+        else:
+            shown.append(piece)
+    return shown
+
+
+def as_text(pieces: Iterable[Piece]) -> str:
+    """Return the text of pieces, without images and videos."""
+    return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
 def is_pair(sample: SampleText) -> bool:
@@ -112,7 +147,7 @@ def read_prompt_turns(
         )
     turns = read_turns(sample, system=system, newline=newline)
     while turns and turns[-1].role == "assistant":
-        if None in turns.pop().pieces:
+        if not all(isinstance(piece, str) for piece in turns.pop().pieces):
             raise DecodeError("an answer has an image, which the prompt before it would not have")
     if not any(turn.role == "user" for turn in turns):
         raise DecodeError("the conversation has no turn of the user before its answer")
@@ -139,79 +174,126 @@ def read_caption(sample: SampleText) -> list[Piece]:
     `DecodeError` as `read_turns` does.
     """
     _refuse_pair(sample)
-    turns = _conversation(sample)
-    if turns is None:
-        pieces = _plain_pieces(sample)
+    found = _conversation(sample)
+    if found is None:
+        pieces, unmarked = _plain_pieces(sample)
     else:
+        turns, unmarked = found
         pieces = []
         for turn in turns:
             if turn.trained:
-                said = any(piece is not None for piece in pieces)
+                said = any(isinstance(piece, str) for piece in pieces)
                 pieces += [*(["\n"] if said else []), *turn.pieces]
             else:
-                pieces += [piece for piece in turn.pieces if piece is None]
-    marked = _check_places(pieces, sample.images)
-    return pieces if marked else [*([None] * sample.images), *pieces]
+                pieces += [piece for piece in turn.pieces if not isinstance(piece, str)]
+    return [*unmarked, *pieces]
 
 
-def _conversation(sample: SampleText) -> list[RenderedTurn] | None:
+def _conversation(sample: SampleText) -> tuple[list[RenderedTurn], list[Medium]] | None:
+    """Return the turns of a conversation, and its images and videos if it marks no places."""
     if sample.caption is not None or not isinstance(sample.record, Mapping):
         return None
     turns = conversation(sample.record, images=sample.images)
     if turns is None:
         return None
-    return [RenderedTurn(turn.role, _split(turn.text), turn.trained) for turn in turns]
+    pieces, unmarked = _split([turn.text for turn in turns], sample)
+    pairs = zip(turns, pieces, strict=True)
+    return [RenderedTurn(turn.role, own, turn.trained) for turn, own in pairs], unmarked
 
 
-def _plain_pieces(sample: SampleText) -> list[Piece]:
+def _plain_pieces(sample: SampleText) -> tuple[list[Piece], list[Medium]]:
     text = raw_text(sample.caption, sample.record)
     if isinstance(sample.record, Mapping):
         check_marks(text, sample.record, is_answer=True)
-    return _split(mark_all([text], sample.images)[0])
+    (pieces,), unmarked = _split(mark_all([text], sample.images), sample)
+    return pieces, unmarked
 
 
 def _as_conversation(sample: SampleText, newline: bool) -> list[RenderedTurn]:
-    pieces = _plain_pieces(sample)
-    leading = sample.images
-    if _check_places(pieces, sample.images):
+    pieces, leading = _plain_pieces(sample)
+    if not leading and sample.images:
         first = next(
-            (i for i, piece in enumerate(pieces) if piece is not None and piece.strip()),
+            (i for i, piece in enumerate(pieces) if isinstance(piece, str) and piece.strip()),
             len(pieces),
         )
-        leading = pieces[:first].count(None)
+        leading = [piece for piece in pieces[:first] if not isinstance(piece, str)]
         pieces = pieces[first:]
-        if leading and pieces:
-            pieces[0] = (pieces[0] or "").lstrip()
+        if leading and pieces and isinstance(pieces[0], str):
+            pieces[0] = pieces[0].lstrip()
     shown: list[Piece] = []
-    for number in range(leading):
-        shown += ["\n", None] if newline and number else [None]
-    text = "".join(piece for piece in pieces if piece is not None)
+    for number, medium in enumerate(leading):
+        shown += ["\n", medium] if newline and number else [medium]
+    text = as_text(pieces)
     return [RenderedTurn("user", shown), RenderedTurn("assistant", pieces, has_words(text))]
 
 
-def _place_images(turns: list[RenderedTurn], images: int, newline: bool) -> None:
-    if _check_places([piece for turn in turns for piece in turn.pieces], images) or not images:
+def _put_first(turns: list[RenderedTurn], media: Sequence[Medium], newline: bool) -> None:
+    if not media:
         return
     spoken = [turn for turn in turns if turn.role != "system"]
     first = next((turn for turn in spoken if turn.role == "user"), next(iter(spoken), None))
     if first is None:
         first = RenderedTurn("user", [])
         turns.append(first)
-    first.pieces[:0] = ([None, "\n"] if newline else [None]) * images
+    between = ["\n"] if newline else []
+    first.pieces[:0] = [piece for medium in media for piece in (medium, *between)]
 
 
-def _check_places(pieces: Sequence[Piece], images: int) -> bool:
-    """Return whether the places of images are marked; raise if they are not as many as images."""
-    marked = sum(piece is None for piece in pieces)
-    if marked not in (0, images):
-        raise DecodeError(
-            f"the text has {marked} {IMAGE_PLACE} and the sample {images} images; mark the places "
-            "of all images, or of none to have them come first"
+def _split(texts: Sequence[str], sample: SampleText) -> tuple[list[list[Piece]], list[Medium]]:
+    """Return texts in pieces, and the images and videos of a sample if they mark no places."""
+    media = _media(sample)
+    place = _PLACE
+    if any(media):
+        texts, place = [mark_videos(text) for text in texts], _PLACE_OR_VIDEO
+    for text in texts:
+        _check_characters(text)
+    stretches = [place.split(text) for text in texts]  # every other one is a mark
+    _check_places([mark == VIDEO_PLACE for parts in stretches for mark in parts[1::2]], media)
+    rest = iter(media)
+    pieces: list[list[Piece]] = [
+        [next(rest) if number % 2 else part for number, part in enumerate(parts) if part]
+        for parts in stretches
+    ]
+    return pieces, [] if any(len(parts) > 1 for parts in stretches) else media
+
+
+def _media(sample: SampleText) -> list[Medium]:
+    """Return the images and videos of a sample, in order."""
+    media: list[Medium] = []
+    done = 0
+    for video in read_videos(sample.record, sample.images):
+        media += [*[None] * (video.first - done), video]
+        done = video.first + len(video.times)
+    return [*media, *[None] * (sample.images - done)]
+
+
+def _check_places(marks: Sequence[bool], media: Sequence[Medium]) -> None:
+    """Raise `DecodeError` if some, but not all media are marked; marks of videos are True."""
+    kinds = [medium is not None for medium in media]
+    # LLaVA-Video marks a video by `<image>`.
+    if not marks or marks == kinds or (len(marks) == len(kinds) and not any(marks)):
+        return
+    found, there = (
+        f"{each.count(False)} {image} and {each.count(True)} {video}"
+        for each, image, video in (
+            (marks, IMAGE_PLACE, VIDEO_PLACE),
+            (kinds, "images", "videos"),
         )
-    return marked > 0
+    )
+    if sorted(marks) == sorted(kinds):
+        raise DecodeError(
+            f"the text has {found} in another order than the images and videos of the sample; "
+            "frames and images have to be in the order of their places"
+        )
+    if not any(kinds):
+        found, there = f"{len(marks)} {IMAGE_PLACE}", f"{len(media)} images"
+    raise DecodeError(
+        f"the text has {found} and the sample {there}; mark the places of all "
+        f"{'images and videos' if any(kinds) else 'images'}, or of none to have them come first"
+    )
 
 
-def _split(text: str) -> list[Piece]:
+def _check_characters(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -219,7 +301,3 @@ def _split(text: str) -> list[Piece]:
             f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character "
             f"{error.start}, half of a character that was cut in two; repair the text"
         ) from error
-    pieces: list[Piece] = []
-    for stretch in text.split(IMAGE_PLACE):
-        pieces += [None, stretch] if stretch else [None]
-    return pieces[1:]

@@ -1,7 +1,8 @@
 """Media of records that nothing reads: sound, videos, documents, points, masks.
 
 Only text and images are trained on. A record that needs more would teach a model to answer what it
-was not shown, so it is refused by the name of its field, part or mark.
+was not shown, so it is refused by the name of its field, part or mark. Videos whose frames packing
+took out are images, so a record with `video_frames` may have fields, parts and marks of videos.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from datapipe.errors import DecodeError
+from datapipe.text.videos import has_videos, mark_videos
 
 MEDIA_EXTENSIONS = {
     "a video": ("mp4", "mov", "avi", "mkv", "webm", "m4v", "mpg", "mpeg", "wmv", "flv", "3gp"),
@@ -23,10 +25,13 @@ MEDIA_EXTENSIONS = {
 # file, input_file. Anthropic: document. vLLM, XTuner: audio_url, video_url. Qwen-Omni: audio,
 # video. LLaMA-Factory, ms-swift: audios, videos. VILA: sound. LLaMA-Omni: speech.
 _RECORDINGS = ("video", "audio", "sound", "speech")
+VIDEO_PARTS = frozenset({"video", "video_url", "input_video"})
+"""Types of the parts of a message that hold a video."""
+
 _DOCUMENTS = ("pdf", "document", "file", "attachment")
 MEDIA_PARTS = frozenset(
-    {*_RECORDINGS, *_DOCUMENTS, "audio_url", "video_url", "file_url"}
-    | {"input_audio", "input_video", "input_file"}
+    {*_RECORDINGS, *_DOCUMENTS, *VIDEO_PARTS, "audio_url", "file_url"}
+    | {"input_audio", "input_file"}
 )
 """Types of the parts of a message that hold a medium that is not read."""
 
@@ -43,6 +48,7 @@ _SOURCE_FIELDS = frozenset(
         ),
     }
 )
+_VIDEO_FIELDS = ("videos", "video")
 _FIELDS_OF_TURNS = frozenset({*_RECORDING_FIELDS, *_SOUND_FIELDS, *_SOURCE_FIELDS, "path"})
 _MODALITY_FIELDS = ("message_type", "modality")  # in turns of Kimi-Audio
 _FILE_FIELDS = ("path", "url", "name", "filename", "file_name", "file_data")
@@ -82,8 +88,9 @@ def check_fields(record: Mapping[str, Any], images: int | None) -> None:
 
     `images` is how many its sample has; None if that is not known.
     """
+    framed = _VIDEO_FIELDS if has_videos(record) else ()
     for field in _RECORDING_FIELDS:
-        if (value := record.get(field)) and not is_null(value):
+        if field not in framed and (value := record.get(field)) and not is_null(value):
             raise _refusal(field)
     for field in sorted(record.keys() & _SOUND_FIELDS):
         if _holds(record[field]):
@@ -94,11 +101,16 @@ def check_fields(record: Mapping[str, Any], images: int | None) -> None:
                 raise _refusal(field)
 
 
-def check_turn(turn: Mapping[str, Any], number: int) -> None:
-    """Raise `DecodeError` for a turn with a medium of its own, in a part or in a field."""
+def check_turn(turn: Mapping[str, Any], number: int, *, videos: bool = False) -> None:
+    """Raise `DecodeError` for a turn with a medium of its own, in a part or in a field.
+
+    If `videos`, the frames of its videos are images of the sample, so it may have some.
+    """
     content = turn.get("content")
     for part in content if isinstance(content, list) else ():
         if isinstance(part, Mapping) and (kind := media_part(part)):
+            if videos and kind in VIDEO_PARTS:
+                continue
             raise DecodeError(
                 f"turn {number} has a part ({kind}) that is neither text nor image; nothing else "
                 "is supported"
@@ -109,7 +121,7 @@ def check_turn(turn: Mapping[str, Any], number: int) -> None:
             raise DecodeError(
                 f"turn {number} has {field!r}: {said[:80]!r}; only text and images are supported"
             )
-    for field in sorted(turn.keys() & _FIELDS_OF_TURNS):
+    for field in sorted(turn.keys() & _FIELDS_OF_TURNS.difference(_VIDEO_FIELDS if videos else ())):
         if _is_medium(turn[field]):
             raise DecodeError(f"turn {number} has `{field}`; only text and images are supported")
 
@@ -119,12 +131,15 @@ def check_marks(text: str, record: Mapping[str, Any], *, is_answer: bool) -> Non
 
     A mark is the name of a field of the record that holds a path, an address, bytes, an object, or
     the numbers of a shape: `<sound>` where the record has `sound` or `sounds`. `<video>` and
-    `<audio>` are marks without a field too, except in an answer. Elements of HTML, which have an
+    `<audio>` are marks without a field too, except in an answer. `<video>` is no such mark where
+    the record has the frames of its videos. Elements of HTML, which have an
     end, and marks in backticks are words. The text has the marks of images as its record spells
     them; `is_answer` is True for a turn of the assistant.
     """
     if "<" not in text:
         return
+    if has_videos(record):
+        text = mark_videos(text, "")
     lowered = text.lower()
     for found in _MARK.finditer(text):
         name = found["name"].lower()

@@ -8,6 +8,10 @@ shown:
 
 `first` is the number of its first frame among the images of the sample, in whose order the frames
 follow each other. `<video>` marks the place of a video in a text, as `<image>` that of an image.
+
+In the pieces of a turn (`datapipe.text.messages`) a video is one `Video`, wherever it is marked. A
+model with tokens for videos writes it from the frames and times that it has. For any other,
+`as_frames` makes an image of each frame, with the markup of an image.
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ VIDEO_PLACE = "<video>"
 VIDEO_REMEDY = "--video-frames fps=2,max=64"
 """Option of packing that takes frames of videos, as messages show it."""
 
+_MARKS = re.compile(
+    r"<(?:vila/|__dj__)?video>|(?:<\|vision_start\|>)?(?:<\|video_pad\|>)+(?:<\|vision_end\|>)?"
+)
 _FRAME = re.compile(r"v(?P<video>\d+)\.(?P<frame>\d{4,})\.[a-z0-9]+")
 
 
@@ -38,6 +45,21 @@ class Video(NamedTuple):
     times: tuple[float, ...]  # seconds from the beginning, one a frame, ascending
     duration: float  # seconds
     fps: float  # frames per second of the file
+
+
+def has_videos(record: Any) -> bool:
+    """Return whether a record says which images are the frames of videos."""
+    return isinstance(record, Mapping) and bool(record.get(VIDEO_FIELD))
+
+
+def mark_videos(text: str, mark: str = VIDEO_PLACE) -> str:
+    """Return a text of a record with videos, with `mark` at each place of a video.
+
+    Examples:
+        >>> mark_videos("<|vision_start|><|video_pad|><|vision_end|>What happens?")
+        '<video>What happens?'
+    """
+    return _MARKS.sub(mark, text) if "<" in text else text
 
 
 def frame_extension(video: int, frame: int, kind: str = "jpg") -> str:

@@ -31,8 +31,8 @@ from datapipe.pack.records.images.fields import (
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import TURN_FIELDS, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places
-from datapipe.text.other_media import is_null
-from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE
+from datapipe.text.other_media import VIDEO_PARTS, is_null
+from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, mark_videos
 
 Record = Mapping[str, Any]
 
@@ -41,9 +41,6 @@ VIDEO_FIELDS = (
     *("video_filename", "video_name", "video_url"),
 )
 """Fields of videos; the first that holds some counts."""
-
-VIDEO_PARTS = frozenset({"video", "video_url", "input_video"})
-"""Types of the parts of a message that hold a video."""
 
 _PAYLOADS = ("video", "video_url", "input_video", "url", "path")
 _RATES = ("sample_fps", "fps", "raw_fps", "video_fps")
@@ -107,7 +104,8 @@ def in_order(record: Any, pictures: Sequence[Picture]) -> tuple[Any, list[Pictur
     videos = [picture for picture in pictures if isinstance(picture, RawVideo)]
     images = [picture for picture in pictures if isinstance(picture, RawImage)]
     turns = raw_turns(record) if isinstance(record, Mapping) else None
-    marks = _PLACE.findall("".join(mark_places(turn.text) for turn in turns or ()))
+    texts = [mark_videos(mark_places(turn.text)) for turn in turns or ()]
+    marks = _PLACE.findall("".join(texts))
     if marks.count(VIDEO_PLACE) == len(videos) and marks.count(IMAGE_PLACE) == len(images):
         left: dict[str, Iterator[Picture]] = {IMAGE_PLACE: iter(images), VIDEO_PLACE: iter(videos)}
         return record, [next(left[mark]) for mark in marks]

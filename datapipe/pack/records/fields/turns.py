@@ -18,10 +18,9 @@ from datapipe.pack.records.images.fields import (
     url_columns,
 )
 from datapipe.pack.records.images.unused import said_of_unused
-from datapipe.pack.records.videos import VIDEO_PARTS
 from datapipe.text.conversation import conversation, message_text, part_kind
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
-from datapipe.text.other_media import is_null
+from datapipe.text.other_media import VIDEO_PARTS, is_null
 from datapipe.text.videos import VIDEO_FIELD
 
 # Fields of a part that may hold its image: of OpenAI, Qwen-VL, Hugging Face, Axolotl, Anthropic.

@@ -1,7 +1,6 @@
 """Videos, whose frames become images by their times."""
 
 import io
-import json
 import re
 
 import pytest
@@ -9,26 +8,7 @@ from PIL import Image
 
 from datapipe import PackError, pack_dataset
 
-from .videos import number_of, video_bytes, write_video
-
-
-@pytest.fixture
-def packed_videos(packed):
-    """Packs raw data; gives each sample's record, the numbers of its frames, and its members."""
-
-    def pack(raw, video_frames="fps=2,max=8", **options):
-        found = []
-        for sample in packed(raw, video_frames=video_frames, **options):
-            frames = [number_of(data) for ext, data in sample.items() if ext.endswith(".jpg")]
-            found.append((json.loads(sample["json"]), frames, sample))
-        return found
-
-    return pack
-
-
-def rejects(out):
-    lines = (out / "rejects.jsonl").read_text().splitlines()
-    return {line["source"]: line["reason"] for line in map(json.loads, lines)}
+from .videos import reasons, video_bytes, write_video
 
 
 def test_a_clip_with_a_text_becomes_a_sample_of_frames(tmp_path, packed_videos):
@@ -161,7 +141,7 @@ def test_without_the_option_a_video_is_rejected_and_its_remedy_named(tmp_path, e
     write_video(raw / "a.mp4", 3)
     (raw / "b.jpg").write_bytes(encode())
     pack_dataset(raw, tmp_path / "out", max_rejects=9)
-    assert rejects(tmp_path / "out") == {
+    assert reasons(tmp_path / "out") == {
         "a.mp4": "a video; only images and text are packed; to pack its frames, add "
         "--video-frames fps=2,max=64"
     }
@@ -200,7 +180,7 @@ def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(tmp_path, name, d
     (raw / name).write_bytes(damage((raw / name).read_bytes()))
     report = pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=4,max=64")
     assert (report.samples, report.videos, report.frames, report.rejected) == (1, 1, 17, 1)
-    assert re.match(reason, rejects(tmp_path / "out")[name])
+    assert re.match(reason, reasons(tmp_path / "out")[name])
 
 
 def test_a_file_with_sound_alone_is_a_reject(tmp_path):
@@ -209,7 +189,7 @@ def test_a_file_with_sound_alone_is_a_reject(tmp_path):
     write_video(raw / "a.mp4", 3)
     write_video(raw / "b.mp4", 0, sound=1)
     pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=2,max=8")
-    assert rejects(tmp_path / "out") == {"b.mp4": "the file has no video, only sound or other data"}
+    assert reasons(tmp_path / "out") == {"b.mp4": "the file has no video, only sound or other data"}
 
 
 def test_a_video_that_takes_too_long_is_a_reject_with_the_remedy(tmp_path):

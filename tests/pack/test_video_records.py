@@ -8,8 +8,7 @@ import pytest
 
 from datapipe import pack_dataset
 
-from .test_video import packed_videos, rejects  # noqa: F401
-from .videos import picture, video_bytes, write_video
+from .videos import picture, reasons, video_bytes, write_video
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def frames_of(tmp_path, encode):
 
 
 @pytest.fixture
-def packed_record(raw, packed_videos):  # noqa: F811
+def packed_record(raw, packed_videos):
     """Packs one record beside the videos."""
 
     def pack(record, video_frames="fps=2,max=8", name="data.json"):
@@ -136,7 +135,7 @@ def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_pat
     assert any("without `fps`, taken as one a second" in note for note in report.notes)
 
 
-def test_a_table_holds_videos_or_their_paths(tmp_path, raw, packed_videos):  # noqa: F811
+def test_a_table_holds_videos_or_their_paths(tmp_path, raw, packed_videos):
     rows = [
         {"video": {"bytes": video_bytes(6), "path": None}, "caption": "A cat."},
         {"video": {"bytes": None, "path": "videos/c.mp4"}, "caption": "A dog."},
@@ -150,7 +149,7 @@ def test_a_table_holds_videos_or_their_paths(tmp_path, raw, packed_videos):  # n
 
 def test_a_table_of_paths_and_captions_in_a_folder_of_videos_is_recognised(
     raw,
-    packed_videos,  # noqa: F811
+    packed_videos,
 ):
     lines = ["video_path,caption", *(f"videos/{name}.mp4,Clip {name}." for name in "abc")]
     (raw / "data.csv").write_text("\n".join(lines))
@@ -172,7 +171,7 @@ def test_a_record_whose_places_are_not_those_of_its_videos_is_rejected(tmp_path,
     out = tmp_path / "out"
     report = pack_dataset(raw / "data.jsonl", out, max_rejects=9, video_frames="fps=2,max=8")
     assert report.samples == 1
-    found = rejects(out)
+    found = reasons(out)
     assert "<video>" in found["data.jsonl#0"]
     assert "<image>" in found["data.jsonl#1"]
     assert found["data.jsonl#2"] == "file is missing"
@@ -188,7 +187,7 @@ def test_a_dry_run_says_how_many_videos_and_frames_there_are(raw):
 def test_places_of_a_json_beside_a_video_in_a_tar_are_those_of_the_video(
     tmp_path,
     packed_videos,
-    make_tar,  # noqa: F811
+    make_tar,
 ):
     record = json.dumps(llava("<image>What happens?")).encode()
     tar = make_tar(tmp_path / "raw.tar", [("0.mp4", video_bytes(11)), ("0.json", record)])

@@ -43,7 +43,7 @@ from datapipe.pack.records.streams.record_files import (
     open_records,
     plain,
 )
-from datapipe.pack.records.videos import VIDEO_FIELDS, has_videos, raw_pictures, take_videos
+from datapipe.pack.records.videos import has_videos, raw_pictures, take_videos, without_videos
 from datapipe.text.conversation import conversation
 
 _RECORDS = 100
@@ -191,7 +191,7 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
     columns, files = sample_columns(records), records.parts()[0].images
     if options.videos:
-        columns = {name: held for name, held in columns.items() if name not in VIDEO_FIELDS}
+        columns = without_videos(columns)
     image, text = options.image_column, options.text_column
     if options.map is None:
         return infer(columns, raw, options.notes, image=image, text=text, files=files)
@@ -261,10 +261,11 @@ def _sample(
     record, videos = take_videos(record) if options.videos else (record, [])
     mapped = fields.read(record, files)
     read = {image.label for image in fields.images if image.kind == "field"}
+    pictured = without_videos(record) if videos else record
     if mapped.in_turns:
-        note_unused(record, mapped.images, source, options.notes)
+        note_unused(pictured, mapped.images, source, options.notes)
     else:
-        note_unused(record, mapped.images, source, options.notes, fields.with_image, read=read)
+        note_unused(pictured, mapped.images, source, options.notes, fields.with_image, read=read)
     images = raw_pictures(raw_images(mapped.images, files, source), videos, files)
     kept, others = plain(mapped.record, drop_images=False)
     # Packing checks the record next, and media given as bytes have left it then.

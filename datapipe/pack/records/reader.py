@@ -24,7 +24,7 @@ from datapipe.pack.records.streams.record_files import (
     open_records,
     plain,
 )
-from datapipe.pack.records.videos import raw_pictures, take_videos
+from datapipe.pack.records.videos import raw_pictures, take_videos, without_videos
 
 Record = Mapping[str, Any]
 Samples = Iterable[RawSample]
@@ -59,7 +59,8 @@ class RecordReader:
             def samples(source: str, record: Record, files: Images = part.images) -> Samples:
                 record, videos = take_videos(record) if options.videos else (record, [])
                 values, rest = self.unpack(record)
-                note_unused(record, values, source, options.notes, map_of_turns(record, values))
+                fields = without_videos(record) if videos else record
+                note_unused(fields, values, source, options.notes, map_of_turns(record, values))
                 images = raw_images(values, files, source)
                 kept, others = plain(rest, drop_images=False)
                 key = key_of_record(record, options)

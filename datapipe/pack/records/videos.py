@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from datapipe.errors import DecodeError
 from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
@@ -35,6 +35,7 @@ from datapipe.text.other_media import VIDEO_PARTS, is_null
 from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, mark_videos
 
 Record = Mapping[str, Any]
+T = TypeVar("T")
 
 VIDEO_FIELDS = (
     *("videos", "video", "mp4", "video_path", "video_paths", "video_file", "video_files"),
@@ -79,6 +80,11 @@ def take_videos(record: Record) -> tuple[Record, list[RecordVideo]]:
 def has_videos(record: Record) -> bool:
     """Return whether a record has a field of videos."""
     return any(_holds(record.get(name)) for name in VIDEO_FIELDS)
+
+
+def without_videos(fields: Mapping[str, T]) -> dict[str, T]:
+    """Return fields, or columns, without those of videos, whose frames are no images beside."""
+    return {n: held for n, held in fields.items() if n not in (VIDEO_FIELD, *VIDEO_FIELDS)}
 
 
 def raw_pictures(

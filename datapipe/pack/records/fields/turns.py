@@ -18,6 +18,7 @@ from datapipe.pack.records.images.fields import (
     url_columns,
 )
 from datapipe.pack.records.images.unused import said_of_unused
+from datapipe.pack.records.videos import without_videos
 from datapipe.text.conversation import conversation, message_text, part_kind
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
 from datapipe.text.other_media import VIDEO_PARTS, is_null
@@ -150,7 +151,7 @@ def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[li
 
 
 def _image_fields(record: Record) -> list[str]:
-    columns = columns_of_record(record)
+    columns = columns_of_record(without_videos(record) if VIDEO_FIELD in record else record)
     fields = [name for name in image_columns(columns) if columns[name]]
     if not fields and (urls := url_columns(columns)):
         raise MissingMember(f"the image seems to be a URL (`{urls[0]}`), {NOT_FETCHED}")

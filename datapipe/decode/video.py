@@ -147,12 +147,24 @@ class VideoReader:
         """Yield the frame for each of `times`, encoded upright, and its `probe`."""
         made: tuple[bytes, ImageInfo] | None = None
         made_of: Any = None
+        for pixels in self.pixels():
+            if made is None or pixels is not made_of:
+                made_of, image = pixels, Image.fromarray(pixels)
+                made = encode_anew(image, "jpg", self._shrink, quality=PHOTO_QUALITY)
+            yield made
+
+    def pixels(self) -> Iterator[UInt8]:
+        """Yield the frame for each of `times`, upright, [height, width, 3]; one again as itself."""
+        pixels: UInt8 | None = None
+        taken: Any = None
         with self._reported():
             for tick in self._ticks:
                 self._advance(self._first + tick)
-                if made is None or self._shown is not made_of:
-                    made, made_of = self._encode(self._shown[1]), self._shown
-                yield made
+                if pixels is None or self._shown is not taken:
+                    taken, frame = self._shown, self._shown[1]
+                    check_size(ImageInfo("", frame.width, frame.height), self._max_pixels)
+                    pixels = _upright(frame)
+                yield pixels
 
     def _advance(self, tick: int) -> None:
         """Go on to the frame that is shown at a tick."""
@@ -306,12 +318,6 @@ class VideoReader:
         if said - seen > max(_CUT[0], _CUT[1] * said) or beyond > self._size:
             raise self._broken(f"the file is cut there; it should last {float(said):.1f} s")
 
-    def _encode(self, frame: Any) -> tuple[bytes, ImageInfo]:
-        check_size(ImageInfo("", frame.width, frame.height), self._max_pixels)
-        pixels: UInt8 = frame.to_ndarray(format="rgb24", interpolation="BICUBIC")
-        image = Image.fromarray(_upright(pixels, frame))
-        return encode_anew(image, "jpg", self._shrink, quality=PHOTO_QUALITY)
-
     def _broken(self, why: object) -> DecodeError:
         return DecodeError(f"the video broke at {float(self._read * self._tick):.1f} s: {why}")
 
@@ -331,8 +337,9 @@ class VideoReader:
             raise self._broken(why) from error
 
 
-def _upright(pixels: UInt8, frame: Any) -> UInt8:
-    """Turn and mirror pixels by the display matrix that the file has for them, if any."""
+def _upright(frame: Any) -> UInt8:
+    """Return the pixels of a frame, turned and mirrored by the display matrix of its file."""
+    pixels: UInt8 = frame.to_ndarray(format="rgb24", interpolation="BICUBIC")
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return pixels

@@ -127,6 +127,7 @@ class VideoReader:
         self._shown: _Frame
         self._next: _Frame | None
         with self._reported():
+            self._converter: Any = _av().video.reformatter.VideoReformatter()
             self._open()
             end = self._find_end()
             self._start()
@@ -163,7 +164,11 @@ class VideoReader:
                 if pixels is None or self._shown is not taken:
                     taken, frame = self._shown, self._shown[1]
                     check_size(ImageInfo("", frame.width, frame.height), self._max_pixels)
-                    pixels = _upright(frame)
+                    # One converter for all: making it takes longer than its work.
+                    shown = self._converter.reformat(
+                        frame, format="rgb24", interpolation="BICUBIC", threads=1
+                    )
+                    pixels = _upright(shown.to_ndarray(), frame)
                 yield pixels
 
     def _advance(self, tick: int) -> None:
@@ -337,9 +342,8 @@ class VideoReader:
             raise self._broken(why) from error
 
 
-def _upright(frame: Any) -> UInt8:
+def _upright(pixels: UInt8, frame: Any) -> UInt8:
     """Return the pixels of a frame, turned and mirrored by the display matrix of its file."""
-    pixels: UInt8 = frame.to_ndarray(format="rgb24", interpolation="BICUBIC")
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return pixels

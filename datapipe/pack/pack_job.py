@@ -296,7 +296,7 @@ class Job:
         done = sequencer.count.number
         expected = self._expected()
         left = max(expected - done, 0) if expected else None
-        few = left is not None and left <= CHUNK
+        few = left is not None and left <= CHUNK and options.videos is None
         with closing(self.engine.workers(options, few=few)) as pool:
             writes_here = self.target is None and not isinstance(sequencer.sink, DryRunSink)
             if self.space_check and writes_here:

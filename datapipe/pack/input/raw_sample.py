@@ -272,6 +272,11 @@ def inline_bytes(sample: Input) -> int:
     return sum(len(blob.data) for blob in blobs if isinstance(blob, InlineBlob))
 
 
+def has_video(sample: Input) -> bool:
+    """Return whether an input has a video whose frames become images."""
+    return isinstance(sample, RawSample) and any(isinstance(i, RawVideo) for i in sample.images)
+
+
 class InputCount:
     """Number of inputs and digest of them: of names, inline texts and records.
 

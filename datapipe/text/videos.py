@@ -62,6 +62,16 @@ def mark_videos(text: str, mark: str = VIDEO_PLACE) -> str:
     return _MARKS.sub(mark, text) if "<" in text else text
 
 
+def frames_remedy(medium: str) -> str:
+    """Return the end of a message that refuses a medium: how to pack frames, if it is a video.
+
+    Examples:
+        >>> frames_remedy("a video"), frames_remedy("sound")
+        ('; to pack its frames, add --video-frames fps=2,max=64', '')
+    """
+    return f"; to pack its frames, add {VIDEO_REMEDY}" if "video" in medium else ""
+
+
 def frame_extension(video: int, frame: int, kind: str = "jpg") -> str:
     """Return the extension of the member of a frame.
 

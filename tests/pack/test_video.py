@@ -2,6 +2,7 @@
 
 import io
 import re
+import struct
 
 import pytest
 from PIL import Image
@@ -269,3 +270,34 @@ def test_an_image_comes_before_the_videos_of_its_sample(tmp_path, packed_videos,
         ("0.a.mp4", 1),
         ("0.b.mp4", 3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "dark"),
+    [
+        ((1, 0, 0, 1), "left"),
+        ((0, 1, -1, 0), "top"),
+        ((-1, 0, 0, -1), "right"),
+        ((0, -1, 1, 0), "bottom"),
+        ((-1, 0, 0, 1), "right"),
+    ],
+)
+def test_frames_are_upright_by_the_matrix_of_the_file(tmp_path, packed_videos, matrix, dark):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    data = bytearray(video_bytes(3, size=(64, 32)))
+    start = data.index(b"tkhd") + 4 + 40  # ISO/IEC 14496-12, 8.3.2
+    a, b, c, d = (value * 65536 for value in matrix)
+    data[start : start + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    (raw / "a.mp4").write_bytes(data)
+    ((_, _, sample),) = packed_videos(raw)
+    image = Image.open(io.BytesIO(sample["v0.0000.jpg"])).convert("L")
+    assert image.size == ((64, 32) if dark in ("left", "right") else (32, 64))
+    width, height = image.size
+    parts = {
+        "left": image.crop((0, 0, 8, height)),
+        "right": image.crop((width - 8, 0, width, height)),
+        "top": image.crop((0, 0, width, 8)),
+        "bottom": image.crop((0, height - 8, width, height)),
+    }
+    assert min(parts, key=lambda name: sum(parts[name].resize((1, 1)).getdata())) == dark

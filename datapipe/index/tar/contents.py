@@ -20,7 +20,7 @@ from datapipe.index.media import START, image_of, unread_medium
 from datapipe.index.members import Kind, member_kind
 from datapipe.index.tar.grouping import split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
-from datapipe.text.videos import VIDEO_REMEDY, frame_of
+from datapipe.text.videos import frame_of, frames_remedy
 
 FURTHER_TEXT = "a text beside the one that is taken"
 """Argument `what` of `MemberCounts.keep` for a text or JSON that is not the text of its sample."""
@@ -93,11 +93,10 @@ def why_unread(contents: Iterable[Content]) -> str:
     """
     for content in contents:
         if content.medium:
-            frames = f"; to pack its frames, {VIDEO_REMEDY}" if content.medium == "a video" else ""
             return (
                 f"`{content.ext}` is {content.medium}, and only images and text are read; to train "
                 f"on the rest of its sample, add {ignoring(content.ext)} to `datapipe pack` or "
-                f"`datapipe index`{frames}"
+                f"`datapipe index`{frames_remedy(content.medium)}"
             )
     return ""
 

@@ -22,7 +22,7 @@ from datapipe.pack.records.videos import without_videos
 from datapipe.text.conversation import conversation, message_text, part_kind
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
 from datapipe.text.other_media import VIDEO_PARTS, is_null
-from datapipe.text.videos import VIDEO_FIELD
+from datapipe.text.videos import VIDEO_FIELD, frames_remedy
 
 # Fields of a part that may hold its image: of OpenAI, Qwen-VL, Hugging Face, Axolotl, Anthropic.
 _PAYLOADS = ("image_url", "image", "url", "path", "base64", "image_base64", "data", "source")
@@ -179,7 +179,7 @@ def _check(field: str, number: int, turn: Any, *, videos: bool) -> None:
         if kind not in ("text", "image"):
             raise DecodeError(
                 f"{what} has a part ({kind[:80]}) that is neither text nor image; nothing else is "
-                "supported"
+                f"supported{frames_remedy(kind)}"
             )
         if kind == "text" and not isinstance(part, str) and not isinstance(part.get("text"), str):
             raise DecodeError(f"{what} has a part of text without a `text`")

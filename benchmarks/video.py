@@ -3,8 +3,8 @@
 `frames` takes frames of videos of many kinds, and compares the pixels with those that the command
 `ffmpeg` decodes: of all its frames, the last that begins at the time or before. `rate` packs a
 folder of clips, beside what decoding all their frames alone takes on as many processes; starting
-its processes is part of datapipe's time. `memory` packs a video of one minute and one of ten, each
-in a process of its own. The videos are made by the command `ffmpeg`.
+its processes is part of datapipe's time. `memory` takes frames of a video of one minute and of
+one of ten, each in a process of its own. The videos are made by the command `ffmpeg`.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def run_ffmpeg(clips: list[Path], workers: int) -> Run:
 
 
 def compare_memory(size: str) -> None:
-    rows = [["video", "peak of a process that packs it"]]
+    rows = [["video", "peak of a process that takes 64 frames"]]
     for seconds in (60, 600):
         make_video("long.mp4", seconds, size, "-c:v", "libx264", "-preset", "ultrafast")
         command = [sys.executable, "-m", "benchmarks.video", "peak", "--seconds", str(seconds)]

@@ -175,7 +175,8 @@ def test_a_record_whose_places_are_not_those_of_its_videos_is_rejected(tmp_path,
     assert "<video>" in found["data.jsonl#0"]
     assert "<image>" in found["data.jsonl#1"]
     assert found["data.jsonl#2"] == "file is missing"
-    assert "http://x/a.mp4" in found["data.jsonl#3"]
+    assert found["data.jsonl#3"].startswith("video is a URL (http://x/a.mp4), which packing does")
+    assert found["data.jsonl#4"] == "record has videos both in its messages and in `video`"
 
 
 def test_a_dry_run_says_how_many_videos_and_frames_there_are(raw):

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from datapipe.errors import DecodeError
+from datapipe.errors import DecodeError, MissingMember
 from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
 from datapipe.pack.records.images.fields import (
     has_image_extension,
@@ -27,6 +27,7 @@ from datapipe.pack.records.images.fields import (
     image_name,
     is_image,
     is_image_struct,
+    is_url,
 )
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import TURN_FIELDS, raw_turns
@@ -93,10 +94,15 @@ def raw_pictures(
     """Return images and the videos of a record, with their files.
 
     Raises:
-        SampleError: as `image_blob` does.
+        SampleError: as `image_blob` does, or a video is an address.
     """
     pictures: list[Picture] = [*images]
     for video in videos:
+        if is_url(video.values[0]):
+            raise MissingMember(
+                f"video is a URL ({video.name[:200]}), which packing does not fetch; download it "
+                "first, for example with video2dataset"
+            )
         blobs = tuple(image_blob(value, files, video.name) for value in video.values)
         pictures.append(RawVideo(blobs, video.name, video.fps))
     return tuple(pictures)

@@ -301,3 +301,22 @@ def test_frames_are_upright_by_the_matrix_of_the_file(tmp_path, packed_videos, m
         "bottom": image.crop((0, height - 8, width, height)),
     }
     assert min(parts, key=lambda name: sum(parts[name].resize((1, 1)).getdata())) == dark
+
+
+def test_a_pack_of_videos_with_json_goes_on_after_an_interruption(
+    tmp_path, packed, members, encode
+):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name in "ab":
+        write_video(raw / f"{name}.mp4", 5)
+        (raw / f"{name}.json").write_text(f'{{"caption": "clip {name}"}}')
+    (raw / "c.jpg").write_bytes(b"broken")
+    options = {"shard_size": 1, "max_rejects": 0, "video_frames": "fps=2,max=8", "workers": 1}
+    with pytest.raises(PackError, match="Finished shards are kept"):
+        pack_dataset(raw, tmp_path / "out", **options)
+    assert len(list((tmp_path / "out").glob("*.tar"))) > 0
+    (raw / "c.jpg").write_bytes(encode())
+    assert pack_dataset(raw, tmp_path / "out", **options).samples == 3
+    pack_dataset(raw, tmp_path / "whole", **options)
+    assert members(tmp_path / "out") == members(tmp_path / "whole")

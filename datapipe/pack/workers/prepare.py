@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from datapipe.decode.check import check_image
 from datapipe.decode.foreign import PHOTO_QUALITY, convert
@@ -32,7 +30,6 @@ from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import (
     Blob,
     ByteRange,
-    InlineBlob,
     NamedTexts,
     RawImage,
     RawSample,
@@ -41,11 +38,12 @@ from datapipe.pack.input.raw_sample import (
 )
 from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.pack.records.videos import in_order
-from datapipe.pack.teaching import SampleLesson, as_record, look
+from datapipe.pack.teaching import SampleLesson, look
 from datapipe.pack.workers.library_messages import LibraryMessages, messages_about
+from datapipe.pack.workers.texts import dump, encode, read_caption, read_record
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
-from datapipe.text.sample_text import parse_json, parse_text, raw_text, sample_text
+from datapipe.text.sample_text import raw_text, sample_text
 from datapipe.text.videos import VIDEO_FIELD, Video, frame_extension, write_videos
 
 Check = Literal["decode", "header"]
@@ -140,7 +138,7 @@ class _Sample:
         caption = record = None
         content = b""
         if self.sample.record is not None:
-            record, content = _record(self.sample.record)
+            record, content = read_record(self.sample.record)
         images: Sequence[RawImage | RawVideo] = self.sample.images
         if self.options.videos is not None:
             record, images = in_order(record, images)
@@ -157,16 +155,16 @@ class _Sample:
             if record is not None and self.options.map is None and unused:
                 beside = f"a text `{unused[0][0]}` beside that of their JSON"
             if settled is not record:
-                record, content = settled, _encode(_dump(settled))
+                record, content = settled, encode(dump(settled))
         if self.options.map is not None:
             record, caption = apply_map(record, self.options.map, self.sample.source)
-            content = _encode(_dump(record))
+            content = encode(dump(record))
             if caption is not None:
-                self.add("", "txt", self.buffer.put(_encode(caption)))
+                self.add("", "txt", self.buffer.put(encode(caption)))
             if raw_caption is not None:  # kept, but no longer the sample's text
-                self.add("given", "txt", self.buffer.put(_caption(raw_caption)[1]))
+                self.add("given", "txt", self.buffer.put(read_caption(raw_caption)[1]))
         elif raw_caption is not None:
-            caption, text = _caption(raw_caption)
+            caption, text = read_caption(raw_caption)
             self.add("", "txt", self.buffer.put(text))
             second = raw_text(None, record).strip() if isinstance(self.sample.record, Blob) else ""
             if second and second != caption.strip():
@@ -175,7 +173,7 @@ class _Sample:
             if not isinstance(record, Mapping | None):
                 raise DecodeError("its JSON is no object that times of frames could go into")
             record = {**(record or {}), VIDEO_FIELD: write_videos(self.videos)}
-            content = _encode(_dump(record))
+            content = encode(dump(record))
         if record is not None or self.sample.record is not None:
             self.add("", "json", self.buffer.put(content))
         for ext, blob in others:
@@ -188,7 +186,7 @@ class _Sample:
             seen = seen._replace(beside=beside)
         if not self.sizes and not seen.text:
             raise DecodeError("sample has neither image nor text")
-        text_bytes = len(_encode(sample_text(caption, record)))
+        text_bytes = len(encode(sample_text(caption, record)))
         row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
         start, size = self.buffer.commit()
         notes, pages, videos = tuple(self.notes), tuple(self.pages), tuple(self.videos)
@@ -323,29 +321,6 @@ def _prefix(video: int, frame: int) -> str:
     return frame_extension(video, frame).rpartition(".")[0]
 
 
-def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:
-    """Return what the files of a sample's texts hold now, as it would be packed without `--map`.
-
-    It is the file's label and the checksum of the member, by the member's extension; None for a
-    file that cannot be read.
-    """
-    found: dict[str, tuple[str, int | None]] = {}
-    if isinstance(sample.caption, NamedTexts):  # which the record may take up
-        return found
-    if isinstance(sample.caption, Blob):
-        found["txt"] = (sample.caption.label, _crc_of(_caption, sample.caption))
-    if isinstance(sample.record, Blob):
-        found["json"] = (sample.record.label, _crc_of(_record, sample.record))
-    return found
-
-
-def _crc_of(read: Callable[[Blob], tuple[Any, bytes]], blob: Blob) -> int | None:
-    try:
-        return crc32(read(blob)[1])
-    except SampleError:
-        return None
-
-
 def _header(data: memoryview) -> ImageInfo:
     if not data:
         raise DecodeError("file is empty")
@@ -353,71 +328,6 @@ def _header(data: memoryview) -> ImageInfo:
         return probe(bytes(data[:_HEAD]), complete=len(data) <= _HEAD)
     except NeedMoreData:
         return probe(data)
-
-
-def _caption(caption: Blob | InlineBlob | str) -> tuple[str, bytes]:
-    if isinstance(caption, str):
-        return caption, _encode(caption)
-    data = caption.read()
-    try:
-        text = parse_text(data).rstrip("\r\n")  # which editors add, and no caption means
-    except DecodeError as error:
-        raise DecodeError(error.reason, member=caption.label) from error
-    return text, text.encode()
-
-
-def _record(record: Blob | InlineBlob | Mapping[str, Any]) -> tuple[Any, bytes]:
-    if not isinstance(record, Blob | InlineBlob):
-        text = _dump(record)
-        return record, _encode(text)
-    data = record.read()
-    try:
-        held = parse_json(data)
-    except DecodeError as error:
-        raise DecodeError(error.reason, member=record.label) from error
-    if isinstance(held, list):
-        found = as_record(held)
-        if found is held and any(isinstance(item, Mapping) and item for item in held):
-            raise DecodeError(
-                "its JSON is a list and no record of this sample; if it is a list of records, give "
-                "that file itself",
-                member=record.label,
-            )
-        if found is not held:
-            return found, _encode(_dump(found))
-    return held, data
-
-
-def _dump(record: Any) -> str:
-    """Return a record's JSON, with null for NaN and infinity, which only Python reads."""
-    options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
-    try:
-        try:
-            return json.dumps(record, allow_nan=False, **options)
-        except ValueError:
-            return json.dumps(_finite(record), **options)
-    except RecursionError as error:
-        raise DecodeError("record is nested too deeply to be written as JSON") from error
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _encode(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:  # a lone surrogate, which JSON can spell
-        raise DecodeError(
-            f"text has the lone surrogate U+{ord(text[error.start]):04X}, half of a character that "
-            "was cut in two, and cannot be written as UTF-8; repair the text"
-        ) from error
 
 
 def _name_part(text: str) -> str:

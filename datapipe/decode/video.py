@@ -51,6 +51,10 @@ class VideoOptions:
     def __post_init__(self) -> None:
         check_fields(self, PackError)
 
+    def __str__(self) -> str:
+        """Return the option that `parse_video_frames` reads, in its one spelling."""
+        return f"fps={self.fps:g},max={self.max}"
+
     def choose(self, seconds: float, most: int | None = None) -> int:
         """Return how many frames to take of a video whose last begins at `seconds`."""
         wanted = 1 if not seconds else max(round(seconds * self.fps), 1) + 1

@@ -15,7 +15,7 @@ from datapipe.cpus import PackWorkers
 from datapipe.declared import Word, checked
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat
-from datapipe.decode.video import MISSING_AV, VIDEO_TIMEOUT
+from datapipe.decode.video import MISSING_AV, VIDEO_TIMEOUT, parse_video_frames
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
@@ -168,8 +168,10 @@ def pack_dataset(
         "map": map,
         "captions": captions,
     }
-    if video_frames is not None and find_spec("av") is None:
-        raise PackError(f"--video-frames: {MISSING_AV}")
+    if video_frames is not None:
+        if find_spec("av") is None:
+            raise PackError(f"--video-frames: {MISSING_AV}")
+        video_frames = str(parse_video_frames(video_frames))
     read_options = ReadOptions(
         image_root=Path(image_root) if image_root else None,
         videos=video_frames is not None,

@@ -320,3 +320,22 @@ def test_a_pack_of_videos_with_json_goes_on_after_an_interruption(
     assert pack_dataset(raw, tmp_path / "out", **options).samples == 3
     pack_dataset(raw, tmp_path / "whole", **options)
     assert members(tmp_path / "out") == members(tmp_path / "whole")
+
+
+def test_an_option_in_another_spelling_is_the_same_pack(tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 3)
+    pack_dataset(raw, tmp_path / "out", video_frames="fps=2,max=64")
+    assert pack_dataset(raw, tmp_path / "out", video_frames=" max=64").finished_before
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 3)
+    monkeypatch.setattr("datapipe.pack.pack_dataset.find_spec", lambda name: None)
+    with pytest.raises(
+        PackError, match=r"videos need PyAV: install it with pip install 'datapipe\["
+    ):
+        pack_dataset(raw, tmp_path / "out", video_frames="fps=2")

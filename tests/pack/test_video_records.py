@@ -195,3 +195,27 @@ def test_places_of_a_json_beside_a_video_in_a_tar_are_those_of_the_video(
     ((kept, frames, _),) = packed_videos(tar)
     assert kept["conversations"][0]["value"] == "<video>What happens?"
     assert frames == [0, 5, 10]
+
+
+@pytest.mark.parametrize("column", ["file_name", "clip", "video_file"])
+def test_a_table_names_videos_in_any_column(raw, packed_videos, column):
+    # `metadata.csv` with `file_name` is what `datasets` reads as a folder of videos.
+    lines = [f"{column},caption", *(f"{name}.mp4,Clip {name} jumps." for name in "abc")]
+    (raw / "videos" / "metadata.csv").write_text("\n".join(lines))
+    found = packed_videos(raw / "videos")
+    assert [sample["txt"] for _, _, sample in found] == [
+        b"Clip a jumps.",
+        b"Clip b jumps.",
+        b"Clip c jumps.",
+    ]
+    assert [record["video_frames"][0]["name"] for record, _, _ in found] == [
+        *("a.mp4", "b.mp4", "c.mp4"),
+    ]
+
+
+def test_the_video_that_an_image_comes_from_is_no_video_of_its_sample(raw, encode, tmp_path):
+    (raw / "1.jpg").write_bytes(encode())
+    record = llava("<image>What is it?", image="1.jpg", video_path="videos/a.mp4")
+    (raw / "data.json").write_text(json.dumps([record]))
+    report = pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=8")
+    assert (report.samples, report.images, report.videos) == (1, 1, 0)

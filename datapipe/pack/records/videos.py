@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from datapipe.errors import DecodeError, MissingMember
+from datapipe.index.media import medium_of
+from datapipe.index.tar.contents import named_image
 from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
 from datapipe.pack.records.images.fields import (
     has_image_extension,
@@ -27,6 +29,7 @@ from datapipe.pack.records.images.fields import (
     image_name,
     is_image,
     is_image_struct,
+    is_path,
     is_url,
 )
 from datapipe.pack.records.images.roots import Images
@@ -38,12 +41,13 @@ from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, mark_videos
 Record = Mapping[str, Any]
 T = TypeVar("T")
 
-VIDEO_FIELDS = (
-    *("videos", "video", "mp4", "video_path", "video_paths", "video_file", "video_files"),
-    *("video_filename", "video_name", "video_url"),
+_FIELDS = ("videos", "video", "mp4")
+# Beside an image, these say where it comes from.
+_SOURCE_FIELDS = frozenset(
+    f"video_{name}{end}"
+    for name in ("path", "file", "filename", "name", "url")
+    for end in ("", "s")
 )
-"""Fields of videos; the first that holds some counts."""
-
 _PAYLOADS = ("video", "video_url", "input_video", "url", "path")
 _RATES = ("sample_fps", "fps", "raw_fps", "video_fps")
 _PLACE = re.compile(f"{IMAGE_PLACE}|{VIDEO_PLACE}")
@@ -70,7 +74,7 @@ def take_videos(record: Record) -> tuple[Record, list[RecordVideo]]:
     for field in TURN_FIELDS:
         if isinstance(turns := record.get(field), list):
             kept[field] = [_take_of_turn(turn, record, found) for turn in turns]
-    beside = next((name for name in VIDEO_FIELDS if _holds(record.get(name))), None)
+    beside = _field_of(record)
     if beside is not None:
         if found:
             raise DecodeError(f"record has videos both in its messages and in `{beside}`")
@@ -80,12 +84,13 @@ def take_videos(record: Record) -> tuple[Record, list[RecordVideo]]:
 
 def has_videos(record: Record) -> bool:
     """Return whether a record has a field of videos."""
-    return any(_holds(record.get(name)) for name in VIDEO_FIELDS)
+    return _field_of(record) is not None
 
 
 def without_videos(fields: Mapping[str, T]) -> dict[str, T]:
     """Return fields, or columns, without those of videos, whose frames are no images beside."""
-    return {n: held for n, held in fields.items() if n not in (VIDEO_FIELD, *VIDEO_FIELDS)}
+    named = (VIDEO_FIELD, *_FIELDS, *_SOURCE_FIELDS)
+    return {n: held for n, held in fields.items() if n not in named and not _names_video(held)}
 
 
 def raw_pictures(
@@ -125,6 +130,25 @@ def in_order(record: Any, pictures: Sequence[Picture]) -> tuple[Any, list[Pictur
         said = {field: _replaced(record[field]) for field in TURN_FIELDS if field in record}
         record = {**record, **said}
     return record, [*images, *videos]
+
+
+def _field_of(record: Record) -> str | None:
+    """Return the field of a record's videos; of one with images, only if it is called so."""
+    for name in _FIELDS:
+        if _holds(record.get(name)):
+            return name
+    if named_image(record):
+        return None
+    said = (name for name in record if name.lower() in _SOURCE_FIELDS and _holds(record[name]))
+    named = (name for name, value in record.items() if _names_video(value))
+    return next(said, None) or next(named, None)
+
+
+def _names_video(value: Any) -> bool:
+    """Return whether a value is the name of a video file, or a list of such names."""
+    if isinstance(value, list):
+        return bool(value) and all(map(_names_video, value))
+    return isinstance(value, str) and medium_of(value) == "a video" and is_path(value)
 
 
 def _replaced(value: Any) -> Any:

@@ -307,9 +307,13 @@ def may_be_path(text: str, *, videos: bool = False) -> bool:
 
     With `videos`, it may be that of a video.
     """
-    is_short = len(text) < _LONGEST_PATH and text.count(" ") < _MOST_BLANKS
     is_file = has_image_extension(text) or (videos and medium_of(text) == "a video")
-    return is_short and "\n" not in text and is_file
+    return is_file and is_path(text)
+
+
+def is_path(text: str) -> bool:
+    """Return whether a text that ends like the name of a file is a path, and no sentence."""
+    return len(text) < _LONGEST_PATH and text.count(" ") < _MOST_BLANKS and "\n" not in text
 
 
 def has_image_extension(value: Any) -> bool:

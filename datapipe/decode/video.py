@@ -122,10 +122,10 @@ class VideoReader:
         self._max_pixels = max_pixels
         self._clock, self._timeout = clock, options.timeout
         self._until = clock() + options.timeout
-        self._read = 0  # ticks that were read, from the first frame
+        self._read = 0  # ticks from the first frame to the one that was read last
         self._first = 0
         self._container: Any = None
-        self._stream: Any = None
+        self._stream: Any
         self._rate = self._tick = Fraction(1)
         self._seeks = self._counted = False
         self._shown: _Frame
@@ -133,7 +133,9 @@ class VideoReader:
         with self._reported():
             self._converter: Any = _av().video.reformatter.VideoReformatter()
             self._open()
+            self._first = 0 if self._counted else self._stream.start_time or 0
             end = self._find_end()
+            self._read = 0
             self._start()
         self._first = self._shown[0]
         last = max(end.last - self._first, 0)
@@ -251,7 +253,7 @@ class VideoReader:
                 tick, number = number if self._counted else frame.pts, number + 1
                 if tick is not None and (last is None or tick > last):
                     last = tick
-                    self._read = max(self._read, tick - self._first)
+                    self._read = tick - self._first
                     yield tick, frame
 
     def _packet(self, packet: Any) -> Any:
@@ -306,7 +308,7 @@ class VideoReader:
             if found is None or at >= found.last:
                 lasts = 0 if self._counted else packet.duration
                 found = _End(at, lasts or self._frame_ticks)
-            self._read = found.last
+            self._read = found.last - self._first
         if found is not None:
             self._check_whole(found, ends)
         return found

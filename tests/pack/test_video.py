@@ -164,10 +164,14 @@ def flip(data):
 @pytest.mark.parametrize(
     ("name", "damage", "reason"),
     [
-        ("a.mkv", cut, r"the video broke at \d\.\d s: the file is cut there; it should last 4.0 s"),
-        ("a.mp4", flip, r"the video broke at \d\.\d s: "),
+        (
+            "a.mkv",
+            cut,
+            r"the video broke at (\d\.\d) s: the file is cut there; it should last 4",
+        ),
+        ("a.mp4", flip, r"the video broke at (\d\.\d) s: "),
         ("a.mp4", cut, "the video cannot be opened: "),
-        ("a.avi", cut, r"the video broke at \d\.\d s: "),
+        ("a.avi", cut, r"the video broke at (\d\.\d) s: "),
         ("a.mp4", lambda data: b"", "the video cannot be opened: "),
         ("a.mp4", lambda data: b"a text " * 100, "the video cannot be opened: "),
     ],
@@ -181,7 +185,10 @@ def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(tmp_path, name, d
     (raw / name).write_bytes(damage((raw / name).read_bytes()))
     report = pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=4,max=64")
     assert (report.samples, report.videos, report.frames, report.rejected) == (1, 1, 17, 1)
-    assert re.match(reason, reasons(tmp_path / "out")[name])
+    said = re.match(reason, reasons(tmp_path / "out")[name])
+    assert said
+    if said.groups():
+        assert 1 < float(said[1]) < 3.5  # of four seconds
 
 
 def test_a_file_with_sound_alone_is_a_reject(tmp_path):

@@ -172,6 +172,8 @@ def disk_tier(request: TierRequest) -> DiskTier | None:
         "keep": sizes.form,
         "what": sizes.identity,
     }
+    if any(frames := [part.max_frames for part in dataset.parts]):
+        about["frames"] = frames
     limit = None if spec.disk_size is None else int(spec.disk_size)
     folder, room = open_folder(Path(spec.disk), about, limit)
     return DiskTier(folder, EntryLayout(len(dataset), sizes, room), request.covered)

@@ -54,7 +54,8 @@ def kept_transform(
     if spec.keep == "encoded" or not images:
         return None
     kept = {
-        name: replace(unnormalized(image), flip=0.0, mrope=False) for name, image in images.items()
+        name: replace(unnormalized(image), flip=0.0, mrope=False, max_frames=None)
+        for name, image in images.items()
     }
     name, first = next(iter(kept.items()))
     differing = next((other for other, made in kept.items() if made != first), None)

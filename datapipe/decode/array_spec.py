@@ -23,7 +23,7 @@ def unnormalized(image: ImageSpec) -> ImageSpec:
 
 
 def array_spec(image: ImageSpec) -> ImageSpec:
-    """Return the spec of images in arrays, uint8; `PlanError` if random or varying in size."""
+    """Return the spec of images in arrays, uint8; `PlanError` for options that arrays rule out."""
     if not image.one_size:
         raise PlanError(
             f"resize={image.resize!r} gives images of many sizes, and those of arrays have one; "
@@ -33,6 +33,11 @@ def array_spec(image: ImageSpec) -> ImageSpec:
         raise PlanError(
             "random_crop takes another part of an image each time, and arrays hold one; keep "
             "shards, or leave it out"
+        )
+    if image.max_frames is not None:
+        raise PlanError(
+            f"max_frames={image.max_frames} chooses among the frames of shards, and arrays hold "
+            "all that were packed; leave it out, or keep shards"
         )
     return replace(unnormalized(image), flip=0.0)
 

@@ -127,6 +127,8 @@ class ImageSpec:
         random_crop: of "stretch" and "crop": a random part of the image is resized to the whole;
             its share of the area, (least, most). Its aspect ratio is 3/4 to 4/3.
         flip: of "stretch" and "crop": probability that an image is mirrored left to right.
+        max_frames: frames of each video at most: evenly spaced, the first and the last among them.
+            Others are neither read nor counted. None is all that were packed.
         refuse_above: an image with more pixels is refused as a `DecodeError`.
 
     Raises:
@@ -161,6 +163,7 @@ class ImageSpec:
     scaled_decode: bool = False
     random_crop: Shares | None = None
     flip: Chance = 0.0
+    max_frames: Small | None = None
     refuse_above: Area = MAX_PIXELS
 
     def __post_init__(self) -> None:

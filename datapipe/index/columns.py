@@ -18,14 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datapipe.array_types import Int32, Int64, UInt8, UInt16, UInt32
+from datapipe.array_types import Bools, Int32, Int64, UInt8, UInt16, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import CheckedFiles, write_sums
 from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
 from datapipe.index.files.npy import npy_files
+from datapipe.index.images.header import is_stored_image
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
 from datapipe.index.rows import Member
+from datapipe.text.videos import frame_of, is_kept
 
 logger = logging.getLogger(__name__)
 
@@ -156,15 +158,18 @@ def find_keys(columns: Columns, keys: Collection[str]) -> dict[str, int]:
     return found
 
 
-def open_columns(home: Path, manifest: Manifest) -> Columns:
-    """Map the columns of the index in `home`, made where needed; `IndexMismatch` if they cannot."""
+def open_columns(home: Path, manifest: Manifest, max_frames: int | None = None) -> Columns:
+    """Map the columns of the index in `home`, made where needed; `IndexMismatch` if they cannot.
+
+    With `max_frames`, samples have no more than so many frames of each video.
+    """
     return open_or_build(
         home,
-        COLUMNS,
+        COLUMNS if max_frames is None else f"{COLUMNS}-{max_frames}-frames",
         manifest.fingerprint,
         "columns",
         open_at=lambda folder: columns_in(folder, manifest),
-        build=lambda folder: _build(home, folder, manifest),
+        build=lambda folder: _build(home, folder, manifest, max_frames),
     )
 
 
@@ -194,14 +199,14 @@ def _about(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
     return about if about and about["fingerprint"] == manifest.fingerprint else None
 
 
-def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
+def _build(home: Path, folder: Path, manifest: Manifest, max_frames: int | None) -> Columns:
     """Consolidate the Parquet indexes in `home` into `folder`; memory stays at one shard's index.
 
     Nothing waits for the disk: what a power cut leaves differs in size, and is rebuilt.
     """
     with new_folder(folder, lambda: _about(folder, manifest) is not None) as temporary:
         about = {"version": _VERSION, "fingerprint": manifest.fingerprint}
-        about |= _consolidate(home, temporary, manifest)
+        about |= _consolidate(home, temporary, manifest, max_frames)
         about["checksums_crc32"] = write_sums(temporary, _FILES)
         write_about(temporary / _ABOUT, about)
     if (columns := columns_in(folder, manifest)) is None:
@@ -212,7 +217,9 @@ def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
     return columns
 
 
-def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
+def _consolidate(
+    home: Path, folder: Path, manifest: Manifest, max_frames: int | None
+) -> dict[str, Any]:
     """Write all columns into `folder`; return `extensions` and `index_bytes`."""
     codes: dict[str, int] = {}
     sizes = []
@@ -226,17 +233,6 @@ def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]
                     f"{home / shard.index} has no checksums, as earlier versions indexed tars of "
                     "someone else; index them again: `datapipe index --force`"
                 )
-            for name, column in flat.items():
-                files[f"member_{name}"].append(column.to_numpy())
-            files["text_bytes"].append(table["text_bytes"].to_numpy())
-            for name in ("image_width", "image_height"):
-                files[name].append(pc.list_flatten(table[name]).to_numpy())
-            for name in ("key", "source"):
-                joined = "".join(table[name].to_pylist()).encode()
-                files[f"{name}_bytes"].append(np.frombuffer(joined, np.uint8))
-                files[f"sample_{name}"].append_ends(pc.binary_length(table[name]).to_numpy())
-            for column, name in (("sample_member", "ext"), ("sample_image", "image_width")):
-                files[column].append_ends(pc.list_value_length(table[name]).to_numpy())
             names = pc.list_flatten(table["ext"]).to_pylist()
             numbers = np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
             if len(codes) > _MOST_EXTENSIONS:
@@ -245,5 +241,48 @@ def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]
                     f"members, such as {names[-1]!r}; a key ends at the first dot of a name: "
                     "rename the members, or pack them again from their source"
                 )
-            files["member_ext"].append(numbers.astype(np.uint16))
+            members, images = (
+                pc.list_value_length(table[name]).to_numpy() for name in ("ext", "image_width")
+            )
+            kept: Any = slice(None)
+            shown: Any = slice(None)
+            if max_frames is not None:
+                owners = np.repeat(np.arange(len(members)), members)
+                kept, is_image = _kept(list(codes), numbers, owners, max_frames)
+                shown = kept[is_image]
+                members, images = (
+                    np.bincount(owners[chosen], minlength=len(members))
+                    for chosen in (kept, kept & is_image)
+                )
+            for name, column in flat.items():
+                files[f"member_{name}"].append(column.to_numpy()[kept])
+            files["member_ext"].append(numbers[kept].astype(np.uint16))
+            files["text_bytes"].append(table["text_bytes"].to_numpy())
+            for name in ("image_width", "image_height"):
+                files[name].append(pc.list_flatten(table[name]).to_numpy()[shown])
+            for name in ("key", "source"):
+                joined = "".join(table[name].to_pylist()).encode()
+                files[f"{name}_bytes"].append(np.frombuffer(joined, np.uint8))
+                files[f"sample_{name}"].append_ends(pc.binary_length(table[name]).to_numpy())
+            files["sample_member"].append_ends(members)
+            files["sample_image"].append_ends(images)
     return {"extensions": list(codes), "index_bytes": sizes}
+
+
+def _kept(
+    extensions: list[str], codes: Int64, owners: Int64, max_frames: int
+) -> tuple[Bools, Bools]:
+    """Return the members that stay, and those that are images: bool [members] each.
+
+    `codes`, int64 [members], say which of the extensions each has, and `owners` its sample.
+    """
+    found = [frame_of(ext) if is_stored_image(ext) else None for ext in extensions]
+    videos = np.array([-1 if frame is None else frame[0] for frame in found], np.int64)[codes]
+    frames = np.flatnonzero(videos >= 0)
+    order = frames[np.lexsort((videos[frames], owners[frames]))]
+    differ = (np.diff(owners[order]) != 0) | (np.diff(videos[order]) != 0)
+    counts = np.diff([0, *(np.flatnonzero(differ) + 1).tolist(), len(order)])
+    ranks = np.concatenate([np.zeros(0, np.int64), *map(np.arange, counts)])
+    kept = np.ones(len(codes), bool)
+    kept[order] = is_kept(ranks, np.repeat(counts, counts), max_frames)
+    return kept, np.array(list(map(is_stored_image, extensions)), bool)[codes]

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -40,6 +40,7 @@ from datapipe.index.tar.indexer import check_same, index_shards
 from datapipe.index.tar.listing import Tars, index_home, names_shards, tars_at
 from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder, is_remote
+from datapipe.text.videos import frame_of
 from datapipe.workers.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Dataset:
     home: Path  # where their index is, and what is derived from it
     manifest: Manifest  # its content
     columns: Columns  # what plan and fetch read of each sample
+    max_frames: int | None = None  # of each video that `columns` have; None for all
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -78,7 +80,15 @@ class Dataset:
     @property
     def opener(self) -> Callable[[], Dataset]:
         """Function that opens the same dataset in another process, on another machine too."""
-        return functools.partial(_open_again, self.folder, self.home, self.fingerprint)
+        facts = (self.folder, self.home, self.fingerprint, self.max_frames)
+        return functools.partial(_open_again, *facts)
+
+    def with_frames(self, most: int | None) -> Dataset:
+        """Return the dataset with at most so many frames of each video; None for all of them."""
+        if most is None or not any(map(frame_of, self.columns.extensions)):
+            return self
+        columns = open_columns(self.home, self.manifest, most)
+        return replace(self, columns=columns, max_frames=most)
 
     @property
     def bytes(self) -> int:
@@ -166,7 +176,9 @@ def _naming_unreadable(folder: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def _open_again(folder: Path | RemoteFolder, home: Path, fingerprint: str) -> Dataset:
+def _open_again(
+    folder: Path | RemoteFolder, home: Path, fingerprint: str, max_frames: int | None
+) -> Dataset:
     if isinstance(folder, RemoteFolder):
         dataset = open_dataset(folder)
     else:
@@ -175,7 +187,7 @@ def _open_again(folder: Path | RemoteFolder, home: Path, fingerprint: str) -> Da
         dataset = Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
     if dataset.fingerprint != fingerprint:
         raise IndexMismatch(f"{folder} holds another dataset than where the command runs")
-    return dataset
+    return dataset.with_frames(max_frames)
 
 
 def _find_here(folder: str | os.PathLike[str]) -> FoundDataset:

@@ -33,6 +33,7 @@ class DatasetPart:
     of: int  # datasets of the mixture, which share the limits of memory of one
     is_remote: bool  # True if its shards are behind a URL
     arrays: Arrays | None = None  # None where there are shards
+    max_frames: int | None = None  # of each video of its samples
     is_named: bool = True  # True if messages name it; false for a dataset alone
 
     def __post_init__(self) -> None:
@@ -92,6 +93,7 @@ def part_of(dataset: Dataset) -> DatasetPart:
         of=1,
         is_remote=isinstance(dataset.folder, RemoteFolder),
         arrays=dataset.manifest.arrays,
+        max_frames=dataset.max_frames,
         is_named=False,
     )
 

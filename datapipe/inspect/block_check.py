@@ -19,6 +19,7 @@ from datapipe.index.tokens import columns as tokens
 from datapipe.inspect.findings import Finding
 
 _AGAIN = "is damaged; it is made again when the dataset is opened"
+_OF_COLUMNS = (f"{COLUMNS}.json", [f"{name}.npy" for name in DTYPES])
 
 
 def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> Iterator[Finding]:
@@ -58,16 +59,20 @@ def check_columns(home: Path, manifest: Manifest) -> tuple[Columns | None, list[
 
     Columns of another manifest or version are no damage: new ones are made when needed.
     """
-    names = [f"{name}.npy" for name in DTYPES]
-    found = _check_derived(home / COLUMNS, f"{COLUMNS}.json", names, manifest)
+    found = _check_derived(home / COLUMNS, *_OF_COLUMNS, manifest)
     if found or not (home / COLUMNS).is_dir():
         return None, found
     return columns_in(home / COLUMNS, manifest), found
 
 
 def check_tokens(home: Path, manifest: Manifest) -> list[Finding]:
-    """Return the damage of token counts, of any tokenizer and template."""
+    """Return the damage of token counts, of any tokenizer and template.
+
+    Columns with fewer frames of videos are compared too, which are remade as easily.
+    """
     found: list[Finding] = []
+    for folder in sorted(home.glob(f"{COLUMNS}-*-frames")):
+        found += _check_derived(folder, *_OF_COLUMNS, manifest)
     for folder in sorted(home.glob("tokens-*")):
         found += _check_derived(folder, tokens.ABOUT, list(tokens.FILES), manifest)
     return found

@@ -247,7 +247,7 @@ def make_loader(
         run=run,
         workers=worker_spec,
     )
-    opened = OpenedMixture(mixture, remote.folder_options())
+    opened = OpenedMixture(mixture, remote.folder_options(), image)
     dataset = opened.dataset
     own_images = [entry.image for entry in mixture.datasets]
     work = work_on(dataset, work, own_images, image_given=image_given)

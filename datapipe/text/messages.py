@@ -41,6 +41,7 @@ class SampleText(NamedTuple):
     caption: str | None
     record: Any
     images: int  # how many images it has, frames of videos included
+    max_frames: int | None = None  # of each video that are among them; None for all
 
 
 class RenderedTurn(NamedTuple):
@@ -122,7 +123,7 @@ def read_pair_turns(
             "TextSpec(pairs=True) needs; keep other samples in a dataset of their own"
         )
     chosen, rejected = (
-        read_turns(SampleText(None, record, sample.images), system=system, newline=newline)
+        read_turns(sample._replace(caption=None, record=record), system=system, newline=newline)
         for record in records
     )
     return chosen, rejected
@@ -139,7 +140,7 @@ def read_prompt_turns(
     if isinstance(sample.record, Mapping):
         record = prompt_record(sample.record)
         if _has_turns(record):
-            sample = SampleText(None, record, sample.images)
+            sample = sample._replace(caption=None, record=record)
     if sample.caption is not None or not _has_turns(sample.record):
         raise DecodeError(
             "the sample is no conversation, so it has no prompt; pack the field that asks with "
@@ -261,7 +262,7 @@ def _media(sample: SampleText) -> list[Medium]:
     """Return the images and videos of a sample, in order."""
     media: list[Medium] = []
     done = 0
-    for video in read_videos(sample.record, sample.images):
+    for video in read_videos(sample.record, sample.images, sample.max_frames):
         media += [*[None] * (video.first - done), video]
         done = video.first + len(video.times)
     return [*media, *[None] * (sample.images - done)]

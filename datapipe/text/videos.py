@@ -20,6 +20,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from datapipe.array_types import Bools, Int64
 from datapipe.errors import DecodeError
 
 VIDEO_FIELD = "video_frames"
@@ -98,10 +101,27 @@ def write_videos(videos: Sequence[Video]) -> list[dict[str, Any]]:
     return [{**video._asdict(), "times": list(video.times)} for video in videos]
 
 
-def read_videos(record: Any, images: int | None = None) -> list[Video]:
+def is_kept(ranks: Int64, frames: Int64, most: int) -> Bools:
+    """Return which frames stay of videos with so many, if at most `most` do: bool [n].
+
+    They are evenly spaced, the first and the last among them; of one it is the first. `ranks` are
+    the numbers of n frames, each in its video, and `frames` how many that has: int64 [n].
+
+    Examples:
+        >>> is_kept(np.arange(6), np.full(6, 6), 3).nonzero()[0]
+        array([0, 3, 5])
+    """
+    steps = np.maximum(frames - 1, 1)
+    at, before = (rank * (most - 1) // steps for rank in (ranks, ranks - 1))
+    kept: Bools = (frames <= most) | (ranks == 0) | (at != before)
+    return kept
+
+
+def read_videos(record: Any, images: int | None = None, most: int | None = None) -> list[Video]:
     """Return the videos of a record, in the order of their frames; none where it has no such field.
 
-    `images` is how many its sample has; None if that is not known. Raises `DecodeError` if the
+    `images` is how many its sample has; None if that is not known. `most` is how many frames of
+    each video are among them at most; None if all are. Raises `DecodeError` if the
     field is not what `write_videos` makes, or names frames that the sample does not have.
     """
     value = record.get(VIDEO_FIELD) if isinstance(record, Mapping) else None
@@ -109,6 +129,8 @@ def read_videos(record: Any, images: int | None = None) -> list[Video]:
         return []
     videos = [_read(entry) for entry in value] if isinstance(value, list) else [None]
     found = [video for video in videos if video is not None]
+    if most is not None:
+        found = _limited(found, most)
     end = 0
     for video in found:
         if video.first < end:
@@ -122,6 +144,17 @@ def read_videos(record: Any, images: int | None = None) -> list[Video]:
         f"whose frames are images of the sample{'' if images is None else f' (it has {images})'}; "
         "pack the video again"
     )
+
+
+def _limited(videos: Sequence[Video], most: int) -> list[Video]:
+    limited, dropped = [], 0
+    for video in videos:
+        times = np.array(video.times)
+        kept = is_kept(np.arange(len(times)), np.full(len(times), len(times)), most)
+        shown = tuple(times[kept].tolist())
+        limited.append(video._replace(first=video.first - dropped, times=shown))
+        dropped += len(times) - len(shown)
+    return limited
 
 
 def _read(entry: Any) -> Video | None:

@@ -18,6 +18,8 @@ _SIDE = 336
 _TILE = 144
 """Longest side in pixels of an image, and of one of several tiles of it."""
 _ORIGINAL = 280
+FRAME = 112
+"""Longest side of a frame of a video."""
 _QUALITY = 78
 
 
@@ -32,14 +34,14 @@ def show_values(pictures: Tensor, spec: ImageSpec) -> list[str]:
     return [_url(Image.fromarray(np.ascontiguousarray(each)), side) for each in pixels]
 
 
-def show_file(data: bytes | memoryview) -> str:
+def show_file(data: bytes | memoryview, side: int = _ORIGINAL) -> str:
     """Return a data URL of an image file, upright; empty if it cannot be decoded."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image: Any = Image.open(io.BytesIO(data))
-            image.draft("RGB", (_ORIGINAL, _ORIGINAL))
-            return _url(ImageOps.exif_transpose(image).convert("RGB"), _ORIGINAL)
+            image.draft("RGB", (side, side))
+            return _url(ImageOps.exif_transpose(image).convert("RGB"), side)
     except Exception:  # Pillow raises errors of many kinds, and this is the image that failed
         return ""
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.errors import DatapipeError, SampleError
+from datapipe.errors import DatapipeError, DecodeError, SampleError
 from datapipe.index.members import SampleParts, wanted_members
-from datapipe.inspect.preview.pictures import show_file, show_values
+from datapipe.inspect.preview.pictures import FRAME, show_file, show_values
 from datapipe.inspect.preview.tokens import show_tokens
 from datapipe.loader.batch.builder import Batch, BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
@@ -21,7 +21,9 @@ from datapipe.loader.metrics.watch import Watch
 from datapipe.text.conversation import raw_turns
 from datapipe.text.messages import SampleText
 from datapipe.text.sample_text import sample_text
+from datapipe.text.videos import Video, is_kept, read_videos
 
+_MOST_FRAMES = 32  # of a video
 _MOST_TEXT = 20_000  # characters of a text or record
 
 
@@ -106,8 +108,10 @@ def _sample(
         "valid": bool(job.share.valid[slot]) and error is None,
         "error": "" if error is None else error.reason,
         "images": [{"width": width, "height": height} for width, height in sides],
+        "videos": [],
         "turns": 0,
     }
+    frames: set[int] = set()  # images that are frames of a video
     read = _read(context, job, slot)
     if isinstance(read, SampleParts):
         record = read.record
@@ -116,8 +120,12 @@ def _sample(
         shown["record"] = json.dumps(record, ensure_ascii=False, indent=1)[:_MOST_TEXT]
         turns = raw_turns(record) if isinstance(record, Mapping) else None
         shown["turns"] = len(turns) if turns else 1
-        for image, (_, data) in zip(shown["images"], read.images, strict=False):
-            image["original"] = show_file(data)
+        videos = _videos(context, read, number, len(sides))
+        frames.update(at for video in videos for at in range(*_span(video)))
+        for at, (_, data) in enumerate(read.images):
+            if at not in frames:
+                shown["images"][at]["original"] = show_file(data)
+        shown["videos"] = [_strip(video, read) for video in videos]
         if context.tokens is not None:
             shown["tokens"] = _tokens(context, read, number, len(sides))
     else:
@@ -127,8 +135,9 @@ def _sample(
         transform, images = builder.images.pictures(slot)
         for at, pictures in enumerate(images):
             image = shown["images"][at]
-            image["columns"] = transform.columns(image["width"], image["height"])
-            image["pictures"] = show_values(pictures, transform.spec)
+            if at not in frames:
+                image["columns"] = transform.columns(image["width"], image["height"])
+                image["pictures"] = show_values(pictures, transform.spec)
             image["size"] = f"{pictures.shape[3]}x{pictures.shape[2]}"
             if transform.spec.one_size:
                 image["seen"] = _seen(batch[GEOMETRY][first + at].tolist(), pictures.shape)
@@ -159,13 +168,46 @@ def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
     return parts
 
 
+def _max_frames(context: BatchContext, number: int) -> int | None:
+    part = int(context.dataset.kinds(np.array([number]))[0])
+    return context.dataset.parts[part].max_frames
+
+
+def _videos(context: BatchContext, read: SampleParts, number: int, images: int) -> list[Video]:
+    try:
+        return read_videos(read.record, images, _max_frames(context, number))
+    except DecodeError:  # which is said of its text
+        return []
+
+
+def _span(video: Video) -> tuple[int, int]:
+    return video.first, video.first + len(video.times)
+
+
+def _strip(video: Video, read: SampleParts) -> dict[str, Any]:
+    """Return a video with small pictures of its frames, no more than `_MOST_FRAMES`."""
+    count = len(video.times)
+    chosen = np.flatnonzero(is_kept(np.arange(count), np.full(count, count), _MOST_FRAMES))
+    frames = [
+        {
+            "image": video.first + at,
+            "time": video.times[at],
+            "picture": show_file(read.images[video.first + at][1], FRAME),
+        }
+        for at in chosen.tolist()
+        if video.first + at < len(read.images)
+    ]
+    return {"name": video.name, "duration": video.duration, "count": count, "frames": frames}
+
+
 def _tokens(
     context: BatchContext, read: SampleParts, number: int, images: int
 ) -> list[dict[str, Any]] | str:
     """Return the tokens of a sample, of a preference pair those of both answers; or an error."""
     assert context.tokens is not None
     kind = context.tokens.kinds_of(np.array([number]))[0]
-    (encoded,) = kind.encoder.encode([SampleText(read.caption, read.record, images)])
+    text = SampleText(read.caption, read.record, images, _max_frames(context, number))
+    (encoded,) = kind.encoder.encode([text])
     if isinstance(encoded, SampleError):
         return encoded.reason
     runs = kind.image_runs(number - kind.first)

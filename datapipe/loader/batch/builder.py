@@ -203,11 +203,10 @@ class BatchBuilder:
                         slot, values = numbers[index], data[starts[index] :]
                         images.restore(slot, values, rows[slot - first], decoded.placements(slot))
         texts = {}
-        totals = self._totals[slots].tolist()
-        for slot, total, parts in zip(numbers, totals, read, strict=True):
+        for slot, parts in zip(numbers, read, strict=True):
             self._metadata.set(slot, parts.caption, parts.record)
             if self._tokens:
-                texts[slot] = SampleText(parts.caption, parts.record, total)
+                texts[slot] = self._text(slot, parts)
         for slot, failure in failed.items():
             texts.pop(slot, None)
             self._fail(slot, failure)
@@ -250,7 +249,11 @@ class BatchBuilder:
             )
             raise self._located(missing, slot)
         self._metadata.set(slot, parts.caption, parts.record)
-        return _SlotContent(SampleText(parts.caption, parts.record, total), parts.images, found)
+        return _SlotContent(self._text(slot, parts), parts.images, found)
+
+    def _text(self, slot: int, parts: SampleParts) -> SampleText:
+        max_frames = self._context.dataset.parts[int(self._rows.parts[slot])].max_frames
+        return SampleText(parts.caption, parts.record, int(self._totals[slot]), max_frames)
 
     def _fill(self, slot: int, sample: _SlotContent, rows: Sequence[Tensor], watch: Watch) -> None:
         """Decode the images of a sample, and write each to its rows."""

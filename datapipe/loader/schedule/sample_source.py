@@ -221,6 +221,7 @@ def select_samples(
             "where": str(parse_where(where)) if where is not None else None,
             "selection": digest,
             "text": sizes.identity if sizes else None,
+            **({} if dataset.max_frames is None else {"max_frames": dataset.max_frames}),
         },
     )
     if sizes is not None and known is None and not sizes.spec.prompts:  # which have no labels
@@ -266,7 +267,9 @@ def _select(
         return None, None
     # The cache key includes `overlong`: a selection made for "drop" must not serve "raise".
     asked = [text.identity, text.spec.overlong] if text else None
-    identity = json.dumps([asked, plan.max_images, plan.max_patches], sort_keys=True)
+    facts = [asked, plan.max_images, plan.max_patches]
+    facts += [] if dataset.max_frames is None else [dataset.max_frames]
+    identity = json.dumps(facts, sort_keys=True)
     condition = parse_where(where) if where is not None else None
     selected = select_where(
         condition,

@@ -17,6 +17,7 @@ STATE_VERSION = 3
 
 _REMEMBERED = 1024  # batches
 _SUM = "crc32"
+_OF_SAMPLES = ("where", "selection", "text", "max_frames", "samples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def _without_mixture(plan: Mapping[str, Any]) -> dict[str, Any]:
     if alone is None:
         return dict(plan)
     options = {name: value for name, value in plan.items() if name != "mixture"}
-    return options | {name: alone.get(name) for name in ("where", "selection", "text", "samples")}
+    return options | {name: alone.get(name) for name in _OF_SAMPLES}
 
 
 def _differences(

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from hashlib import sha256
 
 import numpy as np
 
@@ -86,8 +87,11 @@ def count_tokens(
                         done = []
                     progress.advance(len(part))
 
+    digest = encoder.digest
+    if dataset.max_frames is not None:
+        digest = sha256(f"{digest} max_frames={dataset.max_frames}".encode()).hexdigest()
     return open_or_count(
-        dataset.home, dataset.manifest, encoder.digest, image_wrap=encoder.image_wrap, count=count
+        dataset.home, dataset.manifest, digest, image_wrap=encoder.image_wrap, count=count
     )
 
 
@@ -116,6 +120,7 @@ def _counter(opener: Callable[[], Dataset], encoder: TextEncoder) -> _Count:
 class _TextCounter:
     def __init__(self, dataset: Dataset, store: Store, encoder: TextEncoder) -> None:
         self._columns = dataset.columns
+        self._max_frames = dataset.max_frames
         self.reader = TextReader(dataset, store)
         self._encoder = encoder
 
@@ -136,7 +141,9 @@ class _TextCounter:
     def _read(self, chunk: TextChunk) -> list[SampleText | SampleError]:
         images = np.diff(self._columns.sample_image[chunk.start : chunk.stop + 1]).tolist()
         return [
-            part if isinstance(part, SampleError) else SampleText(part.caption, part.record, count)
+            part
+            if isinstance(part, SampleError)
+            else SampleText(part.caption, part.record, count, self._max_frames)
             for part, count in zip(self.reader.read(chunk), images, strict=True)
         ]
 

@@ -22,7 +22,7 @@ from datapipe.pack.input.sorted_names import SortedNames
 _INDEX_OF_TAR = ".index.parquet"
 # Beside a manifest of ours: the index of a shard, counted tokens, rejects, columns, fields.
 _BESIDE_MANIFEST = re.compile(
-    rf"{re.escape(MANIFEST)}|{COLUMNS}|{FIELDS}|rejects\.jsonl|tokens-[0-9a-f]{{16}}"
+    rf"{re.escape(MANIFEST)}|{COLUMNS}(-\d+-frames)?|{FIELDS}|rejects\.jsonl|tokens-[0-9a-f]{{16}}"
     r"|(shard|part)-\d{6,}\.parquet"
 )
 _MARK = b'"format": "datapipe"'

@@ -55,18 +55,21 @@ _AT_ONCE = 16  # datasets that are opened together
 class OpenedMixture:
     """Mixture whose datasets exist. Of several, those opened before are opened when needed.
 
-    `IndexMismatch` if one is no finished dataset, `PlanError` if it is arrays behind a URL.
+    `image` is that of datasets without their own. `IndexMismatch` if one is no finished dataset,
+    `PlanError` if it is arrays behind a URL.
     """
 
-    def __init__(self, mixture: Mixture, remote: RemoteOptions) -> None:
+    def __init__(
+        self, mixture: Mixture, remote: RemoteOptions, image: ImageSpec | None = None
+    ) -> None:
         self._mixture, datasets = mixture, mixture.datasets
         if mixture.is_alone:
             self._notes = MixtureNotes(())
-            self.dataset = _open(datasets[0], remote, 1)
+            self.dataset = _open(datasets[0], remote, _max_frames(datasets[0], image), 1)
             return
         self._notes = MixtureNotes([fspath(entry.path) for entry in datasets])
         with ThreadPoolExecutor(_AT_ONCE, "datapipe-mixture") as pool:
-            open_part = partial(_open_part, self._notes, remote, len(datasets))
+            open_part = partial(_open_part, self._notes, remote, image, len(datasets))
             parts = list(pool.map(open_part, datasets))
         self._notes.save()
         self.dataset = DatasetMixture.of(parts)
@@ -95,6 +98,7 @@ class OpenedMixture:
                 condition = f"({where}) and ({entry.where})"
             on_error, rule = options.on_error, None
             described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
+            described += [] if data.max_frames is None else [data.max_frames]
             if own is not None:
                 rule = text_rule(
                     own,
@@ -167,24 +171,30 @@ def _once(make: Callable[[S], T]) -> Callable[[S], T]:
 
 
 def _open_part(
-    notes: MixtureNotes, remote: RemoteOptions, of: int, entry: MixtureDataset
+    notes: MixtureNotes,
+    remote: RemoteOptions,
+    image: ImageSpec | None,
+    of: int,
+    entry: MixtureDataset,
 ) -> DatasetPart:
     path = fspath(entry.path)
-    open_it = partial(_open, entry, remote)
+    max_frames = _max_frames(entry, image)
+    open_it = partial(_open, entry, remote, max_frames)
     dataset = None
     with _named(entry):
         seen = _seen(path, remote)
     if seen is None:
         dataset = open_it(1)
         seen = dataset.fingerprint
-    note = notes.get("dataset", path, seen)
+    asked = ("dataset", path, seen, *([] if max_frames is None else [max_frames]))
+    note = notes.get(*asked)
     if note is None:
         dataset = dataset or open_it(1)
         counts = dump_counts(ColumnCounts.of(dataset.columns))
         note = {"counts": counts, "fingerprint": dataset.fingerprint}
         if dataset.manifest.arrays is not None:
             note["arrays"] = asdict(dataset.manifest.arrays)
-        notes.put(note, "dataset", path, seen)
+        notes.put(note, *asked)
     return DatasetPart(
         name=entry.name,
         open_it=open_it,
@@ -193,7 +203,13 @@ def _open_part(
         of=of,
         is_remote=is_remote(path) and not names_shards(path),
         arrays=Arrays(**note["arrays"]) if "arrays" in note else None,
+        max_frames=max_frames,
     )
+
+
+def _max_frames(entry: MixtureDataset, image: ImageSpec | None) -> int | None:
+    spec = image if entry.image is None else entry.image
+    return None if spec is None else spec.max_frames
 
 
 def _seen(path: str, remote: RemoteOptions) -> object:
@@ -208,13 +224,13 @@ def _seen(path: str, remote: RemoteOptions) -> object:
     return [str(Path(path).absolute()), found.st_size, found.st_mtime_ns]
 
 
-def _open(entry: MixtureDataset, remote: RemoteOptions, of: int) -> Dataset:
+def _open(entry: MixtureDataset, remote: RemoteOptions, max_frames: int | None, of: int) -> Dataset:
     path = fspath(entry.path)
     is_folder = is_remote(path) and not names_shards(path)
     with _named(entry), as_one_of(of):
         dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
         check_arrays_are_here(dataset)
-    return dataset
+        return dataset.with_frames(max_frames)
 
 
 @contextmanager

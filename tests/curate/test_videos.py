@@ -1,0 +1,90 @@
+"""Commands that copy, compare and convert datasets keep the frames of videos, and their order."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import datapipe
+from tests.loader.video_shards import FRAMES, make_shards, members_of
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    return make_shards(tmp_path / "shards")
+
+
+def members(folder: Path) -> dict[str, list[dict[str, bytes]]]:
+    """The members of the samples in all tars by the key within their shard."""
+    found: dict[str, list[dict[str, bytes]]] = {}
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            samples: dict[str, dict[str, bytes]] = {}
+            for info in tar:
+                key, _, ext = info.name.partition(".")
+                file = tar.extractfile(info)
+                assert file is not None
+                samples.setdefault(key, {})[ext] = file.read()
+        for key, sample in samples.items():
+            found.setdefault(key, []).append(sample)
+    return found
+
+
+def pixels(path: Path, **options: Any) -> list[np.ndarray]:
+    image = datapipe.ImageSpec(size=16, **options)
+    loader = datapipe.make_loader(path, batch_size=1, image=image, shuffle=False, num_workers=0)
+    return [batch["pixel_values"].numpy() for batch in loader]
+
+
+def test_selected_samples_have_their_frames_in_order(shards: Path, tmp_path: Path) -> None:
+    datapipe.select_samples(shards, tmp_path / "out", where="images > 10")
+    kept = [
+        list(sample.items()) for samples in members(tmp_path / "out").values() for sample in samples
+    ]
+    expected = [list(members_of(key).items()) for key in ("002", "003")]
+    assert sorted(kept) == sorted(expected)
+    assert [len(images) for images in pixels(tmp_path / "out", max_frames=4)] == [8, 4]
+
+
+def test_equal_videos_are_duplicates(tmp_path: Path) -> None:
+    twice = make_shards(tmp_path / "twice", repeats=2)
+    datapipe.dedup_dataset(twice, tmp_path / "out")
+    found = members(tmp_path / "out")
+    assert sum(map(len, found.values())) == len(FRAMES)
+
+
+def test_verify_reads_every_frame(shards: Path) -> None:
+    datapipe.index_shards(shards)
+    assert datapipe.verify_dataset(shards, deep=True).is_whole
+    path = shards / "shard-000000.tar"
+    content = bytearray(path.read_bytes())
+    at = content.index(b"v0.0020.jpg") + 512 + 200
+    content[at] ^= 255
+    path.write_bytes(content)
+    report = datapipe.verify_dataset(shards, deep=True)
+    assert any("v0.0020.jpg" in str(finding) for finding in report.findings)
+
+
+def test_damaged_columns_of_fewer_frames_are_found_and_made_again(shards: Path) -> None:
+    datapipe.index_shards(shards)
+    before = pixels(shards, max_frames=4)
+    assert datapipe.verify_dataset(shards).is_whole
+    path = shards / "columns-4-frames" / "member_offset.npy"
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    (finding,) = datapipe.verify_dataset(shards).findings
+    assert finding.file == "columns-4-frames/member_offset.npy"
+    for first, second in zip(before, pixels(shards, max_frames=4), strict=True):
+        assert np.array_equal(first, second)
+    assert datapipe.verify_dataset(shards).is_whole
+
+
+def test_arrays_of_videos_are_the_same_images(shards: Path, tmp_path: Path) -> None:
+    datapipe.convert_dataset(shards, tmp_path / "arrays", image=datapipe.ImageSpec(size=16))
+    for there, here in zip(pixels(shards), pixels(tmp_path / "arrays"), strict=True):
+        assert np.array_equal(there, here)

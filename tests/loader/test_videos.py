@@ -1,0 +1,206 @@
+"""Frames of videos are images of their sample; `max_frames` chooses some of them in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import CacheSpec, DecodeError, ImageSpec, PlanError, StateMismatch
+from datapipe.index.dataset import open_dataset
+from datapipe.testing import assert_resumes_exactly
+
+from .video_shards import FRAMES, STILLS, level, make_shards
+
+Make = Callable[..., datapipe.Loader]
+
+CHOSEN = {  # of so many frames of a video, if at most so many are wanted
+    (5, 4): [0, 2, 3, 4],
+    (9, 4): [0, 3, 6, 8],
+    (40, 4): [0, 13, 26, 39],
+}
+TOKENS = 4  # of an image
+
+
+def image(max_frames: int | None = None) -> ImageSpec:
+    return ImageSpec(size=16, patch=8, max_frames=max_frames)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    return make_shards(tmp_path / "videos")
+
+
+@pytest.fixture
+def make(shards: Path, text: Any) -> Make:
+    def make_loader(
+        max_frames: int | None = None, path: Any = shards, **options: Any
+    ) -> datapipe.Loader:
+        if "pack" not in options:
+            options.setdefault("batch_size", 1)
+        options = {"image": image(max_frames), "num_workers": 0, "shuffle": False} | options
+        return datapipe.make_loader(
+            path, text=text(image_tokens=TOKENS), meta=("key", "valid"), **options
+        )
+
+    return make_loader
+
+
+def levels(key: str, most: int | None = None) -> list[int]:
+    """Brightness of the images of a sample."""
+    found = [level(key, 0, 0) - 20] if key in STILLS else []
+    for video, count in enumerate(FRAMES[key]):
+        kept = range(count) if most is None else CHOSEN.get((count, most), range(count))
+        found += [level(key, video, frame) for frame in kept]
+    return found
+
+
+def check(batch: Any, image_id: int, most: int | None = None) -> None:
+    """Compare the images of a batch, and the tokens that stand for them, with those expected."""
+    expected = [value for key in batch["key"] for value in levels(key, most)]
+    found = batch["pixel_values"].float().mean((1, 2, 3)).tolist()
+    assert found == pytest.approx(expected, abs=0.6)
+    assert int((batch["input_ids"] == image_id).sum()) == TOKENS * len(expected)
+
+
+@pytest.fixture
+def image_id(tokenizer: Path) -> int:
+    from tokenizers import Tokenizer
+
+    return int(Tokenizer.from_file(str(tokenizer)).token_to_id("<image>"))
+
+
+@pytest.mark.parametrize("most", [None, 4])
+def test_a_sample_has_its_images_and_the_chosen_frames_in_order(
+    make: Make, image_id: int, most: int | None
+) -> None:
+    loader = make(most)
+    keys = []
+    for batch in loader:
+        check(batch, image_id, most)
+        keys += batch["key"]
+    assert keys == list(FRAMES)
+
+
+def test_of_one_frame_it_is_the_first(make: Make) -> None:
+    counts = [len(batch["pixel_values"]) for batch in make(1)]
+    assert counts == [len(FRAMES[key]) + (key in STILLS) for key in FRAMES]
+    assert float(next(iter(make(1)))["pixel_values"].float().max()) == 0
+
+
+def test_frames_that_are_left_out_are_not_read(make: Make, shards: Path) -> None:
+    dataset = open_dataset(shards)
+    (member,) = [m for m in dataset.columns.members(3) if m.ext == "v0.0020.jpg"]
+    with (shards / dataset.manifest.shards[0].name).open("r+b") as file:
+        file.seek(member.offset)
+        file.write(bytes(member.size))
+    assert len(list(make(4))) == len(FRAMES)
+    with pytest.raises(DecodeError, match=r"v0\.0020\.jpg"):
+        list(make())
+
+
+@pytest.mark.parametrize("most", [None, 4])
+def test_packs_count_the_frames_that_they_have(
+    make: Make, tmp_path: Path, image_id: int, most: int | None
+) -> None:
+    folder = make_shards(tmp_path / "many", repeats=4)
+    capacity = 250
+    loader = make(most, path=folder, pack=capacity, shuffle=True)
+    batches = list(loader)
+    assert len(batches) == len(loader)
+    for batch in batches:
+        check(batch, image_id, most)
+        assert batch["input_ids"].numel() <= capacity
+    found = sorted(key for batch in batches for key in batch["key"])
+    assert found == sorted([*FRAMES] * 4)
+
+
+def test_fewer_frames_need_fewer_packs(make: Make, tmp_path: Path) -> None:
+    folder = make_shards(tmp_path / "many", repeats=4)
+    assert len(make(path=folder, pack=250)) > len(make(4, path=folder, pack=250))
+
+
+def test_ranks_share_images_evenly(make: Make, tmp_path: Path) -> None:
+    folder = make_shards(tmp_path / "many", repeats=24)
+    options = {"path": folder, "pack": 1000, "shuffle": True, "world_size": 2, "drop_last": True}
+    ranks = [list(make(rank=rank, **options)) for rank in range(2)]
+    full = [
+        [len(batch["pixel_values"]) for batch in step]
+        for step in zip(*ranks, strict=True)
+        if all(batch["input_ids"].numel() > 900 for batch in step)
+    ]
+    assert len(full) > 2
+    assert all(max(rows) <= 1.4 * min(rows) for rows in full)
+
+
+def test_a_run_with_fewer_frames_resumes_exactly(make: Make, tmp_path: Path) -> None:
+    folder = make_shards(tmp_path / "many", repeats=4)
+
+    def make_loader(**where: Any) -> datapipe.Loader:
+        return make(4, path=folder, shuffle=True, pack=250, **where)
+
+    assert_resumes_exactly(make_loader, world_sizes=(1, 2), stops=(0.3,))
+
+
+def test_another_number_of_frames_is_another_run(make: Make) -> None:
+    state = make(4).state_dict()
+    make(4).load_state_dict(state)
+    for most in (None, 3):
+        with pytest.raises(StateMismatch, match="max_frames"):
+            make(most).load_state_dict(state)
+
+
+def test_datasets_without_videos_do_not_depend_on_it(make: Make, packed: Path) -> None:
+    state = make(4, path=packed).state_dict()
+    make(path=packed).load_state_dict(state)
+
+
+def test_conditions_see_the_images_that_are_left(make: Make) -> None:
+    assert [key for b in make(4, where="images == 4") for key in b["key"]] == ["000", "003"]
+    with pytest.raises(PlanError, match="where keeps none"):
+        make(where="images == 4")
+
+
+def test_datasets_of_a_mixture_may_have_numbers_of_their_own(
+    make: Make, tmp_path: Path, image_id: int
+) -> None:
+    folders = {name: make_shards(tmp_path / name) for name in ("few", "all")}
+    few = {"repeat": 1, "image": {"size": 16, "patch": 8, "max_frames": 4}}
+    datasets = {str(folders["few"]): few, str(folders["all"]): "1x"}
+    mixture = datapipe.Mixture.of({"datasets": datasets})
+    counts: dict[str, list[int]] = {}
+    for batch in make(path=mixture):
+        (key,) = batch["key"]
+        counts.setdefault(key, []).append(len(batch["pixel_values"]))
+    assert {key: sorted(found) for key, found in counts.items()} == {
+        key: sorted([len(levels(key)), len(levels(key, 4))]) for key in FRAMES
+    }
+
+
+@pytest.mark.parametrize("keep", ["encoded", "decoded"])
+def test_caches_keep_numbers_of_frames_apart(
+    make: Make, tmp_path: Path, image_id: int, keep: Any
+) -> None:
+    cache = CacheSpec(disk=tmp_path / "cache", keep=keep)
+    for most in (4, None, 4, None):
+        for batch in make(most, cache=cache, epochs=2):
+            check(batch, image_id, most)
+
+
+def test_worker_processes_have_the_same_frames(make: Make, image_id: int) -> None:
+    for batch in make(4, num_workers=1, workers="processes"):
+        check(batch, image_id, 4)
+
+
+def test_arrays_hold_all_frames(make: Make, shards: Path, tmp_path: Path, image_id: int) -> None:
+    datapipe.convert_dataset(shards, tmp_path / "arrays", image=image())
+    for batch in make(path=tmp_path / "arrays"):
+        check(batch, image_id)
+    refused = "max_frames=4 chooses among the frames of shards"
+    with pytest.raises(PlanError, match=refused):
+        make(4, path=tmp_path / "arrays")
+    with pytest.raises(PlanError, match=refused):
+        datapipe.convert_dataset(shards, tmp_path / "others", image=image(4))

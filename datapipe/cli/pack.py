@@ -29,6 +29,7 @@ from datapipe.cli.output import print_rejects, print_table, report_rows, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
 from datapipe.cli.values import parse_array_image, parse_json_object
 from datapipe.decode.image import MAX_PIXELS
+from datapipe.decode.video import VIDEO_TIMEOUT
 from datapipe.errors import PlanError
 from datapipe.pack.readers import all_readers
 from datapipe.pack.report import PackReport
@@ -36,11 +37,12 @@ from datapipe.pack.url_upload import local_path
 from datapipe.workers.engine import EngineSpec
 
 _JSON_KEYS = (
-    *("samples", "images", "rejected", "lost", "shards", "bytes", "saved_bytes", "seconds"),
-    "output",
+    *("samples", "images", "videos", "frames", "rejected", "lost", "shards", "bytes"),
+    *("saved_bytes", "seconds", "output"),
 )
 _OF_SHARDS = (
     *("append", "sidecars", "fields", "dry_run", "staging", "engine", "address", "runtime_env"),
+    *("video_frames", "video_size", "video_timeout"),
 )
 _FLAGS = (
     own_flag("format", f"{', '.join(sorted(all_readers()))}; recognised by itself otherwise."),
@@ -82,6 +84,17 @@ _FLAGS = (
         "jpg or webp: convert all other images. keep: leave the format.",
         str,
         "keep",
+    ),
+    own_flag(
+        "video_frames",
+        "Frames of videos that become images: 'fps=2,max=64'; videos are rejected otherwise.",
+    ),
+    own_flag("video_size", "Make frames of videos smaller until their longest side fits.", int),
+    own_flag(
+        "video_timeout",
+        "Reject a video after so many seconds of the processor.",
+        float,
+        VIDEO_TIMEOUT,
     ),
     MAX_REJECTS,
     own_flag("limit", "Take no more inputs than these.", int),
@@ -185,6 +198,8 @@ def _print_report(report: PackReport, tokens: dict[str, str]) -> None:
     else:
         title = f"Packed {report.output}"
     rows = report_rows(report, report.inputs, "inputs")
+    if report.videos:
+        rows["videos"] = f"{report.videos:,}, {report.frames:,} frames"
     if report.teaching.samples:
         rows |= report.teaching.rows()
         if report.captions_unused:

@@ -9,11 +9,17 @@ from typing import Any
 from datapipe.declared import Count, check_fields
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat, Quality, ShrinkOptions
+from datapipe.decode.video import (
+    VIDEO_TIMEOUT,
+    VideoOptions,
+    parse_video_frames,
+)
 from datapipe.errors import PackError
 from datapipe.pack.notes import FOUND
 from datapipe.pack.workers.prepare import Check, Pages
 from datapipe.pack.writers.shards import ShardSize
 from datapipe.quantities import UNITS, split_quantity
+from datapipe.text.videos import VIDEO_REMEDY
 
 _JUDGED_AFTER = 1000
 # Of small data, one broken file is a large share and says nothing of the rest.
@@ -38,6 +44,10 @@ class PackOptions:
     max_side: Count | None = None
     quality: Quality | None = None
     image_format: ImageFormat = "keep"
+    # `video_frames`, `video_size`, `video_timeout`: of the frames that are taken of videos
+    video_frames: str | None = None  # as `parse_video_frames` reads it; None rejects videos
+    video_size: Count | None = None
+    video_timeout: float = VIDEO_TIMEOUT
     # `image_column`, `text_column`, `include`, `ignore`, `key_from`, `map`, `captions`: see
     # `ReadOptions`
     image_column: str | None = None
@@ -51,11 +61,26 @@ class PackOptions:
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
         check_fields(self, PackError)
+        assert self.videos is None or self.video_frames
         if self.max_pixels > MAX_PIXELS and self.max_side is None:
             raise PackError(
                 f"--max-pixels {self.max_pixels:,}: a loader refuses images of more than "
                 f"{MAX_PIXELS:,} pixels; give --max-side too, to make them smaller"
             )
+
+    @property
+    def videos(self) -> VideoOptions | None:
+        """Options of frames; PackError if some are given and no frames are asked for."""
+        if self.video_frames is not None:
+            return parse_video_frames(
+                self.video_frames, size=self.video_size, timeout=self.video_timeout
+            )
+        for name in ("video_size", "video_timeout"):
+            if getattr(self, name) != PackOptions.__dataclass_fields__[name].default:
+                raise PackError(
+                    f"--{name.replace('_', '-')} is of the frames of videos; add {VIDEO_REMEDY}"
+                )
+        return None
 
     @property
     def shrink(self) -> ShrinkOptions:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from datapipe.cpus import PackWorkers
 from datapipe.declared import Word, checked
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat
+from datapipe.decode.video import MISSING_AV, VIDEO_TIMEOUT, parse_video_frames
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
@@ -58,6 +60,9 @@ def pack_dataset(
     max_side: int | None = None,
     quality: int | None = None,
     image_format: ImageFormat = "keep",
+    video_frames: Word | None = None,
+    video_size: int | None = None,
+    video_timeout: float = VIDEO_TIMEOUT,
     max_rejects: Word | int = "5%",
     limit: int | None = None,
     append: bool = False,
@@ -104,6 +109,11 @@ def pack_dataset(
         max_side: images are made smaller until their longest side has so many pixels.
         quality: of images that are encoded again, 1 to 100.
         image_format: "jpg" or "webp" converts all other images, "keep" leaves the format.
+        video_frames: which frames of videos become images, such as "fps=2,max=64": two a second,
+            the first and the last among them, or 64 evenly spaced where that would be more. Videos
+            are rejected where None. Needs the extra `video`.
+        video_size: frames are made smaller until their longest side has so many pixels.
+        video_timeout: seconds of the processor after which a video is rejected.
         max_rejects: a number, or a share such as "5%" judged after 1,000 inputs and at the end.
         limit: take no more inputs than these.
         append: add to the finished dataset in `out`, as new shards.
@@ -158,7 +168,15 @@ def pack_dataset(
         "map": map,
         "captions": captions,
     }
-    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **of_reader)
+    if video_frames is not None:
+        if find_spec("av") is None:
+            raise PackError(f"--video-frames: {MISSING_AV}")
+        video_frames = str(parse_video_frames(video_frames))
+    read_options = ReadOptions(
+        image_root=Path(image_root) if image_root else None,
+        videos=video_frames is not None,
+        **of_reader,
+    )
     parse_captions(captions)
     with ExitStack() as held:
         if is_far:
@@ -166,7 +184,7 @@ def pack_dataset(
             data = downloaded(str(raw), staging, storage_options, **checks, keep=dry_run)
             raw = held.enter_context(data)
         runs = held.enter_context(closing(open_engine(engine, workers, address, runtime_env)))
-        reading = choose_reading(Survey(raw), format, read_options)
+        reading = choose_reading(Survey(raw, videos=read_options.videos), format, read_options)
         reader = reading.reader
         for name in ("image_root", *of_reader):
             if getattr(read_options, name) is not None and name not in reader.takes:
@@ -188,6 +206,9 @@ def pack_dataset(
                 max_side=max_side,
                 quality=quality,
                 image_format=image_format,
+                video_frames=video_frames,
+                video_size=video_size,
+                video_timeout=video_timeout,
                 **of_reader,
             ),
             engine=runs,

@@ -125,6 +125,8 @@ class Job:
             left_out=self.notes.left_out,
             captions_unused=self.notes.captions_unused,
             lost=self.engine.lost,
+            videos=self.tally.videos,
+            frames=self.tally.frames,
             teaching=self.tally.teaching,
             shown=tuple(self.tally.shown),
             **output,
@@ -286,6 +288,7 @@ class Job:
             max_pixels=self.options.max_pixels,
             shrink=self.options.shrink,
             pages=self.options.pages,
+            videos=self.options.videos,
             named_keys=self.options.key_from is not None,
             map=self._map,
             key_salt=str(len(base.parts)) if base else "",
@@ -293,7 +296,7 @@ class Job:
         done = sequencer.count.number
         expected = self._expected()
         left = max(expected - done, 0) if expected else None
-        few = left is not None and left <= CHUNK
+        few = left is not None and left <= CHUNK and options.videos is None
         with closing(self.engine.workers(options, few=few)) as pool:
             writes_here = self.target is None and not isinstance(sequencer.sink, DryRunSink)
             if self.space_check and writes_here:

@@ -22,6 +22,7 @@ class PackReport:
         notes: lines on what was decided and left out in this run, for people.
         left_out: files beside the data that are no data, such as a README.
         captions_unused: captions that no sample has, under `captions="first"`.
+        videos, frames: videos of this run, and the frames that were taken of them.
         teaching: what the samples of this run teach a model, in numbers.
         shown: the first samples of this run, as training will see them.
         output: the folder or URL; "" of a dry run without one.
@@ -49,6 +50,8 @@ class PackReport:
     notes: tuple[str, ...] = ()
     left_out: int = 0
     captions_unused: int = 0
+    videos: int = 0
+    frames: int = 0
     teaching: Teaching = field(default_factory=Teaching)
     shown: tuple[WrittenSample, ...] = ()
     lost: int = 0

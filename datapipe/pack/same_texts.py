@@ -14,7 +14,7 @@ from datapipe.errors import PackError
 from datapipe.index.manifest import Shard
 from datapipe.index.parquet import checked_index
 from datapipe.pack.input.raw_sample import Input, RawSample
-from datapipe.pack.workers.prepare import text_crcs
+from datapipe.pack.workers.texts import text_crcs
 
 
 def refuse_changed_texts(

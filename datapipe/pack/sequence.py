@@ -14,7 +14,14 @@ from datapipe.errors import SampleError
 from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
-from datapipe.pack.input.raw_sample import Input, InputCount, RawImage, RawSample, Reject
+from datapipe.pack.input.raw_sample import (
+    Input,
+    InputCount,
+    RawImage,
+    RawSample,
+    RawVideo,
+    Reject,
+)
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.rejects import RejectCounts
@@ -33,9 +40,9 @@ SHOWN = 3
 class PackTally:
     """Counts of this run so far.
 
-    `notes` are on images that were packed, `several` names those of several pages, which have
-    `pages` together. `repeats` are samples with the image of the sample before them, which take
-    `repeated_bytes` in shards; `images` are those of the last sample.
+    `videos` are those that gave `frames`. `notes` are on images that were packed, `several` names
+    those of several pages, which have `pages` together. `repeats` are samples with the image of the
+    sample before them, which take `repeated_bytes` in shards; `images` are those of the last.
     """
 
     inputs: int = 0
@@ -46,9 +53,11 @@ class PackTally:
     notes: NamedCounts = field(default_factory=NamedCounts)
     several: NamedCounts = field(default_factory=NamedCounts)
     pages: int = 0
+    videos: int = 0
+    frames: int = 0
     repeats: int = 0
     repeated_bytes: int = 0
-    images: tuple[RawImage, ...] = ()
+    images: tuple[RawImage | RawVideo, ...] = ()
 
     def accept(self, sample: Input, outcome: Outcome) -> None:
         seen = outcome.seen
@@ -58,6 +67,8 @@ class PackTally:
                 self.repeats += 1
                 self.repeated_bytes += outcome.bytes
             self.images = sample.images
+        self.videos += len(outcome.videos)
+        self.frames += sum(len(video.times) for video in outcome.videos)
         for text, file in outcome.notes:
             self.notes.add(text, file)
         for file, pages in outcome.pages:
@@ -65,7 +76,7 @@ class PackTally:
             self.pages += pages
         if len(self.shown) < SHOWN and isinstance(sample, RawSample):
             with suppress(SampleError):  # a file that was removed after it was packed
-                self.shown.append(show(sample, self.map, images=seen.images))
+                self.shown.append(show(sample, self.map, images=seen.images, videos=outcome.videos))
 
     def image_notes(self, pages: Pages) -> list[str]:
         """Return lines of text on images; `pages` says what becomes of several in a file."""

@@ -80,7 +80,7 @@ def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
 
 
 def _bytes(sample: RawSample) -> int:
-    parts = (*(image.blob for image in sample.images), *sample.parts)
+    parts = (*sample.pictures, *sample.parts)
     sizes = [_size(part) for part in parts if part is not None]
     return sum(BLOCK + size + len(padding(size)) for size in sizes)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample
 from datapipe.pack.records.fields.sample_map import apply_map
+from datapipe.pack.records.videos import in_order
 from datapipe.text.conversation import conversation, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.messages import (
@@ -24,6 +25,7 @@ from datapipe.text.messages import (
 )
 from datapipe.text.preference import ANSWERS
 from datapipe.text.sample_text import parse_json, parse_text, raw_text
+from datapipe.text.videos import VIDEO_FIELD, Video, write_videos
 
 _RARE = 0.01  # share of samples up to which a report does not warn
 _FIELDS = 12
@@ -217,11 +219,18 @@ class WrittenSample:
         return lines
 
 
-def show(sample: RawSample, map: str | None = None, *, images: int | None = None) -> WrittenSample:
+def show(
+    sample: RawSample,
+    map: str | None = None,
+    *,
+    images: int | None = None,
+    videos: Sequence[Video] = (),
+) -> WrittenSample:
     """Return a sample as training will see it; SampleError if it cannot be read or makes no sense.
 
     `map` is what `--map` makes of the JSON beside its images; None where the reader has done that.
     `images` is how many it has in the end, with all pages; None for as many as there are files.
+    `videos` are those that some of them are frames of.
     """
     caption: Any = sample.caption
     record = _record_of(sample)
@@ -231,6 +240,8 @@ def show(sample: RawSample, map: str | None = None, *, images: int | None = None
         caption = parse_text(caption.read()).rstrip("\r\n")  # as packing does
     if map is not None:
         record, caption = apply_map(record, map, sample.source)
+    if videos:
+        record = {**(in_order(record, sample.images)[0] or {}), VIDEO_FIELD: write_videos(videos)}
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
     turns = _shown_turns(SampleText(caption, record, images))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from datapipe.errors import DecodeError
-from datapipe.text.videos import has_videos, mark_videos
+from datapipe.text.videos import frames_remedy, has_videos, mark_videos
 
 MEDIA_EXTENSIONS = {
     "a video": ("mp4", "mov", "avi", "mkv", "webm", "m4v", "mpg", "mpeg", "wmv", "flv", "3gp"),
@@ -113,7 +113,7 @@ def check_turn(turn: Mapping[str, Any], number: int, *, videos: bool = False) ->
                 continue
             raise DecodeError(
                 f"turn {number} has a part ({kind}) that is neither text nor image; nothing else "
-                "is supported"
+                f"is supported{frames_remedy(kind)}"
             )
     for field in _MODALITY_FIELDS:
         said = turn.get(field)
@@ -156,7 +156,7 @@ def check_marks(text: str, record: Mapping[str, Any], *, is_answer: bool) -> Non
         if not _has_end(lowered, kind):
             raise DecodeError(
                 f"the text has the place of {'a video' if kind == 'video' else 'audio'} "
-                f"({plain[0]}); only text and images are supported"
+                f"({plain[0]}); only text and images are supported{frames_remedy(kind)}"
             )
 
 
@@ -240,4 +240,6 @@ def is_null(value: Any) -> bool:
 
 
 def _refusal(field: str) -> DecodeError:
-    return DecodeError(f"record has `{field}`; only text and images are supported")
+    return DecodeError(
+        f"record has `{field}`; only text and images are supported{frames_remedy(field)}"
+    )

@@ -31,6 +31,9 @@ VIDEO_FIELD = "video_frames"
 VIDEO_PLACE = "<video>"
 """Marks the place of a video in a text, as LLaVA-Video, LLaMA-Factory and ms-swift write it."""
 
+VIDEO_REMEDY = "--video-frames fps=2,max=64"
+"""Option of packing that takes frames of videos, as messages show it."""
+
 _MARKS = re.compile(
     r"<(?:vila/|__dj__)?video>|(?:<\|vision_start\|>)?(?:<\|video_pad\|>)+(?:<\|vision_end\|>)?"
 )
@@ -60,6 +63,16 @@ def mark_videos(text: str, mark: str = VIDEO_PLACE) -> str:
         '<video>What happens?'
     """
     return _MARKS.sub(mark, text) if "<" in text else text
+
+
+def frames_remedy(medium: str) -> str:
+    """Return the end of a message that refuses a medium: how to pack frames, if it is a video.
+
+    Examples:
+        >>> frames_remedy("a video"), frames_remedy("sound")
+        ('; to pack its frames, add --video-frames fps=2,max=64', '')
+    """
+    return f"; to pack its frames, add {VIDEO_REMEDY}" if "video" in medium else ""
 
 
 def frame_extension(video: int, frame: int, kind: str = "jpg") -> str:

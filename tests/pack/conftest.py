@@ -26,3 +26,18 @@ def packed_records(packed):
         return [(json.loads(sample.pop("json")), sample) for sample in packed(raw, **options)]
 
     return pack
+
+
+@pytest.fixture
+def packed_videos(packed):
+    """Packs raw data; gives each sample's record, the numbers of its frames, and its members."""
+    from .videos import number_of
+
+    def pack(raw, video_frames="fps=2,max=8", **options):
+        found = []
+        for sample in packed(raw, video_frames=video_frames, **options):
+            frames = [number_of(data) for ext, data in sample.items() if ext.endswith(".jpg")]
+            found.append((json.loads(sample["json"]), frames, sample))
+        return found
+
+    return pack

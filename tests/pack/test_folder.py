@@ -237,7 +237,7 @@ def test_cached_latents_are_left_out_and_said(tmp_path):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("a.mp4", "a video; only images and text are packed"),
+        ("a.mp4", "a video; only images and text are packed; to pack its frames, add --video"),
         ("a.wav", "sound; only images and text are packed"),
         ("a.pdf", "a document; only images and text are packed"),
         ("a.npy", "an array; only images and text are packed"),

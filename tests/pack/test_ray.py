@@ -19,6 +19,8 @@ import pytest
 from datapipe import PackError, StoreError, pack_dataset
 from tests.remote.s3server import s3_serving
 
+from .videos import write_video
+
 ray = pytest.importorskip("ray")
 
 # Nodes are killed at moments that a busy machine may miss, and Ray's own processes may not start.
@@ -248,3 +250,16 @@ def test_without_ray_the_error_says_how_to_install_it(tmp_path, raw, monkeypatch
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PackError, match=r"pip install 'datapipe\[ray\]'"):
         pack_dataset(raw, tmp_path / "out", engine="ray")
+
+
+def test_frames_of_videos_are_the_same_on_a_cluster(tmp_path, contents):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number in range(3):
+        write_video(raw / f"{number}.mp4", 5 + number)
+    for engine in ("local", "ray"):
+        report = pack_dataset(
+            raw, tmp_path / engine, engine=engine, workers=2, video_frames="fps=10,max=4"
+        )
+        assert (report.videos, report.frames) == (3, 12)
+    assert contents(tmp_path / "ray") == contents(tmp_path / "local")

@@ -224,16 +224,17 @@ TWICE = {"conversations": [{"from": "human", "value": "<image><image>?"}], "imag
 WORDS = {"conversations": [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}]}
 READ = {"question": "What is it?", "answer": "A dog.", "pdf": "a.pdf"}
 SAID = "record has `{}`; only text and images are supported"
+OF_VIDEO = f"{SAID.format('video')}; to pack its frames, add --video-frames fps=2,max=64"
 
 
 @pytest.mark.parametrize(
     ("records", "expected"),
     [
-        ([VIDEO] * 400, f"400 records, all rejected: {SAID.format('video')} (or give"),
+        ([VIDEO] * 400, f"400 records, all rejected: {OF_VIDEO} (or give"),
         ([TWICE], "1 record, rejected: 2 <image> places for 1 images (or give"),
         ([VIDEO, VIDEO, TWICE],
-         f"3 records, all rejected, for example: {SAID.format('video')} (or give"),
-        ([WORDS, VIDEO], f"2 records, no images, 1 of them rejected: {SAID.format('video')} ("),
+         f"3 records, all rejected, for example: {OF_VIDEO} (or give"),
+        ([WORDS, VIDEO], f"2 records, no images, 1 of them rejected: {OF_VIDEO} ("),
         ([READ, READ], f"2 records, all rejected: {SAID.format('pdf')} (or give"),
         ([WORDS, WORDS], "2 records, no images (or give"),
     ],

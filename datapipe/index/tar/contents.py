@@ -20,6 +20,7 @@ from datapipe.index.media import START, image_of, unread_medium
 from datapipe.index.members import Kind, member_kind
 from datapipe.index.tar.grouping import split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
+from datapipe.text.videos import frame_of, frames_remedy
 
 FURTHER_TEXT = "a text beside the one that is taken"
 """Argument `what` of `MemberCounts.keep` for a text or JSON that is not the text of its sample."""
@@ -95,7 +96,7 @@ def why_unread(contents: Iterable[Content]) -> str:
             return (
                 f"`{content.ext}` is {content.medium}, and only images and text are read; to train "
                 f"on the rest of its sample, add {ignoring(content.ext)} to `datapipe pack` or "
-                "`datapipe index`"
+                f"`datapipe index`{frames_remedy(content.medium)}"
             )
     return ""
 
@@ -104,12 +105,13 @@ def companions(exts: Sequence[str]) -> list[str]:
     """Return which images of a sample have names of their own, as `seg.png`, next to the main one.
 
     The main one is the first that is called `jpg`, `png` and so on, else the first. Images that are
-    numbered alike, such as `1.jpg` and `2.jpg`, are all main ones.
+    numbered alike, such as `1.jpg` and `2.jpg`, are all main ones, and so are frames of videos.
 
     Examples:
         >>> companions(["jpg", "seg.png"]), companions(["jpg", "1.jpg", "2.jpg"])
         (['seg.png'], [])
     """
+    exts = [ext for ext in exts if frame_of(ext) is None]
     if len(exts) < 2:
         return []
     prefixes = [ext.rpartition(".")[0] for ext in exts]

@@ -7,6 +7,7 @@ import re
 from datapipe.index import media
 from datapipe.index.images.formats import unsupported_image
 from datapipe.pack.input.archives import is_archive
+from datapipe.text.videos import frames_remedy
 
 # Files that tell of a dataset or its making. A name counts up to its first dot.
 _PAPERS = frozenset(
@@ -60,5 +61,5 @@ def why_not_packed(name: str) -> str:
     if medium == "an archive":
         return "an archive; unpack it, or pack it with --format webdataset if it is a shard"
     if medium:
-        return f"{medium}; only images and text are packed"
+        return f"{medium}; only images and text are packed{frames_remedy(medium)}"
     return "neither an image nor the sidecar of one"

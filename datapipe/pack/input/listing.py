@@ -13,6 +13,7 @@ from itertools import islice
 from datapipe.index.columns import COLUMNS
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.manifest import MANIFEST
+from datapipe.index.media import medium_of
 from datapipe.index.raw_data import RECORD_KINDS
 from datapipe.index.record_fields import FIELDS
 from datapipe.pack.input.real_paths import UNKNOWN, identity_of
@@ -68,6 +69,16 @@ def split_extension(name: str) -> tuple[str, str]:
     return stem, ext.lower()
 
 
+def is_picture(ext: str, videos: bool) -> bool:
+    """Return whether an extension is that of an image, or of a video where these are wanted."""
+    return is_image_extension(ext) or (videos and is_video(ext))
+
+
+def is_video(name: str) -> bool:
+    """Return whether a file's name, or its extension, is that of a video."""
+    return medium_of(name) == "a video"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Listing:
     """Content of a folder, without hidden files and what datapipe wrote."""
@@ -76,11 +87,12 @@ class Listing:
     files: SortedNames = field(default_factory=SortedNames)  # names of files
     folders: list[str] = field(default_factory=list)  # names of folders, sorted
     identity: tuple[int, int] = UNKNOWN  # device and inode of the folder
+    videos: bool = False  # whether videos count as images
 
     @cached_property
     def images(self) -> SortedNames:
         """Names of the images."""
-        return SortedNames(n for n in self.files if is_image_extension(n.rpartition(".")[2]))
+        return SortedNames(n for n in self.files if is_picture(n.rpartition(".")[2], self.videos))
 
     @cached_property
     def records(self) -> list[str]:
@@ -108,7 +120,11 @@ def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
 
 
 def list_folder(
-    folder: str | os.PathLike[str], most: int | None = None, *, strict: bool = False
+    folder: str | os.PathLike[str],
+    most: int | None = None,
+    *,
+    strict: bool = False,
+    videos: bool = False,
 ) -> Listing:
     """Return `most` entries of a folder; an unreadable one is empty, or an OSError if `strict`."""
     path = os.fspath(folder)
@@ -125,7 +141,9 @@ def list_folder(
     except OSError:
         if strict:
             raise
-    return Listing(folder=path, files=files, folders=sorted(folders), identity=identity)
+    return Listing(
+        folder=path, files=files, folders=sorted(folders), identity=identity, videos=videos
+    )
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

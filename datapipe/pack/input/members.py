@@ -27,8 +27,10 @@ from datapipe.pack.input.raw_sample import (
     InlineBlob,
     Input,
     NamedTexts,
+    Picture,
     RawImage,
     RawSample,
+    RawVideo,
     Reject,
     printable,
 )
@@ -67,7 +69,11 @@ def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]
 
 
 def sample_of_members(
-    source: str, members: Sequence[tuple[Content, Blob]], notes: Notes
+    source: str,
+    members: Sequence[tuple[Content, Blob]],
+    notes: Notes,
+    *,
+    videos: bool = False,
 ) -> RawSample | Reject:
     """Return the sample of members given as (content, bytes), or why it is rejected.
 
@@ -75,12 +81,15 @@ def sample_of_members(
     their numbers, others in that of the members. Of several texts such as `txt` the first counts;
     without one, those with names of their own, see `find_texts`. Of several JSON members the first
     counts, and one such as `json` before one such as `meta.json`. The others are kept as they are,
-    and noted. Without an image, a medium that no loader reads makes a reject.
+    and noted. Without an image, a medium that no loader reads makes a reject. With `videos`, each
+    follows the images.
     """
+    clips = [member for member in members if videos and member[0].medium == "a video"]
+    members = [member for member in members if member not in clips]
     is_image = [content.kind == "image" or content.converted for content, _ in members]
     images = list(compress(members, is_image))
     others = [member for member, found in zip(members, is_image, strict=True) if not found]
-    if not images and (reason := why_unread(content for content, _ in others)):
+    if not (images or clips) and (reason := why_unread(content for content, _ in others)):
         return Reject(source, reason, "DecodeError")
     caption: Blob | NamedTexts | None = None
     texts = find_texts([content.ext for content, _ in others])
@@ -99,7 +108,9 @@ def sample_of_members(
         notes.members.accompany(ext, source)
     raw_images = [RawImage(blob, content.ext.rpartition(".")[0]) for content, blob in images]
     kept = tuple((content.ext, blob) for content, blob in others)
-    return RawSample(source, tuple(_in_order(raw_images)), caption, record, kept)
+    pictures: list[Picture] = [*_in_order(raw_images)]
+    pictures += [RawVideo((blob,), blob.label) for _, blob in clips]
+    return RawSample(source, tuple(pictures), caption, record, kept)
 
 
 def with_unread_fields(inputs: Iterable[Input], notes: Notes) -> Iterator[Input]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from unicodedata import normalize
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.files.crc32 import crc32
+from datapipe.index.media import medium_of
 from datapipe.pack.notes import Notes
 from datapipe.pack.writers.ustar import MAX_SIZE
 
@@ -43,6 +46,35 @@ def printable(name: str) -> str:
     return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
 
 
+class ByteRange(io.RawIOBase):
+    """Stretch of an open file, as a file of its own."""
+
+    def __init__(self, descriptor: int, offset: int, size: int) -> None:
+        self._descriptor, self._offset, self._size = descriptor, offset, size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(start + offset, 0)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        left = max(self._size - self._at, 0)
+        view = memoryview(buffer)[:left]
+        done = os.preadv(self._descriptor, [view], self._offset + self._at)
+        self._at += done
+        return done
+
+
 # Named tuples, not dataclasses: millions are made, and sent to the processes that read them.
 class Blob(NamedTuple):
     """Bytes of one file, or of a stretch of it, read when they are needed."""
@@ -52,10 +84,11 @@ class Blob(NamedTuple):
     size: int | None = None  # bytes, None up to the end of the file
     name: str = ""  # what a person would call it in a message
 
-    def open(self) -> tuple[int, int]:
+    def open(self, most: int | None = MAX_SIZE) -> tuple[int, int]:
         """Return a descriptor, for the caller to close, and how many bytes to read from `offset`.
 
-        A file that is not there is looked for in other spellings of its name.
+        A file that is not there is looked for in other spellings of its name; one of more than
+        `most` bytes is refused.
 
         Raises:
             MissingMember: the file is not there.
@@ -79,12 +112,21 @@ class Blob(NamedTuple):
             if not stat.S_ISREG(status.st_mode):
                 raise DecodeError("not a regular file", member=self.label)
             size = status.st_size - self.offset if self.size is None else self.size
-            if size > MAX_SIZE:
+            if most is not None and size > most:
                 raise DecodeError(f"{size:,} bytes do not fit into a shard", member=self.label)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor, max(size, 0)
+
+    @contextmanager
+    def file(self) -> Iterator[ByteRange]:
+        """Open the bytes as a file, whatever their number; errors are those of `open`."""
+        descriptor, size = self.open(None)
+        try:
+            yield ByteRange(descriptor, self.offset, size)
+        finally:
+            os.close(descriptor)
 
     def read(self) -> bytes:
         """Return the bytes.
@@ -127,6 +169,11 @@ class InlineBlob(NamedTuple):
     def read(self) -> bytes:
         return self.data
 
+    @contextmanager
+    def file(self) -> Iterator[io.BytesIO]:
+        """Open the bytes as a file."""
+        yield io.BytesIO(self.data)
+
     @property
     def label(self) -> str:
         return printable(self.name)
@@ -149,12 +196,34 @@ class RawImage(NamedTuple):
     blob: Blob | InlineBlob
     prefix: str = ""
 
+    @property
+    def blobs(self) -> tuple[Blob | InlineBlob, ...]:
+        return (self.blob,)
+
+
+class RawVideo(NamedTuple):
+    """One video of a sample, whose frames become images."""
+
+    blobs: tuple[Blob | InlineBlob, ...]  # its file; or its frames, as images in order
+    name: str  # what the record calls it
+    # Frames per second of frames that are images; 0 if that is not known, None of a file
+    fps: float | None = None
+
+
+Picture = RawImage | RawVideo
+
+
+def raw_picture(blob: Blob | InlineBlob) -> Picture:
+    """Return a file as an image or a video, by its name."""
+    is_video = medium_of(blob.name) == "a video"
+    return RawVideo((blob,), blob.label) if is_video else RawImage(blob)
+
 
 class RawSample(NamedTuple):
     """One input as a reader found it."""
 
     source: str  # where it came from; stands in the index
-    images: tuple[RawImage, ...] = ()  # in order
+    images: tuple[Picture, ...] = ()  # in order
     # Plain text, or where to read it; or texts that the record decides on
     caption: Blob | InlineBlob | NamedTexts | str | None = None
     # Metadata and conversations as a JSON object, or where to read them
@@ -162,6 +231,11 @@ class RawSample(NamedTuple):
     # Further members as (extension, bytes), kept as they are
     others: tuple[tuple[str, Blob | InlineBlob], ...] = ()
     key: str = ""  # value that `--key-from` asks for
+
+    @property
+    def pictures(self) -> tuple[Blob | InlineBlob, ...]:
+        """Files of the images and videos."""
+        return tuple(blob for image in self.images for blob in image.blobs)
 
     @property
     def parts(self) -> tuple[object, ...]:
@@ -194,8 +268,13 @@ def inline_bytes(sample: Input) -> int:
     """Return the bytes of data that an input holds in memory."""
     if isinstance(sample, Reject):
         return 0
-    blobs = [*(image.blob for image in sample.images), *(blob for _, blob in sample.others)]
+    blobs = [*sample.pictures, *(blob for _, blob in sample.others)]
     return sum(len(blob.data) for blob in blobs if isinstance(blob, InlineBlob))
+
+
+def has_video(sample: Input) -> bool:
+    """Return whether an input has a video whose frames become images."""
+    return isinstance(sample, RawSample) and any(isinstance(i, RawVideo) for i in sample.images)
 
 
 class InputCount:
@@ -214,7 +293,7 @@ class InputCount:
         if isinstance(sample, Reject):
             text = f"{sample.source}\n{sample.reason}\n\n"
         else:
-            parts = [sample.source, *(_digest(image.blob) for image in sample.images)]
+            parts = [sample.source, *map(_digest, sample.pictures)]
             parts += [_digest(blob) for _, blob in sample.others]
             parts += [_digest(p) for p in (sample.caption, sample.record) if p is not None]
             text = "\n".join([*parts, sample.key]) + "\n\n"
@@ -260,3 +339,4 @@ class ReadOptions:
     # Where a reader writes what it decided and left out
     notes: Notes = field(default_factory=Notes, compare=False)
     scratch: Path | None = None  # folder for temporary files of joins; the system's own where None
+    videos: bool = False  # whether frames of videos are wanted; else videos are rejected

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from datapipe.index.tar.listing import names_shards
-from datapipe.pack.input.listing import Listing, list_folder
+from datapipe.pack.input.listing import Listing, is_picture, list_folder
 from datapipe.pack.input.real_paths import UNKNOWN, folders_above
 
 T = TypeVar("T")
@@ -28,6 +28,7 @@ class Survey:
     Attributes:
         raw: the path.
         is_file, is_folder, is_list: what it is, a list of tars such as `train-{00..99}.tar` too.
+        videos: whether videos count as images, as where their frames are wanted.
 
     Examples:
         >>> survey = Survey("photos")
@@ -35,8 +36,9 @@ class Survey:
         (True, [8])
     """
 
-    def __init__(self, raw: str | os.PathLike[str]) -> None:
+    def __init__(self, raw: str | os.PathLike[str], *, videos: bool = False) -> None:
         self.raw = Path(raw)
+        self.videos = videos
         self.is_file, self.is_folder = self.raw.is_file(), self.raw.is_dir()
         self.is_list = not (self.is_file or self.is_folder) and names_shards(self.raw)
         self._root = os.fspath(self.raw)
@@ -45,11 +47,15 @@ class Survey:
         self._room = _KEPT_NAMES
         self._looks = lru_cache(_KEPT_LOOKS)(lambda look, path: look(path))
 
+    def is_picture(self, ext: str) -> bool:
+        """Return whether an extension is that of an image, or of a video that counts as one."""
+        return is_picture(ext, self.videos)
+
     def listing(self, folder: str) -> Listing:
         """Return the content of a folder; OSError if it cannot be read."""
         listing = self._listings.get(folder)
         if listing is None:
-            listing = list_folder(folder, strict=True)
+            listing = list_folder(folder, strict=True, videos=self.videos)
             size = 1 + len(listing.files) + len(listing.folders)
             if size <= self._room:
                 self._room -= size

@@ -13,7 +13,6 @@ from typing import NamedTuple, cast
 from datapipe.errors import PackError
 from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.field_names import IMAGE_FOLDERS
-from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
 from datapipe.pack.input.listing import kind_of_name, split_extension, start_of
@@ -25,7 +24,14 @@ from datapipe.pack.input.parallel_folders import (
     is_text,
     merged_groups,
 )
-from datapipe.pack.input.raw_sample import Blob, RawImage, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    RawSample,
+    ReadOptions,
+    Reject,
+    printable,
+    raw_picture,
+)
 from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
@@ -60,7 +66,7 @@ class FolderReader:
     takes: frozenset[str] = frozenset({"ignore", "include", "map"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
-        return survey.is_folder and any(map(is_image_extension, survey.extensions()))
+        return survey.is_folder and any(map(survey.is_picture, survey.extensions()))
 
     def open(self, survey: Survey, options: ReadOptions) -> ImageTree:
         return ImageTree(survey, options)
@@ -69,7 +75,7 @@ class FolderReader:
         number = 0
         for folder in source.walk():
             source.parallel.texts_of(folder.path)  # raises where several could be meant
-            images = filter(is_image_extension, folder.files)
+            images = (name for name in folder.files if source.is_picture(name))
             number += sum(source.takes_image(folder.below + name) for name in images)
         return number
 
@@ -114,6 +120,7 @@ class ImageTree:
         self.include = options.include
         self.of_images = False
         self._ignore = parse_ignore(options.ignore)
+        self.is_picture = survey.is_picture
         self.parallel = ParallelFolders(
             survey=survey, files=lambda folder: self._list(folder)[0], include=self.takes_text
         )
@@ -122,7 +129,7 @@ class ImageTree:
             for folder in self.walk():
                 for name in folder.files:
                     if self.matches(folder.below + name):
-                        self.of_images |= is_image_extension(name)
+                        self.of_images |= self.is_picture(name)
                         texts |= is_text(name)
             if not (self.of_images or texts):
                 raise PackError(
@@ -210,7 +217,7 @@ class _Samples:
         if self._captioned >= _FOLDERS_JUDGED:
             return False
         parts = [(name, *split_extension(name)) for name in islice(folder.files, _JUDGED)]
-        images = [(name, stem) for name, stem, ext in parts if is_image_extension(ext)]
+        images = [(name, stem) for name, stem, ext in parts if self._tree.is_picture(ext)]
         stems = {text for names in images for text in names}
         texts = [
             f"{folder.path}/{name}"
@@ -239,7 +246,7 @@ class _Samples:
         stems: set[str] = set()
         for name in names:
             stem, ext = split_extension(name)
-            if is_image_extension(ext):
+            if tree.is_picture(ext):
                 stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
             elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and (
                 not chosen or tree.takes_text(below + name)
@@ -259,10 +266,10 @@ class _Samples:
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
         # Only an image, another and their text have a stem that is shared.
         parts = map(split_extension, names if len(names) > 2 else ())
-        alike = Counter(stem for stem, ext in parts if is_image_extension(ext))
+        alike = Counter(stem for stem, ext in parts if tree.is_picture(ext))
         for name in names:
             stem, ext = split_extension(name)
-            if is_image_extension(ext):
+            if tree.is_picture(ext):
                 if not chosen or tree.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
                     if alike[stem] > 1 and stem in sidecars:
@@ -338,7 +345,7 @@ def _sample(folder: str, below: str, image: str, sidecars: Mapping[str, str | Bl
     captions = [ext for ext in sorted(sidecars, reverse=True) if ext != "json"]
     return RawSample(
         source=printable(below + image),
-        images=(RawImage(blob(image)),),
+        images=(raw_picture(blob(image)),),
         caption=blob(sidecars[captions[0]]) if captions else None,
         record=blob(sidecars["json"]) if "json" in sidecars else None,
         others=tuple((ext, blob(sidecars[ext])) for ext in captions[1:]),

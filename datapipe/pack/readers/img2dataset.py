@@ -259,7 +259,7 @@ def _read_folder(
 def _sample(
     source: str, members: _Members, row: _Row | None, options: ReadOptions
 ) -> RawSample | Reject:
-    sample = sample_of_members(source, members, options.notes)
+    sample = sample_of_members(source, members, options.notes, videos=options.videos)
     if isinstance(sample, Reject):
         return sample
     if not sample.images:

@@ -43,6 +43,7 @@ from datapipe.pack.records.streams.record_files import (
     open_records,
     plain,
 )
+from datapipe.pack.records.videos import has_videos, raw_pictures, take_videos, without_videos
 from datapipe.text.conversation import conversation
 
 _RECORDS = 100
@@ -181,13 +182,16 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
             return False
         if any(name in record for name in named):
             return True
-        return is_table(record, text_is_enough=text_is_enough or options.image_column == "")
+        is_enough = text_is_enough or options.image_column == ""
+        return is_table(record, text_is_enough=is_enough or (options.videos and has_videos(record)))
 
     return fits
 
 
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
     columns, files = sample_columns(records), records.parts()[0].images
+    if options.videos:
+        columns = without_videos(columns)
     image, text = options.image_column, options.text_column
     if options.map is None:
         return infer(columns, raw, options.notes, image=image, text=text, files=files)
@@ -254,16 +258,18 @@ def _sample(
     fields: FieldMap, files: Images, options: ReadOptions, source: str, record: Record
 ) -> tuple[RawSample, list[str]]:
     """Return a row without its captions, and these."""
+    record, videos = take_videos(record) if options.videos else (record, [])
     mapped = fields.read(record, files)
     read = {image.label for image in fields.images if image.kind == "field"}
+    pictured = without_videos(record) if videos else record
     if mapped.in_turns:
-        note_unused(record, mapped.images, source, options.notes)
+        note_unused(pictured, mapped.images, source, options.notes)
     else:
-        note_unused(record, mapped.images, source, options.notes, fields.with_image, read=read)
-    images = raw_images(mapped.images, files, source)
+        note_unused(pictured, mapped.images, source, options.notes, fields.with_image, read=read)
+    images = raw_pictures(raw_images(mapped.images, files, source), videos, files)
     kept, others = plain(mapped.record, drop_images=False)
     # Packing checks the record next, and media given as bytes have left it then.
-    if mapped.turns and others:
+    if mapped.turns and others and not videos:
         conversation(mapped.record, images=len(images))
     # A record is kept where it says more than the images' names and the caption do.
     caption = fields.caption

@@ -168,7 +168,9 @@ class WebDatasetReader:
                 label = f"{name}:{group.name}"
                 if group.number > 1:
                     again.append(label)
-                yield sample_of_members(label, tar_members(shard, group), options.notes)
+                yield sample_of_members(
+                    label, tar_members(shard, group), options.notes, videos=options.videos
+                )
             yield from member_rejects(name, groups, tar)
         if again:
             options.notes.decide(

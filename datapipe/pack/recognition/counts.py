@@ -93,11 +93,11 @@ def _of_records(reading: RawReading, loose: LooseImages) -> Counts:
             if fault or isinstance(sample, Reject):
                 faults[fault] += 1
                 continue
-            for image in sample.images:
-                if not isinstance(image.blob, Blob):
+            for blob in sample.pictures:
+                if not isinstance(blob, Blob):
                     held += 1
                     continue
-                path = spell(image.blob.path)
+                path = spell(blob.path)
                 is_here = path in loose.paths or path in named
                 if not is_here and stats < _STATS:
                     stats += 1

@@ -19,6 +19,7 @@ from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.listing import start_of
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.json_stream import small_object
+from datapipe.text.videos import frames_remedy
 
 _FILES = 20_000
 _FEW = 20
@@ -61,10 +62,11 @@ def _of_one_medium(survey: Survey, files: Sequence[Path]) -> str:
     if len(media) != 1 or not (medium := next(iter(media))) or medium == "an archive":
         return ""
     name, raw = data[0].name, survey.raw
+    packed = f"only images and text are packed{frames_remedy(medium)}"
     if survey.is_file:
-        return f"{raw} is {medium}; only images and text are packed"
+        return f"{raw} is {medium}; {packed}"
     held = f"{len(data):,} files, each" if len(data) > 1 else "one file,"
-    return f"{raw} holds {held} {medium} ({name}); only images and text are packed"
+    return f"{raw} holds {held} {medium} ({name}); {packed}"
 
 
 def _recipe(what: str, imports: Sequence[str], *lines: str, hint: str = "") -> str:

@@ -50,7 +50,7 @@ def with_leftovers(
     last = ""
     for sample in inputs:
         if isinstance(sample, RawSample):
-            for part in (*(image.blob for image in sample.images), *sample.parts):
+            for part in (*sample.pictures, *sample.parts):
                 if isinstance(part, Blob):
                     left.discard(spell(part.path))
         home = sample.source.rpartition("#")[0] or sample.source.rpartition(":")[0]

@@ -24,6 +24,7 @@ from datapipe.pack.records.streams.record_files import (
     open_records,
     plain,
 )
+from datapipe.pack.records.videos import raw_pictures, take_videos, without_videos
 
 Record = Mapping[str, Any]
 Samples = Iterable[RawSample]
@@ -56,12 +57,15 @@ class RecordReader:
         for part in source.parts():
 
             def samples(source: str, record: Record, files: Images = part.images) -> Samples:
+                record, videos = take_videos(record) if options.videos else (record, [])
                 values, rest = self.unpack(record)
-                note_unused(record, values, source, options.notes, map_of_turns(record, values))
+                fields = without_videos(record) if videos else record
+                note_unused(fields, values, source, options.notes, map_of_turns(record, values))
                 images = raw_images(values, files, source)
                 kept, others = plain(rest, drop_images=False)
                 key = key_of_record(record, options)
-                return (RawSample(source, images, record=kept, others=others, key=key),)
+                pictures = raw_pictures(images, videos, files)
+                return (RawSample(source, pictures, record=kept, others=others, key=key),)
 
             yield from each_record(part, samples)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from datapipe.errors import PackError, WorkerError
-from datapipe.pack.input.raw_sample import Input, inline_bytes
+from datapipe.pack.input.raw_sample import Input, has_video, inline_bytes
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.segments import Segments
 from datapipe.pack.workers.worker import InputChunk, PreparedPart, SentPart, chunk_worker
@@ -81,13 +81,16 @@ class PackWorkers:
 
 
 def chunks_of(inputs: Iterable[Input], first: int, most: int = CHUNK) -> Iterator[InputChunk]:
-    """Yield inputs in chunks of at most `most`; the first has the ordinal `first`."""
+    """Yield inputs in chunks of at most `most`; the first has the ordinal `first`.
+
+    A video takes as long as many images, so it ends a chunk.
+    """
     chunk: list[Input] = []
     held = 0
     for sample in inputs:
         chunk.append(sample)
         held += inline_bytes(sample)
-        if len(chunk) == most or held >= _INLINE:
+        if len(chunk) == most or held >= _INLINE or has_video(sample):
             yield InputChunk(chunk, first)
             first += len(chunk)
             chunk, held = [], 0

@@ -6,18 +6,19 @@ This is the part of a pack that workers do; it knows nothing of shards and of ot
 from __future__ import annotations
 
 import hashlib
-import json
-import math
+import io
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from datapipe.decode.check import check_image
 from datapipe.decode.foreign import PHOTO_QUALITY, convert
 from datapipe.decode.image import MAX_PIXELS, check_size
 from datapipe.decode.pages import count_pages, encode_pages
 from datapipe.decode.shrink import ShrinkOptions, shrink
+from datapipe.decode.video import VideoOptions, VideoReader
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.images.formats import raw_format
@@ -26,13 +27,24 @@ from datapipe.index.media import START
 from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.tar.contents import refuse_missing_image
 from datapipe.pack.input.members import settle
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    ByteRange,
+    NamedTexts,
+    RawImage,
+    RawSample,
+    RawVideo,
+    Reject,
+)
 from datapipe.pack.records.fields.sample_map import apply_map
-from datapipe.pack.teaching import SampleLesson, as_record, look
+from datapipe.pack.records.videos import in_order
+from datapipe.pack.teaching import SampleLesson, look
 from datapipe.pack.workers.library_messages import LibraryMessages, messages_about
+from datapipe.pack.workers.texts import dump, encode, read_caption, read_record
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
-from datapipe.text.sample_text import parse_json, parse_text, raw_text, sample_text
+from datapipe.text.sample_text import raw_text, sample_text
+from datapipe.text.videos import VIDEO_FIELD, Video, frame_extension, write_videos
 
 Check = Literal["decode", "header"]
 Pages = Literal["first", "all"]
@@ -57,6 +69,7 @@ class PrepareOptions:
     shrink: ShrinkOptions = field(default_factory=ShrinkOptions)  # how images are made smaller
     # "first" takes the first page or frame of an image file, "all" makes each an image
     pages: Pages = "first"
+    videos: VideoOptions | None = None  # which frames of videos are taken
     key_salt: str = ""  # text hashed into named keys beside the source
     named_keys: bool = False  # whether keys are made of `RawSample.key` instead of ordinals
     # What `--map` makes of the JSON that samples have; None where the reader did that
@@ -72,6 +85,7 @@ class Outcome(NamedTuple):
     notes: tuple[tuple[str, str], ...] = ()  # pairs of a text and a file's name, on its images
     # Pairs of a file's name and its number of pages, of images that have several
     pages: tuple[tuple[str, int], ...] = ()
+    videos: tuple[Video, ...] = ()  # those that gave frames
 
 
 def prepare(
@@ -118,14 +132,21 @@ class _Sample:
         self.saved = 0
         self.notes: list[tuple[str, str]] = []
         self.pages: list[tuple[str, int]] = []
+        self.videos: list[Video] = []
 
     def prepare(self) -> tuple[Row, int, Outcome]:
-        for image in self.sample.images:
-            self.add_image(image)
         caption = record = None
         content = b""
         if self.sample.record is not None:
-            record, content = _record(self.sample.record)
+            record, content = read_record(self.sample.record)
+        images: Sequence[RawImage | RawVideo] = self.sample.images
+        if self.options.videos is not None:
+            record, images = in_order(record, images)
+        for image in images:
+            if isinstance(image, RawVideo):
+                self.add_video(image)
+            else:
+                self.add_image(image)
         raw_caption, others = self.sample.caption, self.sample.others
         beside = ""  # text that is not learnt
         if isinstance(raw_caption, NamedTexts):
@@ -134,20 +155,25 @@ class _Sample:
             if record is not None and self.options.map is None and unused:
                 beside = f"a text `{unused[0][0]}` beside that of their JSON"
             if settled is not record:
-                record, content = settled, _encode(_dump(settled))
+                record, content = settled, encode(dump(settled))
         if self.options.map is not None:
             record, caption = apply_map(record, self.options.map, self.sample.source)
-            content = _encode(_dump(record))
+            content = encode(dump(record))
             if caption is not None:
-                self.add("", "txt", self.buffer.put(_encode(caption)))
+                self.add("", "txt", self.buffer.put(encode(caption)))
             if raw_caption is not None:  # kept, but no longer the sample's text
-                self.add("given", "txt", self.buffer.put(_caption(raw_caption)[1]))
+                self.add("given", "txt", self.buffer.put(read_caption(raw_caption)[1]))
         elif raw_caption is not None:
-            caption, text = _caption(raw_caption)
+            caption, text = read_caption(raw_caption)
             self.add("", "txt", self.buffer.put(text))
             second = raw_text(None, record).strip() if isinstance(self.sample.record, Blob) else ""
             if second and second != caption.strip():
                 beside = "another text in the JSON beside their caption"
+        if self.videos:
+            if not isinstance(record, Mapping | None):
+                raise DecodeError("its JSON is no object that times of frames could go into")
+            record = {**(record or {}), VIDEO_FIELD: write_videos(self.videos)}
+            content = encode(dump(record))
         if record is not None or self.sample.record is not None:
             self.add("", "json", self.buffer.put(content))
         for ext, blob in others:
@@ -160,17 +186,63 @@ class _Sample:
             seen = seen._replace(beside=beside)
         if not self.sizes and not seen.text:
             raise DecodeError("sample has neither image nor text")
-        text_bytes = len(_encode(sample_text(caption, record)))
+        text_bytes = len(encode(sample_text(caption, record)))
         row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
         start, size = self.buffer.commit()
-        return row, start, Outcome(size, self.saved, seen, tuple(self.notes), tuple(self.pages))
+        notes, pages, videos = tuple(self.notes), tuple(self.pages), tuple(self.videos)
+        return row, start, Outcome(size, self.saved, seen, notes, pages, videos)
 
-    def add_image(self, image: RawImage) -> None:
+    def add_video(self, video: RawVideo) -> None:
+        """Take the frames of a video, each as an image, and note when they are shown."""
+        options, number, first = self.options.videos, len(self.videos), len(self.sizes)
+        assert options is not None
+        if video.fps is not None:
+            self.add_listed(video, video.fps, options)
+            return
+        (blob,) = video.blobs
+        try:
+            with blob.file() as file, closing(self.open_video(file, options)) as reader:
+                for frame, (content, info) in enumerate(reader.encoded()):
+                    view = self.buffer.put(content)
+                    self.sizes.append(ImageSize(*info.upright, info.orientation))
+                    self.add(_prefix(number, frame), info.format, view)
+        except DecodeError as error:
+            raise DecodeError(error.reason, member=error.member or blob.label) from error
+        self.videos.append(Video(video.name, first, reader.times, reader.duration, reader.fps))
+
+    def open_video(self, file: ByteRange | io.BytesIO, options: VideoOptions) -> VideoReader:
+        shrink_options, limit = self.options.shrink, self.options.max_pixels
+        return VideoReader(file, options, shrink_options, max_pixels=limit)
+
+    def add_listed(self, video: RawVideo, fps: float, options: VideoOptions) -> None:
+        """Take frames of a video that are images already."""
+        first, last = len(self.sizes), len(video.blobs) - 1
+        rate = fps or 1.0
+        if not fps:
+            said = "frames of a video without `fps`, taken as one a second"
+            self.notes.append((said, video.name))
+        count = options.choose(last / rate, last + 1)
+        chosen = [last * n // max(count - 1, 1) for n in range(count)]
+        sides = [side for side in (options.size, self.options.shrink.max_side) if side is not None]
+        smaller = replace(self.options.shrink, max_side=min(sides, default=None))
+        for frame, index in enumerate(chosen):
+            prefix = _prefix(len(self.videos), frame)
+            self.add_image(RawImage(video.blobs[index], prefix), smaller, is_frame=True)
+        times = tuple(index / rate for index in chosen)
+        self.videos.append(Video(video.name, first, times, (last + 1) / rate, rate))
+
+    def add_image(
+        self,
+        image: RawImage,
+        shrink_options: ShrinkOptions | None = None,
+        *,
+        is_frame: bool = False,
+    ) -> None:
         """Read, check and maybe shrink an image; one that no loader reads is converted."""
         data = self.buffer.read(image.blob)
         messages = messages_about(data)
         label, limit = image.blob.label, self.options.max_pixels
-        shrink_options = self.options.shrink
+        shrink_options = shrink_options or self.options.shrink
         form = encoded = None
         try:
             try:
@@ -188,7 +260,7 @@ class _Sample:
                 check_size(info, limit)
                 if (pages := count_pages(data, info)) > 1:
                     self.pages.append((label, pages))
-                    if self.options.pages == "all":
+                    if self.options.pages == "all" and not is_frame:
                         self.add_pages(image, bytes(data), info, messages)
                         return
                 if shrink_options.active:
@@ -244,27 +316,9 @@ class _Sample:
         return ext
 
 
-def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:
-    """Return what the files of a sample's texts hold now, as it would be packed without `--map`.
-
-    It is the file's label and the checksum of the member, by the member's extension; None for a
-    file that cannot be read.
-    """
-    found: dict[str, tuple[str, int | None]] = {}
-    if isinstance(sample.caption, NamedTexts):  # which the record may take up
-        return found
-    if isinstance(sample.caption, Blob):
-        found["txt"] = (sample.caption.label, _crc_of(_caption, sample.caption))
-    if isinstance(sample.record, Blob):
-        found["json"] = (sample.record.label, _crc_of(_record, sample.record))
-    return found
-
-
-def _crc_of(read: Callable[[Blob], tuple[Any, bytes]], blob: Blob) -> int | None:
-    try:
-        return crc32(read(blob)[1])
-    except SampleError:
-        return None
+def _prefix(video: int, frame: int) -> str:
+    """Return what stands before the format in the extension of a frame."""
+    return frame_extension(video, frame).rpartition(".")[0]
 
 
 def _header(data: memoryview) -> ImageInfo:
@@ -274,71 +328,6 @@ def _header(data: memoryview) -> ImageInfo:
         return probe(bytes(data[:_HEAD]), complete=len(data) <= _HEAD)
     except NeedMoreData:
         return probe(data)
-
-
-def _caption(caption: Blob | InlineBlob | str) -> tuple[str, bytes]:
-    if isinstance(caption, str):
-        return caption, _encode(caption)
-    data = caption.read()
-    try:
-        text = parse_text(data).rstrip("\r\n")  # which editors add, and no caption means
-    except DecodeError as error:
-        raise DecodeError(error.reason, member=caption.label) from error
-    return text, text.encode()
-
-
-def _record(record: Blob | InlineBlob | Mapping[str, Any]) -> tuple[Any, bytes]:
-    if not isinstance(record, Blob | InlineBlob):
-        text = _dump(record)
-        return record, _encode(text)
-    data = record.read()
-    try:
-        held = parse_json(data)
-    except DecodeError as error:
-        raise DecodeError(error.reason, member=record.label) from error
-    if isinstance(held, list):
-        found = as_record(held)
-        if found is held and any(isinstance(item, Mapping) and item for item in held):
-            raise DecodeError(
-                "its JSON is a list and no record of this sample; if it is a list of records, give "
-                "that file itself",
-                member=record.label,
-            )
-        if found is not held:
-            return found, _encode(_dump(found))
-    return held, data
-
-
-def _dump(record: Any) -> str:
-    """Return a record's JSON, with null for NaN and infinity, which only Python reads."""
-    options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
-    try:
-        try:
-            return json.dumps(record, allow_nan=False, **options)
-        except ValueError:
-            return json.dumps(_finite(record), **options)
-    except RecursionError as error:
-        raise DecodeError("record is nested too deeply to be written as JSON") from error
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _encode(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:  # a lone surrogate, which JSON can spell
-        raise DecodeError(
-            f"text has the lone surrogate U+{ord(text[error.start]):04X}, half of a character that "
-            "was cut in two, and cannot be written as UTF-8; repair the text"
-        ) from error
 
 
 def _name_part(text: str) -> str:

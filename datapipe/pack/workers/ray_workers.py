@@ -166,7 +166,7 @@ def _is_here(sample: Input, reject: Reject) -> bool:
     """Return whether the file that a node could not read can be read by this process."""
     if not isinstance(sample, RawSample) or not reject.reason.startswith(_UNREADABLE):
         return False
-    for blob in (*(image.blob for image in sample.images), *sample.parts):
+    for blob in (*sample.pictures, *sample.parts):
         if isinstance(blob, Blob) and blob.label in (reject.file, reject.source):
             with suppress(SampleError):
                 blob.read()

@@ -17,6 +17,7 @@ from datapipe.pack.records.fields.turns import has_images, unpack_turns
 from datapipe.pack.records.images.fields import image_list, is_image_struct, name_of_image
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import read_turns
+from datapipe.text.videos import VIDEO_FIELD
 
 _TURNS = ("user", "assistant", "system", "tool")
 _TARGETS = ("image", *_TURNS, "messages", "caption")
@@ -87,6 +88,8 @@ class FieldMap:
         unpacked: dict[str, Any] = {"messages": self._messages(record)}
         if images:
             unpacked["images"] = images
+        if VIDEO_FIELD in record:
+            unpacked[VIDEO_FIELD] = record[VIDEO_FIELD]
         found, said = unpack_turns(unpacked, "messages")
         kept = {**kept, "messages": said["messages"]}
         return Mapped(images=found, record=kept, turns=True, in_turns=bool(found and not images))

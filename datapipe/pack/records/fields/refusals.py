@@ -22,6 +22,7 @@ from datapipe.pack.records.images.fields import (
     url_columns,
 )
 from datapipe.pack.records.images.templates import named_by
+from datapipe.text.videos import frames_remedy
 
 PREFERRED = ("chosen", "rejected")
 _LABEL = re.compile(r"(^|_)(labels?|class(es|_?name)?|category|species|breed)$", re.IGNORECASE)
@@ -122,11 +123,13 @@ class TableColumns:
                 f"{alone}"
             )
         texts = ((n, v) for n, values in columns.items() for v in values if isinstance(v, str))
-        named = [name for name, text in texts if medium_of(text) in ("a video", "sound")]
+        media = {name: medium_of(text) for name, text in texts}
+        named = [name for name, medium in media.items() if medium in ("a video", "sound")]
         if named:
             raise PackError(
                 f"{raw}: the column {named[0]!r} names videos or sound, and only text and images "
                 f"are packed; {'to pack the text alone, remove it' if has_turns else alone}"
+                f"{frames_remedy(media[named[0]])}"
             )
 
 

@@ -18,9 +18,11 @@ from datapipe.pack.records.images.fields import (
     url_columns,
 )
 from datapipe.pack.records.images.unused import said_of_unused
+from datapipe.pack.records.videos import without_videos
 from datapipe.text.conversation import conversation, message_text, part_kind
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
-from datapipe.text.other_media import is_null
+from datapipe.text.other_media import VIDEO_PARTS, is_null
+from datapipe.text.videos import VIDEO_FIELD, frames_remedy
 
 # Fields of a part that may hold its image: of OpenAI, Qwen-VL, Hugging Face, Axolotl, Anthropic.
 _PAYLOADS = ("image_url", "image", "url", "path", "base64", "image_base64", "data", "source")
@@ -61,7 +63,7 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
         raise MissingMember(f"record has no `{field}`")
     refuse_preferences(record, field)
     for number, turn in enumerate(turns, 1):
-        _check(field, number, turn)
+        _check(field, number, turn, videos=VIDEO_FIELD in record)
     unfilled = [part for turn in turns for part in _image_parts(turn) if not _filled(part)]
     in_parts: list[Any] = []
     turns = [_beside(_named(turn, in_parts), in_parts) for turn in turns]
@@ -82,6 +84,8 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
     images = in_parts or listed or named
     images, turns = _in_order(images, turns)
     kept = {**kept, field: turns}
+    if VIDEO_FIELD in kept:
+        return images, kept  # how many places there are is known with the frames
     read = conversation(kept, images=len(images))
     if read is None:
         raise DecodeError(f"`{field}` holds a turn that is not understood")
@@ -147,7 +151,7 @@ def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[li
 
 
 def _image_fields(record: Record) -> list[str]:
-    columns = columns_of_record(record)
+    columns = columns_of_record(without_videos(record) if VIDEO_FIELD in record else record)
     fields = [name for name in image_columns(columns) if columns[name]]
     if not fields and (urls := url_columns(columns)):
         raise MissingMember(f"the image seems to be a URL (`{urls[0]}`), {NOT_FETCHED}")
@@ -163,17 +167,19 @@ def _as_list(value: Any) -> Any:
     return value
 
 
-def _check(field: str, number: int, turn: Any) -> None:
+def _check(field: str, number: int, turn: Any, *, videos: bool) -> None:
     what = f"turn {number} of `{field}`"
     if not isinstance(turn, Mapping):
         raise DecodeError(f"{what} is a {type(turn).__name__}, not an object")
     content = turn.get("content")
     for part in content if isinstance(content, list) else ():
         kind = part_kind(part)
+        if videos and kind in VIDEO_PARTS:
+            continue
         if kind not in ("text", "image"):
             raise DecodeError(
                 f"{what} has a part ({kind[:80]}) that is neither text nor image; nothing else is "
-                "supported"
+                f"supported{frames_remedy(kind)}"
             )
         if kind == "text" and not isinstance(part, str) and not isinstance(part.get("text"), str):
             raise DecodeError(f"{what} has a part of text without a `text`")

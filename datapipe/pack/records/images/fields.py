@@ -12,7 +12,7 @@ from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.formats import raw_format, stored_format
 from datapipe.index.images.header import is_image_name
-from datapipe.index.media import START
+from datapipe.index.media import START, medium_of
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, Reject, printable
 from datapipe.pack.records.images.roots import Images
 
@@ -302,10 +302,18 @@ def _first(values: Sequence[Any]) -> Any:
     return value
 
 
-def may_be_path(text: str) -> bool:
-    """Return whether a text may be the path of an image, and is no sentence that ends with one."""
-    is_short = len(text) < _LONGEST_PATH and text.count(" ") < _MOST_BLANKS
-    return is_short and "\n" not in text and has_image_extension(text)
+def may_be_path(text: str, *, videos: bool = False) -> bool:
+    """Return whether a text may be the path of an image, and is no sentence that ends with one.
+
+    With `videos`, it may be that of a video.
+    """
+    is_file = has_image_extension(text) or (videos and medium_of(text) == "a video")
+    return is_file and is_path(text)
+
+
+def is_path(text: str) -> bool:
+    """Return whether a text that ends like the name of a file is a path, and no sentence."""
+    return len(text) < _LONGEST_PATH and text.count(" ") < _MOST_BLANKS and "\n" not in text
 
 
 def has_image_extension(value: Any) -> bool:

@@ -193,8 +193,11 @@ def _first_of(survey: Survey, files: tuple[Path, ...]) -> dict[str, Any] | None:
     return next((record for record in records if record is not None), None)
 
 
-def _first_paths(path: Path) -> Iterator[str]:
-    """Yield paths of images in the first records, if these do not hold their images."""
+def _first_paths(path: Path, *, videos: bool) -> Iterator[str]:
+    """Yield paths of images in the first records, if these do not hold their images.
+
+    With `videos`, paths of videos too.
+    """
     for record in first_records(path):
         values = [
             v for value in record.values() for v in (value if isinstance(value, list) else [value])
@@ -203,7 +206,7 @@ def _first_paths(path: Path) -> Iterator[str]:
         if any(isinstance(v, bytes) for v in held):
             return
         with suppress(RecursionError):  # will be rejected
-            yield from list(islice(_image_paths(record), PROBED))
+            yield from list(islice(_image_paths(record, videos), PROBED))
 
 
 def _with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> RecordFiles:
@@ -214,15 +217,15 @@ def _with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> 
         together = [tuple(alike) for _, alike in groupby(files, lambda path: path.parent)]
     parts = []
     for alike in together:
-        paths = islice(_first_paths(alike[0]), PROBED)
+        paths = islice(_first_paths(alike[0], videos=options.videos), PROBED)
         images = find_images(alike[0], raw, options, paths, required=False)
         parts.append(RecordFiles(raw=raw, files=alike, images=images))
     return parts[0] if len(parts) == 1 else replace(parts[0], files=files, folders=tuple(parts))
 
 
-def _image_paths(value: Any) -> Iterator[str]:
+def _image_paths(value: Any, videos: bool) -> Iterator[str]:
     if isinstance(value, str):
-        yield from filter(may_be_path, names_in(value))
+        yield from (name for name in names_in(value) if may_be_path(name, videos=videos))
     elif isinstance(value, Mapping | list):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _image_paths(item)
+            yield from _image_paths(item, videos)

@@ -1,0 +1,263 @@
+"""Packing of videos as frames: equal to FFmpeg's by time, its rate, and its memory.
+
+`frames` takes frames of videos of many kinds, and compares the pixels with those that the command
+`ffmpeg` decodes: of all its frames, the last that begins at the time or before. `rate` packs a
+folder of clips, beside what decoding all their frames alone takes on as many processes; starting
+its processes is part of datapipe's time. `memory` takes frames of a video of one minute and of
+one of ten, each in a process of its own. The videos are made by the command `ffmpeg`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import Absent, Contestant, Run, aligned, chosen, compete, machine, parse
+from benchmarks.common import report as print_results
+from benchmarks.data import scratch
+from datapipe.decode.shrink import ShrinkOptions
+from datapipe.decode.video import VideoOptions, VideoReader
+from datapipe.pack.pack_dataset import pack_dataset
+
+_HOME = Path("build/bench/videos")
+_SOURCE = "testsrc2=s={size}:r={rate}:d={seconds},noise=alls=6"
+_KINDS: dict[str, tuple[str, ...]] = {
+    "a.mp4": ("-c:v", "libx264", "-g", "25", "-bf", "3"),
+    "long-gop.mkv": ("-c:v", "libx264", "-g", "250", "-bf", "3"),
+    "open-gop.mkv": ("-c:v", "libx264", "-x264-params", "open-gop=1", "-g", "25"),
+    "fragments.mp4": ("-c:v", "libx264", "-movflags", "frag_keyframe+empty_moov"),
+    "varying.mp4": ("-vf", "setpts=N*N*0.0006/TB", "-fps_mode", "vfr", "-c:v", "libx264"),
+    "444.mp4": ("-c:v", "libx264", "-pix_fmt", "yuv444p"),
+    "10-bit.mp4": ("-c:v", "libx264", "-pix_fmt", "yuv420p10le"),
+    "709.mp4": ("-c:v", "libx264", "-colorspace", "bt709"),
+    "hevc.mp4": ("-c:v", "libx265", "-x265-params", "log-level=0"),
+    "vp9.webm": ("-c:v", "libvpx-vp9", "-pix_fmt", "yuva420p"),
+    "mpeg4.avi": ("-c:v", "mpeg4", "-bf", "2"),
+    "mjpeg.avi": (
+        "-c:v",
+        "mjpeg",
+    ),
+    "mpeg2.mpg": ("-c:v", "mpeg2video", "-bf", "2"),
+    "stream.ts": ("-c:v", "libx264", "-f", "mpegts"),
+    "flash.flv": (
+        "-c:v",
+        "flv1",
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.video",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=("frames", "rate", "memory", "peak"))
+    parser.add_argument("--seconds", type=int, default=20, help="of each clip (%(default)s)")
+    parser.add_argument("--size", default="640x360", help="of each frame (%(default)s)")
+    options = parse(parser, samples=32, rounds=5)
+    if shutil.which("ffmpeg") is None:
+        sys.exit("the command `ffmpeg` is not installed")
+    if options.what == "frames":
+        compare_frames(options.seconds, options.size)
+    elif options.what == "rate":
+        race(options)
+    elif options.what == "memory":
+        compare_memory(options.size)
+    else:
+        print_peak(options.seconds, options.size)
+
+
+def make_video(name: str, seconds: int, size: str, *arguments: str) -> Path:
+    """Return a synthetic video, which is made unless it is there already."""
+    path = _HOME / f"{size}-{seconds}s" / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        source = _SOURCE.format(size=size, rate=25, seconds=seconds)
+        made = path.with_name(f"making-{name}")
+        ffmpeg("-y", "-f", "lavfi", "-i", source, *arguments, str(made))
+        made.replace(path)
+    return path
+
+
+def ffmpeg(*arguments: str) -> bytes:
+    command = ["ffmpeg", "-nostdin", "-v", "error", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+
+
+def compare_frames(seconds: int, size: str) -> None:
+    rows = [["video", "frames", "equal", "least PSNR"]]
+    for name, arguments in _KINDS.items():
+        path = make_video(name, seconds, size, *arguments)
+        theirs, starts = frames_of_ffmpeg(path)
+        equal, least, count = 0, math.inf, 0
+        for at, ours in frames_of_datapipe(path):
+            shown = max(n for n, start in enumerate(starts) if start <= at + Fraction(1, 10**6))
+            error = float(np.mean((ours.astype(np.float32) - theirs[shown]) ** 2))
+            equal += error == 0
+            least = min(least, 10 * math.log10(255**2 / error) if error else math.inf)
+            count += 1
+        rows.append([name, f"{count}", f"{equal}", "" if least == math.inf else f"{least:.1f} dB"])
+    for line in aligned(rows):
+        print(line)
+
+
+def frames_of_ffmpeg(path: Path) -> tuple[Any, list[Fraction]]:
+    """Return all frames of a video, uint8 [n, height, width, 3], and seconds from the first."""
+    every = ("-i", str(path), "-map", "0:v:0", "-fps_mode", "passthrough", "-copyts")
+    starts: list[Fraction] = []
+    tick, width, height = Fraction(1), 0, 0
+    for line in ffmpeg(*every, "-f", "framecrc", "-").decode().splitlines():
+        if line.startswith("#tb"):
+            tick = Fraction(line.split()[-1])
+        elif line.startswith("#dimensions"):
+            width, height = map(int, line.split()[-1].split("x"))
+        elif not line.startswith("#"):
+            starts.append(int(line.split(",")[2]) * tick)
+    pixels = ffmpeg(*every, "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
+    frames = np.frombuffer(pixels, np.uint8).reshape(-1, height, width, 3)
+    return frames, [start - starts[0] for start in starts]
+
+
+def frames_of_datapipe(path: Path) -> Iterator[tuple[float, Any]]:
+    """Yield the time and the pixels of each frame, before they are encoded."""
+    with open(path, "rb", buffering=0) as file:
+        reader = VideoReader(file, VideoOptions(fps=2, max=64), ShrinkOptions())
+        yield from zip(reader.times, reader.pixels(), strict=True)
+        reader.close()
+
+
+def race(options: argparse.Namespace) -> None:
+    clips = [
+        make_video(f"{n}.mp4", options.seconds, options.size, "-c:v", "libx264", "-g", "250")
+        for n in range(options.samples)
+    ]
+    where = machine("datapipe", "av", cache="warm")
+    with ProcessPoolExecutor(options.workers) as pool:
+        entries = [
+            Contestant(
+                name=f"datapipe, {wanted}",
+                make=lambda wanted=wanted: partial(pack, clips, wanted, options.workers),  # type: ignore[misc]
+                note=f"{options.workers} processes; fsync; frames as JPEG of quality 95",
+            )
+            for wanted in ("fps=2,max=64", "fps=2,max=8")
+        ]
+        entries += [
+            Contestant(
+                name="limit: decode",
+                make=lambda: partial(decode_all, pool, clips),
+                note=f"{options.workers} processes; PyAV decodes every frame, nothing else",
+            ),
+            Contestant(
+                name="ffmpeg",
+                make=lambda: partial(run_ffmpeg, clips, options.workers),
+                note=f"{options.workers} processes of one thread; two frames a second as JPEG",
+            ),
+        ]
+        results = compete(chosen(entries, options.only), options.rounds)
+    print_results(
+        f"Packing: {len(clips)} clips of {options.seconds} s, {options.size}, H.264, key frames "
+        f"10 s apart; {options.rounds} rounds",
+        results,
+        where=where,
+        references=("limit: decode", "ffmpeg"),
+        unit="clips/s",
+        path=options.json,
+    )
+
+
+def fresh() -> Path:
+    home = scratch()
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    return home
+
+
+def pack(clips: list[Path], wanted: str, workers: int) -> Run:
+    home = fresh()
+    started = time.perf_counter()
+    done = pack_dataset(
+        clips[0].parent,
+        home / "out",
+        ignore="making-*",
+        video_frames=wanted,
+        workers=workers,
+        format="folder",
+        limit=len(clips),
+    )
+    seconds = time.perf_counter() - started
+    assert done.videos == len(clips), f"{done.videos} of {len(clips)} clips were packed"
+    shutil.rmtree(home)
+    return Run(samples=len(clips), seconds=seconds)
+
+
+def decode_all(pool: ProcessPoolExecutor, clips: list[Path]) -> Run:
+    started = time.perf_counter()
+    frames = sum(pool.map(decode, clips))
+    assert frames > len(clips)
+    return Run(samples=len(clips), seconds=time.perf_counter() - started)
+
+
+def decode(path: Path) -> int:
+    import av
+
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.thread_count = 1
+        return sum(1 for _ in container.decode(stream))
+
+
+def run_ffmpeg(clips: list[Path], workers: int) -> Run:
+    home = fresh()
+    command = "ffmpeg -nostdin -v error -threads 1 -i {} -vf fps=2 -threads 1 -q:v 2 {}-%04d.jpg"
+    started = time.perf_counter()
+    waiting, running = list(clips), list[Any]()
+    while waiting or running:
+        if waiting and len(running) < workers:
+            path = waiting.pop()
+            running.append(subprocess.Popen(command.format(path, home / path.stem).split()))
+        elif running.pop(0).wait():
+            raise Absent("the command `ffmpeg` failed")
+    seconds = time.perf_counter() - started
+    shutil.rmtree(home)
+    return Run(samples=len(clips), seconds=seconds)
+
+
+def compare_memory(size: str) -> None:
+    rows = [["video", "peak of a process that takes 64 frames"]]
+    for seconds in (60, 600):
+        make_video("long.mp4", seconds, size, "-c:v", "libx264", "-preset", "ultrafast")
+        command = [sys.executable, "-m", "benchmarks.video", "peak", "--seconds", str(seconds)]
+        done = subprocess.run([*command, "--size", size], check=True, stdout=subprocess.PIPE)
+        rows.append([f"{seconds} s", f"{int(done.stdout) / 1024:.0f} MiB"])
+    for line in aligned(rows):
+        print(line)
+
+
+def print_peak(seconds: int, size: str) -> None:
+    """Take 64 frames of one video, and print the peak of this process in KiB."""
+    path = make_video("long.mp4", seconds, size)
+    with open(path, "rb", buffering=0) as file:
+        reader = VideoReader(file, VideoOptions(fps=2, max=64), ShrinkOptions())
+        kept = [io.BytesIO(content) for content, _ in reader.encoded()]
+        reader.close()
+    assert len(kept) == 64
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Videos that records hold or name, and their places in a text.
+
+A video is a file, as a path, bytes or a struct of both, or a list of its frames as images. It
+stands in a field of the record, or in a part of a message:
+
+- LLaVA-Video: `video`, and `<image>` in the text at its place.
+- Qwen-VL, LLaMA-Factory, ms-swift: `video` or `videos`, and `<video>` at each place.
+- OpenAI, Qwen-VL, vLLM: parts `{"type": "video", "video": ...}` and `video_url`; the frames of a
+  list may have `fps` or `sample_fps` beside them.
+
+Sources: LLaVA-VL/LLaVA-NeXT `llava/train/train.py`, QwenLM/Qwen2.5-VL
+`qwen-vl-finetune/qwenvl/data/data_processor.py` and `qwen-vl-utils`, hiyouga/LLaMA-Factory
+`data/mllm_video_demo.json`, modelscope/ms-swift (custom datasets).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from datapipe.errors import DecodeError, MissingMember
+from datapipe.index.media import medium_of
+from datapipe.index.tar.contents import named_image
+from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
+from datapipe.pack.records.images.fields import (
+    has_image_extension,
+    image_blob,
+    image_name,
+    is_image,
+    is_image_struct,
+    is_path,
+    is_url,
+)
+from datapipe.pack.records.images.roots import Images
+from datapipe.text.conversation import TURN_FIELDS, raw_turns
+from datapipe.text.image_marks import IMAGE_PLACE, mark_places
+from datapipe.text.other_media import VIDEO_PARTS, is_null
+from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, mark_videos
+
+Record = Mapping[str, Any]
+T = TypeVar("T")
+
+_FIELDS = ("videos", "video", "mp4")
+# Beside an image, these say where it comes from.
+_SOURCE_FIELDS = frozenset(
+    f"video_{name}{end}"
+    for name in ("path", "file", "filename", "name", "url")
+    for end in ("", "s")
+)
+_PAYLOADS = ("video", "video_url", "input_video", "url", "path")
+_RATES = ("sample_fps", "fps", "raw_fps", "video_fps")
+_PLACE = re.compile(f"{IMAGE_PLACE}|{VIDEO_PLACE}")
+
+
+class RecordVideo(NamedTuple):
+    """A video as a record has it."""
+
+    values: tuple[Any, ...]  # its file, or its frames
+    name: str
+    fps: float | None  # of `RawVideo`
+
+
+def take_videos(record: Record) -> tuple[Record, list[RecordVideo]]:
+    """Return the record with names in the places of its videos, and these.
+
+    `video_frames` of a record with videos is a list of their names, until their frames are known.
+
+    Raises:
+        DecodeError: videos stand both in messages and beside them.
+    """
+    found: list[RecordVideo] = []
+    kept = dict(record)
+    for field in TURN_FIELDS:
+        if isinstance(turns := record.get(field), list):
+            kept[field] = [_take_of_turn(turn, record, found) for turn in turns]
+    beside = _field_of(record)
+    if beside is not None:
+        if found:
+            raise DecodeError(f"record has videos both in its messages and in `{beside}`")
+        kept[beside] = _take(record[beside], (record,), found)
+    return ({**kept, VIDEO_FIELD: [video.name for video in found]} if found else record), found
+
+
+def has_videos(record: Record) -> bool:
+    """Return whether a record has a field of videos."""
+    return _field_of(record) is not None
+
+
+def without_videos(fields: Mapping[str, T]) -> dict[str, T]:
+    """Return fields, or columns, without those of videos, whose frames are no images beside."""
+    named = (VIDEO_FIELD, *_FIELDS, *_SOURCE_FIELDS)
+    return {n: held for n, held in fields.items() if n not in named and not _names_video(held)}
+
+
+def raw_pictures(
+    images: Sequence[RawImage], videos: Iterable[RecordVideo], files: Images
+) -> tuple[Picture, ...]:
+    """Return images and the videos of a record, with their files.
+
+    Raises:
+        SampleError: as `image_blob` does, or a video is an address.
+    """
+    pictures: list[Picture] = [*images]
+    for video in videos:
+        if is_url(video.values[0]):
+            raise MissingMember(
+                f"video is a URL ({video.name[:200]}), which packing does not fetch; download it "
+                "first, for example with video2dataset"
+            )
+        blobs = tuple(image_blob(value, files, video.name) for value in video.values)
+        pictures.append(RawVideo(blobs, video.name, video.fps))
+    return tuple(pictures)
+
+
+def in_order(record: Any, pictures: Sequence[Picture]) -> tuple[Any, list[Picture]]:
+    """Return a record with `<video>` at each place of a video, and pictures in their order there.
+
+    Where the text marks no places, images come first.
+    """
+    videos = [picture for picture in pictures if isinstance(picture, RawVideo)]
+    images = [picture for picture in pictures if isinstance(picture, RawImage)]
+    turns = raw_turns(record) if isinstance(record, Mapping) else None
+    texts = [mark_videos(mark_places(turn.text)) for turn in turns or ()]
+    marks = _PLACE.findall("".join(texts))
+    if marks.count(VIDEO_PLACE) == len(videos) and marks.count(IMAGE_PLACE) == len(images):
+        left: dict[str, Iterator[Picture]] = {IMAGE_PLACE: iter(images), VIDEO_PLACE: iter(videos)}
+        return record, [next(left[mark]) for mark in marks]
+    if not images and marks == [IMAGE_PLACE] * len(videos):  # of LLaVA-Video
+        said = {field: _replaced(record[field]) for field in TURN_FIELDS if field in record}
+        record = {**record, **said}
+    return record, [*images, *videos]
+
+
+def _field_of(record: Record) -> str | None:
+    """Return the field of a record's videos; of one with images, only if it is called so."""
+    for name in _FIELDS:
+        if _holds(record.get(name)):
+            return name
+    if named_image(record):
+        return None
+    said = (name for name in record if name.lower() in _SOURCE_FIELDS and _holds(record[name]))
+    named = (name for name, value in record.items() if _names_video(value))
+    return next(said, None) or next(named, None)
+
+
+def _names_video(value: Any) -> bool:
+    """Return whether a value is the name of a video file, or a list of such names."""
+    if isinstance(value, list):
+        return bool(value) and all(map(_names_video, value))
+    return isinstance(value, str) and medium_of(value) == "a video" and is_path(value)
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, str):
+        return mark_places(value).replace(IMAGE_PLACE, VIDEO_PLACE)
+    if isinstance(value, list):
+        return [_replaced(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _replaced(item) for name, item in value.items()}
+    return value
+
+
+def _take_of_turn(turn: Any, record: Record, found: list[RecordVideo]) -> Any:
+    """Return a turn with names in the places of the videos in its parts."""
+    content = turn.get("content") if isinstance(turn, Mapping) else None
+    if not isinstance(content, list):
+        return turn
+    return {**turn, "content": [_take_of_part(part, record, found) for part in content]}
+
+
+def _take_of_part(part: Any, record: Record, found: list[RecordVideo]) -> Any:
+    if not isinstance(part, Mapping) or part.get("type", "video") not in VIDEO_PARTS:
+        return part
+    payload = next((name for name in _PAYLOADS if _holds(part.get(name))), None)
+    if payload is None or ("type" not in part and payload != "video"):
+        return part
+    return {**part, payload: _take(part[payload], (part, record), found)}
+
+
+def _take(value: Any, around: Sequence[Record], found: list[RecordVideo]) -> Any:
+    """Add the videos of a value to `found`; return their names. `around` may have their rates."""
+    if isinstance(value, Mapping) and not is_image_struct(value):
+        name = next((name for name in _PAYLOADS if _holds(value.get(name))), None)
+        if name is not None:
+            return {**value, name: _take(value[name], (value, *around), found)}
+    if isinstance(value, list | tuple):
+        if not value or not all(map(_is_frame, value)):
+            return [_take(item, around, found) for item in value]
+        names = [_name(frame, f"frame:{number}") for number, frame in enumerate(value)]
+        rates = (at.get(name) for at in around for name in _RATES)
+        fps = next((float(r) for r in rates if isinstance(r, int | float) and r > 0), 0.0)
+        found.append(RecordVideo(tuple(value), names[0], fps))
+        return names
+    name = _name(value, f"video:{len(found)}")
+    found.append(RecordVideo((value,), name, None))
+    return name
+
+
+def _is_frame(value: Any) -> bool:
+    return has_image_extension(value) or is_image(value)
+
+
+def _name(value: Any, other: str) -> str:
+    """Return the path of a video or a frame, as it is written; `other` where it has none."""
+    name = image_name(image_name(value))
+    return name if isinstance(name, str) and name else other
+
+
+def _holds(value: Any) -> bool:
+    return not is_null(value) and value not in ("", [], ())

@@ -1,0 +1,105 @@
+"""Texts and records of a sample as the bytes of their members."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from datapipe.errors import DecodeError, SampleError
+from datapipe.index.files.crc32 import crc32
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample, has_video
+from datapipe.pack.teaching import as_record
+from datapipe.text.sample_text import parse_json, parse_text
+
+
+def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:
+    """Return what the files of a sample's texts hold now, as it would be packed without `--map`.
+
+    It is the file's label and the checksum of the member, by the member's extension; None for a
+    file that cannot be read.
+    """
+    found: dict[str, tuple[str, int | None]] = {}
+    if isinstance(sample.caption, NamedTexts):  # which the record may take up
+        return found
+    if isinstance(sample.caption, Blob):
+        found["txt"] = (sample.caption.label, _crc_of(read_caption, sample.caption))
+    if isinstance(sample.record, Blob) and not has_video(sample):  # which adds times to it
+        found["json"] = (sample.record.label, _crc_of(read_record, sample.record))
+    return found
+
+
+def _crc_of(read: Callable[[Blob], tuple[Any, bytes]], blob: Blob) -> int | None:
+    try:
+        return crc32(read(blob)[1])
+    except SampleError:
+        return None
+
+
+def read_caption(caption: Blob | InlineBlob | str) -> tuple[str, bytes]:
+    """Return a caption and the bytes of its member; SampleError if it cannot be read."""
+    if isinstance(caption, str):
+        return caption, encode(caption)
+    data = caption.read()
+    try:
+        text = parse_text(data).rstrip("\r\n")  # which editors add, and no caption means
+    except DecodeError as error:
+        raise DecodeError(error.reason, member=caption.label) from error
+    return text, text.encode()
+
+
+def read_record(record: Blob | InlineBlob | Mapping[str, Any]) -> tuple[Any, bytes]:
+    """Return a record and the bytes of its member; SampleError if it cannot be read."""
+    if not isinstance(record, Blob | InlineBlob):
+        text = dump(record)
+        return record, encode(text)
+    data = record.read()
+    try:
+        held = parse_json(data)
+    except DecodeError as error:
+        raise DecodeError(error.reason, member=record.label) from error
+    if isinstance(held, list):
+        found = as_record(held)
+        if found is held and any(isinstance(item, Mapping) and item for item in held):
+            raise DecodeError(
+                "its JSON is a list and no record of this sample; if it is a list of records, give "
+                "that file itself",
+                member=record.label,
+            )
+        if found is not held:
+            return found, encode(dump(found))
+    return held, data
+
+
+def dump(record: Any) -> str:
+    """Return a record's JSON, with null for NaN and infinity, which only Python reads."""
+    options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+    try:
+        try:
+            return json.dumps(record, allow_nan=False, **options)
+        except ValueError:
+            return json.dumps(_finite(record), **options)
+    except RecursionError as error:
+        raise DecodeError("record is nested too deeply to be written as JSON") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+def encode(text: str) -> bytes:
+    """Return a text as UTF-8; DecodeError if it has half a character."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:  # a lone surrogate, which JSON can spell
+        raise DecodeError(
+            f"text has the lone surrogate U+{ord(text[error.start]):04X}, half of a character that "
+            "was cut in two, and cannot be written as UTF-8; repair the text"
+        ) from error

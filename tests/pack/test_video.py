@@ -1,0 +1,348 @@
+"""Videos, whose frames become images by their times."""
+
+import io
+import re
+import struct
+
+import pytest
+from PIL import Image
+
+from datapipe import PackError, pack_dataset
+
+from .videos import reasons, video_bytes, write_video
+
+
+def test_a_clip_with_a_text_becomes_a_sample_of_frames(tmp_path, packed_videos):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "cat.mp4", 11)
+    (raw / "cat.txt").write_text("A cat jumps.")
+    ((record, frames, sample),) = packed_videos(raw)
+    assert list(sample) == ["v0.0000.jpg", "v0.0001.jpg", "v0.0002.jpg", "txt", "json"]
+    assert frames == [0, 5, 10]
+    assert sample["txt"] == b"A cat jumps."
+    assert record == {
+        "video_frames": [
+            {"name": "cat.mp4", "first": 0, "times": [0.0, 0.5, 1.0], "duration": 1.1, "fps": 10.0}
+        ]
+    }
+
+
+def test_the_json_of_a_clip_is_kept_beside_its_times(tmp_path, packed_videos):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "cat.mp4", 11)
+    (raw / "cat.json").write_text('{"caption": "A cat jumps.", "id": 7}')
+    ((record, frames, _),) = packed_videos(raw)
+    assert (record["caption"], record["id"], len(record["video_frames"])) == ("A cat jumps.", 7, 1)
+    assert frames == [0, 5, 10]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numbers"),
+    [
+        ("fps=10,max=64", list(range(21))),
+        ("fps=2,max=64", [0, 5, 10, 15, 20]),
+        ("fps=2,max=3", [0, 10, 20]),
+        ("fps=2,max=4", [0, 6, 13, 20]),
+        ("fps=0.1,max=64", [0, 20]),
+        ("fps=2,max=1", [0]),
+        ("fps=20,max=64", [n // 2 for n in range(41)]),
+    ],
+)
+def test_frames_are_evenly_spaced_from_the_first_to_the_last(
+    tmp_path, packed_videos, wanted, numbers
+):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 21)
+    ((record, frames, _),) = packed_videos(raw, wanted)
+    (video,) = record["video_frames"]
+    assert frames == numbers
+    assert video["times"] == pytest.approx(
+        [2.0 * n / max(len(numbers) - 1, 1) for n in range(len(numbers))], abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.mp4", {"bf": "3"}),
+        ("a.mp4", {"movflags": "frag_keyframe+empty_moov"}),
+        ("a.mkv", {"bf": "3"}),
+        ("a.webm", {"codec": "libvpx-vp9"}),
+        ("a.avi", {"codec": "mpeg4", "bf": "2"}),
+        ("a.avi", {"codec": "mjpeg", "pixels": "yuvj420p"}),
+        ("a.mov", {"codec": "libx264", "pixels": "yuv444p"}),
+        ("a.mp4", {"codec": "libx264", "pixels": "yuv420p10le"}),
+        ("a.mkv", {"codec": "ffv1", "pixels": "bgra"}),
+        ("a.mkv", {"codec": "ffv1", "pixels": "gray"}),
+        ("a.mpg", {"codec": "mpeg2video", "rate": 25, "bf": "2"}),
+        ("a.flv", {"codec": "flv1"}),
+        ("a.mp4", {"sound": 5}),
+        ("a.mkv", {"sound": 5}),
+    ],
+)
+def test_frames_are_found_by_time_in_every_container(tmp_path, packed_videos, name, options):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / name, 21, **options)
+    ((record, frames, _),) = packed_videos(raw, "fps=10,max=5")
+    assert frames == [0, 5, 10, 15, 20]
+    (video,) = record["video_frames"]
+    seconds = 20 / options.get("rate", 10)
+    assert video["times"] == pytest.approx([seconds * n / 4 for n in range(5)], abs=2e-3)
+
+
+def test_a_varying_rate_gives_the_frame_that_is_shown_at_each_time(tmp_path, packed_videos):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mkv", 5, at=[0, 100, 1500, 1600, 2000])
+    ((record, frames, _),) = packed_videos(raw, "fps=2,max=64")
+    assert record["video_frames"][0]["times"] == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert frames == [0, 1, 1, 2, 4]
+
+
+def test_few_frames_of_a_long_video_are_the_same_by_seeks(tmp_path, packed_videos):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name, options in (("a.mp4", {"g": "5", "bf": "2"}), ("b.mkv", {"g": "5", "bf": "2"})):
+        write_video(raw / name, 21, rate=1, **options)
+    for _, frames, _ in packed_videos(raw, "fps=1,max=5"):
+        assert frames == [0, 5, 10, 15, 20]
+
+
+def test_a_video_of_one_frame_is_one_image(tmp_path, packed_videos):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 1)
+    ((record, frames, _),) = packed_videos(raw)
+    assert (frames, record["video_frames"][0]["times"]) == ([0], [0.0])
+
+
+def test_the_longer_side_is_bounded(tmp_path, packed_videos):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 3, size=(64, 48))
+    ((_, _, sample),) = packed_videos(raw, video_size=32)
+    assert Image.open(io.BytesIO(sample["v0.0000.jpg"])).size == (32, 24)
+
+
+def test_no_copy_of_a_gif_is_a_video(tmp_path, packed, encode):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a.gif").write_bytes(encode(kind="GIF"))
+    ((sample),) = packed(raw, video_frames="fps=2,max=8")
+    assert list(sample) == ["gif"]
+
+
+def test_without_the_option_a_video_is_rejected_and_its_remedy_named(tmp_path, encode):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 3)
+    (raw / "b.jpg").write_bytes(encode())
+    pack_dataset(raw, tmp_path / "out", max_rejects=9)
+    assert reasons(tmp_path / "out") == {
+        "a.mp4": "a video; only images and text are packed; to pack its frames, add "
+        "--video-frames fps=2,max=64"
+    }
+
+
+def cut(data):
+    return data[: len(data) * 2 // 3]
+
+
+def flip(data):
+    middle = len(data) // 2
+    return (
+        data[:middle]
+        + bytes(255 - byte for byte in data[middle : middle + 200])
+        + data[middle + 200 :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "reason"),
+    [
+        (
+            "a.mkv",
+            cut,
+            r"the video broke at (\d\.\d) s: the file is cut there; it should last 4",
+        ),
+        ("a.mp4", flip, r"the video broke at (\d\.\d) s: "),
+        ("a.mp4", cut, "the video cannot be opened: "),
+        ("a.avi", cut, r"the video broke at (\d\.\d) s: "),
+        ("a.mp4", lambda data: b"", "the video cannot be opened: "),
+        ("a.mp4", lambda data: b"a text " * 100, "the video cannot be opened: "),
+    ],
+)
+def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(tmp_path, name, damage, reason):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "good.mp4", 21, rate=5)
+    codec = "mpeg4" if name.endswith("avi") else "libx264"
+    write_video(raw / name, 40, codec=codec, g="5", size=(128, 128))
+    (raw / name).write_bytes(damage((raw / name).read_bytes()))
+    report = pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=4,max=64")
+    assert (report.samples, report.videos, report.frames, report.rejected) == (1, 1, 17, 1)
+    said = re.match(reason, reasons(tmp_path / "out")[name])
+    assert said
+    if said.groups():
+        assert 1 < float(said[1]) < 3.5  # of four seconds
+
+
+def test_a_file_with_sound_alone_is_a_reject(tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 3)
+    write_video(raw / "b.mp4", 0, sound=1)
+    pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=2,max=8")
+    assert reasons(tmp_path / "out") == {"b.mp4": "the file has no video, only sound or other data"}
+
+
+def test_a_video_that_takes_too_long_is_a_reject_with_the_remedy(tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 3)
+    with pytest.raises(PackError, match=r"it took more than 1e-09 s of the processor; raise --vid"):
+        pack_dataset(raw, tmp_path / "out", video_frames="fps=2,max=8", video_timeout=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"video_frames": "2"}, "'2' is neither a rate such as fps=2 nor the most frames"),
+        ({"video_frames": "fps=2,min=4"}, "'min=4' is neither a rate"),
+        ({"video_frames": "fps=0"}, "fps"),
+        ({"video_frames": "max=0"}, "max"),
+        ({"video_size": 32}, "--video-size is of the frames of videos; add --video-frames fps=2"),
+        ({"video_timeout": 5.0}, "--video-timeout is of the frames of videos; add --video-frames"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path, encode, options, reason):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.jpg").write_bytes(encode())
+    with pytest.raises(PackError, match=reason):
+        pack_dataset(tmp_path / "raw", tmp_path / "out", **options)
+
+
+def test_equal_input_gives_equal_bytes_on_any_number_of_workers(tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number in range(5):
+        (raw / f"{number}.mp4").write_bytes(video_bytes(5 + number))
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        pack_dataset(raw, out, video_frames="fps=2,max=8", workers=workers)
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / n).glob("*.tar")} for n in "12"
+    )
+    assert one == two
+
+
+def test_videos_of_tars_are_frames_and_a_copy_of_the_dataset_keeps_them(
+    tmp_path, packed_videos, make_tar, members, packed
+):
+    # As Megatron-Energon and video2dataset have it.
+    tar = make_tar(
+        tmp_path / "raw.tar",
+        {
+            "000.mp4": video_bytes(11),
+            "000.txt": b"A cat jumps.",
+            "001.json": b'{"caption": "A dog.", "url": "http://x/y.mp4"}',
+            "001.mp4": video_bytes(6),
+            "002.jpg": b"",
+        }.items(),
+    )
+    first, second = packed_videos(tar)
+    assert first[1:] == ([0, 5, 10], first[2])
+    assert first[2]["txt"] == b"A cat jumps."
+    assert second[0]["caption"] == "A dog."
+    assert [video["name"] for video in second[0]["video_frames"]] == ["001.mp4"]
+    assert second[1] == [0, 5]
+    out = tmp_path / "again"
+    pack_dataset(next((tmp_path / "out").glob("*.tar")), out)
+    assert list(members(out).values()) == list(members(tmp_path / "out").values())
+
+
+def test_an_image_comes_before_the_videos_of_its_sample(tmp_path, packed_videos, make_tar, encode):
+    files = {"0.a.mp4": video_bytes(2), "0.jpg": encode(), "0.b.mp4": video_bytes(3)}
+    ((record, _, sample),) = packed_videos(
+        make_tar(tmp_path / "raw.tar", files.items()), "fps=100,max=2"
+    )
+    assert list(sample) == [
+        *("jpg", "v0.0000.jpg", "v0.0001.jpg", "v1.0000.jpg", "v1.0001.jpg", "json"),
+    ]
+    assert [(video["name"], video["first"]) for video in record["video_frames"]] == [
+        ("0.a.mp4", 1),
+        ("0.b.mp4", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "dark"),
+    [
+        ((1, 0, 0, 1), "left"),
+        ((0, 1, -1, 0), "top"),
+        ((-1, 0, 0, -1), "right"),
+        ((0, -1, 1, 0), "bottom"),
+        ((-1, 0, 0, 1), "right"),
+    ],
+)
+def test_frames_are_upright_by_the_matrix_of_the_file(tmp_path, packed_videos, matrix, dark):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    data = bytearray(video_bytes(3, size=(64, 32)))
+    start = data.index(b"tkhd") + 4 + 40  # ISO/IEC 14496-12, 8.3.2
+    a, b, c, d = (value * 65536 for value in matrix)
+    data[start : start + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    (raw / "a.mp4").write_bytes(data)
+    ((_, _, sample),) = packed_videos(raw)
+    image = Image.open(io.BytesIO(sample["v0.0000.jpg"])).convert("L")
+    assert image.size == ((64, 32) if dark in ("left", "right") else (32, 64))
+    width, height = image.size
+    parts = {
+        "left": image.crop((0, 0, 8, height)),
+        "right": image.crop((width - 8, 0, width, height)),
+        "top": image.crop((0, 0, width, 8)),
+        "bottom": image.crop((0, height - 8, width, height)),
+    }
+    assert min(parts, key=lambda name: sum(parts[name].resize((1, 1)).getdata())) == dark
+
+
+def test_a_pack_of_videos_with_json_goes_on_after_an_interruption(
+    tmp_path, packed, members, encode
+):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name in "ab":
+        write_video(raw / f"{name}.mp4", 5)
+        (raw / f"{name}.json").write_text(f'{{"caption": "clip {name}"}}')
+    (raw / "c.jpg").write_bytes(b"broken")
+    options = {"shard_size": 1, "max_rejects": 0, "video_frames": "fps=2,max=8", "workers": 1}
+    with pytest.raises(PackError, match="Finished shards are kept"):
+        pack_dataset(raw, tmp_path / "out", **options)
+    assert len(list((tmp_path / "out").glob("*.tar"))) > 0
+    (raw / "c.jpg").write_bytes(encode())
+    assert pack_dataset(raw, tmp_path / "out", **options).samples == 3
+    pack_dataset(raw, tmp_path / "whole", **options)
+    assert members(tmp_path / "out") == members(tmp_path / "whole")
+
+
+def test_an_option_in_another_spelling_is_the_same_pack(tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 3)
+    pack_dataset(raw, tmp_path / "out", video_frames="fps=2,max=64")
+    assert pack_dataset(raw, tmp_path / "out", video_frames=" max=64").finished_before
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    write_video(raw / "a.mp4", 3)
+    monkeypatch.setattr("datapipe.pack.pack_dataset.find_spec", lambda name: None)
+    with pytest.raises(
+        PackError, match=r"videos need PyAV: install it with pip install 'datapipe\["
+    ):
+        pack_dataset(raw, tmp_path / "out", video_frames="fps=2")

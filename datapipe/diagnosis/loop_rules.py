@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from datapipe.diagnosis.loop_figures import Kind, LoopFigures, Verdict
 from datapipe.diagnosis.step_roofline import StepRoofline
+from datapipe.extras import install_command
 from datapipe.report.page import Level
 
 LIMITS: dict[Kind, float] = {
@@ -211,7 +212,7 @@ def _of_synchronisation(figures: LoopFigures) -> Verdict:
     unknown = figures.busy is None and figures.idle is not None
     if unknown:
         sentence += "; whether the GPU has work meanwhile is not known"
-        actions.insert(0, "let the GPU say how busy it is: pip install 'datapipe[gpu]'")
+        actions.insert(0, f"let the GPU say how busy it is: {install_command('gpu')}")
     return _verdict("synchronisation", sentence, *actions, level="warn" if unknown else "bad")
 
 

@@ -31,8 +31,8 @@ def tracked_texts() -> dict[str, str]:
 
 
 def test_no_text_advises_to_install_the_other_project_of_this_name() -> None:
-    assert FOREIGN.search("pip install 'datapipe" + "[dali]'")
-    assert FOREIGN.search("uv pip install -U " + "datapipe")
+    for advice in ("pip install '{}[dali]'", "uv pip install -U {}", r"pip install '{}\[dali\]'"):
+        assert FOREIGN.search(advice.format("datapipe"))
     assert not FOREIGN.search("pip install . && datapipe pack raw/")
     wrong = [
         f"{name}:{text.count(chr(10), 0, found.start()) + 1}: {found.group()}"

@@ -58,7 +58,7 @@ def tune_workers(
         make: `make(num_workers=..., prefetch_factor=...)` returns a new iterable of batches: a
             datapipe loader, a `torch.utils.data.DataLoader`, or any other. With 0 workers it gets
             `prefetch_factor=None`, as torch wants it.
-        num_workers, prefetch_factor: to try, in all combinations.
+        num_workers, prefetch_factor: values to try, in all combinations.
         budget: seconds for everything. It may be exceeded by the time of a single batch.
         step_time: seconds that training takes for a batch. Then the smallest setting is chosen that
             keeps waiting under `max_wait`.
@@ -68,8 +68,8 @@ def tune_workers(
         train: a step of training, called with a batch; `step_time` is then measured. It must
             return when the step is done: read a result from the device in it.
         variants: further arguments of `make`; all combinations are tried:
-            `({"workers": "threads"}, {"workers": "processes"})`, say.
-        margin: share of the rate that is not worth a larger setting.
+            for example `({"workers": "threads"}, {"workers": "processes"})`.
+        margin: gain in rate that does not justify a larger setting, as a share.
         on_trial: called with every trial that counted batches, once it is over.
 
     Returns:
@@ -77,8 +77,8 @@ def tune_workers(
         that `make_loader(num_workers="auto", prefetch_factor="auto")` finds it.
 
     Raises:
-        PlanError: an argument is impossible, the loader fails with every setting, or the budget
-            does not suffice for a single trial.
+        PlanError: an argument is impossible, the loader fails with every setting, or the budget is
+            too small for a single trial.
         KeyboardInterrupt: Ctrl-C came before anything was known.
 
     Examples:

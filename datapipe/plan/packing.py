@@ -47,7 +47,7 @@ def pack_lengths(
         seed: seed of the order; None keeps the order given.
 
     Returns:
-        Order int64 [n] and offsets int64 [packs + 1]: pack p has the samples
+        Order int64 [n] and offsets int64 [packs + 1]. Pack p has the samples
         `order[offsets[p]:offsets[p + 1]]`. The same on every machine.
 
     Raises:

@@ -23,26 +23,28 @@ from datapipe.tune.sweep import Goal, Sweep
 from datapipe.tune.trial import Machine, Make, Trial
 
 _TO_TRY = Say("the numbers to try, such as (0, 2, 4)")
-_Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
+MakeLoader = Annotated[
+    Make, Say("a function of num_workers and prefetch_factor that returns a loader")
+]
+Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
+MemoryLimit = Annotated[float, Within(above=0), Say("bytes, above 0")]
 
 logger = logging.getLogger(__name__)
 
 
 @checked(PlanError)
 def tune_workers(
-    make: Annotated[
-        Make, Say("a function of num_workers and prefetch_factor that returns a loader")
-    ],
+    make: MakeLoader,
     *,
     num_workers: Annotated[Iterable[WorkerCount], _TO_TRY] = (0, 1, 2, 4, 8),
     prefetch_factor: Annotated[Iterable[Count], _TO_TRY] = (2, 4),
     budget: Seconds = 60.0,
     step_time: Seconds | None = None,
-    max_wait: _Part = 0.01,
-    max_memory: Annotated[float, Within(above=0), Say("bytes, above 0")] | None = None,
+    max_wait: Part = 0.01,
+    max_memory: MemoryLimit | None = None,
     train: Callable[[Any], object] | None = None,
     variants: Sequence[Mapping[str, Any]] = ({},),
-    margin: _Part = MARGIN,
+    margin: Part = MARGIN,
     on_trial: Callable[[Trial], object] | None = None,
 ) -> TuneResult:
     """Find the smallest setting of a loader that is as fast as any, or as training needs.

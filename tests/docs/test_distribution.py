@@ -16,6 +16,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 FOREIGN = re.compile(
     r"(?:pip|uv|pipx) +(?:pip +)?(?:install|add|download)\b[^\n`&;|#]*?[\s'\"]datapipe(?![\w/.-])"
     r"|(?<![\w/.-])datapipe\\?\[[a-z]"
+    r"|pip['\"]?\s*[:=]\s*\[[^\]]*['\"]datapipe['\"]"  # the environment of a Ray cluster
 )
 
 
@@ -31,7 +32,12 @@ def tracked_texts() -> dict[str, str]:
 
 
 def test_no_text_advises_to_install_the_other_project_of_this_name() -> None:
-    for advice in ("pip install '{}[dali]'", "uv pip install -U {}", r"pip install '{}\[dali\]'"):
+    for advice in (
+        "pip install '{}[dali]'",
+        "uv pip install -U {}",
+        r"pip install '{}\[dali\]'",
+        '"pip": ["{}"]',
+    ):
         assert FOREIGN.search(advice.format("datapipe"))
     assert not FOREIGN.search("pip install . && datapipe pack raw/")
     wrong = [

@@ -128,13 +128,13 @@ class BatchSpec:
         check_fields(self, PlanError)
         if self.pad_to is not None and self.multiple_of > 1:
             raise PlanError(
-                f"pad_to={self.pad_to} and multiple_of={self.multiple_of} are two "
-                "lengths of one batch; give one of them"
+                f"pad_to={self.pad_to} and multiple_of={self.multiple_of} both set "
+                "the length of a batch; give one of them"
             )
         if self.sample_images is not None and self.sample_patches is not None:
             raise PlanError(
-                f"sample_images={self.sample_images} and sample_patches={self.sample_patches} are "
-                "two bounds of the rows of a sample; give one of them"
+                f"sample_images={self.sample_images} and sample_patches={self.sample_patches} both "
+                "limit the rows of a sample; give one of them"
             )
 
     @property

@@ -226,7 +226,7 @@ class Mixture:
                 place = before.place and f", first in {before.place.removesuffix(': ')}"
                 raise PlanError(
                     f"{node.place}the name {shorten(node.name)} is given twice{place}; give one of "
-                    "them a name of its own"
+                    "them another name"
                 )
             first[node.name] = node
         has_weight = self.has_weight
@@ -362,6 +362,6 @@ def check_changed(name: str, has_weight: Mapping[str, bool], place: str = "") ->
         raise PlanError(f"{place}the mixture has no {shorten(name)}{hint}; it has {known}{more}")
     if not has_weight[name]:
         raise PlanError(
-            f"{place}{shorten(name)} has a repeat, and only weights can change; give it and the "
-            "datasets beside it weights, 0 where one enters later"
+            f"{place}{shorten(name)} has a repeat, and only weights can change; give weights to "
+            "it and the datasets of its group, 0 to one that enters later"
         )

@@ -84,8 +84,8 @@ class PlanOptions:
         check_fields(self, PlanError)
         if self.max_images is not None and self.max_patches is not None:
             raise PlanError(
-                f"max_images={self.max_images} and max_patches={self.max_patches} are two "
-                "bounds where a pack has one beside its tokens; give one of them"
+                f"max_images={self.max_images} and max_patches={self.max_patches} both "
+                "limit the images of a pack; give one of them"
             )
         if self.pack is not None:
             for name in ("max_tokens", "buckets"):

@@ -6,10 +6,10 @@ DEMO := build/demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint format docs bench peers clean
+.PHONY: help install demo test test-all lint format docs bench peers check-release clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "datapipe needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ...")'
@@ -69,6 +69,9 @@ bench: $(VENV)/.dev ## measure against peers and against the kernels' own limit
 	$(BIN)/python -m benchmarks.pack
 	$(BIN)/python -m benchmarks.plan
 	$(BIN)/python -m benchmarks.billion
+
+check-release: ## build the distribution, and check it as users get it, outside of the repository
+	PYTHONS="$${PYTHONS:-$(PYTHON)}" tools/check_release.sh
 
 clean: ## remove what was built, but not the environment
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -39,10 +39,10 @@ class ModelCheck:
     """Result of `check_model`.
 
     Attributes:
-        samples, images: how many were compared.
+        samples, images: numbers of samples and images that were compared.
         labels: samples whose labels were compared too: something is learnt of them, and the
             template does not rewrite what was said before.
-        differences: the first difference of each sample that differs, as text of some lines.
+        differences: the first difference of each sample that differs, as a text of a few lines.
 
     Examples:
         >>> ModelCheck(samples=2, images=3, differences=()).is_equal
@@ -72,9 +72,9 @@ def check_model(
 
     Args:
         model: folder of a checkpoint, or a processor of transformers.
-        dataset: what `make_loader` takes, of shards.
-        samples: how many are compared.
-        where: condition for them, as in `make_loader`.
+        dataset: dataset in shards, as `make_loader` takes it.
+        samples: number of samples to compare.
+        where: condition that selects them, as in `make_loader`.
 
     Raises:
         PlanError: the model is not known, or transformers cannot open its processor.

@@ -42,7 +42,7 @@ _Out = Annotated[str, typer.Argument(help="Folder for the new dataset, outside o
 @with_flags(
     own_flag("where", "Samples that take part, such as 'width >= 336'."),
     own_flag("keys", "Text file with the keys of the samples, one in each line."),
-    own_flag("number", "So many samples, drawn at random from the others.", int),
+    own_flag("number", "Number of samples, drawn at random.", int),
     own_flag("seed", "Seed of the draw.", int, 0),
     *_OUTPUT,
     *ENGINE_FLAGS,
@@ -107,7 +107,7 @@ def merge(
 
 
 @with_flags(
-    own_flag("near", "Drop images that look alike too: up to so many of 128 bits differ.", int),
+    own_flag("near", "Drop images that look alike too: at most this many of 128 bits differ.", int),
     own_flag("text", "Texts must be equal too.", bool, False),
     *_OUTPUT,
     *ENGINE_FLAGS,
@@ -160,7 +160,7 @@ def repair(
     ] = False,
     unchecked: Annotated[
         bool,
-        typer.Option("--unchecked", help="Take samples too that no checksum vouches for."),
+        typer.Option("--unchecked", help="Take samples without checksums too."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

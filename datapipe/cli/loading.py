@@ -24,8 +24,8 @@ PLAN_FLAGS = (
     flag_of(BatchSpec, "batch_size", help="Samples (with --pack packs) of a batch."),
     own_flag(
         "model",
-        "Folder of the model that is trained, which says what becomes of images and texts. "
-        "--image, --tokenizer and the like say what differs.",
+        "Folder of the model to train: images and texts become what it takes. --image, --tokenizer "
+        "and so on override that.",
     ),
     own_flag(
         "image",
@@ -60,7 +60,7 @@ PLAN_FLAGS = (
         PlanOptions,
         "shards_mixed",
         default=None,
-        help="Shuffle shards, and mix so many of them at a time.",
+        help="Shuffle shards, and mix this many of them at once.",
     ),
     flag_of(PlanOptions, "seed", default=0),
     *flags_of(PlanOptions, "drop_last"),
@@ -123,7 +123,7 @@ class Flags:
         if pack:
             if "tokens" not in pack:
                 first = next(flag.option for flag in self._given() if flag.owner is PackSpec)
-                raise PlanError(f"{first} is of packs; give --pack too")
+                raise PlanError(f"{first} works with packs only; give --pack too")
             given["pack"] = PackSpec(**pack)
         return given | ({"device": DeviceSpec(**to)} if to else {})
 

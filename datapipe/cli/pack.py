@@ -164,8 +164,8 @@ def pack(
     encoder = text_encoder(tokenizer, template)  # before hours of packing
     if encoder and out is not None and local_path(out) is None:
         raise PlanError(
-            f"--tokenizer counts in a folder, and {out} is none; leave it out: the first "
-            "make_loader with a tokenizer counts"
+            f"--tokenizer cannot count behind the URL {out}; leave it out: the first make_loader "
+            "with a tokenizer counts"
         )
     if "runtime_env" in options:
         options["runtime_env"] = parse_json_object(options["runtime_env"], "--runtime-env")

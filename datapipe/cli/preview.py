@@ -36,7 +36,7 @@ def preview(
     samples: Annotated[int, typer.Option(help="Samples to show.")] = 48,
     step: Annotated[int, typer.Option(help="First step to show, of the epoch.")] = 0,
     epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
-    rank: Annotated[int, typer.Option(help="Whose share of the step.")] = 0,
+    rank: Annotated[int, typer.Option(help="Rank whose share of the step is shown.")] = 0,
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
 ) -> None:
     """Write a page that shows samples as training will see them.

@@ -32,7 +32,7 @@ def profile(
     decoder: Annotated[str, typer.Option(help="auto, cpu or dali.")] = "auto",
     seconds: Annotated[float, typer.Option(help="For which the loader is watched at work.")] = 10.0,
     step_time: Annotated[
-        str | None, typer.Option(help="What training takes for a batch, such as 120ms.")
+        str | None, typer.Option(help="Time of a training step, such as 120ms.")
     ] = None,
     report: Report = None,
     trace: Annotated[

@@ -23,7 +23,7 @@ def text_spec(tokenizer: str | None, **options: Any) -> TextSpec | None:
     if tokenizer is None:
         for name in given:
             option = f"--{name.replace('_', '-')}"
-            raise PlanError(f"{option} means nothing without --tokenizer; give a tokenizer.json")
+            raise PlanError(f"{option} needs --tokenizer; give a tokenizer.json")
         return None
     return TextSpec(tokenizer=tokenizer, **given)
 

@@ -58,7 +58,7 @@ def tune_workers(
     ] = "auto",
     step_time: Annotated[
         str | None,
-        typer.Option(help="What training takes for a batch, such as 120ms: find what suffices."),
+        typer.Option(help="Time of a training step, such as 120ms: find what keeps up with it."),
     ] = None,
     train: Annotated[
         str | None,
@@ -168,7 +168,7 @@ def _refuse_beside_target(shards: str | None, flags: Flags, kinds: dict[str, str
     given += flags.given()
     given += [f"--{name} {kind}" for name, kind in kinds.items() if kind not in ("threads", "auto")]
     if given:
-        raise PlanError(f"--target makes its own loader, and {given[0]} is beside it; leave it out")
+        raise PlanError(f"--target makes its own loader, so {given[0]} has no effect; leave it out")
 
 
 def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool) -> None:

@@ -118,7 +118,7 @@ def parse_image(text: str | None, dtype: str | None = None) -> ImageSpec | None:
 
     if text == "none":
         if dtype is not None:
-            raise PlanError(f"--dtype {dtype} is of images, and --image none leaves them out")
+            raise PlanError(f"--dtype {dtype} needs images, and --image none leaves them out")
         return None
     first, *others = (part.strip() for part in (text or "").split(","))
     preset = None

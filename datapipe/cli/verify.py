@@ -110,5 +110,5 @@ def next_step(report: VerifyReport) -> str:
             f"{name}` makes them again from the shards"
         )
     if any("; remove the f" in finding.problem for finding in report.findings):
-        return "remove these files, which are derived; they are made again when they are needed"
-    return "nothing; these files are derived, and are made again when the dataset is opened"
+        return "remove these files, which are derived; they are rebuilt when they are needed"
+    return "nothing; these files are derived, and are rebuilt when the dataset is opened"

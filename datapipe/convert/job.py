@@ -80,13 +80,13 @@ class ConvertReport:
     """Counts and reasons of a finished conversion.
 
     Attributes:
-        samples, images, bytes: of the arrays; `bytes` of all their files.
+        samples, images, bytes: counts of the arrays, and the size of all their files.
         rejected: samples of the shards that could not be used.
         seconds: this run took.
-        reasons: how often each reason for that was met in this run.
+        reasons: number of rejected samples by reason, in this run.
         examples: a few of these samples.
         output: the folder.
-        finished_before: whether there was nothing to do.
+        finished_before: True if there was nothing to do.
 
     Examples:
         >>> report = datapipe.convert_dataset("shards/", "arrays/")
@@ -127,15 +127,15 @@ def convert_dataset(
     continues a conversion that was interrupted, and equal shards and options give equal bytes.
 
     Args:
-        shards: folder or URL that `datapipe pack` wrote, or folder of someone else's tars.
+        shards: folder or URL that `datapipe pack` wrote, or folder of tars from another writer.
         arrays: folder for the arrays; new, or that of the same conversion interrupted.
-        image: what becomes of images: one size, `resize="stretch"`, `"pad"` or `"crop"`. How they
-            are normalised and mirrored is left to the loader. None leaves images out.
+        image: form of the images: one size, `resize="stretch"`, `"pad"` or `"crop"`. The loader
+            normalises and mirrors them. None leaves images out.
         text: tokens are written too, those of texts alone; other tokenizers still work.
         workers: threads; one per available CPU where None.
-        engine, address: as in `pack_dataset`; tasks decode images and write them, so the nodes
-            share the folder of the arrays.
-        max_rejects: how many samples may be refused, a number or a share such as "5%".
+        engine, address: engine and cluster, as in `pack_dataset`; tasks decode images and write
+            them, so the nodes share the folder of the arrays.
+        max_rejects: most samples that may be rejected, a number or a share such as "5%".
         space_check: refuse to start if the disk is too small.
         lock_check: refuse to start where files cannot be locked against a second conversion.
 

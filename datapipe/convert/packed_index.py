@@ -49,9 +49,9 @@ def pack_arrays(
     Args:
         raw: file or folder of raw data.
         arrays: folder for the arrays.
-        image, text: of `convert_dataset`.
-        workers, max_rejects, space_check, lock_check: of both.
-        options: others of `pack_dataset`.
+        image, text: images and tokens of the arrays, as in `convert_dataset`.
+        workers, max_rejects, space_check, lock_check: options of both steps.
+        options: further options of `pack_dataset`.
 
     Raises:
         PackError, PlanError, IndexMismatch: as these two do.

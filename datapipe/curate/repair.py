@@ -49,7 +49,7 @@ from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore
 from datapipe.workers.threads import ThreadPool
 
-_NO_CHECKSUM = "no checksum vouches for its bytes"
+_NO_CHECKSUM = "its bytes have no checksum"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class RepairReport:
 
     output: str  # folder of the repaired dataset
     samples: int  # in it
-    without_checksum: int  # samples that no checksum vouches for; in it if `unchecked` was given
+    without_checksum: int  # samples without checksums; in it if `unchecked` was given
     lost: tuple[Finding, ...]  # samples, and parts of tars, that are gone or left out
     remade: tuple[str, ...]  # files that were made again in place
     notes: tuple[str, ...]
@@ -99,7 +99,7 @@ def repair_dataset(
         dataset: folder or URL of shards, or tars of someone else.
         out: folder for the repaired dataset.
         in_place: make indexes again in the dataset's own folder.
-        unchecked: bring back samples that no checksum vouches for.
+        unchecked: copy samples without checksums too.
         output: options of the new shards.
 
     Raises:
@@ -222,8 +222,8 @@ class _DatasetSalvage:
         located = self.located
         if not sum(self._samples):
             unchecked = (
-                f", but {self.without_checksum:,} that no checksum vouches for, which --unchecked "
-                "(unchecked=True) brings back"
+                f", but {self.without_checksum:,} have no checksum; --unchecked (unchecked=True) "
+                "takes them"
                 if self.without_checksum
                 else ""
             )

@@ -37,7 +37,7 @@ def select_samples(
 ) -> CopyReport:
     """Copy some samples of a dataset into new shards, in the order of the dataset.
 
-    Conditions are combined: `number` is taken of the samples that `where` and `keys` leave. The
+    Conditions are combined: `number` is drawn from the samples that `where` and `keys` select. The
     same command continues a copy that was interrupted, and equal input and options give equal
     bytes.
 
@@ -46,8 +46,8 @@ def select_samples(
         out: folder for the shards; new, or that of the same selection interrupted.
         where: expression, such as "width >= 336", as in `make_loader`.
         keys: keys of samples in a list, or a text file with one in each line.
-        number: so many samples, drawn at random.
-        seed: of the draw.
+        number: number of samples to draw at random; None takes all.
+        seed: seed of the draw.
         output: options of the new shards.
 
     Raises:

@@ -23,10 +23,11 @@ class CopySpec:
         sidecars: index files for others too, such as dali,wids,energon.
         space_check: refuse to start if the disk is too full.
         lock_check: refuse to start where OUT cannot be locked by one run.
-        engine, address: as in `pack_dataset`; a task writes a shard, so the nodes share OUT.
+        engine, address: engine and cluster, as in `pack_dataset`; a task writes a shard, so the
+            nodes share OUT.
 
     Raises:
-        PackError: a value means nothing, or two contradict each other.
+        PackError: a value is impossible, or two contradict each other.
 
     Examples:
         >>> output = datapipe.CopySpec(shard_size="1GB")
@@ -61,7 +62,8 @@ class CopyReport:
     """Report of a dataset that was made from others.
 
     Attributes:
-        samples, images, rejected, shards, bytes: of the output; `bytes` of its tar files.
+        samples, images, rejected, shards, bytes: counts of the output, and the size of its tar
+            files.
         seconds: this run took.
         output: the folder.
         examples: a few of the rejects.

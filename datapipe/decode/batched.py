@@ -39,7 +39,8 @@ def normalize_batch(
 
     Args:
         images: uint8 [N, 3, ...] on any device: [N, 3, H, W], or patches [P, 3, values].
-        mean_std: of red, green and blue, for pixels from 0 to 1; None leaves them from 0 to 1.
+        mean_std: mean and standard deviation of red, green and blue, for pixels from 0 to 1; None
+            leaves pixels from 0 to 1.
         dtype: torch.float32 or torch.bfloat16; torch.uint8 without `mean_std`.
         channels_last: make the values of a pixel contiguous; for [N, 3, H, W].
 
@@ -81,7 +82,7 @@ def resize_batch(
 
     Args:
         images: uint8 [N, 3, h, w] on any device.
-        height, width: in pixels, at least 1.
+        height, width: new size in pixels, at least 1.
         filter: "bilinear" or "bicubic", as Pillow means them.
 
     Returns:

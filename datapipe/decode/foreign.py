@@ -14,6 +14,7 @@ from PIL import Image
 from datapipe.decode.image import MAX_PIXELS, Encoded, check_size
 from datapipe.decode.shrink import ShrinkOptions, encode_anew
 from datapipe.errors import DecodeError
+from datapipe.extras import install_command
 from datapipe.index.images.formats import RawFormat, refusal
 from datapipe.index.images.header import ImageInfo
 
@@ -64,7 +65,7 @@ def _open_heif(data: Encoded, max_pixels: int) -> Image.Image:
         import pillow_heif
     except ImportError as error:
         raise DecodeError(
-            "HEIC images need pillow-heif: install it with pip install 'datapipe[heic]', or "
+            f"HEIC images need pillow-heif: install it with {install_command('heic')}, or "
             "convert them to JPEG"
         ) from error
     try:

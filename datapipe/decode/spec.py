@@ -101,8 +101,9 @@ class ImageSpec:
       (`grids`), then with `image_sizes`; or by that of Idefics 3 (`longest`).
 
     Attributes:
-        size: side of a square in pixels, or (height, width); of a tile; of the shorter side. None
-            is 336, and 448 for the tiles of InternVL. Dynamic and native sizes take none.
+        size: side of a square in pixels, or (height, width); for "tiles", the side of a tile; for
+            "shortest", the shorter side. None is 336, and 448 for the tiles of InternVL. Dynamic
+            and native sizes take none.
         resize: see above.
         interpolation: "bilinear", "bicubic" or "lanczos", antialiased.
         normalize: None, "imagenet", "clip", "siglip", or (mean, std) per channel for values of
@@ -111,35 +112,35 @@ class ImageSpec:
             1 before normalisation). None is uint8 without normalisation and float32 with it.
         fill: RGB of the padding of "pad" and `grids`, 0 to 255; None is the mean that is
             subtracted, or black.
-        crop_from: of "crop": the shorter side is resized to this before the centre is cut out.
-            None is the least that covers.
+        crop_from: for "crop", the shorter side before the centre is cut out, in pixels. None is the
+            smallest that covers the result.
         patch: side of a patch in pixels; None is 14 for dynamic and native sizes. Given for the
             others, it says how many tokens an image has: `(height // patch) * (width // patch)`
             for a fixed size. Without it, only images of 336 x 336 pixels have a known number, 576.
         merge: patches along each side that become one token.
-        temporal: of "native": frames that a patch holds, all of them the image.
-        mrope: of "native": with tokens, `position_ids` have an axis each for frames, rows and
-            columns, as models of the Qwen2-VL family want them; pixels do not depend on it.
-        video: of "native": a `VideoSpec`, for models that take frames of a video together. Without
-            it, or with a text without `TextSpec(video_markup=...)`, each frame is an image.
-        min_pixels, max_pixels: of a result of "dynamic" or "native"; None is 3,136 and 1,003,520,
-            as for Qwen2-VL.
-        least_side: of "native": an image with a shorter side counts as enlarged to it first, as
-            for GLM-4V.
-        longest: of the longer side. For "dynamic", in place of the limits: larger images are scaled
-            to it, and sides are rounded up to multiples, as for Pixtral. For "tiles": all images
-            are scaled to it, then stretched to whole tiles.
-        tokens: of "budget": tokens of an image at most.
-        tiles: of "tiles": most of an image, the thumbnail not counted. None is 12.
-        grids: of "tiles": canvases (height, width) to choose from, multiples of `size`.
-        thumbnail: of `tiles` and `longest`: whether an image of several has one more that shows the
-            whole.
+        temporal: for "native", the frames of a patch, each with the same image.
+        mrope: for "native" with tokens, give `position_ids` an axis each for frames, rows and
+            columns, as models of the Qwen2-VL family expect; pixels do not depend on it.
+        video: for "native", a `VideoSpec` for models that take the frames of a video together.
+            Without it, or for a text without `TextSpec(video_markup=...)`, each frame is an image.
+        min_pixels, max_pixels: limits of a resized image for "dynamic" and "native"; None is 3,136
+            and 1,003,520, as for Qwen2-VL.
+        least_side: for "native", the least side in pixels: smaller images count as enlarged to it
+            first, as for GLM-4V.
+        longest: longer side in pixels. For "dynamic" it replaces the limits: larger images are
+            scaled to it, and sides are rounded up to multiples, as for Pixtral. For "tiles", all
+            images are scaled to it, then stretched to whole tiles.
+        tokens: for "budget", the most tokens of an image.
+        tiles: for "tiles", the most tiles of an image, without the thumbnail. None is 12.
+        grids: for "tiles", canvases (height, width) to choose from, multiples of `size`.
+        thumbnail: for `tiles` and `longest`, add a tile that shows the whole image if there are
+            several.
         scaled_decode: JPEGs may be decoded at 1/2, 1/4 or 1/8 where that is large enough: faster,
             a few grey levels off.
-        random_crop: of "stretch" and "crop": a random part of the image is resized to the whole;
-            its share of the area, (least, most). Its aspect ratio is 3/4 to 4/3.
-        flip: of "stretch" and "crop": probability that an image is mirrored left to right.
-        max_frames: frames of each video at most: evenly spaced, the first and the last among them.
+        random_crop: for "stretch" and "crop", the share of the area, (least, most), of a random
+            part of the image that is used in place of the whole. Its aspect ratio is 3/4 to 4/3.
+        flip: for "stretch" and "crop", the probability that an image is mirrored left to right.
+        max_frames: the most frames of each video: evenly spaced, the first and the last among them.
             Others are neither read nor counted. None is all that were packed.
         refuse_above: an image with more pixels is refused as a `DecodeError`.
 

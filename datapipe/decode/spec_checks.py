@@ -57,7 +57,7 @@ def check_together(spec: ImageSpec) -> None:
         if spec.resize not in modes and value != type(spec).__dataclass_fields__[name].default:
             taken = " and ".join(f"resize={mode!r}" for mode in modes)
             raise PlanError(
-                f"{name}={value!r} means nothing for resize={spec.resize!r}, only for {taken}; "
+                f"{name}={value!r} has no effect with resize={spec.resize!r}, only with {taken}; "
                 + _REMEDIES.get(name, "leave it out")
             )
     if spec.resize in ("shortest", "tiles") and isinstance(spec.size, tuple):
@@ -110,7 +110,7 @@ def _check_tiles(spec: ImageSpec) -> None:
     if spec.grids is None:
         if spec.fill is not None:
             raise PlanError(
-                f"fill={spec.fill} means nothing for tiles without grids, where images are "
+                f"fill={spec.fill} has no effect on tiles without grids, where images are "
                 "stretched to the tiles and nothing is padded; leave it out"
             )
         return

@@ -235,13 +235,13 @@ def _busy_in(stages: Mapping[str, Stage], name: str) -> tuple[float, bool]:
 def _actions(found: Limit, workers: int) -> tuple[str, ...]:
     actions = _ACTIONS.get(found.stage, ())
     if not workers:
-        return ("prepare batches beside the training: `num_workers` of at least 1", *actions)
+        return ("prepare batches in the background: `num_workers` of at least 1", *actions)
     if found.resource in ("storage", "wait", "lock"):
         if found.stage == "read":
             # Waiting for storage needs no core.
             return ("wait for more reads at once: more `num_workers` than cores", *actions)
         if found.stage in ("transform", "tokenize"):
-            return (f"give every worker an interpreter of its own: {_PROCESSES}", *actions)
+            return (f"give every worker its own interpreter: {_PROCESSES}", *actions)
     return actions
 
 
@@ -270,10 +270,8 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
         "let the device normalise: `make_loader(..., device='cuda')` carries images as uint8",
         _SMALLER,
     ),
-    "transform": (
-        "move what is the same for every epoch to before packing, and what is not to the device",
-    ),
-    "tokenize": (f"give workers processes of their own: {_PROCESSES}",),
+    "transform": ("do what is the same in every epoch before packing, and the rest on the device",),
+    "tokenize": (f"make the workers processes: {_PROCESSES}",),
     "collate": ("carry less in a batch: uint8 images, fewer fields in `meta`, smaller batches",),
     "transfer": (
         "carry images as uint8, a quarter of the bytes: `make_loader(..., device='cuda')` with "

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from datapipe.diagnosis.loop_figures import Kind, LoopFigures, Verdict
 from datapipe.diagnosis.step_roofline import StepRoofline
+from datapipe.extras import install_command
 from datapipe.report.page import Level
 
 LIMITS: dict[Kind, float] = {
@@ -92,7 +93,7 @@ def _with_shares(verdict: Verdict, figures: LoopFigures) -> Verdict:
         return verdict
     return replace(
         verdict,
-        sentence=f"{verdict.sentence}; {most.share:.1%} of the samples are of the dataset "
+        sentence=f"{verdict.sentence}; {most.share:.1%} of the samples come from "
         f"{most.name!r}, and the plan gives it {most.planned:.1%}",
         actions=(
             *verdict.actions,
@@ -123,7 +124,7 @@ def _losses(figures: LoopFigures) -> dict[Kind, float]:
 def judge_waiting(figures: LoopFigures) -> Verdict:
     """Conclude why a loop waits for batches."""
     sentence = f"data-bound: {figures.waiting:.0%} of the time goes into waiting for batches"
-    actions = figures.hints or ("prepare batches beside the training, in threads or processes",)
+    actions = figures.hints or ("prepare batches in the background, in threads or processes",)
     if figures.limit is not None:
         sentence += f"; {figures.limit.reason}"
         remedies = "see what each remedy would give here: `datapipe profile SHARDS`"
@@ -145,7 +146,7 @@ def _of_transfer(figures: LoopFigures) -> Verdict:
 def _of_communication(figures: LoopFigures) -> Verdict:
     share, beside, aside = f"{figures.exchanging:.0%}", figures.recorded.beside, ""
     if beside >= _NOTICEABLE and figures.busy is not None:
-        aside = f"; beside it, {beside:.0%} is hidden behind compute"
+        aside = f"; another {beside:.0%} is hidden behind compute"
     elif beside >= _NOTICEABLE:
         # The collectives take processors from the operators, so how much they hide is not known.
         share += f" to {min(figures.exchanging + beside, 1.0):.0%}"
@@ -211,7 +212,7 @@ def _of_synchronisation(figures: LoopFigures) -> Verdict:
     unknown = figures.busy is None and figures.idle is not None
     if unknown:
         sentence += "; whether the GPU has work meanwhile is not known"
-        actions.insert(0, "let the GPU say how busy it is: pip install 'datapipe[gpu]'")
+        actions.insert(0, f"let the GPU say how busy it is: {install_command('gpu')}")
     return _verdict("synchronisation", sentence, *actions, level="warn" if unknown else "bad")
 
 
@@ -221,7 +222,7 @@ def _of_loop(figures: LoopFigures) -> Verdict:
         f"loop-bound: {figures.rest:.0%} of the time goes into what the loop does outside of step, "
         "transfers and waiting",
         "if that is training too, put it into `with monitor.step():`",
-        "write logs, checkpoints and pictures less often, or in a thread beside the loop",
+        "write logs, checkpoints and pictures less often, or in another thread",
         *([_LINES] if figures.idle is not None else []),
     )
 

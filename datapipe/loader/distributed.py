@@ -37,8 +37,8 @@ def resolve_ranks(
     if mesh is not None:
         if rank is not None or world_size is not None:
             raise PlanError(
-                f"rank={rank} and world_size={world_size} beside a mesh: give either the numbers "
-                "or the mesh"
+                f"rank={rank} and world_size={world_size} are given with a mesh: give either the "
+                "numbers or the mesh"
             )
         return _from_mesh(mesh)
     if (rank is None) != (world_size is None):
@@ -77,7 +77,7 @@ def peer_groups(mesh: DeviceMesh | None) -> list[dist.ProcessGroup]:
     """
     if mesh is None:
         raise PlanError(
-            "workers decode_once: the ranks that take the same samples are those of a mesh; give "
+            "workers decode_once needs a mesh, which says which ranks take the same samples; give "
             "mesh= too"
         )
     carry = _data_dims(mesh)

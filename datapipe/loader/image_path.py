@@ -14,6 +14,7 @@ from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, form_of, make_transform
 from datapipe.errors import PlanError
+from datapipe.extras import install_command
 from datapipe.loader.device.copy_stream import resolve_device
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.schedule.run_options import LoaderOptions
@@ -152,7 +153,7 @@ def _unfit_for_dali(work: SampleWork, image: ImageSpec, options: LoaderOptions) 
         check_supported(image)
     except PlanError as error:
         return str(error)
-    return None if installed() else "DALI is not installed: pip install 'datapipe[dali]'"
+    return None if installed() else f"DALI is not installed: {install_command('dali')}"
 
 
 @cache

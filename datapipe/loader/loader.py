@@ -49,9 +49,9 @@ class Loader:
     """Iterable over the batches of an epoch or of a longer run; made by `make_loader`.
 
     Attributes:
-        dataset: with the samples.
-        options: with defaults filled in: `num_workers`, `rank`, `world_size`, ...
-        meter: of the workers' time, once `start_metering` was called.
+        dataset: the opened dataset.
+        options: options with defaults filled in: `num_workers`, `rank`, `world_size`, ...
+        meter: times of the workers' stages, once `start_metering` was called.
 
     Examples:
         >>> loader = datapipe.make_loader("shards/", batch_size=2, epochs=3)

@@ -110,8 +110,8 @@ def make_loader(
             of datasets is the mixture that draws each sample of all of them once an epoch.
         model: folder of the model that is trained, as `save_pretrained` writes it, or its processor
             of transformers: images and texts become what its processor makes of them
-            (docs/models.md). `image` and `text` are then for what differs: a spec that is given
-            rules, and `datapipe.specs_for` returns those of the model to be changed.
+            (docs/models.md). `image` and `text` override that; `datapipe.specs_for` returns the
+            specs of the model, to change them.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch. Or a `BatchSpec`, which also has constant
             shapes of padded batches.
@@ -126,12 +126,12 @@ def make_loader(
         max_tokens: tokens of a padded batch, padding included.
         buckets: length buckets: samples of a batch have similar numbers of tokens. How many, or
             their boundaries in tokens.
-        where: condition for samples to take part, such as `"width >= 336 and text_tokens < 4096"`.
+        where: condition that selects samples, such as `"width >= 336 and text_tokens < 4096"`.
         shuffle: a new global order every epoch; "shards" mixes a few shards at a time, for remote
             storage; False keeps the order of the dataset.
-        shards_mixed: number of shards that are mixed at a time with `shuffle="shards"`.
-        seed: of the order, which follows from epoch, seed, dataset and plan; workers and ranks do
-            not change it.
+        shards_mixed: number of shards that are mixed at once with `shuffle="shards"`.
+        seed: seed of the order, which follows from epoch, seed, dataset and plan; workers and ranks
+            do not change it.
         group: number of consecutive units of equal cost, so that the ranks of a step have equal
             work. By default 64, or a step of the first launch if that has more, for packs and
             batches that are shuffled. Launches with equal groups have one order.
@@ -141,7 +141,7 @@ def make_loader(
             datasets have) and steps (as `loader.plan.step` returns them) to leave out. Order and
             state stay as they are: a sample becomes an empty slot, a step is skipped.
         epochs: epochs of a run, which is one iteration over the loader; None for no end.
-        run: other ends of a run, in steps or tokens, and accumulation of steps: a `RunSpec`.
+        run: end of a run in steps or tokens, and accumulation of steps: a `RunSpec`.
         meta: further keys of each batch: "key", "source", "dataset" (its name), "sample" (its
             number), "text", "valid", "images_per_sample", "num_items_in_batch" (labels of the step
             over all ranks), and fields of the samples' JSON members, as lists.

@@ -46,12 +46,12 @@ class PackSpec:
 
     Attributes:
         tokens: tokens of a pack.
-        window: samples that wait at most for a pack they fit into.
+        window: most samples that wait for a pack they fit into.
         multiple_of: pad each sample in a pack to a multiple of this number of tokens. Context
             parallelism needs it.
-        max_images: images of a pack at most.
-        max_samples: samples of a pack at most.
-        max_patches: patches or tiles of a pack at most: rows of `pixel_values`. It replaces
+        max_images: most images of a pack.
+        max_samples: most samples of a pack.
+        max_patches: most patches or tiles of a pack: rows of `pixel_values`. It replaces
             `max_images` if images differ in size.
         static_shapes: pad packs to constant shapes, for compiled models: tokens are padded
             to `tokens`, `cu_seq_lens` to `max_samples` (by default one in 16 tokens), images to
@@ -101,9 +101,9 @@ class BatchSpec:
             Longer samples are treated by `TextSpec.overlong`.
         multiple_of: round the longest sample of a batch up to a multiple of this number of
             tokens, so that batches have few shapes.
-        sample_images: images of a sample at most. `pixel_values` is filled with zeros to as many
+        sample_images: most images of a sample. `pixel_values` is filled with zeros to as many
             images for each sample of the batch.
-        sample_patches: patches or tiles of a sample at most. It replaces `sample_images` if images
+        sample_patches: most patches or tiles of a sample. It replaces `sample_images` if images
             differ in size.
 
     Raises:
@@ -128,13 +128,13 @@ class BatchSpec:
         check_fields(self, PlanError)
         if self.pad_to is not None and self.multiple_of > 1:
             raise PlanError(
-                f"pad_to={self.pad_to} and multiple_of={self.multiple_of} are two "
-                "lengths of one batch; give one of them"
+                f"pad_to={self.pad_to} and multiple_of={self.multiple_of} both set "
+                "the length of a batch; give one of them"
             )
         if self.sample_images is not None and self.sample_patches is not None:
             raise PlanError(
-                f"sample_images={self.sample_images} and sample_patches={self.sample_patches} are "
-                "two bounds of the rows of a sample; give one of them"
+                f"sample_images={self.sample_images} and sample_patches={self.sample_patches} both "
+                "limit the rows of a sample; give one of them"
             )
 
     @property
@@ -152,7 +152,7 @@ class RunSpec:
     """End of a run beside `epochs`, and accumulation of steps into one of the optimizer.
 
     Attributes:
-        max_steps: steps of a run at most, over as many epochs as `epochs` allows.
+        max_steps: most steps of a run, over as many epochs as `epochs` allows.
         train_tokens: a run ends with the step that reaches this number of tokens over all ranks.
         global_batch_size: units of one optimizer step. `loader.accumulation_steps` follows from it
             and the world size.
@@ -207,7 +207,9 @@ class DeviceSpec:
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
         if self.channels_last and self.device is None:
-            raise PlanError("channels_last lays images out on a device; give device=, 'cpu' say")
+            raise PlanError(
+                "channels_last lays images out on a device; give device=, such as 'cpu'"
+            )
 
 
 @dataclass(frozen=True)
@@ -219,8 +221,8 @@ class WorkerSpec:
             interpreter's lock: functions must then be importable, defined at the top of a module.
             Or "ray" for tasks on a Ray cluster, whose nodes see the same paths. Batches are the
             same.
-        persistent: whether worker processes stay from one iteration to the next, until
-            `loader.close()` or the loader is gone; starting them takes seconds.
+        persistent: keep worker processes from one iteration to the next, until `loader.close()` or
+            until the loader is deleted; starting them takes seconds.
         decode_once: ranks of `mesh` that take the same samples (peers of tensor, context or
             pipeline parallelism) decode them once: the first loads, and the others receive its
             batches over the groups of the mesh.
@@ -251,8 +253,8 @@ class RemoteSpec:
     Attributes:
         read_ahead: bytes (a number, or "1GB") that are read before they are needed, beyond the
             current steps of the workers.
-        concurrency: requests at a time.
-        storage_options: of its filesystem in fsspec, such as credentials or an endpoint.
+        concurrency: most requests in flight.
+        storage_options: options of the filesystem in fsspec, such as credentials or an endpoint.
 
     Raises:
         PlanError: a value is impossible.

@@ -83,7 +83,7 @@ def recall(key: str) -> Tuned | None:
     try:
         document = unseal(path.read_bytes())
         if document["version"] != VERSION or document["key"] != key:
-            raise ValueError(f"it is of version {document['version']!r}, key {document['key']!r}")
+            raise ValueError(f"it has version {document['version']!r}, key {document['key']!r}")
         tuned = Tuned(**document["tuned"])
     except FileNotFoundError:
         return None

@@ -44,14 +44,14 @@ def webdataset_source(
 
     Args:
         path: dataset in shards, or a mixture of several, as `make_loader` takes it.
-        batch_size: samples that the stages behind put together, as in `wds.batched(batch_size)` or
+        batch_size: samples that later stages put together, as in `wds.batched(batch_size)` or
             `DataLoader(..., batch_size=batch_size)`; 1 if they do not. The workers of a
             `DataLoader` deal batches of that size between them.
         where: condition for samples to take part, such as `"width >= 336"`.
         shuffle: a new global order every epoch; "shards" mixes a few shards at a time, for remote
             storage; False keeps the order of the dataset.
-        shards_mixed: number of shards that are mixed at a time with `shuffle="shards"`.
-        seed: of the order.
+        shards_mixed: number of shards that are mixed at once with `shuffle="shards"`.
+        seed: seed of the order.
         drop_last: leave out the samples of a last step that is not full on all ranks. Otherwise
             its samples are dealt, each once, so that some ranks may have a batch less.
         verify: compare every member with the checksum from packing or indexing.

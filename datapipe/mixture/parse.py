@@ -179,8 +179,8 @@ def _mixture(root: LocatedValue, known: tuple[str, ...], inherited: _Inherited) 
         entries = root.mapping(known, "a mixture")
     elif (key := next((key for key in root.value if key in MIXTURE_KEYS), None)) is not None:
         root.value[key].refuse(
-            f"{key!r} is an option, and there is no datasets: beside it; put the datasets under "
-            f"datasets:, or write {key + '/'!r} if it is a folder"
+            f"{key!r} is an option, but datasets: is missing; put the datasets under datasets:, or "
+            f"write {key + '/'!r} if it is a folder"
         )
     inherited = inherited.within(entries)
     children = _children(entries["datasets"], inherited)

@@ -226,7 +226,7 @@ class Mixture:
                 place = before.place and f", first in {before.place.removesuffix(': ')}"
                 raise PlanError(
                     f"{node.place}the name {shorten(node.name)} is given twice{place}; give one of "
-                    "them a name of its own"
+                    "them another name"
                 )
             first[node.name] = node
         has_weight = self.has_weight
@@ -266,11 +266,11 @@ class Mixture:
         """Return the mixture that a dict describes. A mixture is returned as it is.
 
         Args:
-            mixture: by path a number (a weight), a string such as "2x" (a repeat) or "70%" (a
+            mixture: for each path a number (a weight), a string such as "2x" (a repeat) or "70%" (a
                 weight), or a dict of options; or all options of a file, with `datasets`.
 
         Raises:
-            PlanError: with the keys that lead to what is wrong, such as
+            PlanError: an option is wrong; the message names its keys, such as
                 `mixture["chats"]["weight"]`.
 
         Examples:
@@ -292,10 +292,10 @@ class Mixture:
         are read; tags, anchors and aliases are refused.
 
         Args:
-            path: of the file.
+            path: path of the file.
 
         Raises:
-            PlanError: with the line, such as `mixture.yaml:12: `.
+            PlanError: the file is wrong; the message names the line, such as `mixture.yaml:12: `.
 
         Examples:
             >>> written = Path("mixture.yaml").write_text("captions/: 2x")
@@ -362,6 +362,6 @@ def check_changed(name: str, has_weight: Mapping[str, bool], place: str = "") ->
         raise PlanError(f"{place}the mixture has no {shorten(name)}{hint}; it has {known}{more}")
     if not has_weight[name]:
         raise PlanError(
-            f"{place}{shorten(name)} has a repeat, and only weights can change; give it and the "
-            "datasets beside it weights, 0 where one enters later"
+            f"{place}{shorten(name)} has a repeat, and only weights can change; give weights to "
+            "it and the datasets of its group, 0 to one that enters later"
         )

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cache
 
+from datapipe.extras import install_command
 from datapipe.profile.measure.usage import Sampler
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def find_gpu() -> Gpu | None:
     except Exception as error:  # of the driver, of any kind
         why = str(error)
         if isinstance(error, ImportError):
-            why = "pynvml is missing: pip install 'datapipe[gpu]'"
+            why = f"pynvml is missing: {install_command('gpu')}"
         _log_once(logging.WARNING, f"how busy the GPU is stays unknown: {why}")
         return None
     return gpu

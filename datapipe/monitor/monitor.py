@@ -43,13 +43,14 @@ class Monitor:
 
     Args:
         warmup: batches at the start that are left out.
-        gpu: whether a thread queries NVML a few times a second how busy the GPU is.
-        meter: whether a datapipe loader times its stages.
-        ranges: whether waiting, transfers, steps and the loader's stages are ranges for profilers
-            (`record_function`, NVTX). While torch's profiler runs, all but the stages are anyway.
+        gpu: ask NVML in a thread, a few times a second, how busy the GPU is.
+        meter: let a datapipe loader time its stages.
+        ranges: mark waiting, transfers, steps and the loader's stages as ranges for profilers
+            (`record_function`, NVTX). While torch's profiler runs, all but the stages are marked
+            anyway.
         trace: file to write a trace to, as `trace()` does.
-        trace_steps: how many steps to let pass before that trace, and how many to trace.
-        clock: returns nanoseconds.
+        trace_steps: steps to let pass before that trace, and steps to trace.
+        clock: function that returns nanoseconds.
 
     Examples:
         >>> monitor = datapipe.Monitor(warmup=1)

@@ -181,7 +181,7 @@ def _hints(loader: Any) -> tuple[str, ...]:
     workers = None if hasattr(loader, "start_metering") else getattr(loader, "num_workers", None)
     tune = "find how many workers it takes: `datapipe.tune_workers(make)`"
     if workers == 0:
-        return ("prepare batches beside the training: `num_workers` of at least 1", tune)
+        return ("prepare batches in the background: `num_workers` of at least 1", tune)
     if isinstance(workers, int):
         return (tune, "pack the data once, and let `datapipe.make_loader` feed the loop")
     return ()

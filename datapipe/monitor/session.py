@@ -231,8 +231,8 @@ class LoopMeter:
         if not mine and not self._warned_of_thread:
             self._warned_of_thread = True
             logger.warning(
-                "a monitor is used by two threads at a time, and measures the first; give each "
-                "loop a Monitor of its own"
+                "two threads use one monitor, which measures the first of them; give each loop "
+                "its own Monitor"
             )
         return mine
 

@@ -41,14 +41,14 @@ class PlanOptions:
         shuffle: True for a new order of all samples each epoch, "shards" for one that mixes a few
             shards at a time, False for the order of the dataset.
         shards_mixed: shards whose samples are mixed, with `shuffle="shards"`.
-        seed: of the order.
+        seed: seed of the order.
         drop_last: drop a last step that cannot be filled on all ranks.
         pack: capacity of a pack in tokens; units are packs.
         pack_window: most samples that wait for a pack they fit into.
         pack_multiple_of: each sample in a pack is padded to a multiple of this many tokens.
-        max_samples: of a pack.
-        max_images: of a pack; without packs of a sample.
-        max_patches: rows of `pixel_values`, patches or tiles, likewise.
+        max_samples: most samples of a pack.
+        max_images: most images of a pack; without packs, of a sample.
+        max_patches: most rows of `pixel_values` (patches or tiles), likewise.
         max_tokens: tokens of a padded batch, padding included. Units are batches.
         buckets: length buckets: how many, or boundaries in tokens, such as 128,512. Units are
             batches.
@@ -84,8 +84,8 @@ class PlanOptions:
         check_fields(self, PlanError)
         if self.max_images is not None and self.max_patches is not None:
             raise PlanError(
-                f"max_images={self.max_images} and max_patches={self.max_patches} are two "
-                "bounds where a pack has one beside its tokens; give one of them"
+                f"max_images={self.max_images} and max_patches={self.max_patches} both "
+                "limit the images of a pack; give one of them"
             )
         if self.pack is not None:
             for name in ("max_tokens", "buckets"):

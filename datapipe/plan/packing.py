@@ -39,15 +39,15 @@ def pack_lengths(
 
     Args:
         lengths: integers [n], tokens of each sample, at least 1.
-        capacity: of a pack, in tokens.
-        window: samples that wait at most for a pack they fit into.
+        capacity: most tokens of a pack.
+        window: most samples that wait for a pack they fit into.
         images: integers [n], images of each sample; packs get similar numbers of them as far as
             fill allows. Needed for `max_images`.
-        max_images: of a pack; None for no limit.
-        seed: of the order; None keeps the order given.
+        max_images: most images of a pack; None for no limit.
+        seed: seed of the order; None keeps the order given.
 
     Returns:
-        Order int64 [n] and offsets int64 [packs + 1]: pack p has the samples
+        Order int64 [n] and offsets int64 [packs + 1]. Pack p has the samples
         `order[offsets[p]:offsets[p + 1]]`. The same on every machine.
 
     Raises:

@@ -104,7 +104,7 @@ def profile_loader(
     Args:
         make: makes the loader; with `epochs=None`, so that it does not end.
         shards: the dataset, as commands should name it.
-        seconds: for which the loader is watched at work.
+        seconds: seconds for which the loader is measured.
         step_time: seconds that training takes for a batch; None if unknown.
         say: called with the name of each phase.
 

@@ -92,7 +92,7 @@ def _processes(forecast: Forecast) -> Iterator[Remedy]:
         return
     yield forecast.remedy(
         "processes",
-        "worker processes, each with an interpreter's lock of its own",
+        "worker processes, each with its own interpreter lock",
         f'make_loader(workers="processes", num_workers={workers})',
         setup=replace(forecast.setup, workers=workers, processes=True),
         # The factor is that of threads, which wait for each other. Processes have what others left.

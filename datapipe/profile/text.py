@@ -80,7 +80,7 @@ def stage_notes(profile: Profile) -> str:
     alone = profile.forecast.alone
     return (
         f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each, on one core. Bytes "
-        "are read or made of a sample. The last column is the share of the time of all threads."
+        "are those read or made for a sample. The last column is the share of all threads' time."
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from datapipe.errors import PlanError, StoreError
+from datapipe.extras import install_command
 from datapipe.remote.retry import ReadTimes, RetryPolicy, describe, is_final
 
 logger = logging.getLogger(__name__)
@@ -240,8 +241,8 @@ def _connect(url: str, options: RemoteOptions, client_attempts: int) -> tuple[An
         filesystem, root = fsspec.core.url_to_fs(url, **storage)
     except ImportError as error:
         raise PlanError(
-            f"{url}: {protocol}:// needs a package that is missing ({error}): pip install "
-            "'datapipe[remote]'"
+            f"{url}: {protocol}:// needs a package that is missing ({error}): "
+            f"{install_command('remote')}"
         ) from None
     except ValueError as error:
         raise PlanError(f"{url}: {error}") from None

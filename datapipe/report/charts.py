@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from datapipe.errors import PlanError
+from datapipe.extras import install_command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +33,8 @@ def plot(height: float = 3.2) -> tuple[Figure, Axes]:
         from matplotlib.figure import Figure as NewFigure
     except ImportError as error:
         raise PlanError(
-            f"reports are drawn by matplotlib, which is missing ({error}): pip install "
-            "'datapipe[report]'"
+            f"reports are drawn by matplotlib, which is missing ({error}): "
+            f"{install_command('report')}"
         ) from None
     figure = NewFigure(figsize=(8.0, height), layout="constrained")
     axes = figure.add_subplot()

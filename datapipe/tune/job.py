@@ -23,26 +23,28 @@ from datapipe.tune.sweep import Goal, Sweep
 from datapipe.tune.trial import Machine, Make, Trial
 
 _TO_TRY = Say("the numbers to try, such as (0, 2, 4)")
-_Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
+MakeLoader = Annotated[
+    Make, Say("a function of num_workers and prefetch_factor that returns a loader")
+]
+Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
+MemoryLimit = Annotated[float, Within(above=0), Say("bytes, above 0")]
 
 logger = logging.getLogger(__name__)
 
 
 @checked(PlanError)
 def tune_workers(
-    make: Annotated[
-        Make, Say("a function of num_workers and prefetch_factor that returns a loader")
-    ],
+    make: MakeLoader,
     *,
     num_workers: Annotated[Iterable[WorkerCount], _TO_TRY] = (0, 1, 2, 4, 8),
     prefetch_factor: Annotated[Iterable[Count], _TO_TRY] = (2, 4),
     budget: Seconds = 60.0,
     step_time: Seconds | None = None,
-    max_wait: _Part = 0.01,
-    max_memory: Annotated[float, Within(above=0), Say("bytes, above 0")] | None = None,
+    max_wait: Part = 0.01,
+    max_memory: MemoryLimit | None = None,
     train: Callable[[Any], object] | None = None,
     variants: Sequence[Mapping[str, Any]] = ({},),
-    margin: _Part = MARGIN,
+    margin: Part = MARGIN,
     on_trial: Callable[[Trial], object] | None = None,
 ) -> TuneResult:
     """Find the smallest setting of a loader that is as fast as any, or as training needs.
@@ -58,7 +60,7 @@ def tune_workers(
         make: `make(num_workers=..., prefetch_factor=...)` returns a new iterable of batches: a
             datapipe loader, a `torch.utils.data.DataLoader`, or any other. With 0 workers it gets
             `prefetch_factor=None`, as torch wants it.
-        num_workers, prefetch_factor: to try, in all combinations.
+        num_workers, prefetch_factor: values to try, in all combinations.
         budget: seconds for everything. It may be exceeded by the time of a single batch.
         step_time: seconds that training takes for a batch. Then the smallest setting is chosen that
             keeps waiting under `max_wait`.
@@ -68,8 +70,8 @@ def tune_workers(
         train: a step of training, called with a batch; `step_time` is then measured. It must
             return when the step is done: read a result from the device in it.
         variants: further arguments of `make`; all combinations are tried:
-            `({"workers": "threads"}, {"workers": "processes"})`, say.
-        margin: share of the rate that is not worth a larger setting.
+            for example `({"workers": "threads"}, {"workers": "processes"})`.
+        margin: gain in rate that does not justify a larger setting, as a share.
         on_trial: called with every trial that counted batches, once it is over.
 
     Returns:
@@ -77,8 +79,8 @@ def tune_workers(
         that `make_loader(num_workers="auto", prefetch_factor="auto")` finds it.
 
     Raises:
-        PlanError: an argument is impossible, the loader fails with every setting, or the budget
-            does not suffice for a single trial.
+        PlanError: an argument is impossible, the loader fails with every setting, or the budget is
+            too small for a single trial.
         KeyboardInterrupt: Ctrl-C came before anything was known.
 
     Examples:

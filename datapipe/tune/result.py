@@ -147,7 +147,7 @@ def explain(sweep: Sweep, chosen: Setting, *, settled: bool, limit: Limit | None
             text = f"{chosen} is as fast as any, to within {margin:.0%}"
         text += f": {best} made {lead.median:.2f} of its rate ({lead.low:.2f} to {lead.high:.2f})"
     if not settled:
-        text += ". The time did not suffice to be sure; a larger budget or a quieter machine would"
+        text += ". The time was too short to be sure; give a larger budget or use a quieter machine"
     most = max(setting.num_workers for setting in measured)
     if chosen.num_workers == best.num_workers == most:
         kind = [setting for setting in sweep.dropped if setting.variant == chosen.variant]

@@ -29,8 +29,8 @@ class EngineSpec:
 
     Attributes:
         engine: "local" does the jobs on this machine, "ray" in tasks of a Ray cluster.
-        address: of the Ray cluster: auto, or host:port; by default that of RAY_ADDRESS. Where no
-            cluster runs, one is started here and ended with the command.
+        address: address of the Ray cluster: auto, or host:port; by default that of RAY_ADDRESS. If
+            no cluster runs, one is started here and stopped after the command.
 
     Raises:
         WorkerError: an address is given to the local engine.

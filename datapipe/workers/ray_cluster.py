@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from datapipe.errors import WorkerError
+from datapipe.extras import install_command
 from datapipe.workers.standard_error import capture, take_printed
 
 RETRIES = 2
@@ -61,8 +62,8 @@ class RayCluster:
             import ray
         except ImportError as error:
             raise WorkerError(
-                f"the engine ray needs a package that is missing ({error}): pip install "
-                "'datapipe[ray]'"
+                f"the engine ray needs a package that is missing ({error}): "
+                f"{install_command('ray')}"
             ) from None
         self._ray: Any = ray
         self._connected = not ray.is_initialized()

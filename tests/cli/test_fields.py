@@ -46,7 +46,7 @@ def test_what_a_field_does_not_take_is_refused_by_its_option(field: str, text: s
 def test_type_default_and_help_are_those_of_the_field() -> None:
     window = flag_of(PackSpec, "window", "pack_window")
     assert (window.option, window.kind, window.default) == ("--pack-window", int, 256)
-    assert window.help == "Samples that wait at most for a pack they fit into."
+    assert window.help == "Most samples that wait for a pack they fit into."
     assert flag_of(DeviceSpec, "channels_last").kind is bool
     assert flag_of(RunSpec, "max_steps").default is None
     assert help_of(TextSpec, "template").startswith("llava, chatml, caption, or a file")

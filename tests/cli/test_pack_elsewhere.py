@@ -44,7 +44,7 @@ def test_a_dry_run_says_what_would_be(run: Run, raw: Path, url: str, tmp_path: P
 def test_tokens_are_not_counted_there(run: Run, raw: Path, url: str, tokenizer: Path) -> None:
     done = run("pack", raw, url, "--tokenizer", tokenizer, "--template", "caption")
     assert done.exit_code == 1
-    assert "--tokenizer counts in a folder" in done.stderr
+    assert "--tokenizer cannot count behind the URL" in done.stderr
     assert not fsspec.filesystem("memory").exists(url)
 
 

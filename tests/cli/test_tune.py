@@ -124,8 +124,11 @@ def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(
         (("SHARDS", "--batch-size", 4, "--step-time", "-3"), "--step-time '-3': give a time"),
         (("SHARDS", "--batch-size", 4, "--step-time", "1s", "--train", "a:b"), "give one"),
         (("SHARDS", "--batch-size", 4, "--report", "no/such/r.html"), "folder that exists"),
-        (("--target", "SCRIPT:make", "--batch-size", 4), "--batch-size 4 is beside it"),
-        (("SHARDS", "--target", "SCRIPT:make"), "is beside it; leave it out"),
+        (
+            ("--target", "SCRIPT:make", "--batch-size", 4),
+            "so --batch-size 4 has no effect; leave it out",
+        ),
+        (("SHARDS", "--target", "SCRIPT:make"), "has no effect; leave it out"),
         (("--target", "SCRIPT:none"), "has no 'none'"),
         (("--target", "SCRIPT:nothing"), "yields no batch at all"),
     ],

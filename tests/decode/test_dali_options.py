@@ -14,7 +14,7 @@ SPEC = ImageSpec(size=(24, 32))
 
 def test_a_missing_dali_comes_with_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(PlanError, match=r"pip install 'datapipe\[dali\]'"):
+    with pytest.raises(PlanError, match=r"pip install 'datapipe-vlm\[dali\]'"):
         DaliDecoder(SPEC, batch_size=1, threads=1)
 
 

@@ -295,7 +295,7 @@ def test_an_optimizer_of_8_bits_gets_the_same_groups(
 def test_states_of_8_bits_take_a_quarter_and_learn_and_go_on(
     shards: Path, tmp_path: Path, runs: list[Run]
 ) -> None:
-    pytest.importorskip("bitsandbytes", reason="pip install 'datapipe[train]'")
+    pytest.importorskip("bitsandbytes", reason="pip install 'datapipe-vlm[train]'")
     whole = fit(shards, *PACKED, "--steps", 9, "--optimizer", "8bit")
     plain = fit(shards, *PACKED, "--steps", 9)
     assert whole.losses != plain.losses

@@ -217,7 +217,7 @@ def test_without_dali_its_name_says_how_to_install_it(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datapipe.decode.dali.graph.installed", lambda: False)
-    with pytest.raises(PlanError, match=r"pip install 'datapipe\[dali\]'"):
+    with pytest.raises(PlanError, match=r"pip install 'datapipe-vlm\[dali\]'"):
         make(decoder="dali")
     assert torch.equal(
         next(iter(make(decoder="auto")))["pixel_values"],

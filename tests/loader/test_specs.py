@@ -33,7 +33,7 @@ from datapipe.testing import assert_same_batches
         (PackSpec, {"tokens": 99, "static_shapes": 1}, "static_shapes 1: give True or False"),
         (BatchSpec, {"batch_size": 0}, "batch_size 0: give an integer from 1 or None"),
         (BatchSpec, {"pad_to": 0}, "pad_to 0: give an integer from 1"),
-        (BatchSpec, {"pad_to": 64, "multiple_of": 8}, "pad_to=64 and multiple_of=8 are two"),
+        (BatchSpec, {"pad_to": 64, "multiple_of": 8}, "pad_to=64 and multiple_of=8 both set"),
         (BatchSpec, {"sample_images": 2, "sample_patches": 9}, "sample_images=2 and sample_p"),
         (RunSpec, {"max_steps": 0}, "max_steps 0: give an integer from 1 or None"),
         (RunSpec, {"train_tokens": "many"}, "train_tokens 'many'"),

@@ -63,12 +63,10 @@ IN_FILES = {
     "a: {weight: 1, repeat: 2}": "1: 'a' has a weight and a repeat; give one of them",
     "a: 1\n\na: 2": "3: key 'a' is given twice, first in mixture.yaml:1; leave one out",
     "a: 1\na/: 2": (
-        "2: the name 'a' is given twice, first in mixture.yaml:1; give one of them a name of its "
-        "own"
+        "2: the name 'a' is given twice, first in mixture.yaml:1; give one of them another name"
     ),
     "g:\n  datasets:\n    a:\na:": (
-        "4: the name 'a' is given twice, first in mixture.yaml:3; give one of them a name of its "
-        "own"
+        "4: the name 'a' is given twice, first in mixture.yaml:3; give one of them another name"
     ),
     "datasets: {}": "1: there is no dataset in it; give one, such as `captions/: 0.7`",
     "g:\n  datasets: []": "2: there is no dataset in it; give one, such as `captions/: 0.7`",
@@ -82,7 +80,7 @@ IN_FILES = {
     ),
     "- a": "1: a mixture is a mapping; write datasets, such as `captions/: 0.7`",
     "epoch: longest\na: 1": (
-        "1: 'epoch' is an option, and there is no datasets: beside it; put the datasets under "
+        "1: 'epoch' is an option, but datasets: is missing; put the datasets under "
         "datasets:, or write 'epoch/' if it is a folder"
     ),
     "datasets: [a]\nweigths: tokens": (
@@ -109,8 +107,8 @@ IN_FILES = {
         "4: the mixture has no 'cats', do you mean 'cat'?; it has 'cat'"
     ),
     "datasets: {a: 1x}\nschedule:\n- weights:\n    a: 2": (
-        "4: 'a' has a repeat, and only weights can change; give it and the datasets beside it "
-        "weights, 0 where one enters later"
+        "4: 'a' has a repeat, and only weights can change; give weights to it and the "
+        "datasets of its group, 0 to one that enters later"
     ),
     "datasets: {a: 1}\nschedule:\n- weights: {a: 2}\n- weights: {a: 1}": (
         "4: only the first change may be without from:; add the amount it begins at"

@@ -179,7 +179,7 @@ def test_the_verdict_names_the_dataset_that_is_furthest_off() -> None:
     )
     late = judge(LoopFigures(turns=100, step=0.5, wait=0.5, datasets=datasets))
     assert late.sentence.endswith(
-        "; 25.0% of the samples are of the dataset 'b', and the plan gives it 40.0%"
+        "; 25.0% of the samples come from 'b', and the plan gives it 40.0%"
     )
     assert (late.kind, late.level) == ("data", "bad")
 

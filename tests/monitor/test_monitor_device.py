@@ -261,7 +261,7 @@ def test_torch_is_asked_for_its_current_gpu(pretended_cuda: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ModuleNotFoundError("pynvml"), "pip install 'datapipe[gpu]'"),
+        (ModuleNotFoundError("pynvml"), "pip install 'datapipe-vlm[gpu]'"),
         (OSError("driver not loaded"), "driver not loaded"),
     ],
 )

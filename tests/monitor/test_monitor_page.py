@@ -70,7 +70,7 @@ def test_without_matplotlib_the_remedy_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(datapipe.PlanError, match=r"pip install 'datapipe\[report\]'"):
+    with pytest.raises(datapipe.PlanError, match=r"pip install 'datapipe-vlm\[report\]'"):
         trained(10).save(tmp_path / "report.html")
 
 

@@ -183,7 +183,7 @@ def test_without_pillow_heif_the_reject_says_how_to_install_it(
     pack_dataset(raw, tmp_path / "out", max_rejects=2)
     for reject in rejects(tmp_path / "out"):
         assert reject["reason"] == (
-            "HEIC images need pillow-heif: install it with pip install 'datapipe[heic]', or "
+            "HEIC images need pillow-heif: install it with pip install 'datapipe-vlm[heic]', or "
             "convert them to JPEG"
         )
 

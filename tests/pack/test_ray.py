@@ -248,7 +248,7 @@ def test_options_of_clusters_are_refused_where_they_mean_nothing(tmp_path, raw, 
 
 def test_without_ray_the_error_says_how_to_install_it(tmp_path, raw, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(PackError, match=r"pip install 'datapipe\[ray\]'"):
+    with pytest.raises(PackError, match=r"pip install 'datapipe-vlm\[ray\]'"):
         pack_dataset(raw, tmp_path / "out", engine="ray")
 
 

@@ -149,7 +149,7 @@ def test_a_protocol_whose_package_is_missing_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
-    with pytest.raises(PlanError, match=r"datapipe\[remote\]"):
+    with pytest.raises(PlanError, match=r"datapipe-vlm\[remote\]"):
         RemoteFolder("s3://bucket/shards")
 
 

@@ -93,5 +93,5 @@ def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(PlanError, match=r"datapipe\[report\]"):
+    with pytest.raises(PlanError, match=r"datapipe-vlm\[report\]"):
         plot()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
-from datapipe.cli.command import app
+from datapipe.cli.lazy_commands import COMMANDS, imported
 
 _HEAD = """# The datapipe command
 
@@ -21,8 +19,8 @@ def command_page() -> str:
 
 
 def _sections() -> Iterator[str]:
-    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
+    for name in COMMANDS:
+        command = imported(name)
         arguments = [entry for entry in command.params if _is_argument(entry)]
         options = [entry for entry in command.params if not _is_argument(entry)]
         words = " ".join(_argument_name(entry) for entry in arguments)

@@ -29,8 +29,8 @@ def site_path(path: str) -> str | None:
         return ROOT_PAGES[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if re.fullmatch(r"examples/(trainers/)?\w+\.py", path):
-        return path.removesuffix(".py") + ".md"
+    if re.fullmatch(r"examples/(trainers/)?\w+\.(py|ipynb)", path):
+        return posixpath.splitext(path)[0] + ".md"
     return None
 
 

@@ -18,6 +18,7 @@ from datapipe.decode.forms.fixed import resized_part
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.spec_checks import ONE_SIZE
 from datapipe.errors import PlanError
+from datapipe.extras import install_command
 from datapipe.geometry.crop import Box, Draw
 from datapipe.geometry.placement import Placement
 
@@ -108,7 +109,7 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
     except ImportError as error:
         raise PlanError(
             f"decoder='dali' needs DALI, which cannot be imported ({error}); install it with "
-            "pip install 'datapipe[dali]', or use decoder='cpu'"
+            f"{install_command('dali')}, or use decoder='cpu'"
         ) from error
     pipeline = dali.Pipeline(
         batch_size=options.batch_size,

@@ -13,7 +13,7 @@ _CHUNK = 1 << 20
 
 NOT_AS_INDEXED = (
     "its bytes are not those that were packed or indexed: the shard is damaged, or was replaced; "
-    "restore it, or pack the raw data again; for tars of someone else, run `datapipe index --force`"
+    "restore it, or pack the raw data again; for other writers' tars, run `datapipe index --force`"
 )
 """Reason of a `DecodeError` for a member that differs from its checksum."""
 

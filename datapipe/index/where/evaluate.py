@@ -61,7 +61,7 @@ def parse_where(expression: Any) -> Where:
     evaluated. Raises `PlanError` if it is not such an expression, or mixes numbers and strings.
     """
     if not isinstance(expression, str):
-        raise PlanError(f"where is an expression in a string, and {expression!r} is none")
+        raise PlanError(f"where must be an expression in a string, not {expression!r}")
     written = expression.replace("\r\n", "\n").replace("\r", "\n").strip()
     if not written:
         raise PlanError("where is empty; leave it out to take all samples")

@@ -21,7 +21,7 @@ def resolve_device(device: str | int | torch.device) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise PlanError(f"device {device!r} is none: {error}; give 'cpu' or 'cuda'") from error
+        raise PlanError(f"device {device!r} is not known: {error}; give 'cpu' or 'cuda'") from error
     if found.type == "cpu":
         return torch.device("cpu")
     if found.type != "cuda":

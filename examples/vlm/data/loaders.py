@@ -53,7 +53,7 @@ def make_loader(
         )
     pack = None
     if options.static_shapes and options.pack is None:
-        raise ValueError("--static-shapes is of packs; give --pack")
+        raise ValueError("--static-shapes works with packs only; give --pack")
     if options.pack is not None:
         pack = datapipe.PackSpec(
             options.pack,

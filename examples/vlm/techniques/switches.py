@@ -161,7 +161,7 @@ class Techniques:
             except ImportError as error:
                 raise ValueError(
                     "optimizer '8bit' needs bitsandbytes: pip install bitsandbytes, or "
-                    "'datapipe[train]'"
+                    "'datapipe-vlm[train]'"
                 ) from error
             made: torch.optim.Optimizer = AdamW8bit(groups, **options)
             return made
@@ -185,7 +185,7 @@ def add_adapters(model: Any, rank: int) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise ValueError(
-            "adapters (lora) need peft: pip install peft, or 'datapipe[train]'"
+            "adapters (lora) need peft: pip install peft, or 'datapipe-vlm[train]'"
         ) from error
     names = ["qkv", "out", "gate", "up", "down"]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)

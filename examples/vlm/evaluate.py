@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 import datapipe
 from examples.vlm.data.accumulate import Batch
 from examples.vlm.data.transfer import bring
-from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
@@ -39,6 +40,7 @@ def evaluate(
     *,
     step: int = 0,
     autocast: AbstractContextManager[Any] | None = None,
+    losses_of: Callable[[Inputs], Tensor] | None = None,
 ) -> Evaluation:
     """Return the loss of a model over all batches of all ranks.
 
@@ -51,6 +53,7 @@ def evaluate(
         ranks: whose sums are added; all must call.
         step: for the result.
         autocast: context of the forward passes.
+        losses_of: computes losses in place of the model, of which this rank has a part.
 
     Raises:
         ValueError: there is no label in any batch.
@@ -65,7 +68,7 @@ def evaluate(
                 torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 here = bring(batch, ranks.device)
                 inputs = make_inputs(here, model.config, model.kernel)
-                sums[0] += model(inputs).sum(dtype=torch.float64)
+                sums[0] += (losses_of or model)(inputs).sum(dtype=torch.float64)
                 sums[1] += (inputs.targets != IGNORE).sum()
     finally:
         model.train(was_training)
@@ -89,7 +92,15 @@ def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
     def evaluate_and_print() -> Evaluation:
         loader.set_epoch(0)  # after an epoch a loader would begin the next one
         autocast = run.exchange.autocast(run.techniques, run.ranks.device)
-        found = evaluate(run.model, loader, run.ranks, step=run.step, autocast=autocast)
+        pipeline = run.exchange.pipeline
+        found = evaluate(
+            run.model,
+            loader,
+            run.ranks,
+            step=run.step,
+            autocast=autocast,
+            losses_of=None if pipeline is None else pipeline.evaluate,
+        )
         if run.ranks.first:
             text = f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
             print(text, file=sys.stderr, flush=True)

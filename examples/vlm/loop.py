@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import datapipe
 from examples.vlm.data.accumulate import Batch, groups_of, labels_of
@@ -23,8 +23,8 @@ from examples.vlm.measure.peaks import Peak
 from examples.vlm.measure.report import Counts, Line, Report
 from examples.vlm.model.inputs import IGNORE, make_inputs
 from examples.vlm.model.vlm import VLM
-from examples.vlm.parallel.connect import Exchange, whole
-from examples.vlm.parallel.mesh import whole_loss
+from examples.vlm.parallel.connect import Exchange
+from examples.vlm.parallel.mesh import clip_gradients, whole_loss
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques.schedule import rate_at
 from examples.vlm.techniques.switches import Techniques
@@ -114,7 +114,8 @@ def train(
     warm_up = min(warm_up, steps - run.step - 1)  # at least one step is measured
     monitor = datapipe.Monitor(warmup=warm_up * techniques.accumulate)
     peak = Peak(run.ranks.device, techniques.dtype, tf32=techniques.tf32, given=peak_flops)
-    meter = Meter(run.model)
+    pipeline = run.exchange.pipeline
+    meter = Meter(run.model, None if pipeline is None else pipeline.formula)
     datasets = sums_by_dataset(run.loader, run.ranks)
     counts = Counts(run.ranks, run.step + warm_up, meter, peak, datasets)
     groups = groups_of(
@@ -182,22 +183,11 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     share = ranks.shares / labels
     total = torch.zeros((), device=ranks.device)
     learnt = torch.zeros((), device=ranks.device)
-    for number, batch in enumerate(group, 1):
-        # With CUDA graphs: the outputs of the batch before may be overwritten.
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        run.mark("in the forward pass", step)
-        here = bring(batch, ranks.device)
-        inputs = make_inputs(here, run.model.config, run.model.kernel)
-        learnt += (inputs.targets != IGNORE).sum()
-        with exchange.sending(number == len(group)):
-            with exchange.autocast(techniques, ranks.device):
-                losses = exchange.module(inputs)
-            loss = losses.sum() * share
-            run.mark("in the backward pass and the exchange of gradients", step)
-            run.scaler.scale(loss).backward()
+    for batch, targets, losses in passes(run, group, share):
+        learnt += (targets != IGNORE).sum()
         if datasets is not None:
-            datasets.add(here, inputs.targets, losses)
-        total = total + loss.detach()
+            datasets.add(batch, targets, losses)
+        total = total + losses.sum() * share
     exchange.finish()
     total = whole_loss(total, ranks)
     own = exchange.norms.take()
@@ -206,7 +196,7 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     norm = None
     if techniques.clip:
         run.scaler.unscale_(run.optimizer)
-        norm = whole(nn.utils.clip_grad_norm_(run.model.parameters(), techniques.clip))
+        norm = clip_gradients(run.model, techniques.clip, ranks)
     run.mark("in the optimizer", step)
     run.scaler.step(run.optimizer)
     run.scaler.update()
@@ -219,3 +209,31 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
         ]
     )
     return total / ranks.shares
+
+
+def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    """Run the forward and backward pass of each batch, with its losses times `share`.
+
+    Yields:
+        The batch on the device, its targets and its losses by token, without a graph.
+    """
+    exchange, device, step = run.exchange, run.ranks.device, run.step + 1
+    if exchange.pipeline is not None:
+        run.mark("in the passes of the pipeline", step)
+        batches = [bring(batch, device) for batch in group]
+        inputs = [make_inputs(batch, run.model.config, run.model.kernel) for batch in batches]
+        losses = exchange.pipeline.learn(inputs, share)
+        yield from zip(batches, (each.targets for each in inputs), losses, strict=True)
+        return
+    for number, batch in enumerate(group, 1):
+        # With CUDA graphs: the outputs of the batch before may be overwritten.
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        run.mark("in the forward pass", step)
+        here = bring(batch, device)
+        one = make_inputs(here, run.model.config, run.model.kernel)
+        with exchange.sending(number == len(group)):
+            with exchange.autocast(run.techniques, device):
+                found = exchange.module(one)
+            run.mark("in the backward pass and the exchange of gradients", step)
+            run.scaler.scale(found.sum() * share).backward()
+        yield here, one.targets, found.detach()

@@ -252,7 +252,8 @@ def build(
     model.to(ranks.device)
     if ranks.mesh is not None:
         distribute(model, ranks.mesh)
-    exchange = connect(model, parallel, techniques, ranks)
+    tokens = (options.pack or 0) * (options.batch_size or 1)
+    exchange = connect(model, parallel, techniques, ranks, tokens=tokens)
     return Run(
         model=model,
         loader=loader,

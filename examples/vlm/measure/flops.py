@@ -102,6 +102,7 @@ class Formula:
         }
         self.again = {"vision": transformer[1], "language": language[1]}
         self.head = _weights(model.head)
+        self.rows = models.CHUNK // model.head.out_features
 
     def of(self, sizes: Sizes) -> Flops:
         """Return the FLOPs of a batch, or of several."""
@@ -187,13 +188,13 @@ class Meter:
 
     Args:
         model: what goes through it is noted until `close` is called.
+        formula: of the whole model, where this rank has a part.
     """
 
-    def __init__(self, model: VLM) -> None:
+    def __init__(self, model: VLM, formula: Formula | None = None) -> None:
         self._hook = model.register_forward_pre_hook(self.see)
-        self.formula = Formula(model)
-        self._device = model.head.weight.device
-        self._rows = models.CHUNK // model.head.out_features
+        self.formula = formula or Formula(model)
+        self._device = next(model.parameters()).device
         self.zero()
 
     def zero(self) -> None:
@@ -209,7 +210,7 @@ class Meter:
         tokens = len(inputs.ids)
         self._tokens += tokens
         self._patches += len(inputs.patches.values)
-        self._parts += tokens if tokens > 2 * self._rows else 0
+        self._parts += tokens if tokens > 2 * self.formula.rows else 0
         bounds = (inputs.segments.bounds, inputs.patches.segments.bounds)
         self._squares += torch.stack([each.diff().long().square().sum() for each in bounds])
 

@@ -31,6 +31,7 @@ class VLM(nn.Module):
 
     Attributes:
         context: ranks that have the tokens of a row between them; None for this rank alone.
+        last: whether losses are computed here; False on earlier ranks of a pipeline.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class VLM(nn.Module):
         super().__init__()
         self.config, self.image_id, self.kernel = config, image_id, kernel
         self.context: dist.ProcessGroup | None = None
+        self.last = True
         self.vision = VisionEncoder(config.vision)
         self.projector = Projector(config.vision, config.width)
         self.embedding = nn.Embedding(vocabulary, config.width)
@@ -48,13 +50,14 @@ class VLM(nn.Module):
         self.head = nn.Linear(config.width, vocabulary, bias=False)
         self.apply(_initialise)
 
-    def forward(self, inputs: Inputs) -> Tensor:
+    def forward(self, inputs: Inputs, received: Tensor | None = None) -> Tensor:
         """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
 
         Under context parallelism it is that of this rank's tokens: [T / ranks].
 
         The losses are not averaged: the caller divides them by the number of tokens that count,
-        over all ranks and accumulated batches.
+        over all ranks and accumulated batches. In a pipeline, `received` is what the rank before
+        made, and all but the last return what they pass on: `[T, width]`.
         """
         if self.context is not None:
             inputs = own_share(
@@ -65,10 +68,9 @@ class VLM(nn.Module):
                 kernel=self.kernel,
             )
         segments = inputs.segments
-        x = self.language(
-            self.embed(inputs), self.turns(inputs.positions), segments, segments.kernel
-        )
-        return self.losses(x, inputs.targets)
+        x = self.embed(inputs) if received is None else received
+        x = self.language(x, self.turns(inputs.positions), segments, segments.kernel)
+        return self.losses(x, inputs.targets) if self.last else x
 
     def embed(self, inputs: Inputs) -> Tensor:
         """Embed tokens `[T, width]`, those of images by the encoder."""

@@ -1,4 +1,4 @@
-"""The model on several ranks: copies that exchange gradients (DDP), or shards of it (FSDP2)."""
+"""The model on several ranks: copies that exchange gradients (DDP), shards (FSDP2), or stages."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.hooks import Hook, Norms, make_hook
 from examples.vlm.parallel.mesh import exchange_gradients, is_tensor_parallel
+from examples.vlm.parallel.pipeline import Pipeline
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques.switches import Techniques
 
-Kind = Literal["ddp", "fsdp"]
+Kind = Literal["ddp", "fsdp", "pipeline"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class Parallel:
 
     Attributes:
         kind: "ddp": every rank has the whole model, and gradients are averaged; "fsdp": every rank
-            has a part of each block's weights, gradients and states of the optimizer.
+            has a part of each block's weights, gradients and states of the optimizer; "pipeline":
+            every rank has some layers, and passes activations on.
         hook: what gradients become on their way; see `make_hook`.
         powersgd_rank: of the factors that "powersgd" sends.
         powersgd_start: steps before it begins.
@@ -76,12 +78,12 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
                     f"{name}: one process exchanges nothing; start several with torchrun "
                     f"--nproc-per-node N -m examples.vlm.train, or leave {name} out"
                 )
+    if options.parallel in ("fsdp", "pipeline") and of_ddp:
+        raise ValueError(
+            f"{of_ddp[0]} is of DDP and does nothing under --parallel {options.parallel}; leave "
+            "one of them out"
+        )
     if options.parallel == "fsdp":
-        if of_ddp:
-            raise ValueError(
-                f"{of_ddp[0]} is of DDP and does nothing under --parallel fsdp; leave one of them "
-                "out"
-            )
         check_shards(techniques)
     if options.hook == "powersgd" and options.bucket_mb and ranks.device.type == "cpu":
         raise ValueError(
@@ -136,16 +138,19 @@ class Exchange:
         module: to be called in place of the model.
         norms: of this rank's own gradients, in a step of several ranks.
         finish: called after the last backward pass of a step; sends what that has not.
+        pipeline: runs the passes of a step, if ranks have the layers between them.
     """
 
     module: nn.Module
     norms: Norms = field(default_factory=Norms)
     finish: Callable[[], None] = lambda: None
+    pipeline: Pipeline | None = None
 
     @property
     def divided(self) -> bool:
         """True if each rank has a part of the weights."""
-        return any(isinstance(p, DTensor) for p in self.module.parameters())
+        parameters = self.module.parameters()
+        return self.pipeline is not None or any(isinstance(p, DTensor) for p in parameters)
 
     @property
     def sharded(self) -> bool:
@@ -166,10 +171,19 @@ class Exchange:
         return nullcontext() if self.sharded else techniques.autocast(device)
 
 
-def connect(model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks) -> Exchange:
-    """Connect the model with those of the other ranks, before its optimizer is made."""
+def connect(
+    model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks, *, tokens: int = 0
+) -> Exchange:
+    """Connect the model with those of the other ranks, before its optimizer is made.
+
+    A pipeline must know the most `tokens` of a batch.
+    """
     if ranks.world_size == 1:
         return Exchange(module=model)
+    if parallel.kind == "pipeline":
+        autocast = partial(techniques.autocast, ranks.device)
+        pipeline = Pipeline(model, ranks, tokens=tokens, autocast=autocast)
+        return Exchange(module=model, pipeline=pipeline)
     if parallel.kind == "fsdp":
         return shard(model, techniques, ranks)
     if is_tensor_parallel(ranks):  # DDP takes no DTensors
@@ -231,8 +245,3 @@ class _Noting(DefaultReduceScatter):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> Any:
         self._norms.note(input_tensor)
         return super().__call__(output_tensor, input_tensor, *rest, **more)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor of which every rank has all, from one of which each may have a part."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

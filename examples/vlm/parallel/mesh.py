@@ -1,8 +1,8 @@
-"""Data, tensor and context parallelism together, over a mesh of ranks.
+"""Data, pipeline, context and tensor parallelism together, over a mesh of ranks.
 
-The mesh has the dimensions "dp", "cp" and "tp". Ranks along "dp" have different batches. Ranks
-along "cp" and "tp" are peers: they have the same batch, and divide its tokens ("cp") and the heads
-and hidden units of every block ("tp").
+The mesh has the dimensions "dp", "pp", "cp" and "tp". Ranks along "dp" have different batches. The
+others are peers: they have the same batch, and divide the layers ("pp"), its tokens ("cp"), or the
+heads and hidden units of every block ("tp").
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from examples.vlm.model.config import ModelConfig
 from examples.vlm.model.vlm import VLM
@@ -22,7 +23,7 @@ from examples.vlm.parallel.tensor import divide
 
 
 def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
-    """Return the ranks with the mesh of --tensor and --context; without these as they are.
+    """Return the ranks with the mesh of --tensor, --context and --parallel pipeline, if any.
 
     Raises:
         ValueError: the ranks do not divide, or other options do not go with these.
@@ -33,6 +34,8 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
             f"--multiple-of {multiple} pads the samples of packs so that --context {context} "
             "divides them; give --pack, and a multiple of --context"
         )
+    if options.parallel == "pipeline" and ranks.world_size > 1:
+        return join_pipeline(ranks, options)
     if (tensor, context) == (1, 1):
         return ranks
     check_sizes(ranks.world_size, tensor, context)
@@ -59,21 +62,46 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
     return ranks._replace(mesh=make_mesh(ranks, tensor, context))
 
 
-def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1) -> DeviceMesh:
+def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
+    """Return the ranks as the stages of one pipeline.
+
+    Raises:
+        ValueError: other options do not go with it.
+    """
+    refused = {
+        "padded batches": (options.pack is None, "give --pack"),
+        "--tensor": (options.tensor > 1, "leave it out"),
+        "--context": (options.context > 1, "leave it out"),
+        "--precision fp16": (options.precision == "fp16", "give --precision bf16"),
+        "--accumulate auto": (options.accumulate == "auto", "give the number of micro-batches"),
+        "--on-error skip": (options.on_error == "skip", "give --on-error raise"),
+        "--generate": (
+            options.generate > 0,
+            "run python -m examples.vlm.generate on what --save writes",
+        ),
+    }
+    for name, (given, remedy) in refused.items():
+        if given:
+            raise ValueError(f"--parallel pipeline does not go together with {name}; {remedy}")
+    return ranks._replace(mesh=make_mesh(ranks, pipeline=ranks.world_size))
+
+
+def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:
     """Make the mesh of all ranks.
 
     Args:
         ranks: all of them; their process group is there.
         tensor: ranks that have the heads between them.
         context: ranks that have the tokens of a row between them.
+        pipeline: ranks that have the layers between them.
 
     Raises:
         ValueError: a number is below 1, or the ranks do not divide into such groups.
     """
     check_sizes(ranks.world_size, tensor, context)
-    shape = (ranks.world_size // (tensor * context), context, tensor)
+    shape = (ranks.world_size // (tensor * context * pipeline), pipeline, context, tensor)
     # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.
-    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "cp", "tp"))
+    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "pp", "cp", "tp"))
 
 
 def check_sizes(world_size: int, tensor: int, context: int) -> None:
@@ -148,10 +176,23 @@ def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
 
 
 def whole_loss(loss: Tensor, ranks: Ranks) -> Tensor:
-    """Sum a loss over the ranks that have the tokens of a row between them."""
-    if ranks.mesh is not None and ranks.mesh["cp"].size() > 1:
-        dist.all_reduce(loss, group=ranks.mesh.get_group("cp"))
+    """Sum a loss over the ranks that have the tokens of a row, or the layers, between them."""
+    for name in ("pp", "cp"):
+        if ranks.mesh is not None and ranks.mesh[name].size() > 1:
+            dist.all_reduce(loss, group=ranks.mesh.get_group(name))
     return loss
+
+
+def clip_gradients(model: nn.Module, most: float, ranks: Ranks) -> Tensor:
+    """Scale gradients so that the norm of all is at most `most`; return the norm before that."""
+    if ranks.mesh is None or ranks.mesh["pp"].size() == 1:
+        norm = nn.utils.clip_grad_norm_(model.parameters(), most)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    squares = get_total_norm([p.grad for p in model.parameters() if p.grad is not None]) ** 2
+    dist.all_reduce(squares, group=ranks.mesh.get_group("pp"))
+    norm = squares.sqrt()
+    clip_grads_with_norm_(model.parameters(), most, norm)
+    return norm
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
         "--tensor": (options.tensor > 1, "leave it out"),
         "--context": (options.context > 1, "leave it out"),
         "--precision fp16": (options.precision == "fp16", "give --precision bf16"),
+        "--optimizer 8bit": (options.optimizer == "8bit", "give --optimizer fused"),
         "--accumulate auto": (options.accumulate == "auto", "give the number of micro-batches"),
         "--on-error skip": (options.on_error == "skip", "give --on-error raise"),
         "--generate": (

@@ -64,6 +64,7 @@ def alone(shards: Path, lines: Any) -> Any:
     return lambda *arguments: fit(shards, *lines(arguments))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", RUNS)
 def test_two_ranks_learn_what_one_process_learns(two: list[Found], alone: Any, name: str) -> None:
     if name == "adapters":
@@ -79,6 +80,7 @@ def test_two_ranks_learn_what_one_process_learns(two: list[Found], alone: Any, n
     assert min(parameters) > 0
 
 
+@pytest.mark.campaign
 def test_a_pipeline_goes_on_as_one_process_and_as_one_of_three_ranks(
     two: list[Found], alone: Any, lines: Any, folder: Path
 ) -> None:

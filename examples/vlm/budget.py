@@ -113,9 +113,6 @@ def estimate(
         device: "cuda", or "cpu", whose norms keep more.
         kernel: of attention; None for that of the device.
         bucket_view: whether gradients are views of DDP's buckets, rather than copied into them.
-
-    Raises:
-        ValueError: `plain` attention, whose scores are not counted, or options out of range.
     """
     techniques = techniques or Techniques()
     kernel = kernel or ("split" if device == "cpu" else "varlen")
@@ -254,11 +251,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def budget_of(options: argparse.Namespace) -> Budget:
-    """Estimate what the command line asks for.
-
-    Raises:
-        ValueError: options are out of range.
-    """
+    """Estimate what the command line asks for."""
     switches = ("precision", "optimizer", "recompute", "freeze_vision", "lora", "accumulate")
     return estimate(
         MODELS[options.model],

@@ -49,9 +49,6 @@ def save(
         about: what must be the same when the run goes on, such as the model's sizes.
         ranks: random numbers of all of them are kept.
         sharded: whether every rank writes its part, into a folder; else the first writes a file.
-
-    Raises:
-        ValueError: there is a file where a folder goes.
     """
     random = {"cpu": ranks.gather(torch.get_rng_state())}
     if ranks.device.type == "cuda":
@@ -103,9 +100,6 @@ def load(path: Path, parts: Mapping[str, Any], about: Mapping[str, Any], ranks: 
     """Bring a run to where a checkpoint left it; returns the steps that were made.
 
     On another number of ranks everything goes on but random numbers, which a warning says.
-
-    Raises:
-        ValueError: there is no such checkpoint, or it is of another model.
     """
     folder, content = find(path)
     for name, value in about.items():
@@ -207,11 +201,7 @@ def load_model(path: Path, model: nn.Module) -> None:
 
 
 def find(path: Path) -> tuple[Path | None, dict[str, Any]]:
-    """Return the folder of tensors of a checkpoint, None if it is one file, and the rest of it.
-
-    Raises:
-        ValueError: there is no such checkpoint, or it is of another version.
-    """
+    """Return the folder of tensors of a checkpoint, None if it is one file, and the rest of it."""
     folder = None
     if path.is_dir():
         if not (path / LATEST).is_file():

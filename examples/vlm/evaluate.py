@@ -54,9 +54,6 @@ def evaluate(
         step: for the result.
         autocast: context of the forward passes.
         losses_of: computes losses in place of the model, of which this rank has a part.
-
-    Raises:
-        ValueError: there is no label in any batch.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = model.training

@@ -36,11 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def answer(options: argparse.Namespace, ranks: Ranks) -> None:
-    """Print the answers of a saved model.
-
-    Raises:
-        ValueError: there is no such checkpoint, or it was made with another tokenizer.
-    """
+    """Print the answers of a saved model."""
     from examples.vlm.train import kernel_for, techniques_of
 
     checkpoint: Path = options.checkpoint

@@ -21,7 +21,7 @@ from examples.vlm.measure.flops import Meter
 from examples.vlm.measure.memory import memory_report
 from examples.vlm.measure.peaks import Peak
 from examples.vlm.measure.report import Counts, Line, Report
-from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.connect import Exchange
 from examples.vlm.parallel.mesh import clip_gradients, whole_loss
@@ -102,9 +102,6 @@ def train(
         peak_flops: a second of one device; None looks them up, or measures them on the CPU.
         evaluate: called after the last step, and on the way.
         evaluate_every: steps; 0 for the end alone.
-
-    Raises:
-        ValueError: `steps` were made already, or an option is out of range.
     """
     if steps <= run.step:
         raise ValueError(f"steps={steps}: the run has made {run.step} already; give more")
@@ -137,6 +134,7 @@ def train(
         counts.add(run.step, loss, group)
         if run.step % log_every == 0 or run.step == steps:
             run.mark("waiting for the device and gathering figures", run.step)
+            assert run.own is not None
             line = counts.line(monitor, run.own)
             if run.ranks.first:
                 log(line)
@@ -183,10 +181,10 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     share = ranks.shares / labels
     total = torch.zeros((), device=ranks.device)
     learnt = torch.zeros((), device=ranks.device)
-    for batch, targets, losses in passes(run, group, share):
-        learnt += (targets != IGNORE).sum()
+    for batch, inputs, losses in passes(run, group, share):
+        learnt += (inputs.targets != IGNORE).sum()
         if datasets is not None:
-            datasets.add(batch, targets, losses)
+            datasets.add(batch, inputs.targets, losses)
         total = total + losses.sum() * share
     exchange.finish()
     total = whole_loss(total, ranks)
@@ -211,11 +209,11 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     return total / ranks.shares
 
 
-def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, Inputs, Tensor]]:
     """Run the forward and backward pass of each batch, with its losses times `share`.
 
     Yields:
-        The batch on the device, its targets and its losses by token, without a graph.
+        The batch on the device, what the model took, and the losses by token, without a graph.
     """
     exchange, device, step = run.exchange, run.ranks.device, run.step + 1
     if exchange.pipeline is not None:
@@ -223,7 +221,7 @@ def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, 
         batches = [bring(batch, device) for batch in group]
         inputs = [make_inputs(batch, run.model.config, run.model.kernel) for batch in batches]
         losses = exchange.pipeline.learn(inputs, share)
-        yield from zip(batches, (each.targets for each in inputs), losses, strict=True)
+        yield from zip(batches, inputs, losses, strict=True)
         return
     for number, batch in enumerate(group, 1):
         # With CUDA graphs: the outputs of the batch before may be overwritten.
@@ -236,4 +234,4 @@ def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, 
                 found = exchange.module(one)
             run.mark("in the backward pass and the exchange of gradients", step)
             run.scaler.scale(found.sum() * share).backward()
-        yield here, one.targets, found.detach()
+        yield here, one, found.detach()

@@ -76,11 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -> Report:
-    """Build model and loader, go on with a checkpoint where there is one, and train.
-
-    Raises:
-        ValueError: options contradict each other or the machine.
-    """
+    """Build model and loader, go on with a checkpoint where there is one, and train."""
     ranks.agree(vars(options))
     ranks = join_mesh(ranks, options)
     torch.manual_seed(options.seed + ranks.rank)
@@ -115,11 +111,7 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
 def prepare(
     options: argparse.Namespace, vocabulary: Vocabulary, loader: datapipe.Loader, ranks: Ranks
 ) -> Run:
-    """Build a run, and bring it to where the one of --resume was saved.
-
-    Raises:
-        ValueError: options contradict each other, the machine or the checkpoint.
-    """
+    """Build a run, and bring it to where the one of --resume was saved."""
     techniques, config = techniques_of(options), MODELS[options.model]
     kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
@@ -208,11 +200,7 @@ def learn(
 
 
 def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
-    """Print and return the largest batch that fits, see `find_batch`.
-
-    Raises:
-        ValueError: none fits, or there is no limit.
-    """
+    """Print and return the largest batch that fits, see `find_batch`."""
     techniques, packed = techniques_of(options), options.pack is not None
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
     kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
@@ -293,11 +281,7 @@ def scale_rate(state: Run, options: argparse.Namespace) -> None:
 def kernel_for(
     name: str, techniques: Techniques, device: torch.device, tables: list[Path] | None = None
 ) -> str | Table:
-    """Return the kernel of attention that was asked for, or the fastest one, or a table of them.
-
-    Raises:
-        ValueError: it cannot train here.
-    """
+    """Return the kernel of attention that was asked for, or the fastest one, or a table of them."""
     dropout = techniques.dropout > 0
     if tables and name != AUTO:
         raise ValueError(f"--attention {name} takes no --attention-table; leave one of them out")

@@ -90,9 +90,6 @@ def accumulation_for(exchange_share: float, target: float) -> int:
         exchange_share: measured with one batch a step, in [0, 1).
         target: wanted, in (0, 1).
 
-    Raises:
-        ValueError: a share is out of range.
-
     Examples:
         >>> accumulation_for(0.5, 0.1)  # 1 / (9 + 1)
         9

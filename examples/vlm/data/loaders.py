@@ -21,11 +21,7 @@ def make_loader(
     ranks: Ranks,
     **more: Any,
 ) -> datapipe.Loader:
-    """Batches on the device, without end unless `more` options of the loader say otherwise.
-
-    Raises:
-        datapipe.DatapipeError: the dataset cannot be opened, or options contradict each other.
-    """
+    """Batches on the device, without end unless `more` options of the loader say otherwise."""
     vision = config.vision
     if options.native:
         image = ImageSpec(
@@ -126,11 +122,7 @@ def ordered_loader(
 def make_resident(
     options: argparse.Namespace, vocabulary: Vocabulary, ranks: Ranks, loader: datapipe.Loader
 ) -> Resident:
-    """Put all samples of a loader on the device.
-
-    Raises:
-        ValueError: they do not fit, or options contradict each other.
-    """
+    """Put all samples of a loader on the device."""
     names = ("cache", "disk_cache", "device_cache", "global_batch_size", "multiple_of")
     alone = dict.fromkeys(names) | {"static_shapes": False, "context": 1}
     for name, value in alone.items():

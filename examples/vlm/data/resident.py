@@ -65,9 +65,6 @@ class Resident:
     Attributes:
         epoch: of the next batch.
         plan: of the loader.
-
-    Raises:
-        ValueError: they take more.
     """
 
     def __init__(
@@ -133,11 +130,7 @@ class Resident:
         return own | {"order": self._order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a position.
-
-        Raises:
-            ValueError: it is of a run without --resident, or of another order.
-        """
+        """Go on at a position."""
         if state.get("resident") != _VERSION:
             raise ValueError("the checkpoint is of a run without --resident; leave it out here too")
         if state["order"] != self._order:

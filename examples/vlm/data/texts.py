@@ -28,11 +28,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def of(cls, path: Path | None) -> Vocabulary:
-        """Load that of a `tokenizer.json`; None takes one of bytes.
-
-        Raises:
-            ValueError: there is no such file, or it has no token for images.
-        """
+        """Load that of a `tokenizer.json`; None takes one of bytes."""
         if path is None:
             tokenizer = byte_tokenizer()
         elif not path.is_file():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -12,12 +11,7 @@ _MARK = "memory:"
 
 
 class Level(NamedTuple):
-    """Bytes of tensors at a mark, beside those before the profiler was started.
-
-    Attributes:
-        now: at the mark.
-        most: at a time since the mark before.
-    """
+    """Bytes of tensors at a mark, and at most since the mark before; from 0 at the start."""
 
     now: int
     most: int
@@ -38,12 +32,7 @@ class Allocations:
         self._trace.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        frames: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._trace.stop()
 
     def mark(self, name: str) -> None:
@@ -56,18 +45,14 @@ class Allocations:
         assert self._trace.profiler is not None
         assert self._trace.profiler.kineto_results is not None
         events: list[Any] = self._trace.profiler.kineto_results.events()
-        moments = sorted(
-            (event.start_ns(), event.name(), event.nbytes())
-            for event in events
-            if event.name() == "[memory]" or event.name().startswith(_MARK)
-        )
+        events.sort(key=lambda event: event.start_ns())
         found: dict[str, Level] = {}
         now = most = 0
-        for _, name, size in moments:
-            if name.startswith(_MARK):
-                found[name.removeprefix(_MARK)] = Level(now, most)
+        for event in events:
+            if event.name().startswith(_MARK):
+                found[event.name().removeprefix(_MARK)] = Level(now, most)
                 most = now
-            else:
-                now += size
+            elif event.name() == "[memory]":
+                now += event.nbytes()
                 most = max(most, now)
         return found | {"": Level(now, most)}

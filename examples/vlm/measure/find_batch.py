@@ -122,9 +122,6 @@ def find_batch_size(
         limit: bytes; None for all memory of the GPU.
         margin: share of it that must stay free.
         log: is given a line for each trial.
-
-    Raises:
-        ValueError: nothing fits, there are several ranks, or there is no limit on the CPU.
     """
     device = run.ranks.device
     if run.ranks.world_size > 1:

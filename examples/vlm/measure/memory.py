@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from datapipe.declared import Refused
+from datapipe.quantities import take_bytes
 from examples.vlm.measure.allocations import Allocations
 
 
@@ -44,28 +45,19 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
 
 def _size(tensors: Any) -> int:
     # Of a sharded tensor this rank has a part.
-    here = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(tensor.numel() * tensor.element_size() for tensor in here)
+    return sum(t.to_local().nbytes if isinstance(t, DTensor) else t.nbytes for t in tensors)
 
 
 def bytes_of(text: str) -> int:
-    """Return the bytes of "80GB", "512MiB" or "1000000".
-
-    Raises:
-        ValueError: it is no size.
-    """
-    units = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in units:
-        raise ValueError(f"size {text!r}: give a number with a unit, such as 80GB or 512MiB")
-    return int(float(found[1]) * units[found[2]])
+    """Return the bytes of "80GB", "512MiB" or "1000000"."""
+    try:
+        return take_bytes(text)
+    except Refused as error:
+        raise ValueError(f"size {text!r}: give a number with a unit, such as 80GB") from error
 
 
 def peak_of(call: Callable[[], Any], device: torch.device) -> int:
-    """Return the most bytes of tensors that a call had at a time, beside those before it.
-
-    On a GPU that is torch's own count, on the CPU that of `Allocations`.
-    """
+    """Return the most bytes of tensors that a call had at a time, beside those before it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

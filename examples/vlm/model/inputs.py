@@ -62,9 +62,6 @@ def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str | Table)
             `[patches, 3 * patch**2]` of native size with `image_grid_thw`; or without.
         config: of the model.
         kernel: that attention will use, or a table of kernels by length.
-
-    Raises:
-        ValueError: the images are not of the form that the model was made for.
     """
     ids, labels = batch["input_ids"], batch["labels"]
     rows, length = ids.shape

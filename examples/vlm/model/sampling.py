@@ -79,9 +79,6 @@ def generate(
         stop: tokens that end a text.
         cached: whether keys and values are kept, rather than all tokens computed for each new one.
         random: numbers to draw with; None for those of torch.
-
-    Raises:
-        ValueError: a prompt is empty, or an option is out of range.
     """
     _check(model, prompts, max_new_tokens, temperature, top_k)
     made: list[Tensor] = []

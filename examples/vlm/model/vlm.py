@@ -116,9 +116,6 @@ def place(embedded: Tensor, features: Tensor, wanted: Tensor, skipped: int = 0) 
         features: `[F, width]`, as many as places or more.
         wanted: bool [T].
         skipped: features before the one of the first place.
-
-    Raises:
-        ValueError: there are more places than features (seen on the CPU alone).
     """
     if wanted.device.type == "cpu" and skipped + wanted.sum() > len(features):
         raise ValueError(

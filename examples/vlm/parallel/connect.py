@@ -51,11 +51,7 @@ class Parallel:
 
 
 def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Ranks) -> Parallel:
-    """Return what the command line asks for.
-
-    Raises:
-        ValueError: options do not go together.
-    """
+    """Return what the command line asks for."""
     given = {
         "--parallel": options.parallel,
         "--hook": options.hook,
@@ -113,11 +109,7 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
 
 
 def check_shards(techniques: Techniques) -> None:
-    """Refuse what does not work on shards.
-
-    Raises:
-        ValueError: a technique is such.
-    """
+    """Refuse what does not work on shards."""
     if techniques.precision == "fp16":
         raise ValueError(
             "--precision fp16 under --parallel fsdp: values between blocks would be float16 too, "

@@ -25,9 +25,6 @@ def own_share(
         image_id: the token that stands where an image's features go.
         merged: patches of a token.
         kernel: of attention.
-
-    Raises:
-        ValueError: the number of tokens is no multiple of the number of ranks.
     """
     ranks, total = dist.get_world_size(group), len(inputs.ids)
     if total % ranks:

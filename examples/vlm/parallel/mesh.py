@@ -23,11 +23,7 @@ from examples.vlm.parallel.tensor import divide
 
 
 def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
-    """Return the ranks with the mesh of --tensor, --context and --parallel pipeline, if any.
-
-    Raises:
-        ValueError: the ranks do not divide, or other options do not go with these.
-    """
+    """Return the ranks with the mesh of --tensor, --context and --parallel pipeline, if any."""
     tensor, context, multiple = options.tensor, options.context, options.multiple_of
     if multiple is not None and (options.pack is None or multiple % context):
         raise ValueError(
@@ -63,11 +59,7 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
 
 
 def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
-    """Return the ranks as the stages of one pipeline.
-
-    Raises:
-        ValueError: other options do not go with it.
-    """
+    """Return the ranks as the stages of one pipeline."""
     refused = {
         "padded batches": (options.pack is None, "give --pack"),
         "--tensor": (options.tensor > 1, "leave it out"),
@@ -95,9 +87,6 @@ def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1
         tensor: ranks that have the heads between them.
         context: ranks that have the tokens of a row between them.
         pipeline: ranks that have the layers between them.
-
-    Raises:
-        ValueError: a number is below 1, or the ranks do not divide into such groups.
     """
     check_sizes(ranks.world_size, tensor, context)
     shape = (ranks.world_size // (tensor * context * pipeline), pipeline, context, tensor)
@@ -106,11 +95,7 @@ def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1
 
 
 def check_sizes(world_size: int, tensor: int, context: int) -> None:
-    """Check that ranks divide into groups of `tensor * context`.
-
-    Raises:
-        ValueError: they do not, or a number is below 1.
-    """
+    """Check that ranks divide into groups of `tensor * context`."""
     if tensor < 1 or context < 1:
         raise ValueError(f"tensor={tensor}, context={context}: give 1 or more")
     peers = tensor * context
@@ -126,9 +111,6 @@ def check_heads(config: ModelConfig, tensor: int, context: int) -> None:
     """Check that the heads of a model divide over the ranks.
 
     The encoder runs whole on every rank of the context, so only `tensor` divides its heads.
-
-    Raises:
-        ValueError: some do not.
     """
     for whose, heads, number in (
         ("heads of the encoder", config.vision.heads, tensor),
@@ -143,11 +125,7 @@ def check_heads(config: ModelConfig, tensor: int, context: int) -> None:
 
 
 def distribute(model: VLM, mesh: DeviceMesh) -> None:
-    """Divide a model over the "tp" and "cp" of a mesh, in place; before its optimizer is made.
-
-    Raises:
-        ValueError: the model's heads do not divide.
-    """
+    """Divide a model over the "tp" and "cp" of a mesh, in place; before its optimizer is made."""
     tensor, context = mesh["tp"].size(), mesh["cp"].size()
     check_heads(model.config, tensor, context)
     if tensor > 1:

@@ -66,9 +66,6 @@ class Pipeline:
 
     Attributes:
         formula: FLOPs of the whole model.
-
-    Raises:
-        ValueError: there are fewer layers than ranks for them.
     """
 
     def __init__(
@@ -141,9 +138,6 @@ def keep(model: VLM, number: int, stages: int) -> None:
 
     The first stage has encoder, projector and embedding. The others have the blocks between them,
     and the last one norm and head.
-
-    Raises:
-        ValueError: there are fewer blocks than stages for them.
     """
     blocks, last = model.language.blocks, number == stages - 1
     if len(blocks) < stages - 1:

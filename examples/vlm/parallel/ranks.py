@@ -94,11 +94,7 @@ class Ranks(NamedTuple):
             dist.barrier()
 
     def agree(self, options: Mapping[str, Any]) -> None:
-        """Compare the command line's options with those of all ranks.
-
-        Raises:
-            ValueError: on every rank, if an option that must be the same differs.
-        """
+        """Compare the command line's options with those of all ranks."""
         if self.world_size == 1:
             return
         mine = {name: str(v) for name, v in options.items() if name not in _MAY_DIFFER}
@@ -132,9 +128,6 @@ def joined(device: str, timeout: float = TIMEOUT) -> Iterator[Ranks]:
         timeout: seconds that the watch (`watch.py`) waits. An exchange fails after twice as many,
             so that the watch names the rank first; after half as many if
             TORCH_NCCL_DUMP_ON_TIMEOUT=1 asks for the flight recorder's files.
-
-    Raises:
-        ValueError: there is no such device here.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device {device!r}: give auto, cpu or cuda")

@@ -48,9 +48,6 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> None:
     Args:
         model: whose heads `check_heads` found to divide; before its optimizer is made.
         mesh: "tp" of `make_mesh`.
-
-    Raises:
-        ValueError: a matrix of a block is no plain linear layer.
     """
     check_plain(model)
     for block in model.modules():
@@ -63,11 +60,7 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def check_plain(model: nn.Module) -> None:
-    """Check that the matrices of the blocks are what `block_plan` divides.
-
-    Raises:
-        ValueError: one is no plain linear layer.
-    """
+    """Check that the matrices of the blocks are what `block_plan` divides."""
     modules = dict(model.named_modules())
     for name, block in modules.items():
         for part in block_plan() if isinstance(block, Block) else ():

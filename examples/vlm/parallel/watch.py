@@ -245,12 +245,7 @@ class Watch:
 
 @contextmanager
 def watched(ranks: Ranks, limit: float) -> Iterator[Watch | None]:
-    """Watch over the ranks while a run lasts; None for one process.
-
-    Raises:
-        SystemExit: another rank is lost, and was named.
-        ConnectionError: the exchange broke, and no rank is known to be lost.
-    """
+    """Watch over the ranks while a run lasts; None for one process."""
     if ranks.world_size == 1:
         yield None
         return

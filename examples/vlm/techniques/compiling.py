@@ -46,10 +46,6 @@ def check_compiler(mode: Mode, device: torch.device, *, keeps_gradients: bool = 
         device: of the model.
         keeps_gradients: whether those of a batch are there when the next one begins: under
             accumulation, or if they are set to zero.
-
-    Raises:
-        ValueError: a compiler is missing, the mode does nothing on this device, or it would
-            overwrite gradients.
     """
     if not mode:
         return

@@ -31,9 +31,6 @@ def read_recompute(text: str, layers: int, *, whole: bool = True) -> Recompute:
             commas for these blocks, or "sequential:N" for N runs of blocks.
         layers: blocks there are.
         whole: False for a transformer that a list of blocks does not mean.
-
-    Raises:
-        ValueError: it is none of these, or there are fewer layers.
     """
     if not text:
         return NONE

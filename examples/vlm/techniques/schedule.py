@@ -36,9 +36,6 @@ def scaled_rate(rate: float, *, rule: Rule, samples: float, base: int) -> float:
         rule: "linear" or "sqrt".
         samples: of a step, over all ranks and accumulated batches.
         base: samples of a step with which `rate` was found.
-
-    Raises:
-        ValueError: `base` is missing, or there is no such rule.
     """
     if rule not in get_args(Rule):
         raise ValueError(f"--scale-lr {rule!r}: give one of {', '.join(get_args(Rule))}")

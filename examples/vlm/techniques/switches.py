@@ -52,9 +52,6 @@ class Techniques:
             of its own; otherwise each step copies its own.
         keep_losses: whether losses stay on the device until they are logged; otherwise each step
             waits for its own.
-
-    Raises:
-        ValueError: a value is not one of these.
     """
 
     precision: Precision = "fp32"
@@ -116,11 +113,7 @@ class Techniques:
         return torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
 
     def apply(self, model: Any) -> None:
-        """Change a `VLM` in place as asked, before its optimizer is made.
-
-        Raises:
-            ValueError: peft, which makes adapters, is not installed, or there are no such blocks.
-        """
+        """Change a `VLM` in place as asked, before its optimizer is made."""
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
         torch.backends.cudnn.allow_tf32 = self.tf32
         torch.use_deterministic_algorithms(self.deterministic)
@@ -144,11 +137,7 @@ class Techniques:
     def make_optimizer(
         self, model: nn.Module, *, rate: float, decay: float
     ) -> torch.optim.Optimizer:
-        """AdamW with weight decay on matrices alone.
-
-        Raises:
-            ValueError: bitsandbytes is not installed.
-        """
+        """AdamW with weight decay on matrices alone."""
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in learning if p.ndim > 1], "weight_decay": decay},
@@ -176,11 +165,7 @@ class Techniques:
 
 
 def add_adapters(model: Any, rank: int) -> None:
-    """Put low-rank adapters beside all matrices of the language model, and freeze these.
-
-    Raises:
-        ValueError: peft is not installed.
-    """
+    """Put low-rank adapters beside all matrices of the language model, and freeze these."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:

@@ -32,9 +32,6 @@ def why_not(kernel: str, device: str, dtype: torch.dtype, dropout: bool = False)
         device: "cpu" or "cuda".
         dtype: of queries, keys and values.
         dropout: whether weights are dropped.
-
-    Raises:
-        ValueError: there is no such kernel.
     """
     if kernel not in KERNELS:
         raise ValueError(f"attention {kernel!r} is none of {', '.join([AUTO, *KERNELS])}")
@@ -80,11 +77,7 @@ def choose(device: torch.device, dtype: torch.dtype, dropout: bool = False) -> s
 def choose_by(
     table: Table, device: torch.device, dtype: torch.dtype, dropout: bool = False
 ) -> Table:
-    """Return a table of the kernels alone that can train here.
-
-    Raises:
-        ValueError: it is of another device or dropout, or none of its kernels can.
-    """
+    """Return a table of the kernels alone that can train here."""
     if table.device != device.type:
         raise ValueError(
             f"{table.source} was measured on {table.device}, and this run is on {device.type}; "

@@ -49,11 +49,7 @@ class Table:
 
     @classmethod
     def read(cls, paths: list[Path]) -> Table:
-        """Read one file or several of `benchmarks.attention`, such as causal and non-causal ones.
-
-        Raises:
-            ValueError: a file is no such table, or they are not of one device and one dropout.
-        """
+        """Read one file or several of `benchmarks.attention`, such as causal and other ones."""
         contents = [_content(path) for path in paths]
         source = ", ".join(map(str, paths))
         kinds = {

@@ -36,10 +36,8 @@ class Load:
 
     Attributes:
         tokens: of a pack, or of all rows of a padded batch with their padding.
-        images: among them.
-        patches: of an image; None for one of fixed size.
-        packed: whether samples share a row.
-        native: whether images differ in size.
+        images, patches: among them, and patches of each; None for images of fixed size.
+        packed, native: whether samples share a row, and images differ in size.
     """
 
     tokens: int
@@ -102,17 +100,9 @@ def estimate(
 ) -> Budget:
     """Estimate the memory of a rank.
 
-    Args:
-        config: sizes of the model.
-        load: tokens and images of a batch.
-        techniques: precision, optimizer, what learns, what is computed again.
-        vocabulary: number of tokens.
-        ranks: over which states (`zero` 1), gradients too (2), parameters too (3) are divided
-            (arXiv 1910.02054). 3 is FSDP, 0 DDP.
-        zero: stage.
-        device: "cuda", or "cpu", whose norms keep more.
-        kernel: of attention; None for that of the device.
-        bucket_view: whether gradients are views of DDP's buckets, rather than copied into them.
+    Stage `zero` 1 divides states over the ranks, 2 gradients too, 3 parameters too (arXiv
+    1910.02054); 0 is DDP, 3 FSDP. `bucket_view` is whether gradients are views of DDP's buckets.
+    `plain` attention is refused, since its scores are not counted.
     """
     techniques = techniques or Techniques()
     kernel = kernel or ("split" if device == "cpu" else "varlen")
@@ -177,10 +167,7 @@ def make_model(config: ModelConfig, vocabulary: int, kernel: str, techniques: Te
 def walk(found: list[Stage], before: int, all_gradients: int) -> int:
     """Return the most that activations and gradients take together, through the backward pass.
 
-    Args:
-        found: parts of the model, in the order of the forward pass.
-        before: bytes of gradients that are there already.
-        all_gradients: bytes of gradients in the end, on this rank.
+    `before` and `all_gradients` are bytes of gradients at its beginning and end, on this rank.
     """
     learnt = sum(stage.gradients for stage in found) or 1
     kept = sum(stage.kept + stage.casts for stage in found)

@@ -20,13 +20,7 @@ from examples.vlm.parallel.ranks import Ranks
 
 
 class Evaluation(NamedTuple):
-    """Figures over a held-out dataset.
-
-    Attributes:
-        step: after which the model was evaluated.
-        loss: mean over all labels of all ranks, in nats.
-        labels: there were.
-    """
+    """Mean loss in nats over all labels of a held-out dataset, after a step."""
 
     step: int
     loss: float
@@ -42,18 +36,11 @@ def evaluate(
     autocast: AbstractContextManager[Any] | None = None,
     losses_of: Callable[[Inputs], Tensor] | None = None,
 ) -> Evaluation:
-    """Return the loss of a model over all batches of all ranks.
+    """Return the loss of a model over all batches of all ranks; all must call.
 
     Sums stay on the device until the last batch. So the host prepares batches while the device
     computes, and ranks meet once. A repeated sample, which evens the ranks out, has no labels.
-
-    Args:
-        model: put into evaluation mode, and back.
-        batches: of this rank, from a loader that ends.
-        ranks: whose sums are added; all must call.
-        step: for the result.
-        autocast: context of the forward passes.
-        losses_of: computes losses in place of the model, of which this rank has a part.
+    `losses_of` stands in for a model of which this rank has a part.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = model.training
@@ -79,12 +66,7 @@ def evaluate(
 
 
 def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
-    """Return the function that evaluates the model of a `Run`, and prints the loss.
-
-    Args:
-        run: whose `model`, `step`, `techniques` and `ranks` are used.
-        loader: of the held-out dataset, with `epochs=1`.
-    """
+    """Return the function that evaluates the model of a `Run` on one epoch, and prints the loss."""
 
     def evaluate_and_print() -> Evaluation:
         loader.set_epoch(0)  # after an epoch a loader would begin the next one

@@ -90,18 +90,15 @@ def train(
     evaluate: Callable[[], Evaluation] | None = None,
     evaluate_every: int = 0,
 ) -> Report:
-    """Train until `steps` steps were made.
+    """Train until `steps` steps were made, those of an interrupted run included.
 
     Args:
         run: changed in place, its `step` too.
-        steps: in all, those of an interrupted run included.
         warm_up: steps that no figure is of.
         log: is given a `Line` every `log_every` steps; that is when the device is waited for.
-        log_every: steps.
         after_step: called after each; training ends where it returns False.
         peak_flops: a second of one device; None looks them up, or measures them on the CPU.
-        evaluate: called after the last step, and on the way.
-        evaluate_every: steps; 0 for the end alone.
+        evaluate: called after the last step, and every `evaluate_every` steps if not 0.
     """
     if steps <= run.step:
         raise ValueError(f"steps={steps}: the run has made {run.step} already; give more")

@@ -100,11 +100,7 @@ def ordered_loader(
 ) -> datapipe.Loader:
     """Return one epoch of a dataset in its order, kept nowhere.
 
-    Args:
-        options, vocabulary, ranks: of the run.
-        shards: the dataset.
-        samples: if not 0, of a padded batch, in place of packs; every rank has all of them.
-        more: options of the loader.
+    With `samples`, every rank has padded batches of so many, in place of packs.
     """
     changed: dict[str, Any] = {"shards": shards, "global_batch_size": None}
     changed |= {"cache": None, "disk_cache": None, "device_cache": None}

@@ -26,12 +26,7 @@ _VERSION = 1
 
 
 class Ragged(NamedTuple):
-    """Rows of all samples behind each other.
-
-    Attributes:
-        rows: `[rows, ...]`.
-        starts: int64 [samples], the first row of each.
-    """
+    """Rows of all samples behind each other, and the first one of each: int64 [samples]."""
 
     rows: Tensor
     starts: Tensor
@@ -54,13 +49,8 @@ class Ragged(NamedTuple):
 class Resident:
     """Batches without end that a loader would make, from samples on the device.
 
-    Args:
-        loader: whose plan is followed.
-        every: all samples of the dataset once, as padded batches with `key`, `dataset`, `sample`,
-            `valid` and `images_per_sample`.
-        device: that holds them.
-        packed: whether batches are packs.
-        limit: most bytes of them.
+    `every` has all samples of the dataset once, as padded batches with `key`, `dataset`, `sample`,
+    `valid` and `images_per_sample`. More than `limit` bytes are refused.
 
     Attributes:
         epoch: of the next batch.

@@ -12,14 +12,7 @@ _IMAGES = ("<image>", "<|image_pad|>", "<IMG_CONTEXT>")
 
 
 class Vocabulary(NamedTuple):
-    """A tokenizer, and which of its tokens mean something to the model.
-
-    Attributes:
-        tokenizer: that texts go through.
-        size: number of tokens.
-        image: the token that stands for an image, as it is written.
-        image_id: its number.
-    """
+    """A tokenizer, its number of tokens, and the token of images: as written, and its number."""
 
     tokenizer: Tokenizer
     size: int

@@ -56,13 +56,7 @@ class Shape(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """One size that was tried.
-
-    Attributes:
-        size: samples of a batch, or tokens of a pack.
-        fits: whether its peak leaves the margin.
-        peak: bytes in use at a time at most; None where memory ran out.
-    """
+    """Size that was tried: samples of a batch, or tokens of a pack; peak None if memory ran out."""
 
     size: int
     fits: bool
@@ -76,13 +70,8 @@ class OutOfMemory(Exception):
 def bisect(attempt: Callable[[int], Trial], start: int, *, unit: int = 1) -> list[Trial]:
     """Double until a size does not fit, or halve until one does; then bisect between the two.
 
-    Args:
-        attempt: tries a size.
-        start: first size.
-        unit: sizes are its multiples (but for `start`), and none lies between the two found last.
-
-    Returns:
-        All trials; the largest that fits is the answer.
+    Sizes are multiples of `unit`, but for `start`. Of all trials, the largest that fits is the
+    answer.
     """
     trials = [attempt(start)]
     while trials[-1].fits:
@@ -170,10 +159,7 @@ def find_batch_size(
 
 
 def heaviest(loader: datapipe.Loader, size: int, packed: bool) -> list[Shape]:
-    """Return the shapes of the batches with most tokens and with most images of an epoch.
-
-    None where the dataset is smaller than one batch.
-    """
+    """Return the shapes of the batches with most tokens and with most images; none of too few."""
     found: list[Shape] = []
     for step in islice(loader.plan.steps(), STEPS):
         sizes, offsets = step.units.sizes, step.units.offsets.tolist()
@@ -272,10 +258,9 @@ def surviving() -> Iterator[None]:
 @contextmanager
 def unchanged(run: Run) -> Iterator[None]:
     """Leave model, optimizer, scaler and random numbers as they were; copies are on the host."""
+    parts: list[Any] = [run.model, run.optimizer, run.scaler]
+    before = [_on_host(part.state_dict()) for part in parts]
     training = run.model.training
-    model = {name: value.cpu().clone() for name, value in run.model.state_dict().items()}
-    optimizer = _on_host(run.optimizer.state_dict())
-    scaler = copy.deepcopy(run.scaler.state_dict())
     cuda = [run.ranks.device] if run.ranks.device.type == "cuda" else []
     run.model.train()
     try:
@@ -283,10 +268,9 @@ def unchanged(run: Run) -> Iterator[None]:
             yield
     finally:
         run.optimizer.zero_grad(set_to_none=True)
-        run.model.load_state_dict(model)
-        run.optimizer.load_state_dict(optimizer)
-        if scaler:
-            run.scaler.load_state_dict(scaler)
+        for part, state in zip(parts, before, strict=True):
+            if state:  # a scaler that is off has none
+                part.load_state_dict(state)
         run.model.train(training)
 
 

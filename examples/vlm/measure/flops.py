@@ -10,8 +10,7 @@ second time (recomputed blocks, scores inside of Flash Attention, logits in part
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,24 +20,15 @@ from examples.vlm.model.inputs import Inputs
 from examples.vlm.model.layers import Transformer
 from examples.vlm.model.vlm import VLM
 
-STAGES = ("vision", "projector", "language", "loss")
 
+class Rate(NamedTuple):
+    """FLOPs of a stage: for each row of its input, and for each pair of rows in attention."""
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """FLOPs of a stage in one pass.
-
-    Attributes:
-        row: for each row of its input: a patch, an image token, a token.
-        pair: for each pair of rows of which one attends to the other.
-    """
-
-    row: float = 0
+    row: float
     pair: float = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Sizes of one batch or the sum of several; all that its FLOPs depend on.
 
     Attributes:
@@ -54,8 +44,7 @@ class Sizes:
     token_parts: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flops:
+class Flops(NamedTuple):
     """FLOPs of a step by stage: `model` is forward and backward, `again` is computed twice."""
 
     model: dict[str, float]
@@ -73,11 +62,9 @@ class Flops:
 
 
 class Formula:
-    """FLOPs of a model by the sizes of a batch.
+    """FLOPs of a model by the sizes of a batch, with what learns and is recomputed as it is.
 
-    Args:
-        model: whose matrices are counted; what learns, adapters and recomputed blocks as they are.
-        whole: count the scores that causal attention hides too, as `FlopCounterMode` does.
+    `whole` counts the scores that causal attention hides too, as `FlopCounterMode` does.
     """
 
     def __init__(self, model: VLM, *, whole: bool = False) -> None:
@@ -120,7 +107,7 @@ class Formula:
             }
 
         again = {**count(self.again), "loss": 2 * self.head * sizes.token_parts}
-        return Flops(model=count(self.model), again=again)
+        return Flops(count(self.model), again)
 
 
 def learns(module: nn.Module) -> bool:
@@ -166,7 +153,7 @@ def _transformer(module: Transformer, kernel: Any, *, into: bool) -> tuple[Rate,
                 # Checkpointing stops before the last product, which no backward pass looks at.
                 again_row -= 2 * linears(block)[-1].weight.numel()
         into = backward
-    return Rate(row=row, pair=pair), Rate(row=again_row, pair=again_pair)
+    return Rate(row, pair), Rate(again_row, again_pair)
 
 
 def blocks_of(module: Transformer) -> list[Any]:
@@ -186,9 +173,7 @@ def recomputed_runs(module: Transformer) -> list[range]:
 class Meter:
     """Sizes of all batches that a model has trained on since the meter was set to zero.
 
-    Args:
-        model: what goes through it is noted until `close` is called.
-        formula: of the whole model, where this rank has a part.
+    `formula` is of the whole model, where this rank has a part.
     """
 
     def __init__(self, model: VLM, formula: Formula | None = None) -> None:
@@ -216,16 +201,8 @@ class Meter:
 
     def flops(self) -> Flops:
         """Return the FLOPs of these batches; waits for the device."""
-        token_squares, patch_squares = self._squares.tolist()
-        return self.formula.of(
-            Sizes(
-                tokens=self._tokens,
-                patches=self._patches,
-                token_squares=token_squares,
-                patch_squares=patch_squares,
-                token_parts=self._parts,
-            )
-        )
+        tokens, patches = self._squares.tolist()
+        return self.formula.of(Sizes(self._tokens, self._patches, tokens, patches, self._parts))
 
     def close(self) -> None:
         """Note nothing any more."""

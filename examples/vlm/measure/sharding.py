@@ -43,11 +43,8 @@ def exchanged(
 ) -> int:
     """Bytes that a rank holds to exchange gradients or weights.
 
-    Args:
-        model: with what learns as it is.
-        gradients: bytes of all of them.
-        ranks, zero, bucket_view: see `budget.estimate`.
-        half: bytes of a number that is exchanged by FSDP.
+    `gradients` are the bytes of all, `half` those of a number that FSDP exchanges; see
+    `budget.estimate` for the others.
     """
     if ranks == 1:
         return 0

@@ -157,10 +157,7 @@ def _native(values: Tensor, grids: Tensor, vision: VisionConfig) -> Patches:
 def _places(ordinals: Tensor, across: Tensor, merge: int) -> tuple[Tensor, Tensor]:
     """Row and column of each patch, whose `merge * merge` neighbours of a token come together.
 
-    Args:
-        ordinals: int64 [P], from 0 in each image.
-        across: int64 [P] or [1], patches across its image.
-        merge: patches along each side of a token.
+    `ordinals` are int64 [P], from 0 in each image; `across`, [P] or [1], patches across the image.
     """
     block, inner = ordinals // merge**2, ordinals % merge**2
     blocks_across = across // merge

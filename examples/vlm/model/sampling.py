@@ -23,12 +23,7 @@ ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>")
 
 
 class Prompts(NamedTuple):
-    """Embedded prompts behind each other.
-
-    Attributes:
-        embedded: `[T, width]`, images included.
-        lengths: of each prompt in tokens.
-    """
+    """Embedded prompts behind each other, `[T, width]`, images included, and their lengths."""
 
     embedded: Tensor
     lengths: list[int]
@@ -76,9 +71,7 @@ def generate(
         max_new_tokens: of each.
         temperature: of the softmax that tokens are drawn from; 0 takes the likeliest.
         top_k: likeliest tokens to draw from; 0 for all.
-        stop: tokens that end a text.
         cached: whether keys and values are kept, rather than all tokens computed for each new one.
-        random: numbers to draw with; None for those of torch.
     """
     _check(model, prompts, max_new_tokens, temperature, top_k)
     made: list[Tensor] = []
@@ -102,11 +95,7 @@ def logits_of(
 ) -> Generator[Tensor, Tensor, None]:
     """Yield the logits `[prompts, vocabulary]` of the next tokens, and be sent the tokens drawn.
 
-    Args:
-        model: in evaluation mode.
-        prompts: to continue.
-        room: most tokens that are added to each.
-        cached: see `generate`.
+    `room` is the most tokens that are added to each.
     """
     x, lengths = prompts.embedded, prompts.lengths
     cache = KVCache(lengths, max(lengths) + room, x.device)
@@ -207,13 +196,7 @@ def write_samples(
 ) -> list[str]:
     """Return for each of the first samples its prompt, what was taught and what the model writes.
 
-    Args:
-        model: of this process alone.
-        batches: of samples with `key` and `valid`.
-        vocabulary: of the model.
-        count: samples.
-        max_new_tokens, temperature, top_k: see `generate`.
-        seed: of the tokens drawn.
+    Batches have `key` and `valid`. For the other options see `generate`.
     """
     tokenizer, device = vocabulary.tokenizer, model.embedding.weight.device
     known = tokenizer.get_vocab()

@@ -35,8 +35,7 @@ class Parallel:
             has a part of each block's weights, gradients and states of the optimizer; "pipeline":
             every rank has some layers, and passes activations on.
         hook: what gradients become on their way; see `make_hook`.
-        powersgd_rank: of the factors that "powersgd" sends.
-        powersgd_start: steps before it begins.
+        powersgd_rank, powersgd_start: of the factors that "powersgd" sends, and the steps before.
         bucket_mb: megabytes of gradients that are sent at a time; None for torch's 25.
         static_graph: whether DDP counts on the same parameters in every step. That is so here:
             a batch without images runs the encoder all the same.
@@ -52,32 +51,28 @@ class Parallel:
 
 def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Ranks) -> Parallel:
     """Return what the command line asks for."""
-    given = {
-        "--parallel": options.parallel,
+    of_ddp = {
         "--hook": options.hook,
         "--powersgd-rank": options.powersgd_rank,
         "--bucket-mb": options.bucket_mb,
         "--static-graph": options.static_graph or None,
-        "--rank-timeout": options.rank_timeout,
     }
+    of_ranks = {"--parallel": options.parallel, **of_ddp, "--rank-timeout": options.rank_timeout}
     accumulates = options.accumulate != 1 or options.accumulate_tokens or options.accumulate_samples
     if options.global_batch_size and accumulates:
         raise ValueError(
             "--global-batch-size says how many batches a step accumulates; leave --accumulate, "
             "--accumulate-tokens and --accumulate-samples out"
         )
-    of_ddp = [name for name in list(given)[1:5] if given[name] is not None]
-    if ranks.world_size == 1:
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(
-                    f"{name}: one process exchanges nothing; start several with torchrun "
-                    f"--nproc-per-node N -m examples.vlm.train, or leave {name} out"
-                )
-    if options.parallel in ("fsdp", "pipeline") and of_ddp:
+    if ranks.world_size == 1 and (name := first_given(of_ranks)):
         raise ValueError(
-            f"{of_ddp[0]} is of DDP and does nothing under --parallel {options.parallel}; leave "
-            "one of them out"
+            f"{name}: one process exchanges nothing; start several with torchrun "
+            f"--nproc-per-node N -m examples.vlm.train, or leave {name} out"
+        )
+    if options.parallel in ("fsdp", "pipeline") and (name := first_given(of_ddp)):
+        raise ValueError(
+            f"{name} is of DDP and does nothing under --parallel {options.parallel}; leave one of "
+            "them out"
         )
     if options.parallel == "fsdp":
         check_shards(techniques)
@@ -88,9 +83,9 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
         )
     if options.powersgd_rank is not None and options.hook != "powersgd":
         raise ValueError("--powersgd-rank is of --hook powersgd; give both or none")
-    for name in ("powersgd_rank", "bucket_mb"):
-        if (value := getattr(options, name)) is not None and value <= 0:
-            raise ValueError(f"--{name.replace('_', '-')} {value}: give more than 0")
+    for name in ("--powersgd-rank", "--bucket-mb"):
+        if of_ddp[name] is not None and of_ddp[name] <= 0:
+            raise ValueError(f"{name} {of_ddp[name]}: give more than 0")
     if options.static_graph and accumulates:
         # The first backward pass of a static graph sends gradients in any case, and torch 2.13
         # fails there with an internal assertion.
@@ -106,6 +101,11 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
         bucket_mb=options.bucket_mb,
         static_graph=options.static_graph,
     )
+
+
+def first_given(options: dict[str, Any]) -> str | None:
+    """Return the name of the first option that was given."""
+    return next((name for name, value in options.items() if value is not None), None)
 
 
 def check_shards(techniques: Techniques) -> None:
@@ -224,11 +224,11 @@ def shard(model: VLM, techniques: Techniques, ranks: Ranks) -> Exchange:
     blocks = [*model.vision.transformer.blocks, *model.language.blocks]
     for part in (*blocks, model):
         fully_shard(part, mesh=ranks.learners, mp_policy=policy)
-        part.set_custom_reduce_scatter(_Noting(norms))
+        part.set_custom_reduce_scatter(_NotingReduceScatter(norms))
     return Exchange(module=model, norms=norms)
 
 
-class _Noting(DefaultReduceScatter):
+class _NotingReduceScatter(DefaultReduceScatter):
     """Reduce-scatter that notes the norm of what this rank sends."""
 
     def __init__(self, norms: Norms) -> None:

@@ -44,16 +44,10 @@ def make_hook(
 ) -> Callable[[Any, Any], Future[Tensor]]:
     """Make a hook for `DistributedDataParallel.register_comm_hook(None, hook)`.
 
-    DDP refuses torch's own bf16 hook on a CPU, by its name, for want of NCCL 2.10. gloo adds
-    bfloat16 itself, so the hook here works on both.
-
-    Args:
-        kind: "fp16" and "bf16" halve what is sent; "powersgd" sends factors of a low rank
-            (arXiv 1905.13727).
-        norms: is told of every bucket before it is sent.
-        powersgd_rank: of the factors.
-        powersgd_start: steps before which gradients are sent whole, 2 or more: DDP arranges its
-            buckets anew after the first.
+    "fp16" and "bf16" halve what is sent; "powersgd" sends factors of a low rank (arXiv 1905.13727)
+    from step `powersgd_start` on, 2 or more: DDP arranges its buckets anew after the first. DDP
+    refuses torch's own bf16 hook on a CPU, by its name, for want of NCCL 2.10; gloo adds bfloat16
+    itself, so the hook here works on both.
     """
     state: Any = None
     send: Callable[[Any, Any], Future[Tensor]]

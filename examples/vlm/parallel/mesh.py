@@ -80,13 +80,9 @@ def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
 
 
 def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:
-    """Make the mesh of all ranks.
+    """Make the mesh of all ranks; their process group is there.
 
-    Args:
-        ranks: all of them; their process group is there.
-        tensor: ranks that have the heads between them.
-        context: ranks that have the tokens of a row between them.
-        pipeline: ranks that have the layers between them.
+    `tensor`, `context` and `pipeline` are ranks that have heads, tokens and layers between them.
     """
     check_sizes(ranks.world_size, tensor, context)
     shape = (ranks.world_size // (tensor * context * pipeline), pipeline, context, tensor)

@@ -56,13 +56,10 @@ class Stage(nn.Module):
 
 
 class Pipeline:
-    """Model whose parts lie on the ranks, one behind the other.
+    """Model whose layers the ranks have between them; those along "pp" of the mesh are the stages.
 
-    Args:
-        model: whole; parts of other ranks are taken out of it, before its optimizer is made.
-        ranks: with a mesh; those along "pp" are the stages.
-        tokens: most tokens of a batch.
-        autocast: makes the context of forward passes.
+    Other stages' parts are taken out of the model, before its optimizer is made. Batches have at
+    most `tokens` tokens.
 
     Attributes:
         formula: FLOPs of the whole model.
@@ -80,14 +77,10 @@ class Pipeline:
         self._schedule: Schedule1F1B | ScheduleGPipe
 
     def learn(self, batches: Sequence[Inputs], scale: float) -> list[Tensor]:
-        """Add the gradients of batches; return their losses, zeros on all ranks but the last.
-
-        Args:
-            batches: micro-batches, the same on every rank.
-            scale: factor of the sum of the losses.
+        """Add the gradients of micro-batches, the same on every rank; `scale` multiplies the loss.
 
         Returns:
-            Losses by token [T] of each batch, without a graph.
+            Losses by token [T] of each, without a graph; zeros on all ranks but the last.
         """
         self._scale = scale
         return self._run(batches, "step")

@@ -20,9 +20,7 @@ class Place:
     """A process and the place in a run at which it is.
 
     Attributes:
-        host, pid: of the process.
         machine: the same for processes that see each other by number.
-        step, stage: what it does.
         count: stages passed so far, equal on all ranks at the same place.
         age: seconds since it came there.
         seconds: that its last step took.
@@ -54,20 +52,16 @@ class Place:
         """Return the text that `parse` reads."""
         return json.dumps(asdict(self))
 
-
-def parse(text: bytes) -> Place:
-    """Return the place that was dumped."""
-    return Place(**json.loads(text))
+    @classmethod
+    def parse(cls, text: bytes) -> Place:
+        """Return the place that was dumped."""
+        return cls(**json.loads(text))
 
 
 class Seen(NamedTuple):
-    """A rank as another one sees it.
+    """A rank as another one sees it: its last sign of life, and the seconds since that came.
 
-    Attributes:
-        rank: its number.
-        place: of its last sign of life.
-        silent: seconds since that came.
-        gone: whether the process is known to have ended.
+    `gone` is True if the process is known to have ended.
     """
 
     rank: int
@@ -87,9 +81,7 @@ class Seen(NamedTuple):
 def verdict(seen: list[Seen], limit: float) -> str | None:
     """Return which rank is lost, in a sentence; None while the run may go on.
 
-    Args:
-        seen: the ranks looked at.
-        limit: seconds without a sign of life, or without progress of any rank.
+    It is one without a sign of life for `limit` seconds, or the last where none has moved as long.
     """
     running = [rank for rank in seen if rank.place.stage != "finished"]
     for rank in running:

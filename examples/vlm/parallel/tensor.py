@@ -40,14 +40,10 @@ def block_plan() -> dict[str, ParallelStyle]:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide the blocks of a model over a mesh of one dimension, in place.
+    """Divide the blocks of a model over "tp" of a mesh, in place, before its optimizer is made.
 
     Everything else is whole on every rank: embedding, norms, projector, head. It becomes DTensors
     too, because optimizers take no mixture with plain tensors. Weights are those of the first rank.
-
-    Args:
-        model: whose heads `check_heads` found to divide; before its optimizer is made.
-        mesh: "tp" of `make_mesh`.
     """
     check_plain(model)
     for block in model.modules():

@@ -14,12 +14,7 @@ Mode = Literal["", "default", "reduce-overhead", "max-autotune"]
 
 
 class Compiled(NamedTuple):
-    """Work of the compiler in this process.
-
-    Attributes:
-        seconds: it took, forward and backward graphs together.
-        graphs: that it made.
-    """
+    """Work of the compiler in this process: seconds, and graphs that it made."""
 
     seconds: float
     graphs: int
@@ -41,11 +36,8 @@ class Compiled(NamedTuple):
 def check_compiler(mode: Mode, device: torch.device, *, keeps_gradients: bool = False) -> None:
     """Refuse what cannot be compiled here, before there is a model.
 
-    Args:
-        mode: of `torch.compile`, or "".
-        device: of the model.
-        keeps_gradients: whether those of a batch are there when the next one begins: under
-            accumulation, or if they are set to zero.
+    `keeps_gradients` is True if those of a batch are there when the next one begins: under
+    accumulation, or if they are set to zero.
     """
     if not mode:
         return

@@ -12,8 +12,7 @@ class Recompute(NamedTuple):
 
     Attributes:
         blocks: their numbers, from 0; each keeps its input alone.
-        segments: if not 0, the blocks are cut into so many runs, each of which but the last keeps
-            its input alone (`torch.utils.checkpoint.checkpoint_sequential`).
+        segments: if not 0, runs of blocks, each of which but the last keeps its input alone.
     """
 
     blocks: frozenset[int] = frozenset()
@@ -26,11 +25,8 @@ NONE = Recompute()
 def read_recompute(text: str, layers: int, *, whole: bool = True) -> Recompute:
     """Return the blocks that `--recompute` names, of a transformer with so many layers.
 
-    Args:
-        text: "" for none, "all", a number N for every N-th block from the first on, numbers with
-            commas for these blocks, or "sequential:N" for N runs of blocks.
-        layers: blocks there are.
-        whole: False for a transformer that a list of blocks does not mean.
+    The text is "" for none, or one of `KNOWN`. A list of blocks means the `whole` model's language
+    model alone.
     """
     if not text:
         return NONE

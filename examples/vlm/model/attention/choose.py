@@ -25,14 +25,7 @@ _AMPERE = (8, 0)  # compute capability from which on Flash Attention 2 runs
 
 @cache
 def why_not(kernel: str, device: str, dtype: torch.dtype, dropout: bool = False) -> str:
-    """Why a kernel cannot train here, and what to do; empty where it can.
-
-    Args:
-        kernel: one of `KERNELS`.
-        device: "cpu" or "cuda".
-        dtype: of queries, keys and values.
-        dropout: whether weights are dropped.
-    """
+    """Why a kernel cannot train here, and what to do; empty where it can."""
     if kernel not in KERNELS:
         raise ValueError(f"attention {kernel!r} is none of {', '.join([AUTO, *KERNELS])}")
     if dropout and kernel not in WITH_DROPOUT:
@@ -97,13 +90,7 @@ def choose_by(
 
 
 def prepare(segments: Segments, total: int, kernel: str | Table) -> Segments:
-    """Segments with their kernel and the mask that it needs, for all layers of a batch.
-
-    Args:
-        segments: of a row of tokens.
-        total: T, tokens in the row.
-        kernel: one of `KERNELS`, or a table of them by length.
-    """
+    """Return segments of a row with their kernel and its mask, for all layers of a batch."""
     if isinstance(kernel, Table):
         kernel = kernel.fastest(segments)
     segments = segments._replace(kernel=kernel)

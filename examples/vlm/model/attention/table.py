@@ -16,14 +16,7 @@ _SETTINGS = {"rows of one length": "", "captions and conversations": " packed"}
 
 
 class Row(NamedTuple):
-    """Kernels at one length, the fastest first.
-
-    Attributes:
-        packed: whether lengths were mixed, of which this is the longest.
-        causal: whether tokens saw those before them alone.
-        length: in tokens.
-        kernels: that ran.
-    """
+    """Kernels at one length, the fastest first; of mixed lengths it is the longest."""
 
     packed: bool
     causal: bool
@@ -33,14 +26,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Measured order of kernels.
-
-    Attributes:
-        source: files it was read from, for messages.
-        device: "cpu" or "cuda".
-        dropout: whether it was measured with dropout.
-        rows: at least one.
-    """
+    """Measured order of kernels, from the files of `source`; `device` is "cpu" or "cuda"."""
 
     source: str
     device: str

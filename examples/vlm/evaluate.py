@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -80,9 +79,9 @@ def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
             autocast=autocast,
             losses_of=None if pipeline is None else pipeline.evaluate,
         )
-        if run.ranks.first:
-            text = f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
-            print(text, file=sys.stderr, flush=True)
+        run.ranks.say(
+            f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
+        )
         return found
 
     return evaluate_and_print

@@ -50,7 +50,7 @@ def answer(options: argparse.Namespace, ranks: Ranks) -> None:
             f"{vocabulary.size:,}; give --tokenizer as in training"
         )
     techniques = techniques_of(options)
-    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
+    kernel = kernel_for(options, techniques, ranks.device)
     model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
     Techniques(lora=about["lora"]).apply(model)
     load_model(checkpoint, model)

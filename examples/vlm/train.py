@@ -39,10 +39,10 @@ from examples.vlm.measure.phases import phases_of, table_of
 from examples.vlm.measure.profiling import Profiling, profiled
 from examples.vlm.measure.report import Line, Report, spread, with_costs
 from examples.vlm.model.attention import AUTO, Table, choose, choose_by, why_not
-from examples.vlm.model.config import MODELS, ModelConfig
+from examples.vlm.model.config import MODELS
 from examples.vlm.model.vlm import VLM
 from examples.vlm.options import in_options, parse
-from examples.vlm.parallel.connect import Parallel, connect, parallel_of
+from examples.vlm.parallel.connect import connect, parallel_of
 from examples.vlm.parallel.exchange import accumulate_automatically
 from examples.vlm.parallel.mesh import distribute, join_mesh
 from examples.vlm.parallel.ranks import TIMEOUT, Ranks, joined
@@ -89,18 +89,15 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
     vocabulary = Vocabulary.of(options.tokenizer)
     # Loaders end before the ranks part, so that none of their threads is at work at exit.
     with ExitStack() as opened:
-        loader = opened.enter_context(
-            make_loader(options, MODELS[options.model], vocabulary, ranks)
-        )
+        loader = opened.enter_context(make_loader(options, vocabulary, ranks))
         state = prepare(options, vocabulary, loader, ranks)
         if watch is not None:
             state.mark = watch.mark
         held_out = None
         if options.evaluate:
-            held_out = opened.enter_context(
-                ordered_loader(options, vocabulary, ranks, options.evaluate)
-            )
-        report = learn(options, vocabulary, state, held_out, profiling)
+            held_out = ordered_loader(options, vocabulary, ranks, options.evaluate)
+            opened.enter_context(held_out)
+        report = learn(options, facts_of(options, vocabulary), state, held_out, profiling)
     if options.generate and ranks.first:
         shards = options.evaluate or options.shards
         with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
@@ -112,8 +109,7 @@ def prepare(
     options: argparse.Namespace, vocabulary: Vocabulary, loader: datapipe.Loader, ranks: Ranks
 ) -> Run:
     """Build a run, and bring it to where the one of --resume was saved."""
-    techniques, config = techniques_of(options), MODELS[options.model]
-    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
+    techniques = techniques_of(options)
     batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
     if options.global_batch_size:
         techniques = replace(techniques, accumulate=loader.accumulation_steps)
@@ -122,23 +118,23 @@ def prepare(
         ranks.device,
         keeps_gradients=techniques.keeps_gradients or options.accumulate == "auto",
     )
-    parallel = parallel_of(options, techniques, ranks)
-    state = build(config, vocabulary, kernel, batches, techniques, ranks, parallel, options)
+    state = build(options, vocabulary, batches, techniques, ranks)
     if options.accumulate == "auto":
         accumulate_automatically(state)
-    scale_rate(state, options)
+    if options.scale_lr is not None:
+        scale_rate(state, options)
     if options.resume:
-        state.step = load(options.resume, state.parts(), facts_of(options, vocabulary), ranks)
-        if parallel.hook == "powersgd" and ranks.first:
-            print(
-                f"PowerSGD starts anew: {parallel.powersgd_start} steps send whole gradients, and "
-                "the errors it had kept are lost",
-                file=sys.stderr,
+        facts = facts_of(options, vocabulary)
+        state.step = load(options.resume, state.parts(), facts, ranks)
+        if options.hook == "powersgd":
+            ranks.say(
+                "PowerSGD starts anew: its first steps send whole gradients, and the errors it had "
+                "kept are lost"
             )
-    if ranks.first:
-        learning = sum(p.numel() for p in state.model.parameters() if p.requires_grad)
-        whole = sum(p.numel() for p in state.model.parameters())
-        print(f"{learning:,} of {whole:,} parameters learn; attention: {kernel}", file=sys.stderr)
+    sizes = {p: p.numel() for p in state.model.parameters()}
+    learning = sum(size for p, size in sizes.items() if p.requires_grad)
+    whole, kernel = sum(sizes.values()), state.model.kernel
+    ranks.say(f"{learning:,} of {whole:,} parameters learn; attention: {kernel}")
     return state
 
 
@@ -154,13 +150,13 @@ def facts_of(options: argparse.Namespace, vocabulary: Vocabulary) -> dict[str, A
 
 def learn(
     options: argparse.Namespace,
-    vocabulary: Vocabulary,
+    facts: dict[str, Any],
     state: Run,
     held_out: datapipe.Loader | None,
     profiling: Profiling,
 ) -> Report:
     """Train, write checkpoints and measure, as the options say."""
-    ranks, facts = state.ranks, facts_of(options, vocabulary)
+    ranks = state.ranks
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
     with (
@@ -175,14 +171,8 @@ def learn(
             last = interrupted() or state.step == options.steps
             if options.save and (due or last):
                 state.mark("saving a checkpoint", state.step)
-                save(
-                    options.save,
-                    state.parts(),
-                    state.step,
-                    facts,
-                    ranks,
-                    sharded=state.exchange.divided,
-                )
+                parts, sharded = state.parts(), state.exchange.divided
+                save(options.save, parts, state.step, facts, ranks, sharded=sharded)
             return not interrupted()
 
         report = train(
@@ -201,21 +191,17 @@ def learn(
 
 def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
     """Print and return the largest batch that fits, see `find_batch`."""
-    techniques, packed = techniques_of(options), options.pack is not None
-    config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
-    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
-    name = "pack" if packed else "batch_size"
+    vocabulary, packed = Vocabulary.of(options.tokenizer), options.pack is not None
     if packed and (options.batch_size or 1) > 1:
         raise ValueError("--find-batch-size with --pack finds the tokens of one pack a step")
 
     def loader_of(size: int) -> datapipe.Loader:
+        name = "pack" if packed else "batch_size"
         sized = argparse.Namespace(**{**vars(options), name: size})
-        return make_loader(sized, config, vocabulary, ranks)
+        return make_loader(sized, vocabulary, ranks)
 
     start = options.pack or options.batch_size or 8
-    parallel = parallel_of(options, techniques, ranks)
-    loader = loader_of(start)
-    state = build(config, vocabulary, kernel, loader, techniques, ranks, parallel, options)
+    state = build(options, vocabulary, loader_of(start), techniques_of(options), ranks)
     limit = bytes_of(options.find_batch_size) if options.find_batch_size else None
     return find_batch_size(
         state, loader_of, start, packed=packed, native=options.native, limit=limit
@@ -223,19 +209,18 @@ def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
 
 
 def build(
-    config: ModelConfig,
+    options: argparse.Namespace,
     vocabulary: Vocabulary,
-    kernel: str | Table,
     loader: datapipe.Loader | Resident,
     techniques: Techniques,
     ranks: Ranks,
-    parallel: Parallel,
-    options: argparse.Namespace,
 ) -> Run:
     """Make the model with its optimizer, the same on every rank."""
+    kernel = kernel_for(options, techniques, ranks.device)
+    parallel = parallel_of(options, techniques, ranks)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
+        model = VLM(MODELS[options.model], vocabulary.size, vocabulary.image_id, kernel)
         techniques.apply(model)
     model.to(ranks.device)
     if ranks.mesh is not None:
@@ -258,10 +243,8 @@ def build(
 
 
 def scale_rate(state: Run, options: argparse.Namespace) -> None:
-    """Scale the learning rate with the samples of a step, where that was asked for."""
+    """Scale the learning rate with the samples of a step."""
     techniques = state.techniques
-    if options.scale_lr is None:
-        return
     samples = samples_of_step(
         state.loader.plan.steps(epoch=0),
         count=techniques.accumulate,
@@ -271,24 +254,21 @@ def scale_rate(state: Run, options: argparse.Namespace) -> None:
     state.peak_rate = scaled_rate(
         options.lr, rule=options.scale_lr, samples=samples, base=options.base_batch
     )
-    if state.ranks.first:
-        print(
-            f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}",
-            file=sys.stderr,
-        )
+    state.ranks.say(f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}")
 
 
 def kernel_for(
-    name: str, techniques: Techniques, device: torch.device, tables: list[Path] | None = None
+    options: argparse.Namespace, techniques: Techniques, device: torch.device
 ) -> str | Table:
     """Return the kernel of attention that was asked for, or the fastest one, or a table of them."""
-    dropout = techniques.dropout > 0
-    if tables and name != AUTO:
-        raise ValueError(f"--attention {name} takes no --attention-table; leave one of them out")
-    if tables:
+    name: str = options.attention
+    dropout, tables = techniques.dropout > 0, options.attention_table
+    if name == AUTO and tables:
         return choose_by(Table.read(tables), device, techniques.dtype, dropout)
     if name == AUTO:
         return choose(device, techniques.dtype, dropout)
+    if tables:
+        raise ValueError(f"--attention {name} takes no --attention-table; leave one of them out")
     if reason := why_not(name, device.type, techniques.dtype, dropout):
         raise ValueError(f"attention {name!r}: {reason}")
     return name

@@ -121,7 +121,7 @@ def test_the_largest_batch_under_a_limit_is_found_and_nothing_has_changed(
         name = "--pack" if packed else "--batch-size"
         sized = parse([str(shards), name, str(size), "--overlong", "drop"], "")
         sized.native = "--native" in arguments
-        return program.make_loader(sized, run.model.config, Vocabulary.of(None), run.ranks)
+        return program.make_loader(sized, Vocabulary.of(None), run.ranks)
 
     options: dict[str, Any] = {"packed": packed, "native": "--native" in arguments}
     found = find_batch_size(

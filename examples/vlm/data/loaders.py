@@ -10,19 +10,15 @@ from datapipe import CacheSpec, ImageSpec, TextSpec
 from examples.vlm.data.resident import Resident
 from examples.vlm.data.texts import Vocabulary
 from examples.vlm.measure.memory import bytes_of
-from examples.vlm.model.config import MODELS, ModelConfig
+from examples.vlm.model.config import MODELS
 from examples.vlm.parallel.ranks import Ranks
 
 
 def make_loader(
-    options: argparse.Namespace,
-    config: ModelConfig,
-    vocabulary: Vocabulary,
-    ranks: Ranks,
-    **more: Any,
+    options: argparse.Namespace, vocabulary: Vocabulary, ranks: Ranks, **more: Any
 ) -> datapipe.Loader:
     """Batches on the device, without end unless `more` options of the loader say otherwise."""
-    vision = config.vision
+    vision = MODELS[options.model].vision
     if options.native:
         image = ImageSpec(
             resize="native",
@@ -112,7 +108,7 @@ def ordered_loader(
         more = {"mesh": None, "rank": 0, "world_size": 1, "meta": ("key", "valid")} | more
     other = argparse.Namespace(**vars(options) | changed)
     more = {"epochs": 1, "shuffle": False} | more
-    return make_loader(other, MODELS[options.model], vocabulary, ranks, **more)
+    return make_loader(other, vocabulary, ranks, **more)
 
 
 def make_resident(

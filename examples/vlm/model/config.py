@@ -97,11 +97,7 @@ MODELS: dict[str, ModelConfig] = {
         kv_heads=2,
     ),
     "small": ModelConfig(
-        vision=VisionConfig(width=384, layers=8, heads=6),
-        width=512,
-        layers=12,
-        heads=8,
-        kv_heads=4,
+        vision=VisionConfig(width=384, layers=8, heads=6), width=512, layers=12, heads=8, kv_heads=4
     ),
     "base": ModelConfig(
         vision=VisionConfig(width=768, layers=12, heads=12, image_size=336),

@@ -55,9 +55,7 @@ def make_hook(
         # It logs every setting and every step it counts.
         logging.getLogger(powerSGD_hook.__name__).setLevel(logging.WARNING)
         state = powerSGD_hook.PowerSGDState(
-            None,
-            matrix_approximation_rank=powersgd_rank,
-            start_powerSGD_iter=powersgd_start,
+            None, matrix_approximation_rank=powersgd_rank, start_powerSGD_iter=powersgd_start
         )
         send = powerSGD_hook.powerSGD_hook
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,6 +37,11 @@ class Ranks(NamedTuple):
     def first(self) -> bool:
         """True if this one prints and saves."""
         return self.rank == 0
+
+    def say(self, text: str) -> None:
+        """Print a line on the first rank, to standard error."""
+        if self.first:
+            print(text, file=sys.stderr, flush=True)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Gather the tensor, on the CPU, of every rank."""

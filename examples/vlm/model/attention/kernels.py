@@ -113,14 +113,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) 
             k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
     bounds, longest = segments.bounds, segments.longest
     out = varlen_attn(
-        q.contiguous(),
-        k.contiguous(),
-        v.contiguous(),
-        bounds,
-        bounds,
-        longest,
-        longest,
-        **options,
+        q.contiguous(), k.contiguous(), v.contiguous(), bounds, bounds, longest, longest, **options
     )
     assert isinstance(out, Tensor)
     return out

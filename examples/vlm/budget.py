@@ -8,8 +8,6 @@ a formula over its layers (`activations`). Beside these a GPU holds the CUDA con
 and what the allocator loses to fragmentation.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -6,8 +6,6 @@ that is small; `latest` has the name of the newest whole step. Both go on under 
 parallelism, on any number of ranks.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

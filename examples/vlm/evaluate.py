@@ -1,7 +1,5 @@
 """The loss over a held-out dataset, read from the device once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple

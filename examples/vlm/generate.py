@@ -7,8 +7,6 @@ CHECKPOINT is what --save wrote; the model, its adapters and their sizes come fr
 their first answer, with their images.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The training loop: batches of datapipe in, a report out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

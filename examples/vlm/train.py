@@ -8,8 +8,6 @@ Ctrl-C ends after the step at hand; with --save nothing is lost. Several GPUs: t
 See docs/distributed.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Batches whose gradients are added up for one step of the optimizer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Iterable
 from itertools import islice

@@ -1,7 +1,5 @@
 """Loaders of a run: for training, for a look at samples in order, and for data on the device."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

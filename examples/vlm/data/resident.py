@@ -6,8 +6,6 @@ make, bit for bit. Images lie as the model takes them, in float32: four times th
 cache. Every rank holds all samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple

@@ -1,9 +1,7 @@
 """Facts of a tokenizer for the model, and a tokenizer that needs no file."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -20,7 +18,7 @@ class Vocabulary(NamedTuple):
     image_id: int
 
     @classmethod
-    def of(cls, path: Path | None) -> Vocabulary:
+    def of(cls, path: Path | None) -> Self:
         """Load that of a `tokenizer.json`; None takes one of bytes."""
         if path is None:
             tokenizer = byte_tokenizer()

@@ -7,8 +7,6 @@ a matrix keeps copies of its input and of its weights in half precision; the res
 and the loss stay in float32.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 

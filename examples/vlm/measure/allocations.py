@@ -1,9 +1,7 @@
 """Allocations of tensors on the CPU, as torch's profiler notes them."""
 
-from __future__ import annotations
-
 import os
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -28,7 +26,7 @@ class Allocations:
         cpu = [ProfilerActivity.CPU]
         self._trace = profile(activities=cpu, profile_memory=True, acc_events=False)
 
-    def __enter__(self) -> Allocations:
+    def __enter__(self) -> Self:
         self._trace.start()
         return self
 

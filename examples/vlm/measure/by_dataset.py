@@ -4,8 +4,6 @@ Losses of tokens are summed by the dataset of their segment, so there is no seco
 Sums stay on the device until they are read: once for each line of the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

@@ -8,14 +8,11 @@ of most images. Their content is drawn at random, since memory depends on shapes
 their own size are as large as the loader makes them.
 """
 
-from __future__ import annotations
-
-import copy
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -100,10 +97,8 @@ def find_batch_size(
 ) -> int:
     """Return the largest number of samples of a batch, or tokens of a pack, that fits.
 
-    Model, optimizer, scaler and random numbers are left as they were, gradients are freed.
-
     Args:
-        run: the model with its optimizer; its loader is not read.
+        run: the model with its optimizer, which learns from random batches; its loader is not read.
         loader_of: makes the loader with a size; its plan is read, and no sample.
         start: first size.
         packed: whether sizes are tokens of packs.
@@ -143,11 +138,11 @@ def find_batch_size(
         log(f"{what.format(size)} ({shown}): {found}: {fits}")
         return trial
 
-    with unchanged(run):
-        # States of the optimizer come with its first step, and count in every later one.
-        if peak_of_step(run, Shape((8,), 0, packed), native=native) is None:
-            raise ValueError(f"not even a step of 8 tokens fits into {limit:,} bytes")
-        trials = bisect(attempt, start, unit=128 if packed and start >= 256 else 1)
+    run.model.train()
+    # States of the optimizer come with its first step, and count in every later one.
+    if peak_of_step(run, Shape((8,), 0, packed), native=native) is None:
+        raise ValueError(f"not even a step of 8 tokens fits into {limit:,} bytes")
+    trials = bisect(attempt, start, unit=128 if packed and start >= 256 else 1)
     fitting = [trial.size for trial in trials if trial.fits]
     if not fitting:
         raise ValueError(
@@ -253,33 +248,3 @@ def surviving() -> Iterator[None]:
         said = str(error)
     if said is not None:
         raise OutOfMemory(said)
-
-
-@contextmanager
-def unchanged(run: Run) -> Iterator[None]:
-    """Leave model, optimizer, scaler and random numbers as they were; copies are on the host."""
-    parts: list[Any] = [run.model, run.optimizer, run.scaler]
-    before = [_on_host(part.state_dict()) for part in parts]
-    training = run.model.training
-    cuda = [run.ranks.device] if run.ranks.device.type == "cuda" else []
-    run.model.train()
-    try:
-        with torch.random.fork_rng(devices=cuda):
-            yield
-    finally:
-        run.optimizer.zero_grad(set_to_none=True)
-        for part, state in zip(parts, before, strict=True):
-            if state:  # a scaler that is off has none
-                part.load_state_dict(state)
-        run.model.train(training)
-
-
-def _on_host(value: Any) -> Any:
-    """Copy nested dicts and lists, with their tensors on the CPU."""
-    if isinstance(value, torch.Tensor):
-        return value.cpu().clone()
-    if isinstance(value, dict):
-        return {name: _on_host(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_on_host(each) for each in value]
-    return copy.deepcopy(value)

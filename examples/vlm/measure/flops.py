@@ -8,8 +8,6 @@ second time (recomputed blocks, scores inside of Flash Attention, logits in part
 `hfu`, not for `mfu`, as in PaLM (arXiv 2204.02311, appendix B).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Memory of training: by use, and the most that a call needs."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """FLOPs a second that a device can make at most: what a model's FLOPs are compared with."""
 
-from __future__ import annotations
-
 import logging
 
 import torch

@@ -1,8 +1,6 @@
 """Memory before and after the passes of a step."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -59,7 +57,7 @@ class Phases:
         self._found: dict[str, Phase] = {}
         self._steps = self._held = self.most = 0
         self._allocations: Allocations | None = None  # of the step that is watched
-        registers = (
+        registers: tuple[Callable[..., Any], ...] = (
             model.register_forward_pre_hook,
             model.register_forward_hook,
             optimizer.register_step_pre_hook,

@@ -1,7 +1,5 @@
 """Some steps seen from inside: time by stage and by operator, and a trace, by `torch.profiler`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Measures of a run, and the moments at which it waits for the device to know them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Bytes of parameters, gradients and states that one of several ranks holds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 

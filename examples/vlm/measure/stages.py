@@ -9,8 +9,6 @@ Events are told apart by `id()`: calls of Python functions, which a trace with s
 the number 0 as their own `id`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

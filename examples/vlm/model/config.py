@@ -1,7 +1,5 @@
 """Sizes of models, from 5 M parameters for a CPU to 1 B for a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

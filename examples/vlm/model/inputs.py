@@ -5,8 +5,6 @@ already. What lies behind a padded sample is behind it in time too, so with caus
 sees it, and no mask is needed.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

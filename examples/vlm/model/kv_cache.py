@@ -1,7 +1,5 @@
 """Keys and values of the tokens that were read, kept for those that follow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

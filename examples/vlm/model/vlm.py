@@ -1,7 +1,5 @@
 """The whole model: images enter where the texts have placeholders."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn

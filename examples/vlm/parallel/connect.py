@@ -1,7 +1,5 @@
 """The model on several ranks: copies that exchange gradients (DDP), shards (FSDP2), or stages."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

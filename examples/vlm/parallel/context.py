@@ -1,7 +1,5 @@
 """Context parallelism: a rank's share of a row of tokens, and the images in it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 
 import torch

@@ -1,7 +1,5 @@
 """The share of a step that ranks take to exchange gradients, and the accumulation that follows."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

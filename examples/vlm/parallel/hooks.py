@@ -1,12 +1,11 @@
 """Communication hooks of DDP: what gradients become on their way between ranks."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.futures import Future
@@ -65,8 +64,7 @@ def make_hook(
             "bf16": default_hooks.bf16_compress_hook,
         }[kind]
 
-    # DDP compares annotations with classes, and here they would be strings.
-    def hook(_, bucket):  # type: ignore[no-untyped-def]
+    def hook(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
         norms.note(bucket.buffer())
         return send(state, bucket)
 

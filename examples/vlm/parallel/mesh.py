@@ -5,8 +5,6 @@ others are peers: they have the same batch, and divide the layers ("pp"), its to
 heads and hidden units of every block ("tp").
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 import torch

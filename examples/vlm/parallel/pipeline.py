@@ -5,8 +5,6 @@ that activations and their gradients alone travel: each stage has positions, tar
 of samples itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,13 +1,11 @@
 """Signs of life of ranks, and the rules that tell which one is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import psutil
 
@@ -38,7 +36,7 @@ class Place:
     beat: int = 0
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> Self:
         """Return that of this process."""
         host = socket.gethostname()
         space = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
@@ -53,7 +51,7 @@ class Place:
         return json.dumps(asdict(self))
 
     @classmethod
-    def parse(cls, text: bytes) -> Place:
+    def parse(cls, text: bytes) -> Self:
         """Return the place that was dumped."""
         return cls(**json.loads(text))
 

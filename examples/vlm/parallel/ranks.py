@@ -1,7 +1,5 @@
 """Training on several devices, started by `torchrun --nproc-per-node N -m examples.vlm.train`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Tensor parallelism: ranks have the heads and the hidden units of every block between them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

@@ -5,8 +5,6 @@ does that, so that a rank which hangs still tells where. The first rank compares
 after the first.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,11 +1,9 @@
 """`torch.compile`: its modes, what they need, and the time that compiling takes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch._dynamo.utils import calculate_time_spent, counters
@@ -20,7 +18,7 @@ class Compiled(NamedTuple):
     graphs: int
 
     @classmethod
-    def so_far(cls) -> Compiled:
+    def so_far(cls) -> Self:
         """Return the figures since the process began, as torch counts them itself.
 
         The first steps against the later ones would tell the same less exactly: shapes that are new
@@ -28,9 +26,11 @@ class Compiled(NamedTuple):
         """
         return cls(calculate_time_spent()["total_wall_time"], counters["stats"]["unique_graphs"])
 
-    def since(self, before: Compiled) -> Compiled:
+    def since(self, before: Self) -> Self:
         """Return what was added."""
-        return Compiled(self.seconds - before.seconds, self.graphs - before.graphs)
+        return self._replace(
+            seconds=self.seconds - before.seconds, graphs=self.graphs - before.graphs
+        )
 
 
 def check_compiler(mode: Mode, device: torch.device, *, keeps_gradients: bool = False) -> None:

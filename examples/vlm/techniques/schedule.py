@@ -1,7 +1,5 @@
 """The learning rate as a function of the step, so that no state has to be saved for it."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal, get_args
 

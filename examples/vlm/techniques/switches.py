@@ -1,7 +1,5 @@
 """The switches of training, each thrown by itself: `python -m benchmarks.ladder` does that."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Choice of a kernel, and its preparations."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.util import find_spec
 
@@ -16,7 +14,7 @@ AUTO = "auto"
 # What each kernel imports, and where that comes from.
 _NEEDS = {
     "flex": ("torch.nn.attention.flex_attention", "torch 2.5 or newer"),
-    "varlen": ("torch.nn.attention.varlen", "torch 2.10 or newer"),
+    "varlen": ("torch.nn.attention.varlen", "torch 2.12 or newer"),
     "flash": ("flash_attn.flash_attn_interface", "the package flash-attn, version 2"),
     "xformers": ("xformers.ops", "the package xformers"),
 }

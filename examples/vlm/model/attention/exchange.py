@@ -5,8 +5,6 @@ for its own; after it the reverse (Ulysses, arXiv 2309.14509). So every kernel w
 of samples hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import gcd
 from typing import Any

@@ -1,8 +1,6 @@
 """Positions of the sequences of a row of tokens: all that attention needs to keep them apart."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -35,7 +33,7 @@ class Segments(NamedTuple):
     group: dist.ProcessGroup | None = None
 
     @classmethod
-    def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Segments:
+    def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Self:
         """`rows` sequences of `length` tokens each."""
         bounds = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
         return cls(bounds, length, length, causal)

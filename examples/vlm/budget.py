@@ -11,18 +11,24 @@ and what the allocator loses to fragmentation.
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
+from torch import Tensor, nn
 
 from examples.vlm.measure.activations import Numbers, Stage, stages
 from examples.vlm.measure.memory import bytes_of
-from examples.vlm.measure.sharding import Zero, exchanged, shard, states
 from examples.vlm.model.config import MODELS, ModelConfig
 from examples.vlm.model.vlm import VLM
 from examples.vlm.techniques.recompute import KNOWN
 from examples.vlm.techniques.switches import Optimizer, Precision, Techniques
+
+Zero = Literal[0, 1, 2, 3]
+
+BUCKET = 25 * 2**20
+"""Bytes of gradients that ranks exchange at a time; `bucket_cap_mb` of DDP."""
 
 FITS = 0.9
 """Share of a device's memory that the peak may take: the formula is exact to a tenth."""
@@ -59,8 +65,8 @@ class Budget:
     Attributes:
         parameters, gradients, optimizer: this rank's share of them.
         batch: ids, labels, pixels and patches of one batch.
-        activations: kept from the forward to the backward pass.
-        casts: weights in half precision, kept as long.
+        activations, casts: kept from the forward to the backward pass, casts being weights in half
+            precision.
         working: at most beside these, for a moment: a block that is recomputed, logits, gradients
             of activations.
         exchange: buckets of gradients, or weights that FSDP has gathered.
@@ -162,6 +168,51 @@ def make_model(config: ModelConfig, vocabulary: int, kernel: str, techniques: Te
     return model
 
 
+def shard(parameter: Tensor, ranks: int) -> int:
+    """Return the numbers that the first of some ranks holds: rows are divided, as in FSDP2."""
+    rows: int = parameter.shape[0]
+    return -(-rows // ranks) * (parameter.numel() // rows)
+
+
+def states(learnt: Iterable[Tensor], optimizer: Optimizer, ranks: int) -> int:
+    """Bytes of AdamW's states.
+
+    Two float32 numbers each and a count of steps for each tensor. In 8 bits, as bitsandbytes has
+    them: one byte each, a float32 scale for 256 of them, and small tensors as they are.
+    """
+    total = 0
+    for parameter in learnt:
+        size = shard(parameter, ranks)
+        if optimizer == "8bit" and size >= 4096:
+            total += 2 * (size + 4 * -(-size // 256))
+        else:
+            total += 8 * size + (0 if optimizer == "8bit" else 4)
+    return total
+
+
+def exchanged(
+    model: VLM, gradients: int, ranks: int, zero: Zero, half: int, bucket_view: bool
+) -> int:
+    """Bytes that a rank holds to exchange gradients or weights.
+
+    `gradients` are the bytes of all, `half` those of a number that FSDP exchanges; see
+    `budget.estimate` for the others.
+    """
+    if ranks == 1:
+        return 0
+    if zero < 2:
+        return 0 if bucket_view else gradients
+    if zero == 2:
+        return min(2 * BUCKET, gradients)
+    blocks: list[nn.Module] = [*model.vision.transformer.blocks, *model.language.blocks]
+    largest = max(sum(p.numel() for p in block.parameters()) for block in blocks)
+    inside = {id(p) for block in blocks for p in block.parameters()}
+    # What is in no block stays gathered from the forward to the backward pass. Of the blocks, one
+    # is in use and the next one under way; its gradients are whole until they are reduced.
+    root = sum(p.numel() for p in model.parameters() if id(p) not in inside)
+    return half * (root + 3 * largest)
+
+
 def walk(found: list[Stage], before: int, all_gradients: int) -> int:
     """Return the most that activations and gradients take together, through the backward pass.
 
@@ -189,11 +240,11 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps({**asdict(found), "total": found.total}))
         return
     print("MB of one rank")
-    for name, size in asdict(found).items():
-        if name != "peak":
-            print(f"{name:14}{size / 1e6:14,.1f}")
-    print(f"{'sum':14}{found.total / 1e6:14,.1f}")
-    print(f"{'peak':14}{found.peak / 1e6:14,.1f}   most in use at a time")
+    uses = asdict(found)
+    peak = uses.pop("peak")
+    for name, size in (*uses.items(), ("sum", found.total)):
+        print(f"{name:14}{size / 1e6:14,.1f}")
+    print(f"{'peak':14}{peak / 1e6:14,.1f}   most in use at a time")
     if limit is not None:
         share = found.peak / limit
         verdict = "fits" if share <= FITS else "does not fit" if share > 1 else "may not fit"

@@ -35,13 +35,10 @@ class Run:
     """All that a step needs, and how many were made.
 
     Attributes:
-        model: that learns.
         loader: of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end; of a
             mixture with "dataset" and "valid" too.
         techniques: how steps are computed; `techniques.apply(model)` was called.
-        optimizer, scaler: from `techniques`.
-        ranks: which of how many processes this is.
-        exchange: of gradients between them, from `connect`, which came before the optimizer.
+        exchange: of gradients between ranks, from `connect`, which came before the optimizer.
         mark: called with a stage and its step, for the watch over ranks.
         epoch_ends_step: whether a step ends with the epoch, full or not. Then steps are the same on
             any number of ranks.
@@ -68,12 +65,7 @@ class Run:
 
     def parts(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
-        return {
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "scaler": self.scaler,
-            "loader": self.loader,
-        }
+        return {name: getattr(self, name) for name in ("model", "optimizer", "scaler", "loader")}
 
 
 def train(

@@ -103,14 +103,16 @@ def test_a_pipeline_goes_on_as_one_process_and_as_one_of_three_ranks(
         ("--pack 64 --context 2", "--context; leave it out"),
         ("--pack 64 --precision fp16", "--precision fp16; give --precision bf16"),
         ("--pack 64 --optimizer 8bit", "--optimizer 8bit; give --optimizer fused"),
-        ("--pack 64 --accumulate auto", "--accumulate auto; give the number of micro-batches"),
+        ("--pack 64 --accumulate auto", "--accumulate auto; give a number"),
         ("--pack 64 --on-error skip", "--on-error skip; give --on-error raise"),
-        ("--pack 64 --generate 2", "--generate; run python -m examples.vlm.generate"),
+        ("--pack 64 --generate 2", "--generate; run examples.vlm.generate"),
     ],
 )
 def test_options_that_do_not_go_with_a_pipeline_are_named(line: str, reason: str) -> None:
     options = parse(["shards", "--parallel", "pipeline", *line.split()], "")
-    with pytest.raises(ValueError, match=f"pipeline does not go together with {reason}"):
+    name, remedy = reason.split("; ")
+    said = f"{name} does not go together with --parallel pipeline; {remedy}"
+    with pytest.raises(ValueError, match=said):
         join_mesh(TWO, options)
 
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from examples.vlm.measure.allocations import Allocations
-from examples.vlm.measure.memory import held
+from examples.vlm.measure.memory import Allocations, held
 
 WATCHED = 2
 """Steps that are watched on the CPU. The first one makes the states of the optimizer."""

@@ -6,6 +6,7 @@ heads and hidden units of every block ("tp").
 """
 
 from argparse import Namespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,34 +48,33 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
             "--bucket-mb": options.bucket_mb,
             "--static-graph": options.static_graph,
         }
+    remedy = "see docs/distributed.md, and leave one of them out"
     for name, given in refused.items():
-        if given:
-            raise ValueError(
-                f"{name} does not go together with --tensor {tensor} --context {context}; see "
-                "docs/distributed.md, and leave one of them out"
-            )
+        refuse(name, given, f"--tensor {tensor} --context {context}", remedy)
     return ranks._replace(mesh=make_mesh(ranks, tensor, context))
 
 
 def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
     """Return the ranks as the stages of one pipeline."""
-    refused = {
-        "padded batches": (options.pack is None, "give --pack"),
-        "--tensor": (options.tensor > 1, "leave it out"),
-        "--context": (options.context > 1, "leave it out"),
-        "--precision fp16": (options.precision == "fp16", "give --precision bf16"),
-        "--optimizer 8bit": (options.optimizer == "8bit", "give --optimizer fused"),
-        "--accumulate auto": (options.accumulate == "auto", "give the number of micro-batches"),
-        "--on-error skip": (options.on_error == "skip", "give --on-error raise"),
-        "--generate": (
-            options.generate > 0,
-            "run python -m examples.vlm.generate on what --save writes",
-        ),
-    }
-    for name, (given, remedy) in refused.items():
-        if given:
-            raise ValueError(f"--parallel pipeline does not go together with {name}; {remedy}")
+    precision, optimizer = options.precision, options.optimizer
+    for name, given, remedy in (
+        ("padded batches", options.pack is None, "give --pack"),
+        ("--tensor", options.tensor > 1, "leave it out"),
+        ("--context", options.context > 1, "leave it out"),
+        ("--precision fp16", precision == "fp16", "give --precision bf16"),
+        ("--optimizer 8bit", optimizer == "8bit", "give --optimizer fused"),
+        ("--accumulate auto", options.accumulate == "auto", "give a number"),
+        ("--on-error skip", options.on_error == "skip", "give --on-error raise"),
+        ("--generate", options.generate, "run examples.vlm.generate on what --save writes"),
+    ):
+        refuse(name, given, "--parallel pipeline", remedy)
     return ranks._replace(mesh=make_mesh(ranks, pipeline=ranks.world_size))
+
+
+def refuse(name: str, given: Any, option: str, remedy: str) -> None:
+    """Raise an error if an option was given that does not go together with another."""
+    if given:
+        raise ValueError(f"{name} does not go together with {option}; {remedy}")
 
 
 def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:

@@ -113,9 +113,9 @@ def laggards(seen: list[Seen]) -> str:
             "behind, so the exchange or the device hangs; look at the network, with "
             "NCCL_DEBUG=INFO for NCCL"
         )
+    other = next(rank for rank in seen if rank.place.count > least)
     one = len(last) == 1
     who = f"{first} has" if one else f"{first} and {len(last) - 1} more have"
-    other = next(rank for rank in seen if rank.place.count > least)
     return (
         f"{who} been {first.place.where()} for {first.still:.0f} s; the others wait for "
         f"{'it' if one else 'them'}, {other.place.where()}"

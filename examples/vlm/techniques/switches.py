@@ -25,26 +25,21 @@ class Techniques:
         precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
             the latter with scaled gradients (arXiv 1710.03740).
         tf32: whether float32 products on a GPU round their factors to 10 bits of mantissa.
-        deterministic: whether equal steps give equal bits on a GPU, as they do on the CPU, although
-            sums then take longer; operators that cannot do that raise an error.
+        deterministic: whether equal steps give equal bits on a GPU, as they do on the CPU;
+            operators that cannot do that raise an error.
         compile: mode in which blocks go through `torch.compile`; "" for not.
-        static_shapes: whether all batches have the same shapes, on which compiled blocks then
-            count; otherwise they are compiled for changing ones.
+        static_shapes: whether all batches have the same shapes, on which compiled blocks count.
         optimizer: AdamW a parameter at a time ("loop"), over lists of them ("foreach"), in one
-            kernel ("fused"), or with states of 8 bits ("8bit", from bitsandbytes; arXiv
-            2110.02861).
+            kernel ("fused"), or with states of 8 bits ("8bit", arXiv 2110.02861).
         set_to_none: whether gradients are freed after a step, rather than set to zero.
-        recompute: blocks under activation checkpointing (arXiv 1604.06174), which takes less memory
-            and a forward pass more of them: "all", N for every N-th, numbers such as "0,3,7" for
-            these blocks of the language model, "sequential:N" for N runs of blocks, "" for none.
+        recompute: blocks under activation checkpointing (arXiv 1604.06174), see `read_recompute`.
         dropout: share of the weights of attention set to zero (arXiv 1706.03762). The one switch
             here that changes what is learnt.
         freeze_vision: whether the encoder stays as it is; the projector learns.
         lora: rank of low-rank adapters (arXiv 2106.09685) on the language model, whose own weights
             then stay as they are, as the encoder's do; 0 for none.
         accumulate: batches whose gradients are added up for a step.
-        accumulate_tokens: instead: so many batches that they have at least this number of labels.
-        accumulate_samples: instead: so many that they have at least this number of samples.
+        accumulate_tokens, accumulate_samples: instead, least labels or samples of a step.
         clip: most that the norm of all gradients may be; 0 for no limit.
         ahead: whether batches reach a GPU ahead of the loop, through page-locked memory on a stream
             of its own; otherwise each step copies its own.

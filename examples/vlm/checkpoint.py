@@ -41,11 +41,8 @@ def save(
     """Write a checkpoint, whole or not at all; all ranks must call.
 
     Args:
-        path: replaced where it is there.
         parts: what has a `state_dict()`, by name; "model" and "optimizer" among them.
-        step: steps that were made.
         about: what must be the same when the run goes on, such as the model's sizes.
-        ranks: random numbers of all of them are kept.
         sharded: whether every rank writes its part, into a folder; else the first writes a file.
     """
     random = {"cpu": ranks.gather(torch.get_rng_state())}

@@ -15,9 +15,8 @@ from examples.vlm.data.resident import Resident
 from examples.vlm.data.transfer import bring
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.measure.by_dataset import DatasetSums, sums_by_dataset
-from examples.vlm.measure.flops import Meter
+from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.memory import memory_report
-from examples.vlm.measure.peaks import Peak
 from examples.vlm.measure.report import Counts, Line, Report
 from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
 from examples.vlm.model.vlm import VLM

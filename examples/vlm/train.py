@@ -301,8 +301,6 @@ def log_line(line: Line) -> None:
 def show(report: Report, options: argparse.Namespace) -> None:
     """Print what was measured, and write it as JSON where that was asked for."""
     memory = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in report.memory.items())
-    phases = table_of(report.memory_phases) + "\n" if report.memory_phases else ""
-    datasets = dataset_table(report.datasets) + "\n" if report.datasets else ""
     shares = {"MFU": report.mfu, "HFU": report.hfu}
     known = "".join(f", {name} {share:.1%}" for name, share in shares.items() if share is not None)
     times = "no step was timed: give more --steps"
@@ -310,14 +308,18 @@ def show(report: Report, options: argparse.Namespace) -> None:
         times = f"step {report.step_p50 * 1e3:,.0f} ms, P99 {report.step_p99 * 1e3:,.0f} ms"
     if report.wait_share is not None:
         times += f"; waiting {report.wait_share:.1%}"
-    print(
+    lines = [
         f"{report.steps} steps, loss {report.losses[0]:.3f} -> {report.losses[-1]:.3f}; "
         f"{report.samples_per_s:,.1f} samples/s, {report.tokens_per_s:,.0f} tokens/s "
         f"({report.fill:.1%} of what was computed); {times}; "
-        f"{report.flops_per_s / 1e9:,.1f} GFLOP/s{known}\n"
-        f"memory: {memory}\n{phases}{datasets}{report.verdict}",
-        file=sys.stderr if options.json == "-" else sys.stdout,
-    )
+        f"{report.flops_per_s / 1e9:,.1f} GFLOP/s{known}",
+        f"memory: {memory}",
+    ]
+    if report.memory_phases:
+        lines.append(table_of(report.memory_phases))
+    if report.datasets:
+        lines.append(dataset_table(report.datasets))
+    print(*lines, report.verdict, sep="\n", file=sys.stderr if options.json == "-" else sys.stdout)
     if options.json is None:
         return
     chosen = {name: str(v) if isinstance(v, Path) else v for name, v in vars(options).items()}

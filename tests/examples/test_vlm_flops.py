@@ -15,8 +15,7 @@ from datapipe import ImageSpec, TextSpec
 from datapipe.diagnosis.step_roofline import Peaks
 from datapipe.monitor import peaks as measured
 from examples.vlm.data.texts import Vocabulary
-from examples.vlm.measure.flops import Formula, Meter, Sizes
-from examples.vlm.measure.peaks import Peak
+from examples.vlm.measure.flops import Formula, Meter, Peak, Sizes
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.techniques.switches import Techniques

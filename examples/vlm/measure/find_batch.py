@@ -100,12 +100,9 @@ def find_batch_size(
     Args:
         run: the model with its optimizer, which learns from random batches; its loader is not read.
         loader_of: makes the loader with a size; its plan is read, and no sample.
-        start: first size.
-        packed: whether sizes are tokens of packs.
-        native: whether images differ in size.
+        packed, native: whether sizes are tokens of packs, and images differ in size.
         limit: bytes; None for all memory of the GPU.
         margin: share of it that must stay free.
-        log: is given a line for each trial.
     """
     device = run.ranks.device
     if run.ranks.world_size > 1:

@@ -15,14 +15,12 @@ WATCHED = 2
 
 
 class Phase(NamedTuple):
-    """Memory at one point of a step.
+    """Memory at one point of a step, in bytes by kind.
 
-    Attributes:
-        name: of the point.
-        bytes: by kind: "allocated" to tensors, and "peak" of that since the point before. On a GPU
-            also "reserved" from the driver, and "split": free parts of blocks that are in use in
-            other parts. On the CPU the tensors are parameters, gradients, states of the optimizer
-            and what the step allocates, without the batch.
+    "allocated" is that of tensors, "peak" the most since the point before. On a GPU there are
+    "reserved" from the driver, and "split": free parts of blocks that are in use in other parts. On
+    the CPU the tensors are parameters, gradients, states of the optimizer and what the step
+    allocates, without the batch.
     """
 
     name: str

@@ -26,8 +26,7 @@ class Profiling:
     """Choice of what is profiled.
 
     Attributes:
-        path: a file ending in .json for the trace, or a folder, in which TensorBoard finds it; None
-            profiles nothing.
+        path: a file ending in .json for the trace, or a folder, in which TensorBoard finds it.
         shapes, stacks: whether the trace has the shapes of inputs, and lines of source.
         nvtx: whether operators and stages are ranges for Nsight Systems.
     """

@@ -13,8 +13,7 @@ import datapipe
 from examples.vlm.data.accumulate import Batch
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
-from examples.vlm.measure.flops import Meter
-from examples.vlm.measure.peaks import Peak
+from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.phases import Phase, Phases
 from examples.vlm.measure.stages import Stages, verdict
 from examples.vlm.parallel.ranks import Ranks

@@ -55,11 +55,8 @@ class Inputs(NamedTuple):
 def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str | Table) -> Inputs:
     """Turn a batch of a loader with `text=` into the model's inputs. Waits for no device.
 
-    Args:
-        batch: with `pixel_values` float `[images, 3, H, W]` of fixed size, or
-            `[patches, 3 * patch**2]` of native size with `image_grid_thw`; or without.
-        config: of the model.
-        kernel: that attention will use, or a table of kernels by length.
+    `pixel_values` are float `[images, 3, H, W]` of fixed size, or `[patches, 3 * patch**2]` of
+    native size with `image_grid_thw`, or not there.
     """
     ids, labels = batch["input_ids"], batch["labels"]
     rows, length = ids.shape

@@ -21,11 +21,8 @@ CHUNK = 2**22
 class VLM(nn.Module):
     """A ViT, a projector and a causal decoder.
 
-    Args:
-        config: its sizes.
-        vocabulary: number of tokens.
-        image_id: the token that stands where an image's features go.
-        kernel: of attention, one of `attention.KERNELS`, or a table of them by length.
+    `image_id` is the token that stands where an image's features go, `kernel` one of
+    `attention.KERNELS`, or a table of them by length.
 
     Attributes:
         context: ranks that have the tokens of a row between them; None for this rank alone.
@@ -104,16 +101,11 @@ class VLM(nn.Module):
 
 
 def place(embedded: Tensor, features: Tensor, wanted: Tensor, skipped: int = 0) -> Tensor:
-    """Put features, in order, where images are wanted.
+    """Put features `[F, width]`, in order, where images are wanted among `[T, width]`.
 
     Selecting rows by a mask would make their number known to the host, which waits for the device;
-    so every token looks its feature up, and those without one look up a row of zeros.
-
-    Args:
-        embedded: `[T, width]`.
-        features: `[F, width]`, as many as places or more.
-        wanted: bool [T].
-        skipped: features before the one of the first place.
+    so every token looks its feature up, and those without one look up a row of zeros. `skipped`
+    features go before the one of the first place. Too few are seen on the CPU alone.
     """
     if wanted.device.type == "cpu" and skipped + wanted.sum() > len(features):
         raise ValueError(

@@ -32,8 +32,7 @@ class Parallel:
         kind: "ddp": every rank has the whole model, and gradients are averaged; "fsdp": every rank
             has a part of each block's weights, gradients and states of the optimizer; "pipeline":
             every rank has some layers, and passes activations on.
-        hook: what gradients become on their way; see `make_hook`.
-        powersgd_rank, powersgd_start: of the factors that "powersgd" sends, and the steps before.
+        hook, powersgd_rank, powersgd_start: see `make_hook`.
         bucket_mb: megabytes of gradients that are sent at a time; None for torch's 25.
         static_graph: whether DDP counts on the same parameters in every step. That is so here:
             a batch without images runs the encoder all the same.

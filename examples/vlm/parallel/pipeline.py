@@ -30,11 +30,8 @@ class Stage(nn.Module):
     """Part of the model that this rank has, for `PipelineStage`.
 
     Packs have different numbers of tokens, and stages exchange tensors of one shape. So a sender
-    pads its activations to the longest pack, and the receiver cuts them.
-
-    Attributes:
-        inputs: of each micro-batch of the step.
-        tokens: of the longest pack.
+    pads its activations to the `tokens` of the longest pack, and the receiver cuts them. `inputs`
+    are those of each micro-batch of the step.
     """
 
     def __init__(self, model: VLM, tokens: int, autocast: Callable[[], Any]) -> None:

@@ -17,12 +17,9 @@ SOON, SOON_AT_FIRST = 10.0, 60.0
 class Place:
     """A process and the place in a run at which it is.
 
-    Attributes:
-        machine: the same for processes that see each other by number.
-        count: stages passed so far, equal on all ranks at the same place.
-        age: seconds since it came there.
-        seconds: that its last step took.
-        beat: rises with every sign of life.
+    `machine` is the same for processes that see each other by number; `count`, the stages passed so
+    far, is equal on all ranks at the same place; `age` is the seconds since the process came there,
+    `seconds` those of its last step; `beat` rises with every sign of life.
     """
 
     host: str

@@ -174,7 +174,7 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str, dropout: float = 0.0
 ) -> Tensor:
-    """Attention of every token to those of its segment.
+    """Attention of every token to those of its segment: `[T, heads, D]`.
 
     Args:
         q: `[T, heads, D]`.
@@ -183,9 +183,6 @@ def attend(
             are of this rank's tokens alone.
         kernel: one of `KERNELS`.
         dropout: share of weights set to zero; not 0 only for those of `WITH_DROPOUT`.
-
-    Returns:
-        `[T, heads, D]`.
     """
     compute = KERNELS[kernel]
     if segments.group is None:

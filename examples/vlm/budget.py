@@ -8,23 +8,27 @@ a formula over its layers (`activations`). Beside these a GPU holds the CUDA con
 and what the allocator loses to fragmentation.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
+from torch import Tensor, nn
 
 from examples.vlm.measure.activations import Numbers, Stage, stages
 from examples.vlm.measure.memory import bytes_of
-from examples.vlm.measure.sharding import Zero, exchanged, shard, states
 from examples.vlm.model.config import MODELS, ModelConfig
 from examples.vlm.model.vlm import VLM
 from examples.vlm.techniques.recompute import KNOWN
 from examples.vlm.techniques.switches import Optimizer, Precision, Techniques
+
+Zero = Literal[0, 1, 2, 3]
+
+BUCKET = 25 * 2**20
+"""Bytes of gradients that ranks exchange at a time; `bucket_cap_mb` of DDP."""
 
 FITS = 0.9
 """Share of a device's memory that the peak may take: the formula is exact to a tenth."""
@@ -36,10 +40,8 @@ class Load:
 
     Attributes:
         tokens: of a pack, or of all rows of a padded batch with their padding.
-        images: among them.
-        patches: of an image; None for one of fixed size.
-        packed: whether samples share a row.
-        native: whether images differ in size.
+        images, patches: among them, and patches of each; None for images of fixed size.
+        packed, native: whether samples share a row, and images differ in size.
     """
 
     tokens: int
@@ -63,8 +65,8 @@ class Budget:
     Attributes:
         parameters, gradients, optimizer: this rank's share of them.
         batch: ids, labels, pixels and patches of one batch.
-        activations: kept from the forward to the backward pass.
-        casts: weights in half precision, kept as long.
+        activations, casts: kept from the forward to the backward pass, casts being weights in half
+            precision.
         working: at most beside these, for a moment: a block that is recomputed, logits, gradients
             of activations.
         exchange: buckets of gradients, or weights that FSDP has gathered.
@@ -102,20 +104,9 @@ def estimate(
 ) -> Budget:
     """Estimate the memory of a rank.
 
-    Args:
-        config: sizes of the model.
-        load: tokens and images of a batch.
-        techniques: precision, optimizer, what learns, what is computed again.
-        vocabulary: number of tokens.
-        ranks: over which states (`zero` 1), gradients too (2), parameters too (3) are divided
-            (arXiv 1910.02054). 3 is FSDP, 0 DDP.
-        zero: stage.
-        device: "cuda", or "cpu", whose norms keep more.
-        kernel: of attention; None for that of the device.
-        bucket_view: whether gradients are views of DDP's buckets, rather than copied into them.
-
-    Raises:
-        ValueError: `plain` attention, whose scores are not counted, or options out of range.
+    Stage `zero` 1 divides states over the ranks, 2 gradients too, 3 parameters too (arXiv
+    1910.02054); 0 is DDP, 3 FSDP. `bucket_view` is whether gradients are views of DDP's buckets.
+    `plain` attention is refused, since its scores are not counted.
     """
     techniques = techniques or Techniques()
     kernel = kernel or ("split" if device == "cpu" else "varlen")
@@ -177,13 +168,55 @@ def make_model(config: ModelConfig, vocabulary: int, kernel: str, techniques: Te
     return model
 
 
+def shard(parameter: Tensor, ranks: int) -> int:
+    """Return the numbers that the first of some ranks holds: rows are divided, as in FSDP2."""
+    rows: int = parameter.shape[0]
+    return -(-rows // ranks) * (parameter.numel() // rows)
+
+
+def states(learnt: Iterable[Tensor], optimizer: Optimizer, ranks: int) -> int:
+    """Bytes of AdamW's states.
+
+    Two float32 numbers each and a count of steps for each tensor. In 8 bits, as bitsandbytes has
+    them: one byte each, a float32 scale for 256 of them, and small tensors as they are.
+    """
+    total = 0
+    for parameter in learnt:
+        size = shard(parameter, ranks)
+        if optimizer == "8bit" and size >= 4096:
+            total += 2 * (size + 4 * -(-size // 256))
+        else:
+            total += 8 * size + (0 if optimizer == "8bit" else 4)
+    return total
+
+
+def exchanged(
+    model: VLM, gradients: int, ranks: int, zero: Zero, half: int, bucket_view: bool
+) -> int:
+    """Bytes that a rank holds to exchange gradients or weights.
+
+    `gradients` are the bytes of all, `half` those of a number that FSDP exchanges; see
+    `budget.estimate` for the others.
+    """
+    if ranks == 1:
+        return 0
+    if zero < 2:
+        return 0 if bucket_view else gradients
+    if zero == 2:
+        return min(2 * BUCKET, gradients)
+    blocks: list[nn.Module] = [*model.vision.transformer.blocks, *model.language.blocks]
+    largest = max(sum(p.numel() for p in block.parameters()) for block in blocks)
+    inside = {id(p) for block in blocks for p in block.parameters()}
+    # What is in no block stays gathered from the forward to the backward pass. Of the blocks, one
+    # is in use and the next one under way; its gradients are whole until they are reduced.
+    root = sum(p.numel() for p in model.parameters() if id(p) not in inside)
+    return half * (root + 3 * largest)
+
+
 def walk(found: list[Stage], before: int, all_gradients: int) -> int:
     """Return the most that activations and gradients take together, through the backward pass.
 
-    Args:
-        found: parts of the model, in the order of the forward pass.
-        before: bytes of gradients that are there already.
-        all_gradients: bytes of gradients in the end, on this rank.
+    `before` and `all_gradients` are bytes of gradients at its beginning and end, on this rank.
     """
     learnt = sum(stage.gradients for stage in found) or 1
     kept = sum(stage.kept + stage.casts for stage in found)
@@ -207,11 +240,11 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps({**asdict(found), "total": found.total}))
         return
     print("MB of one rank")
-    for name, size in asdict(found).items():
-        if name != "peak":
-            print(f"{name:14}{size / 1e6:14,.1f}")
-    print(f"{'sum':14}{found.total / 1e6:14,.1f}")
-    print(f"{'peak':14}{found.peak / 1e6:14,.1f}   most in use at a time")
+    uses = asdict(found)
+    peak = uses.pop("peak")
+    for name, size in (*uses.items(), ("sum", found.total)):
+        print(f"{name:14}{size / 1e6:14,.1f}")
+    print(f"{'peak':14}{peak / 1e6:14,.1f}   most in use at a time")
     if limit is not None:
         share = found.peak / limit
         verdict = "fits" if share <= FITS else "does not fit" if share > 1 else "may not fit"
@@ -254,11 +287,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def budget_of(options: argparse.Namespace) -> Budget:
-    """Estimate what the command line asks for.
-
-    Raises:
-        ValueError: options are out of range.
-    """
+    """Estimate what the command line asks for."""
     switches = ("precision", "optimizer", "recompute", "freeze_vision", "lora", "accumulate")
     return estimate(
         MODELS[options.model],

@@ -1,34 +1,39 @@
 """Saving a run and going on with it: model, optimizer, scaler, random numbers and loader.
 
-A run writes one file. Under FSDP it writes a folder, in which every rank has written its part. Both
-go on under either, and on any number of ranks.
+A run writes one file. Where ranks have parts of the model it writes a folder, by
+`torch.distributed.checkpoint`: a step has a file of tensors for each rank, and `rest.pt` with all
+that is small; `latest` has the name of the newest whole step. Both go on under all kinds of
+parallelism, on any number of ranks.
 """
-
-from __future__ import annotations
 
 import logging
 import os
+import shutil
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+from torch.distributed.tensor import DTensor, distribute_tensor
 
-from examples.vlm import shards
 from examples.vlm.parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2  # raised whenever the names or shapes of what is saved change
-TENSORS = ("model", "optimizer")
-"""Parts of which each rank may have a part."""
+VERSION = 3  # raised whenever the names or shapes of what is saved change
+LATEST, REST = "latest", "rest.pt"
 
 
 def save(
     path: Path,
-    parts: dict[str, Any],
+    parts: Mapping[str, Any],
     step: int,
-    about: dict[str, Any],
+    about: Mapping[str, Any],
     ranks: Ranks,
     *,
     sharded: bool = False,
@@ -36,29 +41,47 @@ def save(
     """Write a checkpoint, whole or not at all; all ranks must call.
 
     Args:
-        path: replaced where it is there.
-        parts: what has a `state_dict()`, by name.
-        step: steps that were made.
+        parts: what has a `state_dict()`, by name; "model" and "optimizer" among them.
         about: what must be the same when the run goes on, such as the model's sizes.
-        ranks: random numbers of all of them are kept.
         sharded: whether every rank writes its part, into a folder; else the first writes a file.
-
-    Raises:
-        ValueError: there is a file where a folder goes.
     """
     random = {"cpu": ranks.gather(torch.get_rng_state())}
     if ranks.device.type == "cuda":
         random["cuda"] = ranks.gather(torch.cuda.get_rng_state())
-    content = {"version": VERSION, "about": about, "step": step, "random": random}
-    if sharded:
-        shards.save(path, parts, content, ranks)
-    elif ranks.first:
-        content |= {name: part.state_dict() for name, part in parts.items()}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, content)
+    model, optimizer = parts["model"], parts["optimizer"]
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    states, groups = optimizer.state_dict().values()
+    for number, name in enumerate(learnt(model, optimizer)):
+        tensors |= {f"optimizer.{name}.{k}": v for k, v in states.get(number, {}).items()}
+    for group in groups:
+        del group["params"]
+    content = {"version": VERSION, "about": about, "step": step, "random": random, "groups": groups}
+    content |= {name: part.state_dict() for name, part in others(parts).items()}
+    if not sharded:
+        if ranks.first:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, {**content, "tensors": tensors})
+        return
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file, and sharded checkpoints need a folder; give another")
+    folder = path / f"step-{step}"
+    if ranks.first:
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed while it saved
+        folder.mkdir(parents=True)
+    ranks.wait()
+    save_tensors(tensors, checkpoint_id=folder)
+    if ranks.first:
+        write(folder / REST, content)
+        unfinished = path / f"{LATEST}.tmp"
+        unfinished.write_text(folder.name)
+        unfinished.replace(path / LATEST)
+        for other in path.glob("step-*"):
+            if other != folder:
+                shutil.rmtree(other)
+    ranks.wait()
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file, whole or not at all."""
     unfinished = path.with_name(path.name + ".tmp")
     with unfinished.open("wb") as file:
@@ -68,13 +91,10 @@ def write(path: Path, content: dict[str, Any]) -> None:
     unfinished.replace(path)
 
 
-def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks) -> int:
+def load(path: Path, parts: Mapping[str, Any], about: Mapping[str, Any], ranks: Ranks) -> int:
     """Bring a run to where a checkpoint left it; returns the steps that were made.
 
     On another number of ranks everything goes on but random numbers, which a warning says.
-
-    Raises:
-        ValueError: there is no such checkpoint, or it is of another model.
     """
     folder, content = find(path)
     for name, value in about.items():
@@ -83,13 +103,17 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
                 f"{path} is of a run with {name} {content['about'].get(name)!r}, and this one has "
                 f"{value!r}; give the same options, or start anew without --resume"
             )
-    if folder is None:
-        shards.load_whole(content, parts)
-    else:
-        shards.load(folder, content, parts)
-    for name, part in parts.items():
-        if name not in TENSORS:
-            part.load_state_dict(content[name])
+    model, optimizer = parts["model"], parts["optimizer"]
+    numbers = {name: number for number, name in enumerate(learnt(model, optimizer))}
+    states: dict[int, dict[str, Any]] = {}
+    for name, value in fill(model, folder, content, optimizer).items():
+        parameter, _, key = name.rpartition(".")
+        states.setdefault(numbers[parameter], {})[key] = value
+    groups = optimizer.state_dict()["param_groups"]
+    groups = [{**new, **old} for new, old in zip(groups, content["groups"], strict=True)]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    for name, part in others(parts).items():
+        part.load_state_dict(content[name])
     if (saved := len(content["random"]["cpu"])) != ranks.world_size and ranks.first:
         logger.warning(
             "%s has random numbers of %d ranks, and there are %d: they start anew",
@@ -97,49 +121,102 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
             saved,
             ranks.world_size,
         )
-    for name, states in content["random"].items():
-        if len(states) == ranks.world_size and name in ("cpu", ranks.device.type):
+    for name, random in content["random"].items():
+        if len(random) == ranks.world_size and name in ("cpu", ranks.device.type):
             put = torch.set_rng_state if name == "cpu" else torch.cuda.set_rng_state
-            put(states[ranks.rank])
+            put(random[ranks.rank])
     return int(content["step"])
+
+
+def fill(
+    model: nn.Module,
+    folder: Path | None,
+    content: Mapping[str, Any],
+    optimizer: torch.optim.Optimizer | None = None,
+) -> dict[str, Any]:
+    """Fill a model from a checkpoint that was found; each rank takes its part.
+
+    Returns:
+        States of the optimizer, if there is one, by parameter and kind.
+    """
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    likes = weights
+    if optimizer is not None:
+        states = {f"optimizer.{name}": p.detach() for name, p in learnt(model, optimizer).items()}
+        likes = weights | states
+
+    def like(name: str) -> Tensor | None:
+        """Return the tensor of a name, or the parameter that a state is of; None elsewhere."""
+        return likes.get(name, likes.get(name.rpartition(".")[0]))
+
+    found: dict[str, Any] = {}
+    if folder is None:
+        for name, value in content["tensors"].items():
+            if (own := like(name)) is not None:
+                found[name] = part_of(value, own)
+    else:
+        about: dict[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
+        for name, saved in about.items():
+            if (own := like(name)) is not None:
+                # Beside averages of the parameter's shape there is a count of steps.
+                room = own if saved.size == own.shape else torch.empty(saved.size)
+                found[name] = weights.get(
+                    name, torch.zeros_like(room, dtype=saved.properties.dtype)
+                )
+        with warnings.catch_warnings():
+            # One process alone needs no process group, which torch warns of.
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            load_tensors(found, checkpoint_id=folder)
+    model.load_state_dict({name.removeprefix("model."): found.pop(name) for name in weights})
+    return {name.removeprefix("optimizer."): value for name, value in found.items()}
+
+
+def part_of(value: Any, like: Tensor) -> Any:
+    """Return the part of a whole tensor that this rank has of another of its shape."""
+    if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
+    value = value.to(like.device)
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def learnt(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+    """Return the parameters by name, in the order in which an optimizer numbers their states."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return {names[p]: p for group in optimizer.param_groups for p in group["params"]}
+
+
+def others(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts that are the same on every rank."""
+    return {name: part for name, part in parts.items() if name not in ("model", "optimizer")}
 
 
 def load_model(path: Path, model: nn.Module) -> None:
     """Fill a model of this process alone from a checkpoint of any number of ranks."""
-    folder, content = find(path)
-    if folder is None:
-        model.load_state_dict(content["model"])
-    else:
-        shards.load_model(folder, model)
+    fill(model, *find(path))
 
 
 def find(path: Path) -> tuple[Path | None, dict[str, Any]]:
-    """Return the folder of tensors of a checkpoint, None if it is one file, and the rest of it.
-
-    Raises:
-        ValueError: there is no such checkpoint.
-    """
-    folder = shards.newest(path) if path.is_dir() else None
-    return folder, read(path if folder is None else folder / shards.REST)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Read what `write` wrote.
-
-    Raises:
-        ValueError: there is no such file, or it is of another version.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no checkpoint; give the path that --save wrote")
+    """Return the folder of tensors of a checkpoint, None if it is one file, and the rest of it."""
+    folder = None
+    if path.is_dir():
+        if not (path / LATEST).is_file():
+            raise ValueError(
+                f"{path}: no checkpoint, as it has no file {LATEST!r}; give the path that --save "
+                "wrote"
+            )
+        folder = path / (path / LATEST).read_text().strip()
+    file = path if folder is None else folder / REST
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no checkpoint; give the path that --save wrote")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ValueError(f"{path}: this is no checkpoint ({error}); give another") from error
+        raise ValueError(f"{file}: this is no checkpoint ({error}); give another") from error
     if not isinstance(content, dict) or "version" not in content:
-        raise ValueError(f"{path}: this is no checkpoint of this program; give another")
+        raise ValueError(f"{file}: this is no checkpoint of this program; give another")
     if content["version"] != VERSION:
         raise ValueError(
-            f"{path} is of version {content['version']}, and this program reads {VERSION}: the "
+            f"{file} is of version {content['version']}, and this program reads {VERSION}: the "
             "parts of the model have changed; go on with the program that wrote it, or start anew"
         )
-    return content
+    return folder, content

@@ -1,31 +1,23 @@
 """The loss over a held-out dataset, read from the device once."""
 
-from __future__ import annotations
-
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 import datapipe
 from examples.vlm.data.accumulate import Batch
 from examples.vlm.data.transfer import bring
-from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
 
 
 class Evaluation(NamedTuple):
-    """Figures over a held-out dataset.
-
-    Attributes:
-        step: after which the model was evaluated.
-        loss: mean over all labels of all ranks, in nats.
-        labels: there were.
-    """
+    """Mean loss in nats over all labels of a held-out dataset, after a step."""
 
     step: int
     loss: float
@@ -39,21 +31,13 @@ def evaluate(
     *,
     step: int = 0,
     autocast: AbstractContextManager[Any] | None = None,
+    losses_of: Callable[[Inputs], Tensor] | None = None,
 ) -> Evaluation:
-    """Return the loss of a model over all batches of all ranks.
+    """Return the loss of a model over all batches of all ranks; all must call.
 
     Sums stay on the device until the last batch. So the host prepares batches while the device
     computes, and ranks meet once. A repeated sample, which evens the ranks out, has no labels.
-
-    Args:
-        model: put into evaluation mode, and back.
-        batches: of this rank, from a loader that ends.
-        ranks: whose sums are added; all must call.
-        step: for the result.
-        autocast: context of the forward passes.
-
-    Raises:
-        ValueError: there is no label in any batch.
+    `losses_of` stands in for a model of which this rank has a part.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = model.training
@@ -65,7 +49,7 @@ def evaluate(
                 torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 here = bring(batch, ranks.device)
                 inputs = make_inputs(here, model.config, model.kernel)
-                sums[0] += model(inputs).sum(dtype=torch.float64)
+                sums[0] += (losses_of or model)(inputs).sum(dtype=torch.float64)
                 sums[1] += (inputs.targets != IGNORE).sum()
     finally:
         model.train(was_training)
@@ -79,20 +63,23 @@ def evaluate(
 
 
 def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
-    """Return the function that evaluates the model of a `Run`, and prints the loss.
-
-    Args:
-        run: whose `model`, `step`, `techniques` and `ranks` are used.
-        loader: of the held-out dataset, with `epochs=1`.
-    """
+    """Return the function that evaluates the model of a `Run` on one epoch, and prints the loss."""
 
     def evaluate_and_print() -> Evaluation:
         loader.set_epoch(0)  # after an epoch a loader would begin the next one
         autocast = run.exchange.autocast(run.techniques, run.ranks.device)
-        found = evaluate(run.model, loader, run.ranks, step=run.step, autocast=autocast)
-        if run.ranks.first:
-            text = f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
-            print(text, file=sys.stderr, flush=True)
+        pipeline = run.exchange.pipeline
+        found = evaluate(
+            run.model,
+            loader,
+            run.ranks,
+            step=run.step,
+            autocast=autocast,
+            losses_of=None if pipeline is None else pipeline.evaluate,
+        )
+        run.ranks.say(
+            f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
+        )
         return found
 
     return evaluate_and_print

@@ -7,8 +7,6 @@ CHECKPOINT is what --save wrote; the model, its adapters and their sizes come fr
 their first answer, with their images.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
@@ -36,11 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def answer(options: argparse.Namespace, ranks: Ranks) -> None:
-    """Print the answers of a saved model.
-
-    Raises:
-        ValueError: there is no such checkpoint, or it was made with another tokenizer.
-    """
+    """Print the answers of a saved model."""
     from examples.vlm.train import kernel_for, techniques_of
 
     checkpoint: Path = options.checkpoint
@@ -54,7 +48,7 @@ def answer(options: argparse.Namespace, ranks: Ranks) -> None:
             f"{vocabulary.size:,}; give --tokenizer as in training"
         )
     techniques = techniques_of(options)
-    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
+    kernel = kernel_for(options, techniques, ranks.device)
     model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
     Techniques(lora=about["lora"]).apply(model)
     load_model(checkpoint, model)

@@ -1,7 +1,5 @@
 """Ctrl-C as a wish to stop, so that a step is never left half made."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

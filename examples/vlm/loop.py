@@ -1,15 +1,13 @@
 """The training loop: batches of datapipe in, a report out."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import datapipe
 from examples.vlm.data.accumulate import Batch, groups_of, labels_of
@@ -17,14 +15,13 @@ from examples.vlm.data.resident import Resident
 from examples.vlm.data.transfer import bring
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.measure.by_dataset import DatasetSums, sums_by_dataset
-from examples.vlm.measure.flops import Meter
+from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.memory import memory_report
-from examples.vlm.measure.peaks import Peak
 from examples.vlm.measure.report import Counts, Line, Report
-from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
 from examples.vlm.model.vlm import VLM
-from examples.vlm.parallel.connect import Exchange, whole
-from examples.vlm.parallel.mesh import whole_loss
+from examples.vlm.parallel.connect import Exchange
+from examples.vlm.parallel.mesh import clip_gradients, whole_loss
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques.schedule import rate_at
 from examples.vlm.techniques.switches import Techniques
@@ -37,13 +34,10 @@ class Run:
     """All that a step needs, and how many were made.
 
     Attributes:
-        model: that learns.
         loader: of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end; of a
             mixture with "dataset" and "valid" too.
         techniques: how steps are computed; `techniques.apply(model)` was called.
-        optimizer, scaler: from `techniques`.
-        ranks: which of how many processes this is.
-        exchange: of gradients between them, from `connect`, which came before the optimizer.
+        exchange: of gradients between ranks, from `connect`, which came before the optimizer.
         mark: called with a stage and its step, for the watch over ranks.
         epoch_ends_step: whether a step ends with the epoch, full or not. Then steps are the same on
             any number of ranks.
@@ -70,12 +64,7 @@ class Run:
 
     def parts(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
-        return {
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "scaler": self.scaler,
-            "loader": self.loader,
-        }
+        return {name: getattr(self, name) for name in ("model", "optimizer", "scaler", "loader")}
 
 
 def train(
@@ -90,21 +79,15 @@ def train(
     evaluate: Callable[[], Evaluation] | None = None,
     evaluate_every: int = 0,
 ) -> Report:
-    """Train until `steps` steps were made.
+    """Train until `steps` steps were made, those of an interrupted run included.
 
     Args:
         run: changed in place, its `step` too.
-        steps: in all, those of an interrupted run included.
         warm_up: steps that no figure is of.
         log: is given a `Line` every `log_every` steps; that is when the device is waited for.
-        log_every: steps.
         after_step: called after each; training ends where it returns False.
         peak_flops: a second of one device; None looks them up, or measures them on the CPU.
-        evaluate: called after the last step, and on the way.
-        evaluate_every: steps; 0 for the end alone.
-
-    Raises:
-        ValueError: `steps` were made already, or an option is out of range.
+        evaluate: called after the last step, and every `evaluate_every` steps if not 0.
     """
     if steps <= run.step:
         raise ValueError(f"steps={steps}: the run has made {run.step} already; give more")
@@ -114,7 +97,8 @@ def train(
     warm_up = min(warm_up, steps - run.step - 1)  # at least one step is measured
     monitor = datapipe.Monitor(warmup=warm_up * techniques.accumulate)
     peak = Peak(run.ranks.device, techniques.dtype, tf32=techniques.tf32, given=peak_flops)
-    meter = Meter(run.model)
+    pipeline = run.exchange.pipeline
+    meter = Meter(run.model, None if pipeline is None else pipeline.formula)
     datasets = sums_by_dataset(run.loader, run.ranks)
     counts = Counts(run.ranks, run.step + warm_up, meter, peak, datasets)
     groups = groups_of(
@@ -136,6 +120,7 @@ def train(
         counts.add(run.step, loss, group)
         if run.step % log_every == 0 or run.step == steps:
             run.mark("waiting for the device and gathering figures", run.step)
+            assert run.own is not None
             line = counts.line(monitor, run.own)
             if run.ranks.first:
                 log(line)
@@ -182,22 +167,11 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     share = ranks.shares / labels
     total = torch.zeros((), device=ranks.device)
     learnt = torch.zeros((), device=ranks.device)
-    for number, batch in enumerate(group, 1):
-        # With CUDA graphs: the outputs of the batch before may be overwritten.
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        run.mark("in the forward pass", step)
-        here = bring(batch, ranks.device)
-        inputs = make_inputs(here, run.model.config, run.model.kernel)
+    for batch, inputs, losses in passes(run, group, share):
         learnt += (inputs.targets != IGNORE).sum()
-        with exchange.sending(number == len(group)):
-            with exchange.autocast(techniques, ranks.device):
-                losses = exchange.module(inputs)
-            loss = losses.sum() * share
-            run.mark("in the backward pass and the exchange of gradients", step)
-            run.scaler.scale(loss).backward()
         if datasets is not None:
-            datasets.add(here, inputs.targets, losses)
-        total = total + loss.detach()
+            datasets.add(batch, inputs.targets, losses)
+        total = total + losses.sum() * share
     exchange.finish()
     total = whole_loss(total, ranks)
     own = exchange.norms.take()
@@ -206,7 +180,7 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     norm = None
     if techniques.clip:
         run.scaler.unscale_(run.optimizer)
-        norm = whole(nn.utils.clip_grad_norm_(run.model.parameters(), techniques.clip))
+        norm = clip_gradients(run.model, techniques.clip, ranks)
     run.mark("in the optimizer", step)
     run.scaler.step(run.optimizer)
     run.scaler.update()
@@ -219,3 +193,31 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
         ]
     )
     return total / ranks.shares
+
+
+def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, Inputs, Tensor]]:
+    """Run the forward and backward pass of each batch, with its losses times `share`.
+
+    Yields:
+        The batch on the device, what the model took, and the losses by token, without a graph.
+    """
+    exchange, device, step = run.exchange, run.ranks.device, run.step + 1
+    if exchange.pipeline is not None:
+        run.mark("in the passes of the pipeline", step)
+        batches = [bring(batch, device) for batch in group]
+        inputs = [make_inputs(batch, run.model.config, run.model.kernel) for batch in batches]
+        losses = exchange.pipeline.learn(inputs, share)
+        yield from zip(batches, inputs, losses, strict=True)
+        return
+    for number, batch in enumerate(group, 1):
+        # With CUDA graphs: the outputs of the batch before may be overwritten.
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        run.mark("in the forward pass", step)
+        here = bring(batch, device)
+        one = make_inputs(here, run.model.config, run.model.kernel)
+        with exchange.sending(number == len(group)):
+            with exchange.autocast(run.techniques, device):
+                found = exchange.module(one)
+            run.mark("in the backward pass and the exchange of gradients", step)
+            run.scaler.scale(found.sum() * share).backward()
+        yield here, one, found.detach()

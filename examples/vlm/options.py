@@ -1,7 +1,5 @@
 """Command lines of `examples.vlm.train` and `generate`."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path

@@ -8,8 +8,6 @@ Ctrl-C ends after the step at hand; with --save nothing is lost. Several GPUs: t
 See docs/distributed.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -39,10 +37,10 @@ from examples.vlm.measure.phases import phases_of, table_of
 from examples.vlm.measure.profiling import Profiling, profiled
 from examples.vlm.measure.report import Line, Report, spread, with_costs
 from examples.vlm.model.attention import AUTO, Table, choose, choose_by, why_not
-from examples.vlm.model.config import MODELS, ModelConfig
+from examples.vlm.model.config import MODELS
 from examples.vlm.model.vlm import VLM
 from examples.vlm.options import in_options, parse
-from examples.vlm.parallel.connect import Parallel, connect, parallel_of
+from examples.vlm.parallel.connect import connect, parallel_of
 from examples.vlm.parallel.exchange import accumulate_automatically
 from examples.vlm.parallel.mesh import distribute, join_mesh
 from examples.vlm.parallel.ranks import TIMEOUT, Ranks, joined
@@ -76,11 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -> Report:
-    """Build model and loader, go on with a checkpoint where there is one, and train.
-
-    Raises:
-        ValueError: options contradict each other or the machine.
-    """
+    """Build model and loader, go on with a checkpoint where there is one, and train."""
     ranks.agree(vars(options))
     ranks = join_mesh(ranks, options)
     torch.manual_seed(options.seed + ranks.rank)
@@ -93,18 +87,15 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
     vocabulary = Vocabulary.of(options.tokenizer)
     # Loaders end before the ranks part, so that none of their threads is at work at exit.
     with ExitStack() as opened:
-        loader = opened.enter_context(
-            make_loader(options, MODELS[options.model], vocabulary, ranks)
-        )
+        loader = opened.enter_context(make_loader(options, vocabulary, ranks))
         state = prepare(options, vocabulary, loader, ranks)
         if watch is not None:
             state.mark = watch.mark
         held_out = None
         if options.evaluate:
-            held_out = opened.enter_context(
-                ordered_loader(options, vocabulary, ranks, options.evaluate)
-            )
-        report = learn(options, vocabulary, state, held_out, profiling)
+            held_out = ordered_loader(options, vocabulary, ranks, options.evaluate)
+            opened.enter_context(held_out)
+        report = learn(options, facts_of(options, vocabulary), state, held_out, profiling)
     if options.generate and ranks.first:
         shards = options.evaluate or options.shards
         with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
@@ -115,13 +106,8 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
 def prepare(
     options: argparse.Namespace, vocabulary: Vocabulary, loader: datapipe.Loader, ranks: Ranks
 ) -> Run:
-    """Build a run, and bring it to where the one of --resume was saved.
-
-    Raises:
-        ValueError: options contradict each other, the machine or the checkpoint.
-    """
-    techniques, config = techniques_of(options), MODELS[options.model]
-    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
+    """Build a run, and bring it to where the one of --resume was saved."""
+    techniques = techniques_of(options)
     batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
     if options.global_batch_size:
         techniques = replace(techniques, accumulate=loader.accumulation_steps)
@@ -130,23 +116,23 @@ def prepare(
         ranks.device,
         keeps_gradients=techniques.keeps_gradients or options.accumulate == "auto",
     )
-    parallel = parallel_of(options, techniques, ranks)
-    state = build(config, vocabulary, kernel, batches, techniques, ranks, parallel, options)
+    state = build(options, vocabulary, batches, techniques, ranks)
     if options.accumulate == "auto":
         accumulate_automatically(state)
-    scale_rate(state, options)
+    if options.scale_lr is not None:
+        scale_rate(state, options)
     if options.resume:
-        state.step = load(options.resume, state.parts(), facts_of(options, vocabulary), ranks)
-        if parallel.hook == "powersgd" and ranks.first:
-            print(
-                f"PowerSGD starts anew: {parallel.powersgd_start} steps send whole gradients, and "
-                "the errors it had kept are lost",
-                file=sys.stderr,
+        facts = facts_of(options, vocabulary)
+        state.step = load(options.resume, state.parts(), facts, ranks)
+        if options.hook == "powersgd":
+            ranks.say(
+                "PowerSGD starts anew: its first steps send whole gradients, and the errors it had "
+                "kept are lost"
             )
-    if ranks.first:
-        learning = sum(p.numel() for p in state.model.parameters() if p.requires_grad)
-        whole = sum(p.numel() for p in state.model.parameters())
-        print(f"{learning:,} of {whole:,} parameters learn; attention: {kernel}", file=sys.stderr)
+    sizes = {p: p.numel() for p in state.model.parameters()}
+    learning = sum(size for p, size in sizes.items() if p.requires_grad)
+    whole, kernel = sum(sizes.values()), state.model.kernel
+    ranks.say(f"{learning:,} of {whole:,} parameters learn; attention: {kernel}")
     return state
 
 
@@ -162,13 +148,13 @@ def facts_of(options: argparse.Namespace, vocabulary: Vocabulary) -> dict[str, A
 
 def learn(
     options: argparse.Namespace,
-    vocabulary: Vocabulary,
+    facts: dict[str, Any],
     state: Run,
     held_out: datapipe.Loader | None,
     profiling: Profiling,
 ) -> Report:
     """Train, write checkpoints and measure, as the options say."""
-    ranks, facts = state.ranks, facts_of(options, vocabulary)
+    ranks = state.ranks
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
     with (
@@ -183,14 +169,8 @@ def learn(
             last = interrupted() or state.step == options.steps
             if options.save and (due or last):
                 state.mark("saving a checkpoint", state.step)
-                save(
-                    options.save,
-                    state.parts(),
-                    state.step,
-                    facts,
-                    ranks,
-                    sharded=state.exchange.divided,
-                )
+                parts, sharded = state.parts(), state.exchange.divided
+                save(options.save, parts, state.step, facts, ranks, sharded=sharded)
             return not interrupted()
 
         report = train(
@@ -208,26 +188,18 @@ def learn(
 
 
 def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
-    """Print and return the largest batch that fits, see `find_batch`.
-
-    Raises:
-        ValueError: none fits, or there is no limit.
-    """
-    techniques, packed = techniques_of(options), options.pack is not None
-    config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
-    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
-    name = "pack" if packed else "batch_size"
+    """Print and return the largest batch that fits, see `find_batch`."""
+    vocabulary, packed = Vocabulary.of(options.tokenizer), options.pack is not None
     if packed and (options.batch_size or 1) > 1:
         raise ValueError("--find-batch-size with --pack finds the tokens of one pack a step")
 
     def loader_of(size: int) -> datapipe.Loader:
+        name = "pack" if packed else "batch_size"
         sized = argparse.Namespace(**{**vars(options), name: size})
-        return make_loader(sized, config, vocabulary, ranks)
+        return make_loader(sized, vocabulary, ranks)
 
     start = options.pack or options.batch_size or 8
-    parallel = parallel_of(options, techniques, ranks)
-    loader = loader_of(start)
-    state = build(config, vocabulary, kernel, loader, techniques, ranks, parallel, options)
+    state = build(options, vocabulary, loader_of(start), techniques_of(options), ranks)
     limit = bytes_of(options.find_batch_size) if options.find_batch_size else None
     return find_batch_size(
         state, loader_of, start, packed=packed, native=options.native, limit=limit
@@ -235,24 +207,24 @@ def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
 
 
 def build(
-    config: ModelConfig,
+    options: argparse.Namespace,
     vocabulary: Vocabulary,
-    kernel: str | Table,
     loader: datapipe.Loader | Resident,
     techniques: Techniques,
     ranks: Ranks,
-    parallel: Parallel,
-    options: argparse.Namespace,
 ) -> Run:
     """Make the model with its optimizer, the same on every rank."""
+    kernel = kernel_for(options, techniques, ranks.device)
+    parallel = parallel_of(options, techniques, ranks)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
+        model = VLM(MODELS[options.model], vocabulary.size, vocabulary.image_id, kernel)
         techniques.apply(model)
     model.to(ranks.device)
     if ranks.mesh is not None:
         distribute(model, ranks.mesh)
-    exchange = connect(model, parallel, techniques, ranks)
+    tokens = (options.pack or 0) * (options.batch_size or 1)
+    exchange = connect(model, parallel, techniques, ranks, tokens=tokens)
     return Run(
         model=model,
         loader=loader,
@@ -269,10 +241,8 @@ def build(
 
 
 def scale_rate(state: Run, options: argparse.Namespace) -> None:
-    """Scale the learning rate with the samples of a step, where that was asked for."""
+    """Scale the learning rate with the samples of a step."""
     techniques = state.techniques
-    if options.scale_lr is None:
-        return
     samples = samples_of_step(
         state.loader.plan.steps(epoch=0),
         count=techniques.accumulate,
@@ -282,28 +252,21 @@ def scale_rate(state: Run, options: argparse.Namespace) -> None:
     state.peak_rate = scaled_rate(
         options.lr, rule=options.scale_lr, samples=samples, base=options.base_batch
     )
-    if state.ranks.first:
-        print(
-            f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}",
-            file=sys.stderr,
-        )
+    state.ranks.say(f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}")
 
 
 def kernel_for(
-    name: str, techniques: Techniques, device: torch.device, tables: list[Path] | None = None
+    options: argparse.Namespace, techniques: Techniques, device: torch.device
 ) -> str | Table:
-    """Return the kernel of attention that was asked for, or the fastest one, or a table of them.
-
-    Raises:
-        ValueError: it cannot train here.
-    """
-    dropout = techniques.dropout > 0
-    if tables and name != AUTO:
-        raise ValueError(f"--attention {name} takes no --attention-table; leave one of them out")
-    if tables:
+    """Return the kernel of attention that was asked for, or the fastest one, or a table of them."""
+    name: str = options.attention
+    dropout, tables = techniques.dropout > 0, options.attention_table
+    if name == AUTO and tables:
         return choose_by(Table.read(tables), device, techniques.dtype, dropout)
     if name == AUTO:
         return choose(device, techniques.dtype, dropout)
+    if tables:
+        raise ValueError(f"--attention {name} takes no --attention-table; leave one of them out")
     if reason := why_not(name, device.type, techniques.dtype, dropout):
         raise ValueError(f"attention {name!r}: {reason}")
     return name
@@ -338,8 +301,6 @@ def log_line(line: Line) -> None:
 def show(report: Report, options: argparse.Namespace) -> None:
     """Print what was measured, and write it as JSON where that was asked for."""
     memory = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in report.memory.items())
-    phases = table_of(report.memory_phases) + "\n" if report.memory_phases else ""
-    datasets = dataset_table(report.datasets) + "\n" if report.datasets else ""
     shares = {"MFU": report.mfu, "HFU": report.hfu}
     known = "".join(f", {name} {share:.1%}" for name, share in shares.items() if share is not None)
     times = "no step was timed: give more --steps"
@@ -347,14 +308,18 @@ def show(report: Report, options: argparse.Namespace) -> None:
         times = f"step {report.step_p50 * 1e3:,.0f} ms, P99 {report.step_p99 * 1e3:,.0f} ms"
     if report.wait_share is not None:
         times += f"; waiting {report.wait_share:.1%}"
-    print(
+    lines = [
         f"{report.steps} steps, loss {report.losses[0]:.3f} -> {report.losses[-1]:.3f}; "
         f"{report.samples_per_s:,.1f} samples/s, {report.tokens_per_s:,.0f} tokens/s "
         f"({report.fill:.1%} of what was computed); {times}; "
-        f"{report.flops_per_s / 1e9:,.1f} GFLOP/s{known}\n"
-        f"memory: {memory}\n{phases}{datasets}{report.verdict}",
-        file=sys.stderr if options.json == "-" else sys.stdout,
-    )
+        f"{report.flops_per_s / 1e9:,.1f} GFLOP/s{known}",
+        f"memory: {memory}",
+    ]
+    if report.memory_phases:
+        lines.append(table_of(report.memory_phases))
+    if report.datasets:
+        lines.append(dataset_table(report.datasets))
+    print(*lines, report.verdict, sep="\n", file=sys.stderr if options.json == "-" else sys.stdout)
     if options.json is None:
         return
     chosen = {name: str(v) if isinstance(v, Path) else v for name, v in vars(options).items()}

@@ -48,6 +48,7 @@ def run(arguments: list[str], ranks: Ranks) -> dict[str, Any]:
         "losses": report.losses,
         "norms": [rank.norm for rank in report.ranks],
         "parameters": report.memory["parameters"],
+        "evaluations": [each.loss for each in report.evaluations],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from itertools import accumulate
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -32,57 +31,6 @@ def windowed(options: dict[str, Any]) -> bool:
     assert options["window_size"] in ((-1, -1), (-1, 0))
     assert isinstance(options["window_size"], tuple)
     return options["window_size"] == (-1, 0)
-
-
-def varlen_2_10(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    is_causal: bool = False,
-    return_aux: Any = None,
-) -> Tensor:
-    return varlen_result(locals(), is_causal, grouped=False)
-
-
-def varlen_2_11(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    return_aux: Any = None,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-) -> Tensor:
-    return varlen_result(locals(), windowed(locals()), grouped=False)
-
-
-def varlen_2_12(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor | None,
-    max_q: int,
-    max_k: int,
-    *,
-    return_aux: Any = None,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    seqused_k: Tensor | None = None,
-    block_table: Tensor | None = None,
-    num_splits: int | None = None,
-) -> Tensor:
-    assert enable_gqa == (query.shape[1] != key.shape[1])
-    return varlen_result(locals(), windowed(locals()), grouped=enable_gqa)
 
 
 def flash_attn_varlen_func(
@@ -145,14 +93,6 @@ def memory_efficient_attention(
     return naive(query[0], key[0], value[0], bounds, attn_bias.causal)[None]
 
 
-def use_varlen(function: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    def use(monkeypatch: pytest.MonkeyPatch) -> None:
-        module = pytest.importorskip("torch.nn.attention.varlen")
-        monkeypatch.setattr(module, "varlen_attn", function)
-
-    return use
-
-
 def use_installed_varlen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in that takes exactly what the installed release takes."""
     module = pytest.importorskip("torch.nn.attention.varlen")
@@ -187,9 +127,6 @@ def use_xformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STAND_INS = {
-    "varlen of torch 2.10": ("varlen", use_varlen(varlen_2_10)),
-    "varlen of torch 2.11": ("varlen", use_varlen(varlen_2_11)),
-    "varlen of torch 2.12": ("varlen", use_varlen(varlen_2_12)),
     "varlen as installed": ("varlen", use_installed_varlen),
     "flash": ("flash", use_flash),
     "xformers": ("xformers", use_xformers),

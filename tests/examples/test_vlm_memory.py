@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from examples.vlm import train as program
-from examples.vlm.measure.allocations import Allocations
+from examples.vlm.measure.memory import Allocations
 from examples.vlm.measure.phases import Phase, Phases, phases_of, read_memory, table_of
 from examples.vlm.measure.report import with_costs
 

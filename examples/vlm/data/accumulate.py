@@ -1,7 +1,5 @@
 """Batches whose gradients are added up for one step of the optimizer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Iterable
 from itertools import islice
@@ -29,14 +27,9 @@ def groups_of(
     A group is held as a whole before its first batch is trained on, so that the loss of each is
     divided by the labels of all: means of means would weigh a token of a short batch more.
 
-    Args:
-        batches: with `num_items_in_batch`.
-        count: batches of a group, unless labels or samples decide.
-        labels: if not 0, groups are as small as they can be with this number of labels.
-        samples: if not 0, likewise with this number of samples over all ranks, `key` being those
-            of this one; every rank must have as many.
-        ranks: there are.
-        ends: called after each batch; a group ends where it returns True, full or not.
+    A group has `count` batches, or as few as have this number of `labels`, or of `samples` over all
+    `ranks`, each of which must have as many. It ends where `ends()` is true after a batch, full or
+    not.
     """
     group: list[Batch] = []
     for batch in batches:
@@ -64,9 +57,7 @@ def samples_of_step(
 ) -> float:
     """Return the mean number of samples of a step of the optimizer, over all ranks.
 
-    Args:
-        plan: steps of a loader, each a batch on every rank.
-        count, labels, samples: of `groups_of`.
+    `plan` has the batches of a loader; the rest is as in `groups_of`.
     """
     if samples:
         return float(samples)
@@ -85,13 +76,6 @@ def accumulation_for(exchange_share: float, target: float) -> int:
     So the exchange takes e / (k c + e) of it, which is at most `target` from
     k = e (1 - target) / (c target) on. Measured with one batch a step, the share s is e / (c + e),
     so e / c = s / (1 - s).
-
-    Args:
-        exchange_share: measured with one batch a step, in [0, 1).
-        target: wanted, in (0, 1).
-
-    Raises:
-        ValueError: a share is out of range.
 
     Examples:
         >>> accumulation_for(0.5, 0.1)  # 1 / (9 + 1)

@@ -1,7 +1,5 @@
 """Loaders of a run: for training, for a look at samples in order, and for data on the device."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 
@@ -10,23 +8,15 @@ from datapipe import CacheSpec, ImageSpec, TextSpec
 from examples.vlm.data.resident import Resident
 from examples.vlm.data.texts import Vocabulary
 from examples.vlm.measure.memory import bytes_of
-from examples.vlm.model.config import MODELS, ModelConfig
+from examples.vlm.model.config import MODELS
 from examples.vlm.parallel.ranks import Ranks
 
 
 def make_loader(
-    options: argparse.Namespace,
-    config: ModelConfig,
-    vocabulary: Vocabulary,
-    ranks: Ranks,
-    **more: Any,
+    options: argparse.Namespace, vocabulary: Vocabulary, ranks: Ranks, **more: Any
 ) -> datapipe.Loader:
-    """Batches on the device, without end unless `more` options of the loader say otherwise.
-
-    Raises:
-        datapipe.DatapipeError: the dataset cannot be opened, or options contradict each other.
-    """
-    vision = config.vision
+    """Batches on the device, without end unless `more` options of the loader say otherwise."""
+    vision = MODELS[options.model].vision
     if options.native:
         image = ImageSpec(
             resize="native",
@@ -104,11 +94,7 @@ def ordered_loader(
 ) -> datapipe.Loader:
     """Return one epoch of a dataset in its order, kept nowhere.
 
-    Args:
-        options, vocabulary, ranks: of the run.
-        shards: the dataset.
-        samples: if not 0, of a padded batch, in place of packs; every rank has all of them.
-        more: options of the loader.
+    With `samples`, every rank has padded batches of so many, in place of packs.
     """
     changed: dict[str, Any] = {"shards": shards, "global_batch_size": None}
     changed |= {"cache": None, "disk_cache": None, "device_cache": None}
@@ -120,17 +106,13 @@ def ordered_loader(
         more = {"mesh": None, "rank": 0, "world_size": 1, "meta": ("key", "valid")} | more
     other = argparse.Namespace(**vars(options) | changed)
     more = {"epochs": 1, "shuffle": False} | more
-    return make_loader(other, MODELS[options.model], vocabulary, ranks, **more)
+    return make_loader(other, vocabulary, ranks, **more)
 
 
 def make_resident(
     options: argparse.Namespace, vocabulary: Vocabulary, ranks: Ranks, loader: datapipe.Loader
 ) -> Resident:
-    """Put all samples of a loader on the device.
-
-    Raises:
-        ValueError: they do not fit, or options contradict each other.
-    """
+    """Put all samples of a loader on the device."""
     names = ("cache", "disk_cache", "device_cache", "global_batch_size", "multiple_of")
     alone = dict.fromkeys(names) | {"static_shapes": False, "context": 1}
     for name, value in alone.items():

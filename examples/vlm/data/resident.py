@@ -1,73 +1,53 @@
 """A small dataset that lies whole on the device, tokens and images: no step reads or copies any.
 
-The loader reads every sample once. After that it only plans: each batch is gathered on the device,
-from the sample numbers that the plan has for it. So batches are those that the loader would make,
-bit for bit. Images lie as the model takes them, in float32: four times the bytes of a device cache.
-Every rank holds all samples.
+The loader reads every sample once. After that it only plans: each batch is put together on the
+device, from the sample numbers that the plan has for it. So batches are those that the loader would
+make, bit for bit. Images lie as the model takes them, in float32: four times the bytes of a device
+cache. Every rank holds all samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 import datapipe
 from datapipe.plan import Share
 from examples.vlm.data.accumulate import LABELS, Batch
-from examples.vlm.data.transfer import send
+from examples.vlm.data.transfer import bring, send
 from examples.vlm.model.inputs import IGNORE
 
 _VERSION = 1
 
 
-class Ragged(NamedTuple):
-    """Rows of all samples behind each other.
+class Sample(NamedTuple):
+    """A sample on the device; without images, `pixels` and `grids` are None or empty."""
 
-    Attributes:
-        rows: `[rows, ...]`.
-        starts: int64 [samples], the first row of each.
-    """
+    key: str
+    dataset: str
+    ids: Tensor
+    labels: Tensor
+    pixels: Tensor | None
+    grids: Tensor | None
 
-    rows: Tensor
-    starts: Tensor
-
-    @classmethod
-    def of(cls, parts: list[Tensor | None], device: torch.device) -> Ragged:
-        """Join the rows of each sample on the device; None has none, and one must have some."""
-        none = _first(parts)[:0]
-        rows = [none if part is None else part for part in parts]
-        counts = torch.tensor([0, *(len(part) for part in rows[:-1])])
-        return cls(torch.cat(rows).to(device), counts.cumsum(0).to(device))
-
-    def take(self, samples: Tensor, counts: Tensor, total: int) -> Tensor:
-        """Return the first `counts` rows of some samples, `total` rows in all, without waiting."""
-        owners = torch.repeat_interleave(counts, output_size=total)
-        inner = torch.arange(total, device=counts.device) - (counts.cumsum(0) - counts)[owners]
-        return self.rows[self.starts[samples][owners] + inner]
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(part.nbytes for part in self if isinstance(part, Tensor))
 
 
 class Resident:
     """Batches without end that a loader would make, from samples on the device.
 
-    Args:
-        loader: whose plan is followed.
-        every: all samples of the dataset once, as padded batches with `key`, `dataset`, `sample`,
-            `valid` and `images_per_sample`.
-        device: that holds them.
-        packed: whether batches are packs.
-        limit: most bytes of them.
+    `every` has all samples of the dataset once, as padded batches with `key`, `dataset`, `sample`,
+    `valid` and `images_per_sample`. More than `limit` bytes are refused.
 
     Attributes:
         epoch: of the next batch.
         plan: of the loader.
-
-    Raises:
-        ValueError: they take more.
     """
 
     def __init__(
@@ -82,34 +62,19 @@ class Resident:
         self.plan, self.options, self._device = loader.plan, loader.options, device
         self._order, self._packed = loader.plan.order, packed
         self.epoch = self._consumed = 0
-        parts: dict[str, list[Tensor | None]] = {"ids": [], "labels": [], "pixels": [], "grids": []}
-        self._keys: list[str] = []
-        self._datasets: list[str] = []
-        numbers: list[int] = []
+        self._samples: dict[int, Sample] = {}
         self._pad_id = size = 0
         for batch in every:
             padding = batch["input_ids"][batch["attention_mask"] == 0]
             self._pad_id = int(padding[0]) if len(padding) else self._pad_id
-            # Repeats at the end fill the last batch, without labels.
-            count = int(batch["valid"].sum())
-            self._keys += batch["key"][:count]
-            self._datasets += batch["dataset"][:count]
-            numbers += torch.as_tensor(batch["sample"]).tolist()[:count]
-            for name, rows in _by_sample(batch):
-                parts[name] += rows[:count]
-                size += sum(part.nbytes for part in rows[:count] if part is not None)
+            for number, sample in _samples_of(bring(batch, device)):
+                self._samples[number] = sample
+                size += sample.nbytes
             if size > limit:
                 raise ValueError(
-                    f"--resident: {len(numbers):,} samples take {size:,} bytes already, and "
+                    f"--resident: {len(self._samples):,} samples take {size:,} bytes already, and "
                     f"{limit:,} are allowed; give more, or --device-cache, which may hold a part"
                 )
-        self._columns = {
-            name: Ragged.of(rows, device)
-            for name, rows in parts.items()
-            if _first(rows) is not None
-        }
-        self._slots = np.full(max(numbers) + 1, -1)
-        self._slots[numbers] = np.arange(len(numbers))
 
     def __iter__(self) -> Iterator[Batch]:
         """Go on where the last iterator stopped."""
@@ -133,11 +98,7 @@ class Resident:
         return own | {"order": self._order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a position.
-
-        Raises:
-            ValueError: it is of a run without --resident, or of another order.
-        """
+        """Go on at a position."""
         if state.get("resident") != _VERSION:
             raise ValueError("the checkpoint is of a run without --resident; leave it out here too")
         if state["order"] != self._order:
@@ -148,66 +109,54 @@ class Resident:
         self.epoch, self._consumed = state["epoch"], state["consumed"]
 
     def _batch(self, share: Share) -> Batch:
-        sizes = share.units.sizes
-        assert sizes is not None, "there is a tokenizer"
-        slots = self._slots[share.units.numbers]
-        samples, lengths, images, valid = (
-            send(torch.from_numpy(np.ascontiguousarray(column)), self._device)
-            for column in (slots, sizes.tokens, sizes.images, share.valid)
-        )
-        total, pictures, rows = (
-            int(column.sum()) for column in (sizes.tokens, sizes.images, sizes.rows)
-        )
-        ids, labels = (
-            self._columns[name].take(samples, lengths, total) for name in ("ids", "labels")
-        )
-        owners = torch.repeat_interleave(lengths, output_size=total)
-        labels = torch.where(valid[owners], labels, IGNORE)
-        batch: Batch = {"key": [self._keys[slot] for slot in slots.tolist()], "valid": valid}
-        batch["dataset"] = [self._datasets[slot] for slot in slots.tolist()]
-        longest = int(sizes.tokens.max())
-        positions = torch.arange(total, device=self._device) - (lengths.cumsum(0) - lengths)[owners]
+        samples = [self._samples[number] for number in share.units.numbers.tolist()]
+        valid: list[bool] = share.valid.tolist()
+        ids = [sample.ids for sample in samples]
+        labels = [
+            sample.labels if counts else torch.full_like(sample.labels, IGNORE)
+            for sample, counts in zip(samples, valid, strict=True)
+        ]
+        batch: Batch = {
+            "key": [sample.key for sample in samples],
+            "dataset": [sample.dataset for sample in samples],
+            "valid": send(torch.tensor(valid), self._device),
+        }
         if self._packed:
-            bounds = functional.pad(lengths.cumsum(0), (1, 0)).int()
-            batch |= {"input_ids": ids[None], "labels": labels[None]}
-            batch |= {"position_ids": positions[None], "cu_seq_lens_q": bounds}
-            batch |= {"cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
+            lengths = [len(each) for each in ids]
+            bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+            positions = [torch.arange(length, device=self._device) for length in lengths]
+            batch |= {"input_ids": torch.cat(ids)[None], "labels": torch.cat(labels)[None]}
+            batch |= {"position_ids": torch.cat(positions)[None]}
+            for side in ("q", "k"):
+                batch[f"cu_seq_lens_{side}"] = send(bounds, self._device)
+                batch[f"max_length_{side}"] = max(lengths)
         else:
-            shape = (len(slots), longest)
-            for name, values, empty in (
-                ("input_ids", ids, self._pad_id),
-                ("labels", labels, IGNORE),
-                ("attention_mask", torch.ones_like(ids), 0),
-            ):
-                padded = torch.full(shape, empty, dtype=torch.int64, device=self._device)
-                padded[owners, positions] = values
-                batch[name] = padded
-        if rows:
-            # A sample's rows of pixels are those of its images, which may differ in size.
-            heights = send(torch.from_numpy(np.ascontiguousarray(sizes.rows)), self._device)
-            batch["pixel_values"] = self._columns["pixels"].take(samples, heights, rows)
-            if "grids" in self._columns:
-                batch["image_grid_thw"] = self._columns["grids"].take(samples, images, pictures)
+            batch["input_ids"] = pad_sequence(ids, True, self._pad_id)
+            batch["labels"] = pad_sequence(labels, True, IGNORE)
+            batch["attention_mask"] = pad_sequence([torch.ones_like(each) for each in ids], True)
+        for name, parts in (
+            ("pixel_values", [sample.pixels for sample in samples]),
+            ("image_grid_thw", [sample.grids for sample in samples]),
+        ):
+            if some := [part for part in parts if part is not None and len(part)]:
+                batch[name] = torch.cat(some)
         return batch
 
 
-def _first(parts: list[Tensor | None]) -> Any:
-    return next((part for part in parts if part is not None), None)
-
-
-def _by_sample(batch: Batch) -> Iterator[tuple[str, list[Tensor | None]]]:
-    """Yield the tokens, labels, pixels and grids of the samples of a padded batch, by name."""
+def _samples_of(batch: Batch) -> Iterator[tuple[int, Sample]]:
+    """Yield the samples of a padded batch, by their numbers in the dataset."""
     lengths = batch["attention_mask"].sum(1).tolist()
-    for name, column in (("ids", "input_ids"), ("labels", "labels")):
-        yield name, [row[:length] for row, length in zip(batch[column], lengths, strict=True)]
     counts = rows = batch["images_per_sample"].tolist()
-    grids: list[Tensor | None] = [None] * len(counts)
-    pixels = list(grids)
+    pixels: list[Tensor | None] = [None] * len(counts)
+    grids = list(pixels)
     if "image_grid_thw" in batch:
-        split = torch.split(batch["image_grid_thw"], counts)
-        rows = [int(each.prod(1).sum()) for each in split]
-        grids = list(split)
+        grids = list(torch.split(batch["image_grid_thw"], counts))
+        rows = [int(each.prod(1).sum()) for each in grids if each is not None]
     if "pixel_values" in batch:
         pixels = list(torch.split(batch["pixel_values"], rows))
-    yield "grids", grids
-    yield "pixels", pixels
+    # Repeats at the end fill the last batch, without labels.
+    for row in range(int(batch["valid"].sum())):
+        ids, labels = (batch[name][row, : lengths[row]] for name in ("input_ids", "labels"))
+        number = int(batch["sample"][row])
+        key, dataset = batch["key"][row], batch["dataset"][row]
+        yield number, Sample(key, dataset, ids, labels, pixels[row], grids[row])

@@ -1,9 +1,7 @@
 """Facts of a tokenizer for the model, and a tokenizer that needs no file."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -12,14 +10,7 @@ _IMAGES = ("<image>", "<|image_pad|>", "<IMG_CONTEXT>")
 
 
 class Vocabulary(NamedTuple):
-    """A tokenizer, and which of its tokens mean something to the model.
-
-    Attributes:
-        tokenizer: that texts go through.
-        size: number of tokens.
-        image: the token that stands for an image, as it is written.
-        image_id: its number.
-    """
+    """A tokenizer, its number of tokens, and the token of images: as written, and its number."""
 
     tokenizer: Tokenizer
     size: int
@@ -27,12 +18,8 @@ class Vocabulary(NamedTuple):
     image_id: int
 
     @classmethod
-    def of(cls, path: Path | None) -> Vocabulary:
-        """Load that of a `tokenizer.json`; None takes one of bytes.
-
-        Raises:
-            ValueError: there is no such file, or it has no token for images.
-        """
+    def of(cls, path: Path | None) -> Self:
+        """Load that of a `tokenizer.json`; None takes one of bytes."""
         if path is None:
             tokenizer = byte_tokenizer()
         elif not path.is_file():

@@ -1,7 +1,5 @@
 """Tensors of the host to the device of a model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,10 +7,8 @@ a matrix keeps copies of its input and of its weights in half precision; the res
 and the loss stay in float32.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -30,9 +28,8 @@ class Numbers:
         tokens, patches: rows of the language model and of the encoder, padding included.
         half: bytes of what products take and give: 4 in float32, 2 under autocast.
         fused_norm: whether norms are one kernel (on a GPU), which keeps no normalised rows.
-        copied: whether results of attention in the language model are put together from those of
-            segments (`split`).
-        images_copied: the same in the encoder.
+        copied, images_copied: whether results of attention in the language model, and in the
+            encoder, are put together from those of segments (`split`).
         views: whether attention keeps values as a part of a larger product, where one makes
             queries, keys and values.
         casts: whether weights are kept in half precision too.
@@ -48,19 +45,16 @@ class Numbers:
     casts: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stage:
+class Stage(NamedTuple):
     """One part of the model, in bytes.
 
     Attributes:
-        name: of the part.
         kept: from its forward to its backward pass.
         casts: weights in half precision, kept as long.
         working: at most beside that, while its gradients are computed.
         gradients: of its parameters.
     """
 
-    name: str
     kept: int
     casts: int
     working: int
@@ -71,15 +65,16 @@ def stages(model: VLM, numbers: Numbers) -> list[Stage]:
     """Return the parts of a model in the order of the forward pass."""
     vision, projector = model.vision, model.projector
     images = learns(vision)
-    found = [_embed(vision.embed, numbers)]
     parts = replace(numbers, copied=numbers.images_copied)
-    found += _transformer("vision", vision.transformer, numbers.patches, parts, into=images)
-    found.append(_projector(projector, numbers, into=images))
-    found.append(_embedding(model.embedding, numbers))
     into = images or learns(projector) or learns(model.embedding)
-    found += _transformer("language", model.language, numbers.tokens, numbers, into=into)
-    found.append(_loss(model.head, numbers))
-    return found
+    return [
+        _embed(vision.embed, numbers),
+        *_transformer(vision.transformer, numbers.patches, parts, into=images),
+        _projector(projector, numbers, into=images),
+        _embedding(model.embedding, numbers),
+        *_transformer(model.language, numbers.tokens, numbers, into=into),
+        _loss(model.head, numbers),
+    ]
 
 
 def size_of(module: nn.Module) -> int:
@@ -91,7 +86,6 @@ def _embed(embed: nn.Linear, numbers: Numbers) -> Stage:
     # In float32 it keeps the patches themselves, which are counted with the batch.
     copy = numbers.patches * embed.in_features * numbers.half
     return Stage(
-        name="vision",
         kept=copy if learns(embed) and numbers.half < FULL else 0,
         casts=0,
         working=numbers.patches * embed.out_features * numbers.half,
@@ -99,51 +93,43 @@ def _embed(embed: nn.Linear, numbers: Numbers) -> Stage:
     )
 
 
-def _transformer(
-    name: str, module: Transformer, rows: int, numbers: Numbers, *, into: bool
-) -> list[Stage]:
+def _transformer(module: Transformer, rows: int, numbers: Numbers, *, into: bool) -> list[Stage]:
     found, runs = [], recomputed_runs(module)
     again = {number: run for run in runs for number in run}
     width = blocks_of(module)[0].attention.out.in_features
-    # Working memory of the run of recomputed blocks that this block is in.
-    inside = Stage(name=name, kept=0, casts=0, working=0, gradients=0)
+    inside = nothing = Stage(0, 0, 0, 0)  # of the run of recomputed blocks that this block is in
     for number, block in enumerate(blocks_of(module)):
         into = into or learns(block)
         if not into:
             continue
-        whole = _block(name, block, rows, numbers)
+        whole = _block(block, rows, numbers)
         if number not in again:
             found.append(whole)
             continue
         # A run keeps its input. While its backward pass lasts, it has what it computes again.
-        inside = replace(
-            whole,
+        inside = Stage(
             kept=inside.kept + whole.kept,
             casts=inside.casts + whole.casts,
+            working=whole.working,
             gradients=inside.gradients + whole.gradients,
         )
         if number == again[number][-1]:
             working = inside.working + inside.kept + inside.casts
-            found.append(replace(inside, kept=rows * width * FULL, casts=0, working=working))
-            inside = replace(inside, kept=0, casts=0, gradients=0)
+            found.append(Stage(rows * width * FULL, 0, working, inside.gradients))
+            inside = nothing
     kept = rows * _norm(module.norm, numbers) if into else 0
     if into and runs:
         kept += rows * blocks_of(module)[0].attention.size // 2 * FULL  # angles, for all blocks
-    last = size_of(module.norm)
-    found.append(
-        Stage(name=name, kept=kept, casts=0, working=2 * rows * width * FULL, gradients=last)
-    )
-    return found
+    return [*found, Stage(kept, 0, 2 * rows * width * FULL, size_of(module.norm))]
 
 
-def _block(name: str, block: Any, rows: int, numbers: Numbers) -> Stage:
+def _block(block: Any, rows: int, numbers: Numbers) -> Stage:
     width, hidden = block.attention.out.in_features, block.mlp.down.in_features
     row = _norm(block.attention_norm, numbers) + _norm(block.mlp_norm, numbers)
     row += _attention(block.attention, numbers)
     row += _inputs([block.mlp.gate, block.mlp.up], numbers) + _inputs([block.mlp.down], numbers)
     row += 3 * hidden * numbers.half
     return Stage(
-        name=name,
         kept=rows * row,
         casts=_casts(block, numbers),
         # Gradients of the residual stream and of both factors of the gated product, which is gone.
@@ -198,7 +184,6 @@ def _projector(projector: Any, numbers: Numbers, *, into: bool) -> Stage:
     first, second = projector.first, projector.second
     row = _inputs([first], numbers) + _inputs([second], numbers) + second.in_features * numbers.half
     return Stage(
-        name="projector",
         kept=rows * row,
         casts=_casts(projector if into else second, numbers),
         working=rows * (first.out_features * 3 + first.in_features * into) * numbers.half,
@@ -209,7 +194,6 @@ def _projector(projector: Any, numbers: Numbers, *, into: bool) -> Stage:
 def _embedding(embedding: nn.Embedding, numbers: Numbers) -> Stage:
     # Of each token: which feature it looks up, and whether it does.
     return Stage(
-        name="embedding",
         kept=numbers.tokens * 9,
         casts=0,
         working=numbers.tokens * embedding.embedding_dim * FULL * 2,
@@ -223,15 +207,9 @@ def _loss(head: nn.Linear, numbers: Numbers) -> Stage:
     casts = _casts(head, numbers)
     if numbers.tokens > 2 * rows:  # in parts
         summed = gradients if numbers.half == FULL else 0  # what a part adds to the others'
-        return Stage(
-            name="loss",
-            kept=numbers.tokens * width * FULL,
-            casts=0,
-            working=3 * rows * row + casts + summed,
-            gradients=gradients,
-        )
+        working = 3 * rows * row + casts + summed
+        return Stage(numbers.tokens * width * FULL, 0, working, gradients)
     return Stage(
-        name="loss",
         kept=numbers.tokens * (learns(head) * width * numbers.half + row),
         casts=casts,
         # Gradients of logits are gone when that of the weights comes.

@@ -4,8 +4,6 @@ Losses of tokens are summed by the dataset of their segment, so there is no seco
 Sums stay on the device until they are read: once for each line of the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -27,12 +25,8 @@ MOST = 20
 class DatasetFigures(NamedTuple):
     """Figures of a dataset over some steps of all ranks, without repeats at the end of an epoch.
 
-    Attributes:
-        name: of the dataset.
-        loss: mean over its labels, in nats; None without labels.
-        labels, tokens, samples: there were; tokens without padding.
-        share: of all samples.
-        planned: share of all samples that the plan gives it.
+    `loss` is the mean over its labels, in nats. `tokens` are without padding. `share` and `planned`
+    are those of all samples, as they came and as the plan has them.
     """
 
     name: str
@@ -45,12 +39,7 @@ class DatasetFigures(NamedTuple):
 
 
 class DatasetSums:
-    """Sums by dataset, on the device.
-
-    Args:
-        shares: returns the plan's share of each dataset; the names are the same on every rank.
-        ranks: whose sums are added.
-    """
+    """Sums by dataset, on the device; `shares()` are the plan's, by name, equal on every rank."""
 
     def __init__(self, shares: Callable[[], Mapping[str, float]], ranks: Ranks) -> None:
         self._shares, self._ranks = shares, ranks
@@ -62,12 +51,10 @@ class DatasetSums:
         self._read = torch.zeros(shape, dtype=torch.float64)
 
     def add(self, batch: Batch, targets: Tensor, losses: Tensor) -> None:
-        """Add a batch; waits for no device.
+        """Add a batch with `dataset` and `valid`; waits for no device.
 
-        Args:
-            batch: on the device, padded or packed, with `dataset` and `valid`.
-            targets: int64 [T], of `make_inputs`.
-            losses: of the model, [T]; under context parallelism [T / ranks], those of this rank.
+        Targets are of `make_inputs`, [T]. Losses are of the model; under context parallelism
+        those of this rank alone, [T / ranks].
         """
         names, device, none = batch["dataset"], targets.device, len(self._names)
         numbers = send(torch.tensor([self._columns[name] for name in names]), device)

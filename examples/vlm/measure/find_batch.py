@@ -8,14 +8,11 @@ of most images. Their content is drawn at random, since memory depends on shapes
 their own size are as large as the loader makes them.
 """
 
-from __future__ import annotations
-
-import copy
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -56,13 +53,7 @@ class Shape(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """One size that was tried.
-
-    Attributes:
-        size: samples of a batch, or tokens of a pack.
-        fits: whether its peak leaves the margin.
-        peak: bytes in use at a time at most; None where memory ran out.
-    """
+    """Size that was tried: samples of a batch, or tokens of a pack; peak None if memory ran out."""
 
     size: int
     fits: bool
@@ -76,13 +67,8 @@ class OutOfMemory(Exception):
 def bisect(attempt: Callable[[int], Trial], start: int, *, unit: int = 1) -> list[Trial]:
     """Double until a size does not fit, or halve until one does; then bisect between the two.
 
-    Args:
-        attempt: tries a size.
-        start: first size.
-        unit: sizes are its multiples (but for `start`), and none lies between the two found last.
-
-    Returns:
-        All trials; the largest that fits is the answer.
+    Sizes are multiples of `unit`, but for `start`. Of all trials, the largest that fits is the
+    answer.
     """
     trials = [attempt(start)]
     while trials[-1].fits:
@@ -111,20 +97,12 @@ def find_batch_size(
 ) -> int:
     """Return the largest number of samples of a batch, or tokens of a pack, that fits.
 
-    Model, optimizer, scaler and random numbers are left as they were, gradients are freed.
-
     Args:
-        run: the model with its optimizer; its loader is not read.
+        run: the model with its optimizer, which learns from random batches; its loader is not read.
         loader_of: makes the loader with a size; its plan is read, and no sample.
-        start: first size.
-        packed: whether sizes are tokens of packs.
-        native: whether images differ in size.
+        packed, native: whether sizes are tokens of packs, and images differ in size.
         limit: bytes; None for all memory of the GPU.
         margin: share of it that must stay free.
-        log: is given a line for each trial.
-
-    Raises:
-        ValueError: nothing fits, there are several ranks, or there is no limit on the CPU.
     """
     device = run.ranks.device
     if run.ranks.world_size > 1:
@@ -157,11 +135,11 @@ def find_batch_size(
         log(f"{what.format(size)} ({shown}): {found}: {fits}")
         return trial
 
-    with unchanged(run):
-        # States of the optimizer come with its first step, and count in every later one.
-        if peak_of_step(run, Shape((8,), 0, packed), native=native) is None:
-            raise ValueError(f"not even a step of 8 tokens fits into {limit:,} bytes")
-        trials = bisect(attempt, start, unit=128 if packed and start >= 256 else 1)
+    run.model.train()
+    # States of the optimizer come with its first step, and count in every later one.
+    if peak_of_step(run, Shape((8,), 0, packed), native=native) is None:
+        raise ValueError(f"not even a step of 8 tokens fits into {limit:,} bytes")
+    trials = bisect(attempt, start, unit=128 if packed and start >= 256 else 1)
     fitting = [trial.size for trial in trials if trial.fits]
     if not fitting:
         raise ValueError(
@@ -173,10 +151,7 @@ def find_batch_size(
 
 
 def heaviest(loader: datapipe.Loader, size: int, packed: bool) -> list[Shape]:
-    """Return the shapes of the batches with most tokens and with most images of an epoch.
-
-    None where the dataset is smaller than one batch.
-    """
+    """Return the shapes of the batches with most tokens and with most images; none of too few."""
     found: list[Shape] = []
     for step in islice(loader.plan.steps(), STEPS):
         sizes, offsets = step.units.sizes, step.units.offsets.tolist()
@@ -270,35 +245,3 @@ def surviving() -> Iterator[None]:
         said = str(error)
     if said is not None:
         raise OutOfMemory(said)
-
-
-@contextmanager
-def unchanged(run: Run) -> Iterator[None]:
-    """Leave model, optimizer, scaler and random numbers as they were; copies are on the host."""
-    training = run.model.training
-    model = {name: value.cpu().clone() for name, value in run.model.state_dict().items()}
-    optimizer = _on_host(run.optimizer.state_dict())
-    scaler = copy.deepcopy(run.scaler.state_dict())
-    cuda = [run.ranks.device] if run.ranks.device.type == "cuda" else []
-    run.model.train()
-    try:
-        with torch.random.fork_rng(devices=cuda):
-            yield
-    finally:
-        run.optimizer.zero_grad(set_to_none=True)
-        run.model.load_state_dict(model)
-        run.optimizer.load_state_dict(optimizer)
-        if scaler:
-            run.scaler.load_state_dict(scaler)
-        run.model.train(training)
-
-
-def _on_host(value: Any) -> Any:
-    """Copy nested dicts and lists, with their tensors on the CPU."""
-    if isinstance(value, torch.Tensor):
-        return value.cpu().clone()
-    if isinstance(value, dict):
-        return {name: _on_host(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_on_host(each) for each in value]
-    return copy.deepcopy(value)

@@ -8,37 +8,29 @@ second time (recomputed blocks, scores inside of Flash Attention, logits in part
 `hfu`, not for `mfu`, as in PaLM (arXiv 2204.02311, appendix B).
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
+import logging
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
 from examples.vlm.model import vlm as models
 from examples.vlm.model.inputs import Inputs
 from examples.vlm.model.layers import Transformer
 from examples.vlm.model.vlm import VLM
 
-STAGES = ("vision", "projector", "language", "loss")
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """FLOPs of a stage in one pass.
+class Rate(NamedTuple):
+    """FLOPs of a stage: for each row of its input, and for each pair of rows in attention."""
 
-    Attributes:
-        row: for each row of its input: a patch, an image token, a token.
-        pair: for each pair of rows of which one attends to the other.
-    """
-
-    row: float = 0
+    row: float
     pair: float = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Sizes of one batch or the sum of several; all that its FLOPs depend on.
 
     Attributes:
@@ -54,8 +46,7 @@ class Sizes:
     token_parts: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flops:
+class Flops(NamedTuple):
     """FLOPs of a step by stage: `model` is forward and backward, `again` is computed twice."""
 
     model: dict[str, float]
@@ -73,11 +64,9 @@ class Flops:
 
 
 class Formula:
-    """FLOPs of a model by the sizes of a batch.
+    """FLOPs of a model by the sizes of a batch, with what learns and is recomputed as it is.
 
-    Args:
-        model: whose matrices are counted; what learns, adapters and recomputed blocks as they are.
-        whole: count the scores that causal attention hides too, as `FlopCounterMode` does.
+    `whole` counts the scores that causal attention hides too, as `FlopCounterMode` does.
     """
 
     def __init__(self, model: VLM, *, whole: bool = False) -> None:
@@ -102,6 +91,7 @@ class Formula:
         }
         self.again = {"vision": transformer[1], "language": language[1]}
         self.head = _weights(model.head)
+        self.rows = models.CHUNK // model.head.out_features
 
     def of(self, sizes: Sizes) -> Flops:
         """Return the FLOPs of a batch, or of several."""
@@ -119,7 +109,7 @@ class Formula:
             }
 
         again = {**count(self.again), "loss": 2 * self.head * sizes.token_parts}
-        return Flops(model=count(self.model), again=again)
+        return Flops(count(self.model), again)
 
 
 def learns(module: nn.Module) -> bool:
@@ -165,7 +155,7 @@ def _transformer(module: Transformer, kernel: Any, *, into: bool) -> tuple[Rate,
                 # Checkpointing stops before the last product, which no backward pass looks at.
                 again_row -= 2 * linears(block)[-1].weight.numel()
         into = backward
-    return Rate(row=row, pair=pair), Rate(row=again_row, pair=again_pair)
+    return Rate(row, pair), Rate(again_row, again_pair)
 
 
 def blocks_of(module: Transformer) -> list[Any]:
@@ -185,15 +175,13 @@ def recomputed_runs(module: Transformer) -> list[range]:
 class Meter:
     """Sizes of all batches that a model has trained on since the meter was set to zero.
 
-    Args:
-        model: what goes through it is noted until `close` is called.
+    `formula` is of the whole model, where this rank has a part.
     """
 
-    def __init__(self, model: VLM) -> None:
+    def __init__(self, model: VLM, formula: Formula | None = None) -> None:
         self._hook = model.register_forward_pre_hook(self.see)
-        self.formula = Formula(model)
-        self._device = model.head.weight.device
-        self._rows = models.CHUNK // model.head.out_features
+        self.formula = formula or Formula(model)
+        self._device = next(model.parameters()).device
         self.zero()
 
     def zero(self) -> None:
@@ -209,23 +197,58 @@ class Meter:
         tokens = len(inputs.ids)
         self._tokens += tokens
         self._patches += len(inputs.patches.values)
-        self._parts += tokens if tokens > 2 * self._rows else 0
+        self._parts += tokens if tokens > 2 * self.formula.rows else 0
         bounds = (inputs.segments.bounds, inputs.patches.segments.bounds)
         self._squares += torch.stack([each.diff().long().square().sum() for each in bounds])
 
     def flops(self) -> Flops:
         """Return the FLOPs of these batches; waits for the device."""
-        token_squares, patch_squares = self._squares.tolist()
-        return self.formula.of(
-            Sizes(
-                tokens=self._tokens,
-                patches=self._patches,
-                token_squares=token_squares,
-                patch_squares=patch_squares,
-                token_parts=self._parts,
-            )
-        )
+        tokens, patches = self._squares.tolist()
+        return self.formula.of(Sizes(self._tokens, self._patches, tokens, patches, self._parts))
 
     def close(self) -> None:
         """Note nothing any more."""
         self._hook.remove()
+
+
+class Peak:
+    """FLOPs a second of a device: given, of the monitor's table of GPUs, or measured on the CPU.
+
+    Args:
+        device: of the model.
+        dtype: of matrix products.
+        tf32: whether float32 products may round their factors.
+        given: by the user.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        tf32: bool = False,
+        given: float | None = None,
+    ) -> None:
+        self._dtype = str(dtype).removeprefix("torch.")
+        self._measures = given is None and device.type == "cpu"
+        self._known, self._refused = given, False
+        if given is None and device.type == "cuda":
+            peaks = gpu_peaks(torch.cuda.get_device_name(device), tf32=tf32)
+            self._known = None if peaks is None else peaks.rate(self._dtype)
+
+    def share(self, flops: float) -> float | None:
+        """Return the share that these FLOPs a second are of the peak; None if it is not known."""
+        if self._measures:
+            peaks = cpu_peaks(torch.get_num_threads(), reached={self._dtype: flops})
+            self._known = max(flops, peaks.rate(self._dtype))
+        if self._known is None or flops <= self._known:
+            return self._known and flops / self._known
+        if not self._refused:
+            self._refused = True
+            logger.warning(
+                "steps make %.3g FLOP/s, more than the peak of %.3g, so no MFU is shown; give the "
+                "peak of a device as --peak-flops",
+                flops,
+                self._known,
+            )
+        return None

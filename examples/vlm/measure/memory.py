@@ -1,17 +1,19 @@
 """Memory of training: by use, and the most that a call needs."""
 
-from __future__ import annotations
-
-import re
+import os
 import resource
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.profiler import ProfilerActivity, profile, record_function
 
-from examples.vlm.measure.allocations import Allocations
+from datapipe.declared import Refused
+from datapipe.quantities import take_bytes
+
+_MARK = "memory:"
 
 
 def memory_report(
@@ -44,28 +46,19 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
 
 def _size(tensors: Any) -> int:
     # Of a sharded tensor this rank has a part.
-    here = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(tensor.numel() * tensor.element_size() for tensor in here)
+    return sum(t.to_local().nbytes if isinstance(t, DTensor) else t.nbytes for t in tensors)
 
 
 def bytes_of(text: str) -> int:
-    """Return the bytes of "80GB", "512MiB" or "1000000".
-
-    Raises:
-        ValueError: it is no size.
-    """
-    units = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in units:
-        raise ValueError(f"size {text!r}: give a number with a unit, such as 80GB or 512MiB")
-    return int(float(found[1]) * units[found[2]])
+    """Return the bytes of "80GB", "512MiB" or "1000000"."""
+    try:
+        return take_bytes(text)
+    except Refused as error:
+        raise ValueError(f"size {text!r}: give a number with a unit, such as 80GB") from error
 
 
 def peak_of(call: Callable[[], Any], device: torch.device) -> int:
-    """Return the most bytes of tensors that a call had at a time, beside those before it.
-
-    On a GPU that is torch's own count, on the CPU that of `Allocations`.
-    """
+    """Return the most bytes of tensors that a call had at a time, beside those before it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -76,3 +69,51 @@ def peak_of(call: Callable[[], Any], device: torch.device) -> int:
     with Allocations() as seen:
         call()
     return seen.levels()[""].most
+
+
+class Level(NamedTuple):
+    """Bytes of tensors at a mark, and at most since the mark before; from 0 at the start."""
+
+    now: int
+    most: int
+
+
+class Allocations:
+    """Profiler of what this thread allocates: the CPU's allocator itself keeps no counts.
+
+    The figures are exact. What is allocated and freed takes some percent longer.
+    """
+
+    def __init__(self) -> None:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch 2.13 prints when it begins
+        cpu = [ProfilerActivity.CPU]
+        self._trace = profile(activities=cpu, profile_memory=True, acc_events=False)
+
+    def __enter__(self) -> Self:
+        self._trace.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._trace.stop()
+
+    def mark(self, name: str) -> None:
+        """Note that this point was reached."""
+        with record_function(_MARK + name):
+            pass
+
+    def levels(self) -> dict[str, Level]:
+        """Return the bytes at each mark, the last one of a name, and at the end as ""."""
+        assert self._trace.profiler is not None
+        assert self._trace.profiler.kineto_results is not None
+        events: list[Any] = self._trace.profiler.kineto_results.events()
+        events.sort(key=lambda event: event.start_ns())
+        found: dict[str, Level] = {}
+        now = most = 0
+        for event in events:
+            if event.name().startswith(_MARK):
+                found[event.name().removeprefix(_MARK)] = Level(now, most)
+                most = now
+            elif event.name() == "[memory]":
+                now += event.nbytes()
+                most = max(most, now)
+        return found | {"": Level(now, most)}

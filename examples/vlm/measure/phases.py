@@ -1,30 +1,26 @@
 """Memory before and after the passes of a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from examples.vlm.measure.allocations import Allocations
-from examples.vlm.measure.memory import held
+from examples.vlm.measure.memory import Allocations, held
 
 WATCHED = 2
 """Steps that are watched on the CPU. The first one makes the states of the optimizer."""
 
 
 class Phase(NamedTuple):
-    """Memory at one point of a step.
+    """Memory at one point of a step, in bytes by kind.
 
-    Attributes:
-        name: of the point.
-        bytes: by kind: "allocated" to tensors, and "peak" of that since the point before. On a GPU
-            also "reserved" from the driver, and "split": free parts of blocks that are in use in
-            other parts. On the CPU the tensors are parameters, gradients, states of the optimizer
-            and what the step allocates, without the batch.
+    "allocated" is that of tensors, "peak" the most since the point before. On a GPU there are
+    "reserved" from the driver, and "split": free parts of blocks that are in use in other parts. On
+    the CPU the tensors are parameters, gradients, states of the optimizer and what the step
+    allocates, without the batch.
     """
 
     name: str
@@ -44,10 +40,6 @@ class Phases:
     the passes are those of the last batch. On the CPU, torch's profiler is needed, so only the
     first two steps are watched.
 
-    Args:
-        model, optimizer: of the loop.
-        device: of the model.
-
     Attributes:
         most: bytes that were in use at a time so far on a GPU. torch's own count is no longer that:
             it begins anew at each point.
@@ -60,15 +52,17 @@ class Phases:
     ) -> None:
         self._model, self._optimizer, self._device = model, optimizer, device
         self._found: dict[str, Phase] = {}
-        self._steps = self._held = 0
+        self._steps = self._held = self.most = 0
         self._allocations: Allocations | None = None  # of the step that is watched
-        self.most = 0
-        names = iter(self.ORDER)
+        registers: tuple[Callable[..., Any], ...] = (
+            model.register_forward_pre_hook,
+            model.register_forward_hook,
+            optimizer.register_step_pre_hook,
+            optimizer.register_step_post_hook,
+        )
         self._hooks = [
-            model.register_forward_pre_hook(self._noting(next(names))),
-            model.register_forward_hook(self._noting(next(names))),
-            optimizer.register_step_pre_hook(self._noting(next(names))),
-            optimizer.register_step_post_hook(self._noting(next(names))),
+            register(partial(self._see, name))
+            for register, name in zip(registers, self.ORDER, strict=True)
         ]
 
     def found(self) -> list[Phase]:
@@ -80,23 +74,16 @@ class Phases:
         for hook in self._hooks:
             hook.remove()
         if self._allocations is not None:  # an error ended the step
-            self._allocations.__exit__(None, None, None)
+            self._allocations.__exit__()
             self._allocations = None
 
-    def _noting(self, name: str) -> Callable[..., None]:
-        note = self._note_gpu if self._device.type == "cuda" else self._note_cpu
-
-        def watch(*_: Any) -> None:
-            if torch.is_grad_enabled() or name not in self.ORDER[:2]:
-                note(name)
-
-        return watch
-
-    def _note_gpu(self, name: str) -> None:
-        phase = self._found[name] = Phase(name, read_memory(self._device))
-        self.most = max(self.most, phase.bytes["peak"])
-
-    def _note_cpu(self, name: str) -> None:
+    def _see(self, name: str, *_: Any) -> None:
+        if name in self.ORDER[:2] and not torch.is_grad_enabled():
+            return  # an evaluation
+        if self._device.type == "cuda":
+            phase = self._found[name] = Phase(name, read_memory(self._device))
+            self.most = max(self.most, phase.bytes["peak"])
+            return
         if self._allocations is None:
             if name != self.ORDER[0] or self._steps == WATCHED:
                 return
@@ -104,7 +91,7 @@ class Phases:
             self._allocations = Allocations().__enter__()
         self._allocations.mark(name)
         if name == self.ORDER[-1]:
-            self._allocations.__exit__(None, None, None)
+            self._allocations.__exit__()
             for point, level in self._allocations.levels().items():
                 sizes = {"allocated": self._held + level.now, "peak": self._held + level.most}
                 self._found[point] = Phase(point, sizes)

@@ -1,10 +1,8 @@
 """Some steps seen from inside: time by stage and by operator, and a trace, by `torch.profiler`."""
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import profile, record_function, schedule
 
 from examples.vlm.measure.stages import Stages, stages_of
 
@@ -28,8 +26,7 @@ class Profiling:
     """Choice of what is profiled.
 
     Attributes:
-        path: a file ending in .json for the trace, or a folder, in which TensorBoard finds it; None
-            profiles nothing.
+        path: a file ending in .json for the trace, or a folder, in which TensorBoard finds it.
         shapes, stacks: whether the trace has the shapes of inputs, and lines of source.
         nvtx: whether operators and stages are ranges for Nsight Systems.
     """
@@ -58,7 +55,7 @@ class Profile:
         stages: time by stage; None until the steps were made.
     """
 
-    def __init__(self, trace: profile | None) -> None:
+    def __init__(self, trace: profile | None = None) -> None:
         self._trace = trace
         self.stages: Stages | None = None
 
@@ -70,42 +67,32 @@ class Profile:
 
 @contextmanager
 def profiled(asked: Profiling, model: nn.Module) -> Iterator[Profile]:
-    """Yield an object whose `step` is to be called after every step.
-
-    Raises:
-        ValueError: the folder of the trace cannot be made.
-    """
+    """Yield an object whose `step` is to be called after every step."""
     if asked.nvtx:
         ranges = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
         with marked(model), ranges:
-            yield Profile(None)
+            yield Profile()
         return
     if asked.path is None:
-        yield Profile(None)
+        yield Profile()
         return
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch 2.13 prints when it begins
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-    seen = Profile(None)
 
     def finish(trace: profile) -> None:
         write(trace, asked)
         seen.stages = stages_of(trace.events())  # type: ignore[no-untyped-call]
-        print(operators(trace), file=sys.stderr)
-        print(seen.stages, file=sys.stderr)
+        print(operators(trace), seen.stages, sep="\n", file=sys.stderr)
 
-    steps = schedule(skip_first=SKIP, wait=0, warmup=WARM_UP, active=ACTIVE, repeat=1)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch 2.13 prints when it begins
+    # Of the GPU too, where there is one.
     trace = profile(
-        activities=activities,
-        schedule=steps,
+        schedule=schedule(skip_first=SKIP, wait=0, warmup=WARM_UP, active=ACTIVE, repeat=1),
         on_trace_ready=finish,
         profile_memory=True,
         record_shapes=asked.shapes,
         with_stack=asked.stacks,
     )
+    seen = Profile(trace)
     with marked(model), trace:
-        seen._trace = trace
         yield seen
     if seen.stages is not None:
         print(f"trace of {ACTIVE} steps: {asked.path}", file=sys.stderr)
@@ -126,17 +113,16 @@ def write(trace: profile, asked: Profiling) -> None:
 def operators(trace: profile) -> str:
     """Operators by their own time: on the GPU where there is one."""
     key = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-    found = sorted(trace.key_averages(), key=lambda each: -getattr(each, key))
     # On a GPU a range has a row of its own beside those of the kernels inside.
-    operators = [
-        each
-        for each in found
+    found = [
+        (getattr(each, key), each)
+        for each in trace.key_averages()
         if each.key.startswith(("aten::", "c10d::", "Optimizer")) and each.device_type.name == "CPU"
     ]
-    total = sum(getattr(each, key) for each in operators) or 1
+    found.sort(key=lambda pair: -pair[0])
+    total = sum(spent for spent, _ in found) or 1
     lines = [f"{'operator':44}{'self ms':>10}{'share':>8}{'calls':>8}"]
-    for each in operators[:LISTED]:
-        spent = getattr(each, key)
+    for spent, each in found[:LISTED]:
         lines.append(f"{each.key[:43]:44}{spent / 1e3:10,.1f}{spent / total:8.1%}{each.count:8,}")
     return "\n".join(lines)
 
@@ -144,34 +130,17 @@ def operators(trace: profile) -> str:
 @contextmanager
 def marked(model: Any) -> Iterator[None]:
     """Make a range of the profiler, and of NVTX, of the model's stages."""
-    open_ranges: list[Any] = []
-
-    def enter(name: str) -> Callable[..., None]:
-        def begin(*_: Any) -> None:
-            open_ranges.append(record_function(name))
-            open_ranges[-1].__enter__()
-
-        return begin
-
-    def leave(*_: Any) -> None:
-        open_ranges.pop().__exit__(None, None, None)
-
-    hooks = []
     # Looking tokens up and putting images among them belongs to the language model.
-    parts = {"language": model, "vision": model.vision, "projector": model.projector}
-    for name, part in parts.items():
-        hooks.append(part.register_forward_pre_hook(enter(f"stage:{name}")))
-        hooks.append(part.register_forward_hook(leave))
-    losses = model.losses
-
-    def loss(*arguments: Any) -> Any:
-        with record_function("stage:loss"):
-            return losses(*arguments)
-
-    model.losses = loss
+    stages = {
+        "language": (model, "forward"),
+        "vision": (model.vision, "forward"),
+        "projector": (model.projector, "forward"),
+        "loss": (model, "losses"),
+    }
+    for name, (part, method) in stages.items():
+        setattr(part, method, record_function(f"stage:{name}")(getattr(part, method)))
     try:
         yield
     finally:
-        del model.losses
-        for hook in hooks:
-            hook.remove()
+        for part, method in stages.values():
+            delattr(part, method)

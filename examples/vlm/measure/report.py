@@ -1,7 +1,5 @@
 """Measures of a run, and the moments at which it waits for the device to know them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -15,8 +13,7 @@ import datapipe
 from examples.vlm.data.accumulate import Batch
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
-from examples.vlm.measure.flops import Meter
-from examples.vlm.measure.peaks import Peak
+from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.phases import Phase, Phases
 from examples.vlm.measure.stages import Stages, verdict
 from examples.vlm.parallel.ranks import Ranks
@@ -24,14 +21,13 @@ from examples.vlm.techniques.compiling import Compiled
 
 
 class RankFigures(NamedTuple):
-    """Figures of one rank at a line of the log.
+    """Figures of one rank at a line of the log; None where they are not known.
 
     Attributes:
         rank: its number.
-        loss: of its share of the last step, in nats a label; None without labels.
-        norm: of its own gradients in that step, before the exchange; None where it was not noted.
-            It is that of the step if all ranks had this rank's gradients.
-        wait_share: time it spent waiting for batches, of all since the warm-up; None before that.
+        loss: of its share of the last step, in nats a label.
+        norm: of its own gradients in that step, before the exchange.
+        wait_share: of the time since the warm-up, spent waiting for batches.
     """
 
     rank: int
@@ -41,16 +37,15 @@ class RankFigures(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Figures of a line of the log.
+    """Figures of a line of the log, over all ranks; see `Report` for units.
 
     Attributes:
         step: the last one.
-        loss: in nats a label, of each step since the line before.
-        tokens_per_s: over all ranks since the line before, without padding.
-        wait_share: time spent waiting for batches, of all since the warm-up; None before that.
-        norm: of the last step's gradients over all ranks, before clipping; None without `clip`.
+        loss: of each step since the line before.
+        tokens_per_s, flops_per_s, mfu: since the line before.
+        wait_share: since the warm-up.
+        norm: of the last step's gradients, before clipping; None without `clip`.
         ranks: figures of each, if there are several.
-        flops_per_s, mfu: since the line before, see `Report`.
         datasets: of a mixture, since the line before.
     """
 
@@ -77,22 +72,20 @@ class Report:
         samples_per_s, tokens_per_s: without padding.
         fill: tokens that are no padding, of all that the model was given.
         step_p50, step_p99: seconds of a step, on the GPU's clock where there is one; None if no
-            step was timed, since the first one and the warm-up are left out.
+            step was timed.
         wait_share: of the time, spent waiting for batches; None likewise.
-        gpu_busy: share of the time in which the GPU worked, by NVML where `pynvml` is installed,
-            else of what lies between the first and the last step; None without one.
+        gpu_busy: share of the time in which the GPU worked, by NVML where `pynvml` is installed.
         flops_per_s: of the model's forward and backward passes, see `flops`.
-        mfu: they as a share of the peak of all devices; None where that is not known, or lower.
-        hfu: the same with what was computed twice.
+        mfu, hfu: share of the peak of all devices, without and with what was computed twice.
         first_batch: seconds until it came.
         memory: bytes by use.
-        memory_phases: bytes before and after each pass of a step, with --memory-phases.
-        stages: seconds a step of each stage, with --profile.
         verdict: what held the loop back, in a sentence.
         compiled: what `torch.compile` took, the steps of the warm-up included.
         evaluations: losses over the held-out dataset; their time is in no rate.
         ranks: figures of each at the last line of the log, if there are several.
         datasets: of a mixture, over all steps, the warm-up included.
+        memory_phases: bytes before and after each pass of a step, with --memory-phases.
+        stages: seconds a step of each stage, with --profile.
     """
 
     steps: int
@@ -156,9 +149,7 @@ class Counts:
         peak: Peak,
         datasets: DatasetSums | None = None,
     ) -> None:
-        self._ranks = ranks
-        self._datasets = datasets
-        self._meter, self._peak = meter, peak
+        self._ranks, self._datasets, self._meter, self._peak = ranks, datasets, meter, peak
         self._start = start  # the last step that no figure is of
         self._step = 0
         self._losses: list[float] = []
@@ -166,8 +157,7 @@ class Counts:
         self._tokens = torch.zeros((), dtype=torch.int64, device=ranks.device)
         self._slots = self._samples = 0
         self._begun = self._before = time.perf_counter()
-        self._tokens_before = 0
-        self._flops_before = 0.0
+        self._tokens_before, self._flops_before = 0, 0.0
         self._seconds: float | None = None
         self._compiled = Compiled.so_far()
         self._evaluations: list[Evaluation] = []
@@ -202,25 +192,31 @@ class Counts:
         self._begun += taken
         self._before += taken
 
-    def line(self, monitor: datapipe.Monitor, own: Tensor | None = None) -> Line:
+    def line(self, monitor: datapipe.Monitor, own: Tensor) -> Line:
         """Return the figures since the last line; `own` is `Run.own` of the last step."""
         losses = self._collect()
         tokens = int(self._ranks.total(self._tokens.clone()))
         flops, _ = self._flops()
         now = time.perf_counter()
-        rate = (tokens - self._tokens_before) / (now - self._before)
-        made = (flops - self._flops_before) / (now - self._before)
+        seconds = now - self._before
+        made = (flops - self._flops_before) / seconds
+        rate = (tokens - self._tokens_before) / seconds
         self._before, self._tokens_before, self._flops_before = now, tokens, flops
-        seen, norm = monitor.report(), None
+        seen = monitor.report()
         waiting = seen.wait_share if seen.turns else math.nan
-        if own is not None:
-            norm = known(own[2].item())
-            if self._ranks.world_size > 1:
-                self._by_rank = by_rank(self._ranks, own, waiting)
-        share = self._share(made)
-        datasets = () if self._datasets is None else self._datasets.since_last()
-        waited = known(waiting)
-        return Line(self._step, losses, rate, waited, norm, self._by_rank, made, share, datasets)
+        if self._ranks.world_size > 1:
+            self._by_rank = by_rank(self._ranks, own, waiting)
+        return Line(
+            step=self._step,
+            loss=losses,
+            tokens_per_s=rate,
+            wait_share=known(waiting),
+            norm=known(own[2].item()),
+            ranks=self._by_rank,
+            flops_per_s=made,
+            mfu=self._share(made),
+            datasets=() if self._datasets is None else self._datasets.since_last(),
+        )
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
         """Return the figures of the whole run."""

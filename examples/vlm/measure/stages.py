@@ -9,8 +9,6 @@ Events are told apart by `id()`: calls of Python functions, which a trace with s
 the number 0 as their own `id`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -39,37 +37,28 @@ class Stages:
     Attributes:
         steps: number of them.
         seconds: they took, by the clock.
-        by_stage: own time of all operators: on the GPU where there is one, else on the CPU.
-        on_device: whether it is the GPU's, which "other" then is idle.
+        by_stage: own time of all operators: on the GPU where there is one, whose "other" is idle
+            time, else on the CPU.
     """
 
     steps: int
     seconds: float
     by_stage: dict[str, float]
-    on_device: bool
 
-    @property
-    def vision_share(self) -> float:
-        """Share of the encoder in the time by the clock."""
-        return self.by_stage["vision"] / max(self.seconds, 1e-9)
+    def share(self, name: str) -> float:
+        """Share of a stage in the time by the clock."""
+        return self.by_stage[name] / max(self.seconds, 1e-9)
 
     def __str__(self) -> str:
         lines = [f"{'stage':12}{'ms a step':>12}{'share':>8}"]
-        for name in NAMES:
-            spent = self.by_stage[name]
-            lines.append(
-                f"{name:12}{spent / self.steps * 1e3:12,.2f}{spent / max(self.seconds, 1e-9):8.1%}"
-            )
+        for name, spent in self.by_stage.items():
+            lines.append(f"{name:12}{spent / self.steps * 1e3:12,.2f}{self.share(name):8.1%}")
         lines.append(f"{'step':12}{self.seconds / self.steps * 1e3:12,.2f}")
         return "\n".join(lines)
 
 
 def stages_of(events: Iterable[Any]) -> Stages:
-    """Add up the own time of events by stage.
-
-    Args:
-        events: `torch.autograd.profiler_util.FunctionEvent`, of whole steps (`ProfilerStep#...`).
-    """
+    """Add up the own time of events (`FunctionEvent`) of whole steps by stage."""
     on_cpu = [event for event in events if "CPU" in str(event.device_type)]
     on_cpu.sort(key=lambda event: (event.thread, event.time_range.start, -event.time_range.end))
     steps = [event for event in on_cpu if event.name.startswith("ProfilerStep")]
@@ -95,30 +84,22 @@ def stages_of(events: Iterable[Any]) -> Stages:
         steps=max(1, len(steps)),
         seconds=seconds / 1e6,
         by_stage={name: each / 1e6 for name, each in spent.items()},
-        on_device=on_device,
     )
 
 
 def _numbers(events: list[Any]) -> dict[int, str]:
     """Stage by sequence number: of the last operator with it, which is the one that made a node."""
     inside: dict[int, str] = {}
+    backward: set[int] = set()  # events inside of a node of the backward pass
     numbers: dict[int, str] = {}
     for event in events:
-        parent = event.cpu_parent
-        stage = _range(event.name) or (inside.get(id(parent), "") if parent else "")
-        inside[id(event)] = stage
-        if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and not _backward(event):
+        parent = id(event.cpu_parent)
+        inside[id(event)] = stage = _range(event.name) or inside.get(parent, "")
+        if event.name.startswith(_NODE) or parent in backward:
+            backward.add(id(event))
+        elif event.sequence_nr >= 0:
             numbers[event.sequence_nr] = stage
     return numbers
-
-
-def _backward(event: Any) -> bool:
-    """Return whether an event is part of the backward pass: inside of a node."""
-    while event is not None:
-        if event.name.startswith(_NODE):
-            return True
-        event = event.cpu_parent
-    return False
 
 
 def _range(name: str) -> str:
@@ -142,6 +123,6 @@ def _stage(event: Any, found: dict[int, str], numbers: dict[int, str], before: s
 
 def verdict(stages: Stages) -> str:
     """Return a sentence if the encoder takes most of a step; else nothing."""
-    if stages.vision_share <= ENCODER_SHARE:
+    if stages.share("vision") <= ENCODER_SHARE:
         return ""
-    return f"The encoder takes {stages.vision_share:.0%} of a step: {REMEDY}."
+    return f"The encoder takes {stages.share('vision'):.0%} of a step: {REMEDY}."

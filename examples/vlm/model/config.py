@@ -1,7 +1,5 @@
 """Sizes of models, from 5 M parameters for a CPU to 1 B for a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -97,11 +95,7 @@ MODELS: dict[str, ModelConfig] = {
         kv_heads=2,
     ),
     "small": ModelConfig(
-        vision=VisionConfig(width=384, layers=8, heads=6),
-        width=512,
-        layers=12,
-        heads=8,
-        kv_heads=4,
+        vision=VisionConfig(width=384, layers=8, heads=6), width=512, layers=12, heads=8, kv_heads=4
     ),
     "base": ModelConfig(
         vision=VisionConfig(width=768, layers=12, heads=12, image_size=336),

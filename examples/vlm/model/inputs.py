@@ -5,8 +5,6 @@ already. What lies behind a padded sample is behind it in time too, so with caus
 sees it, and no mask is needed.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -57,14 +55,8 @@ class Inputs(NamedTuple):
 def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str | Table) -> Inputs:
     """Turn a batch of a loader with `text=` into the model's inputs. Waits for no device.
 
-    Args:
-        batch: with `pixel_values` float `[images, 3, H, W]` of fixed size, or
-            `[patches, 3 * patch**2]` of native size with `image_grid_thw`; or without.
-        config: of the model.
-        kernel: that attention will use, or a table of kernels by length.
-
-    Raises:
-        ValueError: the images are not of the form that the model was made for.
+    `pixel_values` are float `[images, 3, H, W]` of fixed size, or `[patches, 3 * patch**2]` of
+    native size with `image_grid_thw`, or not there.
     """
     ids, labels = batch["input_ids"], batch["labels"]
     rows, length = ids.shape
@@ -160,10 +152,7 @@ def _native(values: Tensor, grids: Tensor, vision: VisionConfig) -> Patches:
 def _places(ordinals: Tensor, across: Tensor, merge: int) -> tuple[Tensor, Tensor]:
     """Row and column of each patch, whose `merge * merge` neighbours of a token come together.
 
-    Args:
-        ordinals: int64 [P], from 0 in each image.
-        across: int64 [P] or [1], patches across its image.
-        merge: patches along each side of a token.
+    `ordinals` are int64 [P], from 0 in each image; `across`, [P] or [1], patches across the image.
     """
     block, inner = ordinals // merge**2, ordinals % merge**2
     blocks_across = across // merge

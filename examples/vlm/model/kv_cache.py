@@ -1,7 +1,5 @@
 """Keys and values of the tokens that were read, kept for those that follow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,13 +16,8 @@ from examples.vlm.model.layers import Transformer
 class KVCache:
     """Keys and values of every layer, for several texts of different lengths.
 
-    The first pass has all tokens of all texts behind each other, and each later one has the next
-    token of every text.
-
-    Args:
-        lengths: tokens of each text in the first pass.
-        room: most tokens of a text.
-        device: of the model.
+    The first pass has all tokens of all texts behind each other, `lengths` of each. Each later one
+    has the next token of every text, up to `room` tokens.
 
     Attributes:
         positions: int64, of the tokens of the pass in their texts.

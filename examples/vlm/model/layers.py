@@ -1,7 +1,5 @@
 """The transformer block that the encoder and the language model share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Rotary positions (RoFormer, arXiv 2104.09864), along one axis for text and two for images."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

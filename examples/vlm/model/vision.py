@@ -1,7 +1,5 @@
 """The encoder of images: patches in, tokens of the language model out."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

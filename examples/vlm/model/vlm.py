@@ -1,7 +1,5 @@
 """The whole model: images enter where the texts have placeholders."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -23,14 +21,12 @@ CHUNK = 2**22
 class VLM(nn.Module):
     """A ViT, a projector and a causal decoder.
 
-    Args:
-        config: its sizes.
-        vocabulary: number of tokens.
-        image_id: the token that stands where an image's features go.
-        kernel: of attention, one of `attention.KERNELS`, or a table of them by length.
+    `image_id` is the token that stands where an image's features go, `kernel` one of
+    `attention.KERNELS`, or a table of them by length.
 
     Attributes:
         context: ranks that have the tokens of a row between them; None for this rank alone.
+        last: whether losses are computed here; False on earlier ranks of a pipeline.
     """
 
     def __init__(
@@ -39,6 +35,7 @@ class VLM(nn.Module):
         super().__init__()
         self.config, self.image_id, self.kernel = config, image_id, kernel
         self.context: dist.ProcessGroup | None = None
+        self.last = True
         self.vision = VisionEncoder(config.vision)
         self.projector = Projector(config.vision, config.width)
         self.embedding = nn.Embedding(vocabulary, config.width)
@@ -48,13 +45,14 @@ class VLM(nn.Module):
         self.head = nn.Linear(config.width, vocabulary, bias=False)
         self.apply(_initialise)
 
-    def forward(self, inputs: Inputs) -> Tensor:
+    def forward(self, inputs: Inputs, received: Tensor | None = None) -> Tensor:
         """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
 
         Under context parallelism it is that of this rank's tokens: [T / ranks].
 
         The losses are not averaged: the caller divides them by the number of tokens that count,
-        over all ranks and accumulated batches.
+        over all ranks and accumulated batches. In a pipeline, `received` is what the rank before
+        made, and all but the last return what they pass on: `[T, width]`.
         """
         if self.context is not None:
             inputs = own_share(
@@ -65,10 +63,9 @@ class VLM(nn.Module):
                 kernel=self.kernel,
             )
         segments = inputs.segments
-        x = self.language(
-            self.embed(inputs), self.turns(inputs.positions), segments, segments.kernel
-        )
-        return self.losses(x, inputs.targets)
+        x = self.embed(inputs) if received is None else received
+        x = self.language(x, self.turns(inputs.positions), segments, segments.kernel)
+        return self.losses(x, inputs.targets) if self.last else x
 
     def embed(self, inputs: Inputs) -> Tensor:
         """Embed tokens `[T, width]`, those of images by the encoder."""
@@ -104,19 +101,11 @@ class VLM(nn.Module):
 
 
 def place(embedded: Tensor, features: Tensor, wanted: Tensor, skipped: int = 0) -> Tensor:
-    """Put features, in order, where images are wanted.
+    """Put features `[F, width]`, in order, where images are wanted among `[T, width]`.
 
     Selecting rows by a mask would make their number known to the host, which waits for the device;
-    so every token looks its feature up, and those without one look up a row of zeros.
-
-    Args:
-        embedded: `[T, width]`.
-        features: `[F, width]`, as many as places or more.
-        wanted: bool [T].
-        skipped: features before the one of the first place.
-
-    Raises:
-        ValueError: there are more places than features (seen on the CPU alone).
+    so every token looks its feature up, and those without one look up a row of zeros. `skipped`
+    features go before the one of the first place. Too few are seen on the CPU alone.
     """
     if wanted.device.type == "cpu" and skipped + wanted.sum() > len(features):
         raise ValueError(

@@ -1,6 +1,4 @@
-"""The model on several ranks: copies that exchange gradients (DDP), or shards of it (FSDP2)."""
-
-from __future__ import annotations
+"""The model on several ranks: copies that exchange gradients (DDP), shards (FSDP2), or stages."""
 
 import argparse
 from collections.abc import Callable
@@ -19,10 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.hooks import Hook, Norms, make_hook
 from examples.vlm.parallel.mesh import exchange_gradients, is_tensor_parallel
+from examples.vlm.parallel.pipeline import Pipeline
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques.switches import Techniques
 
-Kind = Literal["ddp", "fsdp"]
+Kind = Literal["ddp", "fsdp", "pipeline"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +30,9 @@ class Parallel:
 
     Attributes:
         kind: "ddp": every rank has the whole model, and gradients are averaged; "fsdp": every rank
-            has a part of each block's weights, gradients and states of the optimizer.
-        hook: what gradients become on their way; see `make_hook`.
-        powersgd_rank: of the factors that "powersgd" sends.
-        powersgd_start: steps before it begins.
+            has a part of each block's weights, gradients and states of the optimizer; "pipeline":
+            every rank has some layers, and passes activations on.
+        hook, powersgd_rank, powersgd_start: see `make_hook`.
         bucket_mb: megabytes of gradients that are sent at a time; None for torch's 25.
         static_graph: whether DDP counts on the same parameters in every step. That is so here:
             a batch without images runs the encoder all the same.
@@ -49,39 +47,31 @@ class Parallel:
 
 
 def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Ranks) -> Parallel:
-    """Return what the command line asks for.
-
-    Raises:
-        ValueError: options do not go together.
-    """
-    given = {
-        "--parallel": options.parallel,
+    """Return what the command line asks for."""
+    of_ddp = {
         "--hook": options.hook,
         "--powersgd-rank": options.powersgd_rank,
         "--bucket-mb": options.bucket_mb,
         "--static-graph": options.static_graph or None,
-        "--rank-timeout": options.rank_timeout,
     }
+    of_ranks = {"--parallel": options.parallel, **of_ddp, "--rank-timeout": options.rank_timeout}
     accumulates = options.accumulate != 1 or options.accumulate_tokens or options.accumulate_samples
     if options.global_batch_size and accumulates:
         raise ValueError(
             "--global-batch-size says how many batches a step accumulates; leave --accumulate, "
             "--accumulate-tokens and --accumulate-samples out"
         )
-    of_ddp = [name for name in list(given)[1:5] if given[name] is not None]
-    if ranks.world_size == 1:
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(
-                    f"{name}: one process exchanges nothing; start several with torchrun "
-                    f"--nproc-per-node N -m examples.vlm.train, or leave {name} out"
-                )
+    if ranks.world_size == 1 and (name := first_given(of_ranks)):
+        raise ValueError(
+            f"{name}: one process exchanges nothing; start several with torchrun "
+            f"--nproc-per-node N -m examples.vlm.train, or leave {name} out"
+        )
+    if options.parallel in ("fsdp", "pipeline") and (name := first_given(of_ddp)):
+        raise ValueError(
+            f"{name} is of DDP and does nothing under --parallel {options.parallel}; leave one of "
+            "them out"
+        )
     if options.parallel == "fsdp":
-        if of_ddp:
-            raise ValueError(
-                f"{of_ddp[0]} is of DDP and does nothing under --parallel fsdp; leave one of them "
-                "out"
-            )
         check_shards(techniques)
     if options.hook == "powersgd" and options.bucket_mb and ranks.device.type == "cpu":
         raise ValueError(
@@ -90,9 +80,9 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
         )
     if options.powersgd_rank is not None and options.hook != "powersgd":
         raise ValueError("--powersgd-rank is of --hook powersgd; give both or none")
-    for name in ("powersgd_rank", "bucket_mb"):
-        if (value := getattr(options, name)) is not None and value <= 0:
-            raise ValueError(f"--{name.replace('_', '-')} {value}: give more than 0")
+    for name in ("--powersgd-rank", "--bucket-mb"):
+        if of_ddp[name] is not None and of_ddp[name] <= 0:
+            raise ValueError(f"{name} {of_ddp[name]}: give more than 0")
     if options.static_graph and accumulates:
         # The first backward pass of a static graph sends gradients in any case, and torch 2.13
         # fails there with an internal assertion.
@@ -110,12 +100,13 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
     )
 
 
-def check_shards(techniques: Techniques) -> None:
-    """Refuse what does not work on shards.
+def first_given(options: dict[str, Any]) -> str | None:
+    """Return the name of the first option that was given."""
+    return next((name for name, value in options.items() if value is not None), None)
 
-    Raises:
-        ValueError: a technique is such.
-    """
+
+def check_shards(techniques: Techniques) -> None:
+    """Refuse what does not work on shards."""
     if techniques.precision == "fp16":
         raise ValueError(
             "--precision fp16 under --parallel fsdp: values between blocks would be float16 too, "
@@ -136,16 +127,19 @@ class Exchange:
         module: to be called in place of the model.
         norms: of this rank's own gradients, in a step of several ranks.
         finish: called after the last backward pass of a step; sends what that has not.
+        pipeline: runs the passes of a step, if ranks have the layers between them.
     """
 
     module: nn.Module
     norms: Norms = field(default_factory=Norms)
     finish: Callable[[], None] = lambda: None
+    pipeline: Pipeline | None = None
 
     @property
     def divided(self) -> bool:
         """True if each rank has a part of the weights."""
-        return any(isinstance(p, DTensor) for p in self.module.parameters())
+        parameters = self.module.parameters()
+        return self.pipeline is not None or any(isinstance(p, DTensor) for p in parameters)
 
     @property
     def sharded(self) -> bool:
@@ -166,10 +160,19 @@ class Exchange:
         return nullcontext() if self.sharded else techniques.autocast(device)
 
 
-def connect(model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks) -> Exchange:
-    """Connect the model with those of the other ranks, before its optimizer is made."""
+def connect(
+    model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks, *, tokens: int = 0
+) -> Exchange:
+    """Connect the model with those of the other ranks, before its optimizer is made.
+
+    A pipeline must know the most `tokens` of a batch.
+    """
     if ranks.world_size == 1:
         return Exchange(module=model)
+    if parallel.kind == "pipeline":
+        autocast = partial(techniques.autocast, ranks.device)
+        pipeline = Pipeline(model, ranks, tokens=tokens, autocast=autocast)
+        return Exchange(module=model, pipeline=pipeline)
     if parallel.kind == "fsdp":
         return shard(model, techniques, ranks)
     if is_tensor_parallel(ranks):  # DDP takes no DTensors
@@ -218,11 +221,11 @@ def shard(model: VLM, techniques: Techniques, ranks: Ranks) -> Exchange:
     blocks = [*model.vision.transformer.blocks, *model.language.blocks]
     for part in (*blocks, model):
         fully_shard(part, mesh=ranks.learners, mp_policy=policy)
-        part.set_custom_reduce_scatter(_Noting(norms))
+        part.set_custom_reduce_scatter(_NotingReduceScatter(norms))
     return Exchange(module=model, norms=norms)
 
 
-class _Noting(DefaultReduceScatter):
+class _NotingReduceScatter(DefaultReduceScatter):
     """Reduce-scatter that notes the norm of what this rank sends."""
 
     def __init__(self, norms: Norms) -> None:
@@ -231,8 +234,3 @@ class _Noting(DefaultReduceScatter):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> Any:
         self._norms.note(input_tensor)
         return super().__call__(output_tensor, input_tensor, *rest, **more)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor of which every rank has all, from one of which each may have a part."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

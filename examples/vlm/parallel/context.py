@@ -1,7 +1,5 @@
 """Context parallelism: a rank's share of a row of tokens, and the images in it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 
 import torch
@@ -17,17 +15,8 @@ def own_share(
 ) -> Inputs:
     """Return this rank's neighbouring tokens of a row, and the images that some of them are of.
 
-    Waits for the device, because the host must know the number of patches.
-
-    Args:
-        inputs: of the whole row, the same on every rank of the group.
-        group: ranks that have the tokens between them.
-        image_id: the token that stands where an image's features go.
-        merged: patches of a token.
-        kernel: of attention.
-
-    Raises:
-        ValueError: the number of tokens is no multiple of the number of ranks.
+    The row is the same on every rank of the group; `merged` patches are a token of an image. Waits
+    for the device, because the host must know the number of patches.
     """
     ranks, total = dist.get_world_size(group), len(inputs.ids)
     if total % ranks:

@@ -1,8 +1,5 @@
 """The share of a step that ranks take to exchange gradients, and the accumulation that follows."""
 
-from __future__ import annotations
-
-import sys
 import time
 from dataclasses import replace
 
@@ -27,9 +24,7 @@ def accumulate_automatically(run: Run) -> None:
     (PowerSGD) counts these passes.
     """
     if run.ranks.world_size == 1:
-        print(
-            "--accumulate auto: one process exchanges nothing, so 1 batch a step", file=sys.stderr
-        )
+        run.ranks.say("--accumulate auto: one process exchanges nothing, so 1 batch a step")
         return
     state = run.loader.state_dict()
     batch = next(iter(run.loader))
@@ -37,13 +32,11 @@ def accumulate_automatically(run: Run) -> None:
     share = exchange_share(run, batch)
     wanted = accumulation_for(share, TARGET)
     run.techniques = replace(run.techniques, accumulate=min(wanted, MOST))
-    if run.ranks.first:
-        print(
-            f"--accumulate auto: the exchange takes {share:.0%} of a step of 1 batch, and at most "
-            f"{TARGET:.0%} of one of {wanted}: {run.techniques.accumulate} batches a step"
-            + (f", the most that auto takes (--accumulate {wanted} is yours)" * (wanted > MOST)),
-            file=sys.stderr,
-        )
+    run.ranks.say(
+        f"--accumulate auto: the exchange takes {share:.0%} of a step of 1 batch, and at most "
+        f"{TARGET:.0%} of one of {wanted}: {run.techniques.accumulate} batches a step"
+        + (f", the most that auto takes (--accumulate {wanted} is yours)" * (wanted > MOST))
+    )
 
 
 def exchange_share(run: Run, batch: Batch, rounds: int = 5) -> float:

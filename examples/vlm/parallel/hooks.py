@@ -1,12 +1,11 @@
 """Communication hooks of DDP: what gradients become on their way between ranks."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.futures import Future
@@ -44,16 +43,10 @@ def make_hook(
 ) -> Callable[[Any, Any], Future[Tensor]]:
     """Make a hook for `DistributedDataParallel.register_comm_hook(None, hook)`.
 
-    DDP refuses torch's own bf16 hook on a CPU, by its name, for want of NCCL 2.10. gloo adds
-    bfloat16 itself, so the hook here works on both.
-
-    Args:
-        kind: "fp16" and "bf16" halve what is sent; "powersgd" sends factors of a low rank
-            (arXiv 1905.13727).
-        norms: is told of every bucket before it is sent.
-        powersgd_rank: of the factors.
-        powersgd_start: steps before which gradients are sent whole, 2 or more: DDP arranges its
-            buckets anew after the first.
+    "fp16" and "bf16" halve what is sent; "powersgd" sends factors of a low rank (arXiv 1905.13727)
+    from step `powersgd_start` on, 2 or more: DDP arranges its buckets anew after the first. DDP
+    refuses torch's own bf16 hook on a CPU, by its name, for want of NCCL 2.10; gloo adds bfloat16
+    itself, so the hook here works on both.
     """
     state: Any = None
     send: Callable[[Any, Any], Future[Tensor]]
@@ -61,9 +54,7 @@ def make_hook(
         # It logs every setting and every step it counts.
         logging.getLogger(powerSGD_hook.__name__).setLevel(logging.WARNING)
         state = powerSGD_hook.PowerSGDState(
-            None,
-            matrix_approximation_rank=powersgd_rank,
-            start_powerSGD_iter=powersgd_start,
+            None, matrix_approximation_rank=powersgd_rank, start_powerSGD_iter=powersgd_start
         )
         send = powerSGD_hook.powerSGD_hook
     else:
@@ -73,8 +64,7 @@ def make_hook(
             "bf16": default_hooks.bf16_compress_hook,
         }[kind]
 
-    # DDP compares annotations with classes, and here they would be strings.
-    def hook(_, bucket):  # type: ignore[no-untyped-def]
+    def hook(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         norms.note(bucket.buffer())
         return send(state, bucket)
 

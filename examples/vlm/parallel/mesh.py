@@ -1,19 +1,19 @@
-"""Data, tensor and context parallelism together, over a mesh of ranks.
+"""Data, pipeline, context and tensor parallelism together, over a mesh of ranks.
 
-The mesh has the dimensions "dp", "cp" and "tp". Ranks along "dp" have different batches. Ranks
-along "cp" and "tp" are peers: they have the same batch, and divide its tokens ("cp") and the heads
-and hidden units of every block ("tp").
+The mesh has the dimensions "dp", "pp", "cp" and "tp". Ranks along "dp" have different batches. The
+others are peers: they have the same batch, and divide the layers ("pp"), its tokens ("cp"), or the
+heads and hidden units of every block ("tp").
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from examples.vlm.model.config import ModelConfig
 from examples.vlm.model.vlm import VLM
@@ -22,17 +22,15 @@ from examples.vlm.parallel.tensor import divide
 
 
 def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
-    """Return the ranks with the mesh of --tensor and --context; without these as they are.
-
-    Raises:
-        ValueError: the ranks do not divide, or other options do not go with these.
-    """
+    """Return the ranks with the mesh of --tensor, --context and --parallel pipeline, if any."""
     tensor, context, multiple = options.tensor, options.context, options.multiple_of
     if multiple is not None and (options.pack is None or multiple % context):
         raise ValueError(
             f"--multiple-of {multiple} pads the samples of packs so that --context {context} "
             "divides them; give --pack, and a multiple of --context"
         )
+    if options.parallel == "pipeline" and ranks.world_size > 1:
+        return join_pipeline(ranks, options)
     if (tensor, context) == (1, 1):
         return ranks
     check_sizes(ranks.world_size, tensor, context)
@@ -50,38 +48,48 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
             "--bucket-mb": options.bucket_mb,
             "--static-graph": options.static_graph,
         }
+    remedy = "see docs/distributed.md, and leave one of them out"
     for name, given in refused.items():
-        if given:
-            raise ValueError(
-                f"{name} does not go together with --tensor {tensor} --context {context}; see "
-                "docs/distributed.md, and leave one of them out"
-            )
+        refuse(name, given, f"--tensor {tensor} --context {context}", remedy)
     return ranks._replace(mesh=make_mesh(ranks, tensor, context))
 
 
-def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1) -> DeviceMesh:
-    """Make the mesh of all ranks.
+def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
+    """Return the ranks as the stages of one pipeline."""
+    precision, optimizer = options.precision, options.optimizer
+    for name, given, remedy in (
+        ("padded batches", options.pack is None, "give --pack"),
+        ("--tensor", options.tensor > 1, "leave it out"),
+        ("--context", options.context > 1, "leave it out"),
+        ("--precision fp16", precision == "fp16", "give --precision bf16"),
+        ("--optimizer 8bit", optimizer == "8bit", "give --optimizer fused"),
+        ("--accumulate auto", options.accumulate == "auto", "give a number"),
+        ("--on-error skip", options.on_error == "skip", "give --on-error raise"),
+        ("--generate", options.generate, "run examples.vlm.generate on what --save writes"),
+    ):
+        refuse(name, given, "--parallel pipeline", remedy)
+    return ranks._replace(mesh=make_mesh(ranks, pipeline=ranks.world_size))
 
-    Args:
-        ranks: all of them; their process group is there.
-        tensor: ranks that have the heads between them.
-        context: ranks that have the tokens of a row between them.
 
-    Raises:
-        ValueError: a number is below 1, or the ranks do not divide into such groups.
+def refuse(name: str, given: Any, option: str, remedy: str) -> None:
+    """Raise an error if an option was given that does not go together with another."""
+    if given:
+        raise ValueError(f"{name} does not go together with {option}; {remedy}")
+
+
+def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:
+    """Make the mesh of all ranks; their process group is there.
+
+    `tensor`, `context` and `pipeline` are ranks that have heads, tokens and layers between them.
     """
     check_sizes(ranks.world_size, tensor, context)
-    shape = (ranks.world_size // (tensor * context), context, tensor)
+    shape = (ranks.world_size // (tensor * context * pipeline), pipeline, context, tensor)
     # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.
-    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "cp", "tp"))
+    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "pp", "cp", "tp"))
 
 
 def check_sizes(world_size: int, tensor: int, context: int) -> None:
-    """Check that ranks divide into groups of `tensor * context`.
-
-    Raises:
-        ValueError: they do not, or a number is below 1.
-    """
+    """Check that ranks divide into groups of `tensor * context`."""
     if tensor < 1 or context < 1:
         raise ValueError(f"tensor={tensor}, context={context}: give 1 or more")
     peers = tensor * context
@@ -97,9 +105,6 @@ def check_heads(config: ModelConfig, tensor: int, context: int) -> None:
     """Check that the heads of a model divide over the ranks.
 
     The encoder runs whole on every rank of the context, so only `tensor` divides its heads.
-
-    Raises:
-        ValueError: some do not.
     """
     for whose, heads, number in (
         ("heads of the encoder", config.vision.heads, tensor),
@@ -114,11 +119,7 @@ def check_heads(config: ModelConfig, tensor: int, context: int) -> None:
 
 
 def distribute(model: VLM, mesh: DeviceMesh) -> None:
-    """Divide a model over the "tp" and "cp" of a mesh, in place; before its optimizer is made.
-
-    Raises:
-        ValueError: the model's heads do not divide.
-    """
+    """Divide a model over the "tp" and "cp" of a mesh, in place; before its optimizer is made."""
     tensor, context = mesh["tp"].size(), mesh["cp"].size()
     check_heads(model.config, tensor, context)
     if tensor > 1:
@@ -148,10 +149,23 @@ def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
 
 
 def whole_loss(loss: Tensor, ranks: Ranks) -> Tensor:
-    """Sum a loss over the ranks that have the tokens of a row between them."""
-    if ranks.mesh is not None and ranks.mesh["cp"].size() > 1:
-        dist.all_reduce(loss, group=ranks.mesh.get_group("cp"))
+    """Sum a loss over the ranks that have the tokens of a row, or the layers, between them."""
+    for name in ("pp", "cp"):
+        if ranks.mesh is not None and ranks.mesh[name].size() > 1:
+            dist.all_reduce(loss, group=ranks.mesh.get_group(name))
     return loss
+
+
+def clip_gradients(model: nn.Module, most: float, ranks: Ranks) -> Tensor:
+    """Scale gradients so that the norm of all is at most `most`; return the norm before that."""
+    if ranks.mesh is None or ranks.mesh["pp"].size() == 1:
+        norm = nn.utils.clip_grad_norm_(model.parameters(), most)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    squares = get_total_norm([p.grad for p in model.parameters() if p.grad is not None]) ** 2
+    dist.all_reduce(squares, group=ranks.mesh.get_group("pp"))
+    norm = squares.sqrt()
+    clip_grads_with_norm_(model.parameters(), most, norm)
+    return norm
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -1,13 +1,11 @@
 """Signs of life of ranks, and the rules that tell which one is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import psutil
 
@@ -19,14 +17,9 @@ SOON, SOON_AT_FIRST = 10.0, 60.0
 class Place:
     """A process and the place in a run at which it is.
 
-    Attributes:
-        host, pid: of the process.
-        machine: the same for processes that see each other by number.
-        step, stage: what it does.
-        count: stages passed so far, equal on all ranks at the same place.
-        age: seconds since it came there.
-        seconds: that its last step took.
-        beat: rises with every sign of life.
+    `machine` is the same for processes that see each other by number; `count`, the stages passed so
+    far, is equal on all ranks at the same place; `age` is the seconds since the process came there,
+    `seconds` those of its last step; `beat` rises with every sign of life.
     """
 
     host: str
@@ -40,7 +33,7 @@ class Place:
     beat: int = 0
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> Self:
         """Return that of this process."""
         host = socket.gethostname()
         space = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
@@ -54,20 +47,16 @@ class Place:
         """Return the text that `parse` reads."""
         return json.dumps(asdict(self))
 
-
-def parse(text: bytes) -> Place:
-    """Return the place that was dumped."""
-    return Place(**json.loads(text))
+    @classmethod
+    def parse(cls, text: bytes) -> Self:
+        """Return the place that was dumped."""
+        return cls(**json.loads(text))
 
 
 class Seen(NamedTuple):
-    """A rank as another one sees it.
+    """A rank as another one sees it: its last sign of life, and the seconds since that came.
 
-    Attributes:
-        rank: its number.
-        place: of its last sign of life.
-        silent: seconds since that came.
-        gone: whether the process is known to have ended.
+    `gone` is True if the process is known to have ended.
     """
 
     rank: int
@@ -87,9 +76,7 @@ class Seen(NamedTuple):
 def verdict(seen: list[Seen], limit: float) -> str | None:
     """Return which rank is lost, in a sentence; None while the run may go on.
 
-    Args:
-        seen: the ranks looked at.
-        limit: seconds without a sign of life, or without progress of any rank.
+    It is one without a sign of life for `limit` seconds, or the last where none has moved as long.
     """
     running = [rank for rank in seen if rank.place.stage != "finished"]
     for rank in running:
@@ -123,9 +110,9 @@ def laggards(seen: list[Seen]) -> str:
             "behind, so the exchange or the device hangs; look at the network, with "
             "NCCL_DEBUG=INFO for NCCL"
         )
+    other = next(rank for rank in seen if rank.place.count > least)
     one = len(last) == 1
     who = f"{first} has" if one else f"{first} and {len(last) - 1} more have"
-    other = next(rank for rank in seen if rank.place.count > least)
     return (
         f"{who} been {first.place.where()} for {first.still:.0f} s; the others wait for "
         f"{'it' if one else 'them'}, {other.place.where()}"

@@ -1,9 +1,8 @@
 """Training on several devices, started by `torchrun --nproc-per-node N -m examples.vlm.train`."""
 
-from __future__ import annotations
-
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,32 +15,6 @@ from torch.distributed.device_mesh import DeviceMesh
 
 TIMEOUT = 300.0
 """Seconds without progress after which a run ends, by default."""
-
-SETTINGS = {
-    "NCCL_DEBUG": "WARN prints errors with their cause; INFO also networks and topology",
-    "NCCL_DEBUG_FILE": "file for these lines; %h becomes the host and %p the process",
-    "NCCL_SOCKET_IFNAME": "network interfaces for TCP, such as eth0; ^docker0 excludes one",
-    "GLOO_SOCKET_IFNAME": "the same for gloo, which is used on CPUs",
-    "NCCL_IB_HCA": "InfiniBand or RoCE adapters to use, such as mlx5_0,mlx5_1",
-    "NCCL_IB_DISABLE": "1 uses TCP although there is InfiniBand; finds faults of adapters",
-    "NCCL_P2P_DISABLE": "1 keeps GPUs of a host from direct access to each other; slower",
-    "NCCL_ALGO": "allowed algorithms, such as Ring; leave it unset but to find faults",
-    "NCCL_PROTO": "allowed protocols, such as Simple; leave it unset but to find faults",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3 (default) ends a process whose exchange failed or "
-    "timed out; 0 does not",
-    "TORCH_NCCL_BLOCKING_WAIT": "1 blocks the host in wait() until the exchange is done, and "
-    "raises there; slower, to find faults",
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "seconds after which a process ends whose NCCL watchdog "
-    "thread is stuck",
-    "TORCH_FR_BUFFER_SIZE": "events that the flight recorder keeps, 2000 by default, 0 for none; "
-    "earlier TORCH_NCCL_TRACE_BUFFER_SIZE",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1 writes the flight recorder's events when an exchange timed "
-    "out",
-    "TORCH_FR_DUMP_TEMP_FILE": "start of the names of these files; the rank follows",
-    "TORCH_DISTRIBUTED_DEBUG": "DETAIL compares shapes and kinds of every exchange between ranks; "
-    "slow, finds mismatches",
-}
-"""Environment variables of NCCL and torch for the exchange, and what each is for."""
 
 _MAY_DIFFER = frozenset(
     {"shards", "tokenizer", "num_workers", "prefetch", "cache", "disk_cache", "device_cache"}
@@ -62,6 +35,11 @@ class Ranks(NamedTuple):
     def first(self) -> bool:
         """True if this one prints and saves."""
         return self.rank == 0
+
+    def say(self, text: str) -> None:
+        """Print a line on the first rank, to standard error."""
+        if self.first:
+            print(text, file=sys.stderr, flush=True)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Gather the tensor, on the CPU, of every rank."""
@@ -94,11 +72,7 @@ class Ranks(NamedTuple):
             dist.barrier()
 
     def agree(self, options: Mapping[str, Any]) -> None:
-        """Compare the command line's options with those of all ranks.
-
-        Raises:
-            ValueError: on every rank, if an option that must be the same differs.
-        """
+        """Compare the command line's options with those of all ranks."""
         if self.world_size == 1:
             return
         mine = {name: str(v) for name, v in options.items() if name not in _MAY_DIFFER}
@@ -127,14 +101,9 @@ def differences(found: list[dict[str, str]]) -> list[str]:
 def joined(device: str, timeout: float = TIMEOUT) -> Iterator[Ranks]:
     """Connect the processes that torchrun started, or return this one alone.
 
-    Args:
-        device: "auto" for a GPU where there is one, "cuda" or "cpu".
-        timeout: seconds that the watch (`watch.py`) waits. An exchange fails after twice as many,
-            so that the watch names the rank first; after half as many if
-            TORCH_NCCL_DUMP_ON_TIMEOUT=1 asks for the flight recorder's files.
-
-    Raises:
-        ValueError: there is no such device here.
+    The watch waits for `timeout` seconds. An exchange fails after twice as many, so that the watch
+    names the rank first; after half as many if TORCH_NCCL_DUMP_ON_TIMEOUT=1 asks for the flight
+    recorder's files.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device {device!r}: give auto, cpu or cuda")

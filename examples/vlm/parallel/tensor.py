@@ -1,7 +1,5 @@
 """Tensor parallelism: ranks have the heads and the hidden units of every block between them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,17 +38,10 @@ def block_plan() -> dict[str, ParallelStyle]:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide the blocks of a model over a mesh of one dimension, in place.
+    """Divide the blocks of a model over "tp" of a mesh, in place, before its optimizer is made.
 
     Everything else is whole on every rank: embedding, norms, projector, head. It becomes DTensors
     too, because optimizers take no mixture with plain tensors. Weights are those of the first rank.
-
-    Args:
-        model: whose heads `check_heads` found to divide; before its optimizer is made.
-        mesh: "tp" of `make_mesh`.
-
-    Raises:
-        ValueError: a matrix of a block is no plain linear layer.
     """
     check_plain(model)
     for block in model.modules():
@@ -63,11 +54,7 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def check_plain(model: nn.Module) -> None:
-    """Check that the matrices of the blocks are what `block_plan` divides.
-
-    Raises:
-        ValueError: one is no plain linear layer.
-    """
+    """Check that the matrices of the blocks are what `block_plan` divides."""
     modules = dict(model.named_modules())
     for name, block in modules.items():
         for part in block_plan() if isinstance(block, Block) else ():

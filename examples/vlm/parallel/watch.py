@@ -5,8 +5,6 @@ does that, so that a rank which hangs still tells where. The first rank compares
 after the first.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -30,7 +28,6 @@ from examples.vlm.parallel.places import (
     kill_silent,
     laggards,
     notice_after,
-    parse,
     verdict,
 )
 from examples.vlm.parallel.ranks import Ranks
@@ -48,9 +45,7 @@ SILENT = 3.0
 class Watch:
     """Signs of life of this rank, and a look at those of the others.
 
-    Args:
-        ranks: more than one, connected.
-        limit: seconds without progress, or without a sign of life, after which the run ends.
+    The run ends `limit` seconds after the last progress, or sign of life of a rank.
     """
 
     def __init__(self, ranks: Ranks, limit: float) -> None:
@@ -198,7 +193,7 @@ class Watch:
         texts = self._store.multi_get([f"rank/{rank}" for rank in which])
         now, found = time.monotonic(), []
         for rank, text in zip(which, texts, strict=True):
-            place = parse(text)
+            place = Place.parse(text)
             beat, when = self._seen.get(rank, (-1, now))
             if beat != place.beat:
                 when = now
@@ -245,12 +240,7 @@ class Watch:
 
 @contextmanager
 def watched(ranks: Ranks, limit: float) -> Iterator[Watch | None]:
-    """Watch over the ranks while a run lasts; None for one process.
-
-    Raises:
-        SystemExit: another rank is lost, and was named.
-        ConnectionError: the exchange broke, and no rank is known to be lost.
-    """
+    """Watch over the ranks while a run lasts; None for one process."""
     if ranks.world_size == 1:
         yield None
         return

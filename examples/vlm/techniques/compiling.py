@@ -1,11 +1,9 @@
 """`torch.compile`: its modes, what they need, and the time that compiling takes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch._dynamo.utils import calculate_time_spent, counters
@@ -14,18 +12,13 @@ Mode = Literal["", "default", "reduce-overhead", "max-autotune"]
 
 
 class Compiled(NamedTuple):
-    """Work of the compiler in this process.
-
-    Attributes:
-        seconds: it took, forward and backward graphs together.
-        graphs: that it made.
-    """
+    """Work of the compiler in this process: seconds, and graphs that it made."""
 
     seconds: float
     graphs: int
 
     @classmethod
-    def so_far(cls) -> Compiled:
+    def so_far(cls) -> Self:
         """Return the figures since the process began, as torch counts them itself.
 
         The first steps against the later ones would tell the same less exactly: shapes that are new
@@ -33,23 +26,18 @@ class Compiled(NamedTuple):
         """
         return cls(calculate_time_spent()["total_wall_time"], counters["stats"]["unique_graphs"])
 
-    def since(self, before: Compiled) -> Compiled:
+    def since(self, before: Self) -> Self:
         """Return what was added."""
-        return Compiled(self.seconds - before.seconds, self.graphs - before.graphs)
+        return self._replace(
+            seconds=self.seconds - before.seconds, graphs=self.graphs - before.graphs
+        )
 
 
 def check_compiler(mode: Mode, device: torch.device, *, keeps_gradients: bool = False) -> None:
     """Refuse what cannot be compiled here, before there is a model.
 
-    Args:
-        mode: of `torch.compile`, or "".
-        device: of the model.
-        keeps_gradients: whether those of a batch are there when the next one begins: under
-            accumulation, or if they are set to zero.
-
-    Raises:
-        ValueError: a compiler is missing, the mode does nothing on this device, or it would
-            overwrite gradients.
+    `keeps_gradients` is True if those of a batch are there when the next one begins: under
+    accumulation, or if they are set to zero.
     """
     if not mode:
         return

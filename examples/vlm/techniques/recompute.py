@@ -1,7 +1,5 @@
 """Activation checkpointing: the blocks whose activations are computed again, not kept."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 KNOWN = "all, N (every N-th block), blocks such as 0,3,7 (a single one: 3,), or sequential:N"
@@ -12,8 +10,7 @@ class Recompute(NamedTuple):
 
     Attributes:
         blocks: their numbers, from 0; each keeps its input alone.
-        segments: if not 0, the blocks are cut into so many runs, each of which but the last keeps
-            its input alone (`torch.utils.checkpoint.checkpoint_sequential`).
+        segments: if not 0, runs of blocks, each of which but the last keeps its input alone.
     """
 
     blocks: frozenset[int] = frozenset()
@@ -26,44 +23,34 @@ NONE = Recompute()
 def read_recompute(text: str, layers: int, *, whole: bool = True) -> Recompute:
     """Return the blocks that `--recompute` names, of a transformer with so many layers.
 
-    Args:
-        text: "" for none, "all", a number N for every N-th block from the first on, numbers with
-            commas for these blocks, or "sequential:N" for N runs of blocks.
-        layers: blocks there are.
-        whole: False for a transformer that a list of blocks does not mean.
-
-    Raises:
-        ValueError: it is none of these, or there are fewer layers.
+    The text is "" for none, or one of `KNOWN`. A list of blocks means the `whole` model's language
+    model alone.
     """
     if not text:
         return NONE
     if text == "all":
-        return Recompute(frozenset(range(layers)))
+        text = "1"
     kind, _, number = text.rpartition(":")
-    if kind not in ("", "sequential") or not all(n.isdecimal() for n in _numbers(number)):
+    chosen = number.removesuffix(",").split(",")
+    if kind not in ("", "sequential") or not all(each.isdecimal() for each in chosen):
         raise ValueError(f"recompute {text!r}: give {KNOWN}")
+    most = max(map(int, chosen))
     if kind:
-        if "," in number or not 1 <= int(number) <= layers:
+        if "," in number or not 1 <= most <= layers:
             raise ValueError(f"recompute {text!r}: {layers} blocks make 1 to {layers} runs")
-        return Recompute(segments=int(number))
-    if "," not in text:
-        if not int(text):
-            raise ValueError("recompute '0': give 1 or more; every N-th block is computed again")
-        if whole and int(text) > layers:
+        return Recompute(segments=most)
+    if "," in text:
+        if whole and most >= layers:
             raise ValueError(
-                f"recompute {text!r}: there are {layers} blocks; give 1 to {layers} for every N-th "
-                "of them, or '0,' for the first alone"
+                f"recompute {text!r}: there are {layers} blocks; give numbers from 0 to "
+                f"{layers - 1}"
             )
-        return Recompute(frozenset(range(0, layers, int(text))))
-    chosen = frozenset(map(int, _numbers(text)))
-    if not whole:
-        return NONE
-    if max(chosen) >= layers:
+        return Recompute(frozenset(map(int, chosen))) if whole else NONE
+    if not most:
+        raise ValueError("recompute '0': give 1 or more; every N-th block is computed again")
+    if whole and most > layers:
         raise ValueError(
-            f"recompute {text!r}: there are {layers} blocks; give numbers from 0 to {layers - 1}"
+            f"recompute {text!r}: there are {layers} blocks; give 1 to {layers} for every N-th of "
+            "them, or '0,' for the first alone"
         )
-    return Recompute(chosen)
-
-
-def _numbers(text: str) -> list[str]:
-    return text.removesuffix(",").split(",")
+    return Recompute(frozenset(range(0, layers, most)))

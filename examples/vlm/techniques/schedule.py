@@ -1,7 +1,5 @@
 """The learning rate as a function of the step, so that no state has to be saved for it."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal, get_args
 
@@ -9,15 +7,7 @@ Rule = Literal["linear", "sqrt"]
 
 
 def rate_at(step: int, *, steps: int, warmup: int, peak: float, end: float = 0.1) -> float:
-    """Learning rate of a step: a line up to `peak`, then half a cosine down to `end * peak`.
-
-    Args:
-        step: from 0.
-        steps: of the whole run; the rate stays at its end behind them.
-        warmup: steps on the way up.
-        peak: the highest rate.
-        end: share of it that is left at last.
-    """
+    """Learning rate of a step: a line up to `peak`, then half a cosine to `end * peak`."""
     if step < warmup:
         return peak * (step + 1) / warmup
     done = min(1.0, (step - warmup) / max(1, steps - warmup))
@@ -25,20 +15,11 @@ def rate_at(step: int, *, steps: int, warmup: int, peak: float, end: float = 0.1
 
 
 def scaled_rate(rate: float, *, rule: Rule, samples: float, base: int) -> float:
-    """Return the learning rate for a batch of another size than the one it was found with.
+    """Return the learning rate for steps of another number of samples than `base`, which it suits.
 
     "linear" multiplies it by the ratio of the sizes, for SGD (arXiv 1706.02677). "sqrt" multiplies
     it by the root of the ratio, for Adam, whose steps do not grow with the gradient (arXiv
-    2205.10287).
-
-    Args:
-        rate: found with batches of `base` samples.
-        rule: "linear" or "sqrt".
-        samples: of a step, over all ranks and accumulated batches.
-        base: samples of a step with which `rate` was found.
-
-    Raises:
-        ValueError: `base` is missing, or there is no such rule.
+    2205.10287). Samples are over all ranks and accumulated batches.
     """
     if rule not in get_args(Rule):
         raise ValueError(f"--scale-lr {rule!r}: give one of {', '.join(get_args(Rule))}")

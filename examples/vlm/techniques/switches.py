@@ -1,7 +1,5 @@
 """The switches of training, each thrown by itself: `python -m benchmarks.ladder` does that."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,34 +25,26 @@ class Techniques:
         precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
             the latter with scaled gradients (arXiv 1710.03740).
         tf32: whether float32 products on a GPU round their factors to 10 bits of mantissa.
-        deterministic: whether equal steps give equal bits on a GPU, as they do on the CPU, although
-            sums then take longer; operators that cannot do that raise an error.
+        deterministic: whether equal steps give equal bits on a GPU, as they do on the CPU;
+            operators that cannot do that raise an error.
         compile: mode in which blocks go through `torch.compile`; "" for not.
-        static_shapes: whether all batches have the same shapes, on which compiled blocks then
-            count; otherwise they are compiled for changing ones.
+        static_shapes: whether all batches have the same shapes, on which compiled blocks count.
         optimizer: AdamW a parameter at a time ("loop"), over lists of them ("foreach"), in one
-            kernel ("fused"), or with states of 8 bits ("8bit", from bitsandbytes; arXiv
-            2110.02861).
+            kernel ("fused"), or with states of 8 bits ("8bit", arXiv 2110.02861).
         set_to_none: whether gradients are freed after a step, rather than set to zero.
-        recompute: blocks under activation checkpointing (arXiv 1604.06174), which takes less memory
-            and a forward pass more of them: "all", N for every N-th, numbers such as "0,3,7" for
-            these blocks of the language model, "sequential:N" for N runs of blocks, "" for none.
+        recompute: blocks under activation checkpointing (arXiv 1604.06174), see `read_recompute`.
         dropout: share of the weights of attention set to zero (arXiv 1706.03762). The one switch
             here that changes what is learnt.
         freeze_vision: whether the encoder stays as it is; the projector learns.
         lora: rank of low-rank adapters (arXiv 2106.09685) on the language model, whose own weights
             then stay as they are, as the encoder's do; 0 for none.
         accumulate: batches whose gradients are added up for a step.
-        accumulate_tokens: instead: so many batches that they have at least this number of labels.
-        accumulate_samples: instead: so many that they have at least this number of samples.
+        accumulate_tokens, accumulate_samples: instead, least labels or samples of a step.
         clip: most that the norm of all gradients may be; 0 for no limit.
         ahead: whether batches reach a GPU ahead of the loop, through page-locked memory on a stream
             of its own; otherwise each step copies its own.
         keep_losses: whether losses stay on the device until they are logged; otherwise each step
             waits for its own.
-
-    Raises:
-        ValueError: a value is not one of these.
     """
 
     precision: Precision = "fp32"
@@ -116,11 +106,7 @@ class Techniques:
         return torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
 
     def apply(self, model: Any) -> None:
-        """Change a `VLM` in place as asked, before its optimizer is made.
-
-        Raises:
-            ValueError: peft, which makes adapters, is not installed, or there are no such blocks.
-        """
+        """Change a `VLM` in place as asked, before its optimizer is made."""
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
         torch.backends.cudnn.allow_tf32 = self.tf32
         torch.use_deterministic_algorithms(self.deterministic)
@@ -144,11 +130,7 @@ class Techniques:
     def make_optimizer(
         self, model: nn.Module, *, rate: float, decay: float
     ) -> torch.optim.Optimizer:
-        """AdamW with weight decay on matrices alone.
-
-        Raises:
-            ValueError: bitsandbytes is not installed.
-        """
+        """AdamW with weight decay on matrices alone."""
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in learning if p.ndim > 1], "weight_decay": decay},
@@ -176,11 +158,7 @@ class Techniques:
 
 
 def add_adapters(model: Any, rank: int) -> None:
-    """Put low-rank adapters beside all matrices of the language model, and freeze these.
-
-    Raises:
-        ValueError: peft is not installed.
-    """
+    """Put low-rank adapters beside all matrices of the language model, and freeze these."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:

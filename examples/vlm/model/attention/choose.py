@@ -1,7 +1,5 @@
 """Choice of a kernel, and its preparations."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.util import find_spec
 
@@ -16,7 +14,7 @@ AUTO = "auto"
 # What each kernel imports, and where that comes from.
 _NEEDS = {
     "flex": ("torch.nn.attention.flex_attention", "torch 2.5 or newer"),
-    "varlen": ("torch.nn.attention.varlen", "torch 2.10 or newer"),
+    "varlen": ("torch.nn.attention.varlen", "torch 2.12 or newer"),
     "flash": ("flash_attn.flash_attn_interface", "the package flash-attn, version 2"),
     "xformers": ("xformers.ops", "the package xformers"),
 }
@@ -25,17 +23,7 @@ _AMPERE = (8, 0)  # compute capability from which on Flash Attention 2 runs
 
 @cache
 def why_not(kernel: str, device: str, dtype: torch.dtype, dropout: bool = False) -> str:
-    """Why a kernel cannot train here, and what to do; empty where it can.
-
-    Args:
-        kernel: one of `KERNELS`.
-        device: "cpu" or "cuda".
-        dtype: of queries, keys and values.
-        dropout: whether weights are dropped.
-
-    Raises:
-        ValueError: there is no such kernel.
-    """
+    """Why a kernel cannot train here, and what to do; empty where it can."""
     if kernel not in KERNELS:
         raise ValueError(f"attention {kernel!r} is none of {', '.join([AUTO, *KERNELS])}")
     if dropout and kernel not in WITH_DROPOUT:
@@ -80,11 +68,7 @@ def choose(device: torch.device, dtype: torch.dtype, dropout: bool = False) -> s
 def choose_by(
     table: Table, device: torch.device, dtype: torch.dtype, dropout: bool = False
 ) -> Table:
-    """Return a table of the kernels alone that can train here.
-
-    Raises:
-        ValueError: it is of another device or dropout, or none of its kernels can.
-    """
+    """Return a table of the kernels alone that can train here."""
     if table.device != device.type:
         raise ValueError(
             f"{table.source} was measured on {table.device}, and this run is on {device.type}; "
@@ -104,13 +88,7 @@ def choose_by(
 
 
 def prepare(segments: Segments, total: int, kernel: str | Table) -> Segments:
-    """Segments with their kernel and the mask that it needs, for all layers of a batch.
-
-    Args:
-        segments: of a row of tokens.
-        total: T, tokens in the row.
-        kernel: one of `KERNELS`, or a table of them by length.
-    """
+    """Return segments of a row with their kernel and its mask, for all layers of a batch."""
     if isinstance(kernel, Table):
         kernel = kernel.fastest(segments)
     segments = segments._replace(kernel=kernel)

@@ -5,8 +5,6 @@ for its own; after it the reverse (Ulysses, arXiv 2309.14509). So every kernel w
 of samples hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import gcd
 from typing import Any
@@ -21,17 +19,13 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 def over_heads(
     attention: Attention, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup
 ) -> Tensor:
-    """Attention of whole rows, of which every rank has a share of the tokens.
+    """Attention of whole rows, of which every rank of a group has a share of the tokens.
 
     Args:
         attention: takes all tokens of some heads, as `attend` does.
         q: `[T / ranks, heads, D]`; the ranks divide `heads`.
         k, v: `[T / ranks, kv_heads, D]`. Where the ranks do not divide `kv_heads`, each is sent
             as often as it takes.
-        group: of the ranks.
-
-    Returns:
-        `[T / ranks, heads, D]`.
     """
     ranks = dist.get_world_size(group)
     times = ranks // gcd(k.shape[1], ranks)

@@ -6,11 +6,8 @@ neighbouring heads of queries. `dropout` is the share of weights set to zero; th
 by `1 / (1 - dropout)`. Kernels that know no dropout are refused by `why_not`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
-from inspect import signature
 from typing import Any
 
 import torch
@@ -32,10 +29,7 @@ WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
 
 def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """Every score in memory, as in the paper ("Attention Is All You Need"): the yardstick."""
-    if segments.same:
-        q, k, v = (_rows(x, segments.same) for x in (q, k, v))
-    else:
-        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    q, k, v = (_rows(x, segments) for x in (q, k, v))
     k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
     scores = q @ k.mT * q.shape[-1] ** -0.5
     mask = segments.mask
@@ -51,12 +45,18 @@ def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """`scaled_dot_product_attention`: with a block-diagonal mask, or row by row where they fit."""
-    if segments.same:
-        q, k, v = (_rows(x, segments.same) for x in (q, k, v))
-        out = _scaled_dot_product(q, k, v, None, segments.causal, dropout)
-        return out.transpose(1, 2).flatten(0, 1)
-    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    return _scaled_dot_product(q, k, v, segments.mask, False, dropout)[0].transpose(0, 1)
+    q, k, v = (_rows(x, segments) for x in (q, k, v))
+    mask, causal = (None, segments.causal) if segments.same else (segments.mask, False)
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
+        # Of the fused kernels only Flash Attention knows groups, and it takes no mask and no
+        # float32; with `enable_gqa` PyTorch would hold every score in memory.
+        k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
+        grouped = False
+    out = functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
+    )
+    return out.transpose(1, 2).flatten(0, 1)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -82,10 +82,7 @@ def split(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -
 def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """`flex_attention` with a document mask, compiled; on the CPU without gradients."""
     grouped = q.shape[1] != k.shape[1]
-    if segments.same:
-        q, k, v = (_rows(x, segments.same) for x in (q, k, v))
-    else:
-        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    q, k, v = (_rows(x, segments) for x in (q, k, v))
     out: Tensor = compiled_flex(q.device.type)(
         q, k, v, block_mask=segments.mask, enable_gqa=grouped
     )
@@ -93,34 +90,15 @@ def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) ->
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
-    """`torch.nn.attention.varlen.varlen_attn`: Flash Attention that is told the bounds.
-
-    Releases differ: 2.10 has `is_causal` and one head of keys for each of queries; 2.11 has a
-    window of tokens to the left and right instead; later ones have `enable_gqa` too.
-    """
+    """`torch.nn.attention.varlen.varlen_attn`: Flash Attention that is told the bounds."""
     from torch.nn.attention.varlen import varlen_attn
 
-    known: tuple[str, ...] = _varlen_options()
-    options: dict[str, Any] = {}
-    if "window_size" in known:
-        options["window_size"] = (-1, 0) if segments.causal else (-1, -1)
-    else:
-        options["is_causal"] = segments.causal
-    if q.shape[1] != k.shape[1]:
-        if "enable_gqa" in known:
-            options["enable_gqa"] = True
-        else:
-            k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
+    q, k, v = (x.contiguous() for x in (q, k, v))
     bounds, longest = segments.bounds, segments.longest
+    window = (-1, 0) if segments.causal else (-1, -1)  # tokens before and after; -1: all
+    grouped = q.shape[1] != k.shape[1]
     out = varlen_attn(
-        q.contiguous(),
-        k.contiguous(),
-        v.contiguous(),
-        bounds,
-        bounds,
-        longest,
-        longest,
-        **options,
+        q, k, v, bounds, bounds, longest, longest, window_size=window, enable_gqa=grouped
     )
     assert isinstance(out, Tensor)
     return out
@@ -180,41 +158,12 @@ def allow_variants() -> None:
     gradients, when a run is evaluated. Beyond the limit `compiled_flex` would raise an error.
     """
     config: Any = torch._dynamo.config
-    # Before torch 2.6 it has another name.
-    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    setattr(config, name, max(_VARIANTS, getattr(config, name)))
+    config.recompile_limit = max(_VARIANTS, config.recompile_limit)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _varlen_options() -> tuple[str, ...]:
-    """Return what the installed `varlen_attn` takes; `torch.compile` does not look inside."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return _parameters(varlen_attn)
-
-
-@cache
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(signature(function).parameters)
-
-
-def _scaled_dot_product(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float
-) -> Tensor:
-    grouped = q.shape[1] != k.shape[1]
-    if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
-        # Of the fused kernels only Flash Attention knows groups, and it takes no mask and no
-        # float32; with `enable_gqa` PyTorch would hold every score in memory.
-        k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
-        grouped = False
-    return functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
-    )
-
-
-def _rows(x: Tensor, length: int) -> Tensor:
-    """`[T, heads, D]` as `[T / length, heads, length, D]`."""
-    return x.view(-1, length, *x.shape[1:]).transpose(1, 2)
+def _rows(x: Tensor, segments: Segments) -> Tensor:
+    """`[T, heads, D]` as `[T / length, heads, length, D]`: one row, if the lengths differ."""
+    return x.view(-1, segments.same or len(x), *x.shape[1:]).transpose(1, 2)
 
 
 def _repeated(x: Tensor, times: int) -> Tensor:
@@ -225,7 +174,7 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str, dropout: float = 0.0
 ) -> Tensor:
-    """Attention of every token to those of its segment.
+    """Attention of every token to those of its segment: `[T, heads, D]`.
 
     Args:
         q: `[T, heads, D]`.
@@ -234,9 +183,6 @@ def attend(
             are of this rank's tokens alone.
         kernel: one of `KERNELS`.
         dropout: share of weights set to zero; not 0 only for those of `WITH_DROPOUT`.
-
-    Returns:
-        `[T, heads, D]`.
     """
     compute = KERNELS[kernel]
     if segments.group is None:

@@ -1,8 +1,6 @@
 """Positions of the sequences of a row of tokens: all that attention needs to keep them apart."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -15,14 +13,12 @@ class Segments(NamedTuple):
     A padded batch of B rows is B segments of one length, so one model serves both forms.
 
     Attributes:
-        bounds: int32 [S + 1], from 0 to T: where each begins and the last ends. Empty ones may be
-            among them.
+        bounds: int32 [S + 1], from 0 to T; empty segments may be among them.
         longest: length of the longest, or more: known on the host, so that it needs no wait for the
             device.
         same: length of all of them, or 0 where they differ.
         causal: whether a token sees only those of its sequence up to itself, or all of them.
-        mask: what `attention.prepare` made for the kernel, once for all layers.
-        kernel: that `attention.prepare` made it for.
+        mask, kernel: what `attention.prepare` made for a kernel, once for all layers.
         group: ranks that have the tokens between them, in their order; None where all T are here.
     """
 
@@ -35,7 +31,7 @@ class Segments(NamedTuple):
     group: dist.ProcessGroup | None = None
 
     @classmethod
-    def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Segments:
+    def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Self:
         """`rows` sequences of `length` tokens each."""
         bounds = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
         return cls(bounds, length, length, causal)

@@ -1,13 +1,11 @@
 """Kernels by length, fastest first, as measured by `python -m benchmarks.attention --json FILE`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from examples.vlm.model.attention.segments import Segments
 
@@ -16,14 +14,7 @@ _SETTINGS = {"rows of one length": "", "captions and conversations": " packed"}
 
 
 class Row(NamedTuple):
-    """Kernels at one length, the fastest first.
-
-    Attributes:
-        packed: whether lengths were mixed, of which this is the longest.
-        causal: whether tokens saw those before them alone.
-        length: in tokens.
-        kernels: that ran.
-    """
+    """Kernels at one length, the fastest first; of mixed lengths it is the longest."""
 
     packed: bool
     causal: bool
@@ -33,14 +24,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Measured order of kernels.
-
-    Attributes:
-        source: files it was read from, for messages.
-        device: "cpu" or "cuda".
-        dropout: whether it was measured with dropout.
-        rows: at least one.
-    """
+    """Measured order of kernels, from the files of `source`; `device` is "cpu" or "cuda"."""
 
     source: str
     device: str
@@ -48,12 +32,8 @@ class Table:
     rows: tuple[Row, ...]
 
     @classmethod
-    def read(cls, paths: list[Path]) -> Table:
-        """Read one file or several of `benchmarks.attention`, such as causal and non-causal ones.
-
-        Raises:
-            ValueError: a file is no such table, or they are not of one device and one dropout.
-        """
+    def read(cls, paths: list[Path]) -> Self:
+        """Read one file or several of `benchmarks.attention`, such as causal and other ones."""
         contents = [_content(path) for path in paths]
         source = ", ".join(map(str, paths))
         kinds = {
@@ -77,7 +57,7 @@ class Table:
         """All kernels that ran at some length."""
         return list(dict.fromkeys(name for row in self.rows for name in row.kernels))
 
-    def only(self, kernels: Collection[str]) -> Table:
+    def only(self, kernels: Collection[str]) -> Self:
         """Return the table without other kernels."""
         kept = (
             row._replace(kernels=tuple(name for name in row.kernels if name in kernels))
@@ -103,19 +83,19 @@ class Table:
 
 
 def _content(path: Path) -> Any:
+    again = f"python -m benchmarks.attention --json {path}"
     try:
         content = json.loads(path.read_text())
-        known = content["machine"]["gpu"], content["settings"].keys() & _SETTINGS.keys()
+        content["machine"]["gpu"]
+        rows = _rows(content)
     except FileNotFoundError as error:
-        raise ValueError(f"{path}: there is no table; write it: {_command(path)}") from error
+        raise ValueError(f"{path}: there is no table; write it: {again}") from error
     except (ValueError, KeyError, TypeError, OSError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: this is no table ({error!r}); write one: {_command()}"
-        ) from error
-    if not known[1] or not list(_rows(content)):
-        raise ValueError(f"{path}: no kernel ran in it; write another: {_command()}")
+        raise ValueError(f"{path}: this is no table ({error!r}); write one: {again}") from error
+    if not rows:
+        raise ValueError(f"{path}: no kernel ran in it; write another: {again}")
     if content.get("rehearsal"):
-        raise ValueError(f"{path}: figures of a rehearsal mean nothing; write one: {_command()}")
+        raise ValueError(f"{path}: figures of a rehearsal mean nothing; write one: {again}")
     return content
 
 
@@ -135,7 +115,3 @@ def _rows(content: Any) -> list[Row]:
                 order = tuple(sorted(times, key=lambda name: times[name]))
                 rows.append(Row(bool(ending), causal, at["length"], order))
     return rows
-
-
-def _command(path: Path = Path("FILE")) -> str:
-    return f"python -m benchmarks.attention --json {path}"

@@ -1,0 +1,143 @@
+"""Ranks with the layers between them learn what one process learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from examples.vlm.options import parse
+from examples.vlm.parallel.connect import parallel_of
+from examples.vlm.parallel.mesh import join_mesh
+from examples.vlm.parallel.pipeline import keep
+from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.techniques.switches import Techniques
+
+from .test_vlm_model import make_model
+from .test_vlm_ranks_together import COMMON, Found, together
+from .vlm_runs import PACKED, fit
+
+pytestmark = pytest.mark.usefixtures("small_model")
+
+TWO = Ranks(0, 2, torch.device("cpu"))
+THREE = (*PACKED, "--accumulate", 3)
+"""Three micro-batches a step."""
+
+RUNS: dict[str, tuple[Any, ...]] = {
+    "one pack": (*PACKED, "--steps", 4),
+    "micro-batches": (*THREE, "--steps", 4, "--clip", 0.1),
+    "labels": (*PACKED, "--steps", 4, "--accumulate-tokens", 150),
+    "epochs end steps": (*PACKED, "--steps", 6, "--global-batch-size", 3),
+    "two packs of native images": (*PACKED, "--steps", 3, "--batch-size", 2, "--native"),
+    "recomputed": (*THREE, "--steps", 3, "--recompute", "sequential:2"),
+    "frozen": (*THREE, "--steps", 3, "--freeze-vision"),
+    "adapters": (*THREE, "--steps", 3, "--lora", 2),
+    "resident": (*THREE, "--steps", 3, "--resident", "100MB"),
+    "evaluated": (*THREE, "--steps", 4, "--evaluate", "SHARDS", "--evaluate-every", 2),
+}
+SAVED = (*THREE, "--steps", 2, "--save", "FOLDER")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pipeline")
+
+
+@pytest.fixture(scope="module")
+def lines(shards: Path, folder: Path) -> Any:
+    known = {"SHARDS": shards, "FOLDER": folder / "saved", "FILE": folder / "run.pt"}
+    return lambda arguments: [str(known.get(each, each)) for each in arguments]
+
+
+@pytest.fixture(scope="module")
+def two(lines: Any, folder: Path) -> list[Found]:
+    jobs = RUNS | {"saved": SAVED}
+    start = ("SHARDS", *COMMON, "--parallel", "pipeline")
+    return together(2, {name: lines((*start, *job)) for name, job in jobs.items()}, folder)
+
+
+@pytest.fixture
+def alone(shards: Path, lines: Any) -> Any:
+    """A run in one process."""
+    return lambda *arguments: fit(shards, *lines(arguments))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", RUNS)
+def test_two_ranks_learn_what_one_process_learns(two: list[Found], alone: Any, name: str) -> None:
+    if name == "adapters":
+        pytest.importorskip("peft")
+    wanted = alone(*RUNS[name])
+    for rank in two:
+        assert rank[name].get("losses") == pytest.approx(wanted.losses, rel=1e-5), rank[name]
+        assert rank[name]["evaluations"] == pytest.approx(
+            [each.loss for each in wanted.evaluations], rel=1e-5
+        )
+    parameters = [rank[name]["parameters"] for rank in two]
+    assert sum(parameters) == wanted.memory["parameters"]
+    assert min(parameters) > 0
+
+
+@pytest.mark.campaign
+def test_a_pipeline_goes_on_as_one_process_and_as_one_of_three_ranks(
+    two: list[Found], alone: Any, lines: Any, folder: Path
+) -> None:
+    losses = alone(*THREE, "--steps", 6).losses
+    assert two[0]["saved"]["losses"] == pytest.approx(losses[:2], rel=1e-5)
+    rest = alone(*THREE, "--steps", 4, "--resume", "FOLDER", "--save", "FILE").losses
+    assert rest == pytest.approx(losses[2:4], rel=1e-5)
+    start = ("SHARDS", *COMMON, "--parallel", "pipeline", *THREE, "--steps", 6, "--resume")
+    jobs = {name: lines((*start, name)) for name in ("FOLDER", "FILE")}
+    for rank in together(3, jobs, folder):
+        assert rank["FOLDER"]["losses"] == pytest.approx(losses[2:], rel=1e-5)
+        assert rank["FILE"]["losses"] == pytest.approx(losses[4:], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("", "padded batches; give --pack"),
+        ("--pack 64 --tensor 2", "--tensor; leave it out"),
+        ("--pack 64 --context 2", "--context; leave it out"),
+        ("--pack 64 --precision fp16", "--precision fp16; give --precision bf16"),
+        ("--pack 64 --optimizer 8bit", "--optimizer 8bit; give --optimizer fused"),
+        ("--pack 64 --accumulate auto", "--accumulate auto; give a number"),
+        ("--pack 64 --on-error skip", "--on-error skip; give --on-error raise"),
+        ("--pack 64 --generate 2", "--generate; run examples.vlm.generate"),
+    ],
+)
+def test_options_that_do_not_go_with_a_pipeline_are_named(line: str, reason: str) -> None:
+    options = parse(["shards", "--parallel", "pipeline", *line.split()], "")
+    name, remedy = reason.split("; ")
+    said = f"{name} does not go together with --parallel pipeline; {remedy}"
+    with pytest.raises(ValueError, match=said):
+        join_mesh(TWO, options)
+
+
+def test_options_of_other_ranks_are_refused() -> None:
+    options = parse(["shards", "--parallel", "pipeline", "--hook", "bf16"], "")
+    with pytest.raises(ValueError, match=r"--hook is of DDP and does nothing under .* pipeline"):
+        parallel_of(options, Techniques(), TWO)
+    options.hook = None
+    with pytest.raises(ValueError, match="--parallel: one process exchanges nothing"):
+        parallel_of(options, Techniques(), TWO._replace(world_size=1))
+
+
+def test_every_part_of_the_model_is_on_one_rank() -> None:
+    whole = set(make_model("split").state_dict())
+    parts = []
+    for number in range(3):
+        model = make_model("split")
+        keep(model, number, 3)
+        parts += list(model.state_dict())
+    assert len(parts) == len(set(parts))
+    assert set(parts) == whole
+
+
+def test_more_ranks_than_layers_are_refused() -> None:
+    model = make_model("split")
+    layers = len(model.language.blocks)
+    with pytest.raises(ValueError, match=f"{layers} layers do not fill {layers + 2} ranks"):
+        keep(model, 0, layers + 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import os
 import signal
 import tarfile
 from collections.abc import Callable, Iterable
@@ -20,6 +21,9 @@ from PIL import Image
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # As jobs in the background have it, and pass it on to what they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Threads of torch that wait for each other must not take the cores that other tests need.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Slowness of a machine that others use too is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

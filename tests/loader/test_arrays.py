@@ -21,6 +21,7 @@ from datapipe.late_module import LateModule
 from datapipe.store.arrays import ImageArray, open_images
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
+from ..campaigns import rare
 from ..remote.server import serving
 
 Make = Callable[..., Loader]
@@ -110,7 +111,7 @@ def test_images_on_the_device_are_those_of_the_shards(
         assert arrays.stats()["device"].hits > 0
 
 
-@pytest.mark.parametrize("meta", [(), ("text", "id")])
+@pytest.mark.parametrize("meta", [(), rare(("text", "id"))])
 @pytest.mark.parametrize(
     "options",
     [

@@ -185,6 +185,25 @@ members = _as_fixture(_members, "members")
 rejects = _as_fixture(_rejects, "rejects")
 
 
+@pytest.fixture
+def kernel_loader(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The loader of the kernel that writes pixels, of a process that has written none."""
+    from datapipe.decode import normalize
+    from datapipe.late_module import LateModule
+
+    fresh = LateModule(normalize.KERNEL.name, after=normalize.KERNEL.after)
+    monkeypatch.setattr(normalize, "KERNEL", fresh)
+    return fresh
+
+
+@pytest.fixture(params=["torch", "kernel"])
+def kernel(request: pytest.FixtureRequest, kernel_loader: Any) -> str:
+    """Both ways of writing pixels, whatever the tests before have loaded."""
+    if request.param == "kernel":
+        kernel_loader.load()
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _own_cache_folder(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -19,8 +19,6 @@ from PIL import Image
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, Loader
 from datapipe.cache import disk
-from datapipe.decode import normalize
-from datapipe.decode.normalize import KERNEL
 from datapipe.late_module import LateModule
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
@@ -351,10 +349,9 @@ def test_what_was_served_is_said_beside_what_was_expected(
 @pytest.mark.parametrize("form", ["stretch", "uint8", "bfloat16", "pad", "flip"])
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_compiled_kernels_restore_the_same_batches(
-    make: Make, monkeypatch: pytest.MonkeyPatch, form: str, device: str | None
+    make: Make, kernel_loader: LateModule, form: str, device: str | None
 ) -> None:
-    monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
-    normalize.KERNEL.load()
+    kernel_loader.load()
     options: dict[str, Any] = {"image": IMAGES[form], "epochs": 3, "device": device}
     expected = list(make(**options))
     loader = make(cache=CacheSpec(memory=LOTS), **options)

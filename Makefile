@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 DEMO := build/demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Modules are compiled once, and not again in each process that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all lint format docs bench peers check-release clean
 

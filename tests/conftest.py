@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import os
 import signal
 import tarfile
 from collections.abc import Callable, Iterable
@@ -20,6 +21,9 @@ from PIL import Image
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # As jobs in the background have it, and pass it on to what they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Threads of torch that wait for each other must not take the cores that other tests need.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Slowness of a machine that others use too is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -179,6 +183,25 @@ make_tar = _as_fixture(_make_tar, "make_tar")
 contents = _as_fixture(_contents, "contents")
 members = _as_fixture(_members, "members")
 rejects = _as_fixture(_rejects, "rejects")
+
+
+@pytest.fixture
+def kernel_loader(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The loader of the kernel that writes pixels, of a process that has written none."""
+    from datapipe.decode import normalize
+    from datapipe.late_module import LateModule
+
+    fresh = LateModule(normalize.KERNEL.name, after=normalize.KERNEL.after)
+    monkeypatch.setattr(normalize, "KERNEL", fresh)
+    return fresh
+
+
+@pytest.fixture(params=["torch", "kernel"])
+def kernel(request: pytest.FixtureRequest, kernel_loader: Any) -> str:
+    """Both ways of writing pixels, whatever the tests before have loaded."""
+    if request.param == "kernel":
+        kernel_loader.load()
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,11 @@ def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
     return out
 
 
+@cache
+def state_of(shards: Path) -> dict[str, Any]:
+    return datapipe.make_loader(shards, batch_size=2, epochs=None, num_workers=0).state_dict()
+
+
 def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
     """Arguments of a call that is right; those of `make_loader` and of a tokenizer are small."""
     if name == "check_model":
@@ -213,9 +219,9 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
         "webdataset_source": {"path": shards, "batch_size": 2},
         "WebDatasetSource.track": {"batches": [1, 2]},
         "WebDatasetSource.set_epoch": {"epoch": 1},
-        "WebDatasetSource.load_state_dict": {"state": make().state_dict()},
+        "WebDatasetSource.load_state_dict": {"state": state_of(shards)},
         "Loader.set_epoch": {"epoch": 1},
-        "Loader.load_state_dict": {"state": make().state_dict()},
+        "Loader.load_state_dict": {"state": state_of(shards)},
         "batched.resize_batch": {"images": pixels, "height": 4, "width": 4},
         "batched.normalize_batch": {"images": pixels, "mean_std": None, "dtype": torch.float32},
         "plan.pack_lengths": {"lengths": [3, 4, 5], "capacity": 10},

@@ -136,11 +136,12 @@ def test_options_reach_the_pack(run, tmp_path, make_llava, members):
     ],
 )
 def test_a_user_error_is_one_message_without_a_traceback(
-    tmp_path, make_folder, make_broken, arguments, message
+    run, tmp_path, make_folder, make_broken, monkeypatch, arguments, message
 ):
     make_broken(make_folder(tmp_path / "raw", 1))
-    result = shell(*arguments, cwd=tmp_path)
-    assert result.returncode == 1
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("Error: ") == 1

@@ -18,37 +18,12 @@ from datapipe import CopySpec, PackError
 from datapipe.curate import copy, new_shards
 from datapipe.pack.writers.ustar import member_header
 
+from ..killed import CALLS_UNTIL_KILLED
+
 # Copies samples, each time killed at another system call: at every one, into new folders; or again
 # and again into one folder, each time a little later. Prints the names of the folders.
 KILLER = """
-import itertools, os, signal, sys
 from datapipe import CopySpec, dedup_dataset, merge_datasets, select_samples
-
-CALLS = ("mkdir", "open", "pwrite", "fsync", "ftruncate", "replace", "rename", "unlink", "rmdir")
-
-def calls_until_killed(deadline, work):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writer)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert code in (0, -signal.SIGKILL), code
-        return int(os.read(reader, 20) or 0)
-    count = itertools.count(1)
-
-    def watched(real):
-        def call(*args, **options):
-            if next(count) == deadline:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **options)
-        return call
-
-    os.fsync = lambda descriptor: None  # slow, and a killed process loses nothing without it
-    for name in CALLS:
-        setattr(os, name, watched(getattr(os, name)))
-    work()
-    os.write(writer, str(next(count) - 1).encode())
-    os._exit(0)
 
 source, out, mode, command = sys.argv[1:]
 works = {
@@ -76,7 +51,15 @@ print(*points)
 
 def killed(source: Path, out: Path, mode: str, command: str) -> list[str]:
     """Names of the folders of copies that were killed, and finished by the same call."""
-    arguments = [sys.executable, "-c", KILLER, str(source), str(out), mode, command]
+    arguments = [
+        sys.executable,
+        "-c",
+        CALLS_UNTIL_KILLED + KILLER,
+        str(source),
+        str(out),
+        mode,
+        command,
+    ]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.split()
 

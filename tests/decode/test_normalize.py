@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.decode import normalize
-from datapipe.decode.normalize import KERNEL, ImageMoves, Normalizer
-from datapipe.late_module import LateModule
+from datapipe.decode.normalize import ImageMoves, Normalizer
 
 CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 KINDS = [
@@ -23,22 +22,6 @@ KINDS = [
     (None, torch.bfloat16),
     (CLIP, torch.bfloat16),
 ]
-
-
-@pytest.fixture(params=["torch", "kernel"])
-def writer(request, monkeypatch):
-    """Either of the two is used, whatever the tests before have loaded."""
-    monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
-    if request.param == "kernel":
-        normalize.KERNEL.load()
-    return request.param
-
-
-@pytest.fixture
-def loader(monkeypatch):
-    """The loader of a process that has written nothing yet."""
-    monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
-    return normalize.KERNEL
 
 
 def picture(height, width, seed=0):
@@ -52,7 +35,7 @@ def every_value():
 
 
 @pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
-def test_every_value_becomes_what_the_formula_says(writer, mean_std, dtype):
+def test_every_value_becomes_what_the_formula_says(kernel, mean_std, dtype):
     image = every_value().permute(1, 2, 0).contiguous().permute(2, 0, 1)
     out = torch.empty((3, 16, 16), dtype=dtype)
     Normalizer(mean_std, dtype).write(image, out)
@@ -66,7 +49,7 @@ def test_every_value_becomes_what_the_formula_says(writer, mean_std, dtype):
 
 
 @pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
-def test_only_the_place_of_the_image_is_written(writer, mean_std, dtype):
+def test_only_the_place_of_the_image_is_written(kernel, mean_std, dtype):
     batch = torch.full((4, 3, 20, 30), 9, dtype=dtype)
     image = picture(11, 13)
     Normalizer(mean_std, dtype).write(image, batch[2, :, 5:16, 7:20])
@@ -107,7 +90,7 @@ def targets(shape, dtype):
 
 
 @pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
-def test_strides_of_image_and_batch_change_nothing(writer, mean_std, dtype):
+def test_strides_of_image_and_batch_change_nothing(kernel, mean_std, dtype):
     image = picture(11, 14)
     normalizer = Normalizer(mean_std, dtype)
     expected = torch.empty((3, 11, 14), dtype=dtype)
@@ -188,7 +171,7 @@ def test_images_are_gathered_as_they_are_written_one_by_one(
     assert (memory[shift + size :] == 7).all()
 
 
-def test_an_image_at_the_end_of_its_memory_is_written_whole(writer):
+def test_an_image_at_the_end_of_its_memory_is_written_whole(kernel):
     memory = torch.arange(4 * 23 + 21, dtype=torch.uint8)
     image = torch.as_strided(memory, (3, 5, 7), (1, 23, 3))
     out = torch.empty((3, 5, 7), dtype=torch.uint8)
@@ -196,12 +179,12 @@ def test_an_image_at_the_end_of_its_memory_is_written_whole(writer):
     assert torch.equal(out, image)
 
 
-def test_an_empty_image_writes_nothing(writer):
+def test_an_empty_image_writes_nothing(kernel):
     out = torch.empty((3, 0, 7))
     Normalizer(CLIP, torch.float32).write(torch.empty((3, 0, 7), dtype=torch.uint8), out)
 
 
-def test_threads_share_one_normalizer(writer):
+def test_threads_share_one_normalizer(kernel):
     normalizer = Normalizer(CLIP, torch.float32)
     images = [picture(30, 40, seed=n) for n in range(16)]
     alone, together = (torch.empty((16, 3, 30, 40)) for _ in range(2))
@@ -212,29 +195,29 @@ def test_threads_share_one_normalizer(writer):
     assert torch.equal(alone, together)
 
 
-def test_the_kernel_is_loaded_once_it_pays(loader, monkeypatch):
-    monkeypatch.setattr(loader, "after", 5 * 4 * 4)
+def test_the_kernel_is_loaded_once_it_pays(kernel_loader, monkeypatch):
+    monkeypatch.setattr(kernel_loader, "after", 5 * 4 * 4)
     normalizer, image, out = Normalizer(None, torch.uint8), picture(4, 4), torch.empty(3, 4, 4)
     out = out.to(torch.uint8)
     for _ in range(4):
         normalizer.write(image, out)
-    assert loader._thread is None
+    assert kernel_loader._thread is None
     normalizer.write(image, out)
-    loader.wait()
-    assert loader.module is not None
-    assert loader.module.__name__ == "datapipe.decode.kernels.write"
+    kernel_loader.wait()
+    assert kernel_loader.module is not None
+    assert kernel_loader.module.__name__ == "datapipe.decode.kernels.write"
     used = []
     monkeypatch.setattr(Normalizer, "_with_kernel", lambda self, kernel, *rest: used.append(kernel))
     normalizer.write(image, out)
-    assert used == [loader.module]
+    assert used == [kernel_loader.module]
 
 
-def test_a_fork_waits_for_the_kernel_to_be_loaded(loader, monkeypatch):
+def test_a_fork_waits_for_the_kernel_to_be_loaded(kernel_loader, monkeypatch):
     go_on = threading.Event()
-    monkeypatch.setattr(loader, "load", lambda: go_on.wait(60))
-    monkeypatch.setattr(loader, "after", 1)
-    loader.count(1)
-    waiter = threading.Thread(target=loader.wait)
+    monkeypatch.setattr(kernel_loader, "load", lambda: go_on.wait(60))
+    monkeypatch.setattr(kernel_loader, "after", 1)
+    kernel_loader.count(1)
+    waiter = threading.Thread(target=kernel_loader.wait)
     waiter.start()
     waiter.join(0.05)
     assert waiter.is_alive()
@@ -255,7 +238,7 @@ def test_the_first_images_of_a_process_do_not_wait_for_numba():
 
 
 @pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
-def test_gathered_images_are_those_written_one_by_one(writer, mean_std, dtype):
+def test_gathered_images_are_those_written_one_by_one(kernel, mean_std, dtype):
     normalizer = Normalizer(mean_std, dtype)
     generator = np.random.default_rng(0)
     source = generator.integers(0, 256, 5000, np.uint8)
@@ -266,7 +249,7 @@ def test_gathered_images_are_those_written_one_by_one(writer, mean_std, dtype):
     done = normalizer.gather(
         [ImageMoves(source, starts[half], rows[half], mirrored[half]) for half in halves], out
     )
-    assert done == (writer == "kernel" and dtype != torch.bfloat16)
+    assert done == (kernel == "kernel" and dtype != torch.bfloat16)
     if not done:
         assert (out == 9).all()
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,21 +12,23 @@ PARTS = ("datapipe", "examples", "benchmarks", "tools")
 RIDDLES = ("What", "Whether", "Where", "How", "Which", "Who", "Those", "That", "Of ")
 
 
-def definitions(part: str) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the modules, classes and functions of a part of the project, with their files."""
-    for path in sorted((ROOT / part).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            yield path.relative_to(ROOT).as_posix(), node
+@cache
+def definitions(part: str) -> list[tuple[str, ast.AST]]:
+    """Return the modules, classes and functions of a part of the project, with their files."""
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in sorted((ROOT / part).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def test_no_docstring_begins_with_a_question() -> None:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     asked = [
         f"{file}: {text.splitlines()[0]}"
         for part in PARTS
         for file, node in definitions(part)
-        if isinstance(node, documented)
-        and (text := ast.get_docstring(node) or "").startswith(RIDDLES)
+        if (text := ast.get_docstring(node) or "").startswith(RIDDLES)
     ]
     assert asked == []
 

@@ -138,6 +138,13 @@ def harm(path: Path, way: str, choice: random.Random) -> None:
     path.write_bytes(content)
 
 
+def damaged_file(folder: Path, name: str, at: int = 1000) -> None:
+    path = next(folder.glob(name))
+    content = bytearray(path.read_bytes())
+    content[min(at, len(content) // 2)] ^= 16
+    path.write_bytes(content)
+
+
 def made(root: Path, make_folder: Any, *, kind: str, samples: int = 12) -> Original:
     """Make a dataset: "packed" shards of datapipe's own, or "gnu", "pax" tars indexed in place."""
     import tarfile

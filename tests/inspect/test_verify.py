@@ -7,8 +7,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from datapipe.index.record_fields import FieldFiles
 from datapipe.inspect import shard_check, shard_job
 from tests.remote.server import serving
 
-from .damage import WAYS, Original, harm, made
+from .damage import WAYS, Original, damaged_file, harm, made
 
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
 KINDS = ("packed", "gnu", "pax")
@@ -123,13 +121,6 @@ def test_an_empty_shard_is_damage(originals: dict[str, Original], tmp_path: Path
     report = datapipe.verify_dataset(folder, workers=1)
     assert report.damaged_samples == 4
     assert {finding.file for finding in report.findings} == {"shard-000000.tar"}
-
-
-def damaged_file(folder: Path, name: str, at: int = 1000) -> None:
-    path = next(folder.glob(name))
-    content = bytearray(path.read_bytes())
-    content[min(at, len(content) // 2)] ^= 16
-    path.write_bytes(content)
 
 
 def found_in(folder: Path, **options: Any) -> dict[str, str]:
@@ -327,33 +318,6 @@ def test_what_is_no_dataset_is_refused(tmp_path: Path, make: Any, message: str) 
         datapipe.verify_dataset(make(tmp_path / "given"))
 
 
-def run(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "datapipe", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_the_command_names_damage_and_the_next_step(
-    originals: dict[str, Original], tmp_path: Path
-) -> None:
-    folder = originals["packed"].restore(tmp_path / "harmed")
-    begin = originals["packed"].samples[4].spans[0][0]
-    damaged_file(folder, "*1.tar", begin + 100)
-    told = run("verify", folder)
-    assert (told.returncode, told.stderr) == (1, "")
-    assert "shard-000001.tar: sample 000000004, 000000004.jpg, bytes 512 to" in told.stdout
-    assert f"datapipe repair {folder} NEW_FOLDER" in told.stdout
-    told = run("repair", folder, tmp_path / "out")
-    assert told.returncode == 1
-    assert "pack again (1 input): 004.jpg" in told.stdout
-    told = run("verify", tmp_path / "out", "--json")
-    assert told.returncode == 0
-    fields = json.loads(told.stdout)
-    assert (fields["whole"], fields["samples"], fields["findings"]) == (True, 11, [])
-    told = run("repair", tmp_path / "out")
-    assert (told.returncode, told.stdout) == (1, "")
-    assert "--in-place" in told.stderr
-
-
 def test_members_that_are_read_part_by_part_are_compared(
     originals: dict[str, Original], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,19 +354,3 @@ def test_bytes_that_the_disk_cannot_read_are_named(
         ("000000005", "cannot be read: Input/output error")
     ]
     assert report.damaged_samples == 1
-
-
-def test_an_interrupt_ends_quietly(originals: dict[str, Original], tmp_path: Path) -> None:
-    program = (
-        "import datapipe, sys, signal, os\n"
-        "from datapipe.cli import main\n"
-        "from datapipe.inspect import verify\n"
-        "verify.locate = lambda path: os.kill(os.getpid(), signal.SIGINT)\n"
-        f"sys.argv = ['datapipe', 'verify', {str(originals['packed'].folder)!r}]\n"
-        "main()\n"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert (told.returncode, told.stdout) == (130, "")
-    assert told.stderr == "\nInterrupted; the dataset is as it was.\n"

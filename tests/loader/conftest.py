@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import textwrap
 from collections.abc import Callable
 from importlib.metadata import files as files_of
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -138,3 +140,21 @@ def damaged(packed: Path, tmp_path: Path) -> Path:
             file.seek(member.offset + member.size // 2)
             file.write(b"\0" * (member.size - member.size // 2))
     return folder
+
+
+@pytest.fixture
+def make_processes(make: Callable[..., datapipe.Loader]) -> Callable[..., datapipe.Loader]:
+    return lambda **options: make(**{"workers": "processes", "shuffle": False} | options)
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Makes a module of a user's functions, that workers can import."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(source: str) -> ModuleType:
+        name = f"user_{tmp_path.name}"
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        return __import__(name)
+
+    return write

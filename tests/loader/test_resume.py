@@ -25,18 +25,18 @@ MakeText = Callable[..., datapipe.TextSpec]
 META = ("key", "valid", "num_items_in_batch")
 
 PLANS: list[Any] = [
-    {"batch_size": 4},
+    rare({"batch_size": 4}),
     rare({"batch_size": 4, "group": 8}),
     {"batch_size": 3, "buckets": 4},
     rare({"batch_size": 5, "buckets": (30, 40)}),
     {"max_tokens": 200},
-    {"pack": 200},
+    rare({"pack": 200}),
     rare({"pack": 200, "shuffle": False}),
     {"pack": 200, "shuffle": "shards", "shards_mixed": 2},
     rare({"pack": datapipe.PackSpec(256, multiple_of=16), "batch_size": 2}),
     {"pack": datapipe.PackSpec(256, max_images=3, static_shapes=True)},
     rare({"pack": 200, "where": "images > 0"}),
-    {"batch_size": 2, "where": "width >= 170"},
+    rare({"batch_size": 2, "where": "width >= 170"}),
     {"pack": 200, "exclude": ["000000003", 12, {"epoch": 0, "start": 2, "stop": 5}]},
     rare({"pack": 200, "epochs": 2}),
     rare({"batch_size": 4, "epochs": None, "run": datapipe.RunSpec(max_steps=25)}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import shutil
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -27,24 +26,6 @@ def nothing_is_left_behind() -> Iterator[None]:
     yield
     gc.collect()
     assert left(worker_processes()) == set()
-
-
-@pytest.fixture
-def make_processes(make: Make) -> Make:
-    return lambda **options: make(**{"workers": "processes", "shuffle": False} | options)
-
-
-@pytest.fixture
-def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Import:
-    """Makes a module of a user's functions, that workers can import."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(source: str) -> ModuleType:
-        name = f"user_{tmp_path.name}"
-        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-        return __import__(name)
-
-    return write
 
 
 def test_the_first_failing_sample_is_named_after_the_batches_before_it(damaged: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,24 +30,6 @@ def nothing_is_left_behind() -> Iterator[None]:
     yield
     gc.collect()
     assert left(worker_processes()) == set()
-
-
-@pytest.fixture
-def make_processes(make: Make) -> Make:
-    return lambda **options: make(**{"workers": "processes", "shuffle": False} | options)
-
-
-@pytest.fixture
-def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Import:
-    """Makes a module of a user's functions, that workers can import."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(source: str) -> ModuleType:
-        name = f"user_{tmp_path.name}"
-        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-        return __import__(name)
-
-    return write
 
 
 @pytest.mark.parametrize(

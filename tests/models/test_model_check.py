@@ -26,7 +26,7 @@ def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
     return packed_samples(samples_of(8))
 
 
-@pytest.mark.parametrize("source", mostly_quick(CASES))
+@pytest.mark.parametrize("source", mostly_quick(CASES, every=3))
 def test_a_processor_that_is_followed_shows_no_difference(source: str, shards: Path) -> None:
     found = datapipe.check_model(CASES[source].make(), shards, samples=6)
     assert found == datapipe.ModelCheck(samples=6, images=8, differences=(), labels=6)

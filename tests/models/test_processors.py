@@ -105,7 +105,7 @@ def test_a_model_is_fed_as_by_its_processor(
     check(CASES[source], CASES[source].save(tmp_path, apart=apart), *few)
 
 
-@pytest.mark.parametrize("source", mostly_quick([*CASES][::3]))
+@pytest.mark.parametrize("source", mostly_quick(CASES, every=6))
 def test_a_processor_is_a_model_too(source: str, few: tuple[list[Sample], Path]) -> None:
     check(CASES[source], CASES[source].make(), *few)
 

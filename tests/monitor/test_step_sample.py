@@ -12,7 +12,6 @@ from torch import nn
 import datapipe
 from datapipe.diagnosis.step_roofline import Operator, Peaks
 from datapipe.monitor import recorder
-from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.monitor.step_sample import StepSample, sample_of, total, union, without
 
@@ -378,54 +377,3 @@ def test_a_step_of_several_batches_is_recorded_whole(monkeypatch: pytest.MonkeyP
                 square.add(1)
     (names,) = seen
     assert "aten::add" in names
-
-
-def test_peaks_of_the_cpu_are_plausible() -> None:
-    peaks = cpu_peaks(torch.get_num_threads())
-    assert 1e8 < peaks.rate("float32") < 1e15
-    assert 1e8 < peaks.bandwidth < 1e13
-    assert peaks.rate("float64") == peaks.rate("float32")
-
-
-def test_a_peak_that_a_step_exceeds_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from datapipe.monitor import peaks as module
-
-    found = iter([1e9, 8e9, 9e9])
-    monkeypatch.setattr(module, "_MEASURED", {})
-    monkeypatch.setattr(
-        module,
-        "_measure",
-        lambda threads: Peaks(
-            flops={"float32": next(found), "bfloat16": 1e9}, bandwidth=1e9, source="test"
-        ),
-    )
-    assert cpu_peaks(2).rate("float32") == 1e9
-    assert cpu_peaks(2, reached={"float32": 0.9e9}).rate("float32") == 1e9
-    assert cpu_peaks(2, reached={"float32": 2.4e9}).rate("float32") == 8e9
-    assert cpu_peaks(2, reached={"float32": 2e10}).rate("float32") == 2e10
-    assert cpu_peaks(2).rate("float32") == 2e10
-
-
-@pytest.mark.parametrize(
-    ("name", "known", "half"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100", 989.4e12),
-        ("NVIDIA H100 PCIe", "H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-80GB", "A100 80GB", 312e12),
-        ("NVIDIA A100-PCIE-40GB", "A100", 312e12),
-        ("NVIDIA L40S", "L40S", 362e12),
-        ("Tesla T4", "T4", 65e12),
-    ],
-)
-def test_a_gpu_is_known_by_its_name(name: str, known: str, half: float) -> None:
-    found = gpu_peaks(name)
-    assert found is not None
-    assert (found.source, found.rate("bfloat16")) == (known, half)
-
-
-def test_float32_on_a_gpu_is_faster_with_rounded_factors() -> None:
-    exact, rounded = gpu_peaks("NVIDIA A100"), gpu_peaks("NVIDIA A100", tf32=True)
-    assert exact is not None
-    assert rounded is not None
-    assert (exact.rate("float32"), rounded.rate("float32")) == (19.5e12, 156e12)
-    assert gpu_peaks("NVIDIA A1000") is None

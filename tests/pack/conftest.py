@@ -1,10 +1,13 @@
 """Raw data packed, and what came out."""
 
 import json
+from functools import partial
 
 import pytest
 
 from datapipe import pack_dataset
+
+from .coco_files import write_coco
 
 
 @pytest.fixture
@@ -41,3 +44,9 @@ def packed_videos(packed):
         return found
 
     return pack
+
+
+@pytest.fixture
+def make_coco(tmp_path, jpeg):
+    """Writes a dataset as COCO unpacks: annotations/NAME.json and val2017/*.jpg."""
+    return partial(write_coco, tmp_path / "raw", jpeg)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tracemalloc
 
 import pytest
 
@@ -10,36 +9,8 @@ from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.coco import READER
 
-from .reading import choose_reader, estimate, read_all, recognises
-
-HEAD = {
-    "info": {"description": "COCO 2017 Dataset", "version": "1.0", "year": 2017},
-    "licenses": [{"url": "http://l/1", "id": 1, "name": "Attribution"}],
-}
-# As COCO has it, annotations stand in no order of images.
-ANNOTATIONS = [
-    {"image_id": 522418, "id": 49, "caption": "A woman cutting a cake."},
-    {"image_id": 184613, "id": 474, "caption": "A child with an umbrella."},
-    {"image_id": 522418, "id": 38, "caption": "Größe \U0001f600\n"},
-    {"image_id": 184613, "id": 1, "caption": ""},
-    {"image_id": 522418, "id": 53, "caption": "A third one."},
-    {"image_id": 318219, "id": 7, "caption": "A street at night."},
-]
-
-
-def image(number, **fields):
-    return {
-        "license": 3,
-        "file_name": f"{number:012d}.jpg",
-        "coco_url": f"http://images.cocodataset.org/val2017/{number:012d}.jpg",
-        "height": 427,
-        "width": 640,
-        "date_captured": "2013-11-14 11:18:45",
-        "id": number,
-    } | fields
-
-
-IMAGES = [image(522418), image(318219), image(184613)]
+from .coco_files import ANNOTATIONS, HEAD, IMAGES, image
+from .reading import choose_reader, read_all, recognises
 
 
 def read(raw, **options):
@@ -49,33 +20,6 @@ def read(raw, **options):
 
 def rejects_of(raw, **options):
     return [taken for taken in read(raw, **options) if isinstance(taken, Reject)]
-
-
-@pytest.fixture
-def make_coco(tmp_path, jpeg):
-    """Writes a dataset as COCO unpacks: annotations/NAME.json and val2017/*.jpg."""
-
-    def make(
-        images=IMAGES,
-        annotations=ANNOTATIONS,
-        name="annotations/captions_val2017.json",
-        order=("info", "images", "licenses", "annotations"),
-        folder="val2017",
-        **dump,
-    ):
-        root = tmp_path / "raw"
-        for number, entry in enumerate(images):
-            file_name = entry.get("file_name") if isinstance(entry, dict) else None
-            if isinstance(file_name, str) and file_name:
-                (root / folder / file_name).parent.mkdir(parents=True, exist_ok=True)
-                (root / folder / file_name).write_bytes(jpeg(number))
-        whole = HEAD | {"images": images, "annotations": annotations}
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({field: whole[field] for field in order}, **dump)
-        (root / name).write_text(text, encoding="utf-8")
-        return root
-
-    return make
 
 
 RECORD = IMAGES[0] | {
@@ -355,117 +299,3 @@ def test_sidecars_of_images_and_other_json_are_not_taken_for_it(tmp_path, make_f
     (raw / "other.json").write_text('[{"id": 1, "image_id": 2}]')
     (raw / "third.json").write_text('{"annotations": [{"text": "a"}]}')
     assert choose_reader(raw).name == "folder"
-
-
-# --- a large file, a broken file --------------------------------------------------------------
-
-
-def write_large(path, images, captions_each):
-    """A file as COCO's, whose annotations go through the images again and again."""
-    with path.open("w") as file:
-        file.write('{"info": {}, "images": [')
-        file.write(", ".join(json.dumps(image(number)) for number in range(images)))
-        file.write('], "annotations": [')
-        for number in range(images * captions_each):
-            entry = {"id": number, "image_id": number % images, "caption": f"{number} " + "x" * 200}
-            file.write((", " if number else "") + json.dumps(entry))
-        file.write("]}")
-    return path
-
-
-@pytest.mark.campaign
-def test_memory_stays_flat_however_many_annotations(tmp_path):
-    path = write_large(tmp_path / "captions.json", 5_000, 10)
-    (tmp_path / "000000000000.jpg").touch()
-    assert path.stat().st_size > 12 * 2**20
-    tracemalloc.start()
-    try:
-        count = 0
-        for number, sample in enumerate(read_all(READER, path, ReadOptions(scratch=tmp_path))):
-            count += len(sample.record["captions"])
-            assert sample.caption.startswith(f"{number // 10 + number % 10 * 5_000} ")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (count, number) == (500_000, 49_999)
-    assert peak < 6 * 2**20
-
-
-def test_the_estimate_is_the_number_of_samples(tmp_path):
-    path = write_large(tmp_path / "captions.json", 1000, 2)
-    (tmp_path / "000000000000.jpg").touch()
-    assert estimate(READER, path, ReadOptions()) == 2000
-    assert estimate(READER, path, ReadOptions(captions="first")) == 1000
-
-
-def test_a_file_broken_anywhere_gives_no_sample(make_coco):
-    raw = make_coco()
-    path = raw / "annotations" / "captions_val2017.json"
-    whole = path.read_bytes()
-    for size in range(0, len(whole), 7):
-        path.write_bytes(whole[:size])
-        with pytest.raises(PackError, match="about byte"):
-            next(read_all(READER, path, ReadOptions(image_root=raw)))
-
-
-@pytest.mark.parametrize("taken", [0, 1, 3, 5])
-def test_the_temporary_database_is_removed_wherever_reading_stops(make_coco, tmp_path, taken):
-    orphan = {"image_id": 99, "caption": "c"}
-    stream = read_all(
-        READER, make_coco(annotations=[*ANNOTATIONS, orphan, orphan]), ReadOptions(scratch=tmp_path)
-    )
-    for _ in range(taken):
-        next(stream)
-    assert bool(list(tmp_path.glob("datapipe-*/join.sqlite"))) == bool(taken)
-    stream.close()
-    assert not list(tmp_path.glob("datapipe-*"))
-
-
-def test_the_temporary_database_is_removed_after_an_error(make_coco, tmp_path):
-    raw = make_coco()
-    path = raw / "annotations" / "captions_val2017.json"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(PackError):
-        read(path, scratch=tmp_path)
-    assert not list(tmp_path.glob("datapipe-*"))
-
-
-def test_a_scratch_folder_that_cannot_be_used_is_named(make_coco, tmp_path):
-    with pytest.raises(PackError, match=r"nowhere: no temporary folder can be made"):
-        read(make_coco(), scratch=tmp_path / "nowhere")
-
-
-def test_reading_twice_gives_the_same(make_coco, tmp_path, contents):
-    raw = make_coco(annotations=[*ANNOTATIONS, {"image_id": 99, "caption": "c"}])
-    assert read(raw) == read(raw)
-    for out in ("one", "two"):
-        pack_dataset(raw, tmp_path / out, max_rejects=5, workers=len(out) - 1)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
-@pytest.mark.parametrize("layout", ["coco", "table", "list"])
-def test_the_report_says_what_repeated_images_take(make_coco, tmp_path, jpeg, layout):
-    if layout == "coco":
-        raw, repeats = make_coco(), 2
-    else:
-        raw, repeats = tmp_path / "raw", 4
-        raw.mkdir()
-        for number in range(2):
-            (raw / f"{number}.jpg").write_bytes(jpeg(number))
-        texts = ["A cat", "A grey cat", "A cat on a mat"]
-        if layout == "table":
-            lines = [json.dumps({"image": f"{n}.jpg", "caption": texts}) for n in range(2)]
-            (raw / "data.jsonl").write_text("\n".join(lines))
-        else:
-            lines = [f"{n}.jpg#{i}\t{text}" for n in range(2) for i, text in enumerate(texts)]
-            (raw / "a.token.txt").write_text("\n".join(lines))
-    report = pack_dataset(raw, tmp_path / "out", max_rejects=1)
-    (line,) = [note for note in report.notes if "repeat" in note]
-    start = f"{repeats} samples repeat an image for another of its captions and take "
-    assert line.startswith(start)
-    assert line.endswith("--captions first and --captions join store each image once")
-    size = float(line.removeprefix(start).partition(" ")[0]) * 1000
-    assert 0 < size < report.bytes
-    for mode in ("first", "join"):
-        report = pack_dataset(raw, tmp_path / mode, captions=mode, max_rejects=1)
-        assert not any("repeat" in note for note in report.notes)

@@ -66,6 +66,51 @@ def test_a_question_and_its_answer_are_turns(raw, user, assistant):
     assert sample.record == {**record, "messages": sample.record["messages"]}
 
 
+TALK = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "A red cat."}]
+LISTED = "Which?\n(a) cat\n(b) dog\nAnswer with the letter."
+CHOICES = {"choices": ["cat", "dog"]}
+ROWS = {
+    "an instruction": ({"instruction": "Say.", "input": "it", "output": "A"}, ["Say.\nit", "A"]),
+    "an empty input": (
+        {"instruction": "Look.", "input": "", "output": "A cat"},
+        ["Look.", "A cat"],
+    ),
+    "one of M3IT": ({"instruction": "Say.", "inputs": "it", "outputs": "A"}, ["Say.\nit", "A"]),
+    "of several people's answers the most frequent is learnt": (
+        {"question": "What?", "answers": ["red", "a cat", "cat", "cat"]},
+        ["What?", "cat"],
+    ),
+    "lists of questions and of answers are turns in order": (
+        {"question": ["What?", "Where?"], "answer": ["A cat", "Here"]},
+        ["What?", "A cat", "Where?", "Here"],
+    ),
+    "choices that the question lists": (
+        {"question": LISTED, "answer": "b"} | CHOICES,
+        [LISTED, "b"],
+    ),
+    "the first choice is an answer too": (
+        {"question": "Which?", "correct_choice_idx": 0} | CHOICES,
+        ["Which?\nA. cat\nB. dog", "A. cat"],
+    ),
+    "a prompt and a completion of turns are one conversation": (
+        {
+            "prompt": [{"role": "user", "content": "What is it?"}],
+            "completion": [{"role": "assistant", "content": "A red cat."}],
+        },
+        ["What is it?", "A red cat."],
+    ),
+    "a conversation in JSON": ({"chat": json.dumps(TALK)}, ["What is it?", "A red cat."]),
+    "a conversation as Python prints it": ({"chat": repr(TALK)}, ["What is it?", "A red cat."]),
+}
+
+
+@pytest.mark.parametrize(("row", "said"), ROWS.values(), ids=ROWS)
+def test_columns_become_turns(raw, row, said):
+    (sample,) = read(raw({"image": "0.jpg"} | row))
+    assert [text for _, text, _ in turns(sample)] == said
+    assert [turn[::2] for turn in turns(sample)] == [ASKED[::2], SAID[::2]] * (len(said) // 2)
+
+
 def test_turns_before_a_question_and_the_system_are_kept(raw):
     record = {"image": "0.jpg", "system": "Be short.", "query": "<image>What is it?"}
     record |= {"response": "A red cat.", "history": [["Hi.", "Hello."]]}
@@ -77,26 +122,6 @@ def test_turns_before_a_question_and_the_system_are_kept(raw):
         ("user", "<image>What is it?", False),
         SAID,
     ]
-
-
-def test_an_instruction_and_its_input_are_one_question(raw):
-    rows = [{"image": "0.jpg", "instruction": "Translate.", "input": "Katze", "output": "A cat"}]
-    rows += [{"image": "0.jpg", "instruction": "Look.", "input": "", "output": "A cat"}]
-    first, second = read(raw(*rows))
-    assert turns(first)[0][1] == "Translate.\nKatze"
-    assert turns(second)[0][1] == "Look."
-
-
-def test_of_several_peoples_answers_the_most_frequent_is_learnt(raw):
-    record = {"image": "0.jpg", "question": "What?", "answers": ["red", "a cat", "cat", "cat"]}
-    (sample,) = read(raw(record))
-    assert turns(sample)[1] == ("assistant", "cat", True)
-
-
-def test_lists_of_questions_and_of_their_answers_are_turns_in_order(raw):
-    record = {"image": "0.jpg", "question": ["What?", "Where?"], "answer": ["A cat", "Here"]}
-    (sample,) = read(raw(record))
-    assert [text for _, text, _ in turns(sample)] == ["What?", "A cat", "Where?", "Here"]
 
 
 @pytest.mark.parametrize("answer", [1, "1", "B", "dog"])
@@ -140,13 +165,6 @@ def test_choices_may_be_objects(raw, choices, answer):
     assert [text for _, text, _ in turns(sample)] == ["Which?\nA. cat\nB. dog", "B. dog"]
 
 
-def test_a_question_that_lists_its_choices_is_answered_as_it_asks(raw):
-    asked = "Which?\n(a) cat\n(b) dog\nAnswer with the letter."
-    record = {"image": "0.jpg", "question": asked, "choices": ["cat", "dog"], "answer": "b"}
-    (sample,) = read(raw(record))
-    assert [text for _, text, _ in turns(sample)] == [asked, "b"]
-
-
 def test_a_list_of_questions_with_choices_is_not_answered_by_letters(raw):
     asked = [{"question": "Which?", "choices": ["cat", "dog"], "answer": "B"}] * 2
     (sample,) = read(raw({"image": "0.jpg", "qa": asked}))
@@ -176,24 +194,6 @@ def test_images_in_base64_are_known_by_what_they_hold(raw, jpeg, as_list):
     assert sample.images[0].blob.read() == jpeg(1)
 
 
-def test_the_inputs_of_m3it_are_part_of_the_question(raw):
-    record = {
-        "image": "0.jpg",
-        "instruction": "Answer.",
-        "inputs": "What is it?",
-        "outputs": "A cat.",
-    }
-    (sample,) = read(raw(record))
-    assert turns(sample) == [("user", "Answer.\nWhat is it?", False), ("assistant", "A cat.", True)]
-
-
-def test_prompt_and_completion_of_turns_are_one_conversation(raw):
-    prompt = [{"role": "user", "content": "What is it?"}]
-    completion = [{"role": "assistant", "content": "A red cat."}]
-    (sample,) = read(raw({"image": "0.jpg", "prompt": prompt, "completion": completion}))
-    assert turns(sample) == [ASKED, SAID]
-
-
 def test_a_column_of_json_is_not_taught_as_it_stands(raw):
     held = json.dumps({"question": "What is it?", "chosen": "A cat", "rejected": "A dog"})
     path = raw({"image": "0.jpg", "text": held})
@@ -221,19 +221,6 @@ def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg):
     first, second = read(path, **remedy(str(caught.value)))
     assert (first.caption, first.images[0].blob.read()) == ("A lung", jpeg(7))
     assert second.caption == "A knee"
-
-
-def test_the_first_of_the_choices_is_an_answer_too(raw):
-    record = {"image": "0.jpg", "question": "Which?", "choices": ["cat", "dog"]}
-    (sample,) = read(raw(record | {"correct_choice_idx": 0}))
-    assert turns(sample)[1] == ("assistant", "A. cat", True)
-
-
-def test_conversations_in_a_cell_are_read_from_json_and_python(raw):
-    said = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "A red cat."}]
-    for text in (json.dumps(said), repr(said)):
-        (sample,) = read(raw({"image": "0.jpg", "chat": text}))
-        assert turns(sample) == [ASKED, SAID]
 
 
 def test_donuts_ground_truth_is_what_the_page_says(raw):

@@ -15,62 +15,40 @@ from datapipe.index.tar.indexer import index_shards
 from datapipe.pack import pack_job
 from datapipe.pack.journal import working_folder
 
+from ..killed import CALLS_UNTIL_KILLED
+
 # Packs into new folders, each time killed at another of the system calls named: at every one, or at
 # 50 random ones of a larger pack; or again and again into one folder, each time a little later.
 # Prints the names of the folders.
 KILLER = """
-import itertools, os, random, signal, sys
 from datapipe.pack.pack_dataset import pack_dataset
-
-CALLS = ("mkdir", "open", "pwrite", "fsync", "ftruncate", "replace", "rename", "unlink", "rmdir")
-
-def calls_until_killed(deadline, raw, out, **options):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writer)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert code in (0, -signal.SIGKILL), code
-        return int(os.read(reader, 20) or 0)
-    count = itertools.count(1)
-
-    def watched(real):
-        def call(*args, **options):
-            if next(count) == deadline:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **options)
-        return call
-
-    os.fsync = lambda descriptor: None  # slow, and a killed process loses nothing without it
-    for name in CALLS:
-        setattr(os, name, watched(getattr(os, name)))
-    pack_dataset(raw, out, **options)
-    os.write(writer, str(next(count) - 1).encode())
-    os._exit(0)
 
 raw, out, mode = sys.argv[1:]
 options = dict(shard_size=3, max_rejects=9, workers=1)
+def pack(out):
+    pack_dataset(raw, out, **options)
+
 if mode == "again":
     kills = 0
-    while not calls_until_killed(10 + 7 * kills, raw, f"{out}/again", **options):
+    while not calls_until_killed(10 + 7 * kills, lambda: pack(f"{out}/again")):
         kills += 1
     assert kills >= 2
     print("again")
     sys.exit()
 if mode == "random":
     options = dict(shard_size=20, max_rejects=9, workers=2)
-points = range(1, calls_until_killed(0, raw, f"{out}/whole", **options) + 1)
+points = range(1, calls_until_killed(0, lambda: pack(f"{out}/whole")) + 1)
 if mode == "random":
     points = sorted(random.Random(7).sample(points, 50))
 for point in points:
-    assert not calls_until_killed(point, raw, f"{out}/{point}", **options)
+    assert not calls_until_killed(point, lambda: pack(f"{out}/{point}"))
 print(*points)
 """
 
 
 def killed_packs(raw, out, mode):
     """Folders of packs that were killed."""
-    command = [sys.executable, "-c", KILLER, str(raw), str(out), mode]
+    command = [sys.executable, "-c", CALLS_UNTIL_KILLED + KILLER, str(raw), str(out), mode]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return [out / point for point in done.stdout.split()]
 

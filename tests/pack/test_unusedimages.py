@@ -9,6 +9,8 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 
+from ..campaigns import rare
+
 ANSWER = {"role": "assistant", "content": "A cat."}
 CONVERSATION = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "A cat."}]
 TEXTS = {
@@ -71,7 +73,7 @@ def named(report):
     return [note for note in report.notes if note.startswith("images in ")]
 
 
-@pytest.mark.parametrize("name", ["mask", "depth", "edited_image"])
+@pytest.mark.parametrize("name", ["mask", rare("depth"), rare("edited_image")])
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_image_of_another_use_is_named_with_a_count_in_every_form(

@@ -36,7 +36,7 @@ from .datasets import (
 )
 
 UNITS: list[Any] = [
-    {"batch_size": 4},
+    rare({"batch_size": 4}),
     rare({"batch_size": 3, "group": 6}),
     {"batch_size": 3, "buckets": 3},
     rare({"max_tokens": 150}),

@@ -97,7 +97,9 @@ def _seen(out: Path) -> Iterator[Sample]:
     """Yield the samples: images as a loader decodes them, turns as its templates get them."""
     texts = dict(_texts(out))
     spec = ImageSpec(size=4, dtype=torch.uint8)
-    with closing(make_loader(out, image=spec, batch_size=64, shuffle=False)) as loader:
+    with closing(
+        make_loader(out, image=spec, batch_size=64, shuffle=False, num_workers=0)
+    ) as loader:
         for batch in loader:
             pixels = iter(batch["pixel_values"][:, :, 1, 1].numpy())
             for slot, key in enumerate(batch["key"]):

@@ -15,8 +15,8 @@ import datapipe
 from datapipe.cli.output import Commands
 
 KEYS = [
-    *("samples", "images", "rejected", "lost", "shards", "bytes", "saved_bytes", "seconds"),
-    "output",
+    *("samples", "images", "videos", "frames", "rejected", "lost", "shards", "bytes"),
+    *("saved_bytes", "seconds", "output"),
 ]
 KEYS += ["teaching", "notes"]
 

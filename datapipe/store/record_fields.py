@@ -115,7 +115,7 @@ def where_columns(dataset: Dataset, where: Where | None, extra: ExtraColumns) ->
     try:
         evaluate(where, dataset.columns, columns, 0, 0)
     except UnknownColumn as error:
-        unknown = sorted(missing - indexed.keys())
+        unknown = [name if len(name) < 100 else "NAME" for name in sorted(missing - indexed.keys())]
         command = f"datapipe index {quote(dataset.title)} --fields {quote(','.join(unknown))}"
         raise UnknownColumn(
             f"{error}; indexed fields: {_listed(indexed)}; fields of the first records: "

@@ -184,12 +184,17 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> To
 
 
 def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
-    video = None
+    video, stored = None, StoredTexts.of(part)
     if rule.images.videos is not None and part.image is not None:
         video = part.image.spec.video
+        if stored is not None and has_frames(part.data.counts.extensions):
+            raise PlanError(
+                f"{part.data.prefix}arrays have the tokens of videos without their times; load the "
+                "shards, or give ImageSpec(video=None)"
+            )
     return TextKind(
         encoder=rule.encoder,
-        stored=StoredTexts.of(part),
+        stored=stored,
         image_runs=part.image_runs,
         # A model that answers a prompt counts positions by itself.
         image_grids=part.image_grids if rule.images.grids and not rule.spec.prompts else None,
@@ -214,7 +219,7 @@ class ImageKinds:
         """Find the transforms of all parts; `PlanError` if two cannot be in one batch."""
         found: dict[str, tuple[ImageTransform, str]] = {}
         table = []
-        videos = has_frames(dataset.columns)
+        videos = has_frames(dataset.columns.extensions)
         for part in origin.parts:
             assert part.image is not None
             transform = part.image if videos else part.image.without_videos()

@@ -25,6 +25,12 @@ class Frames:
         """Index of the first frame of each image's video, of an image itself: int64 [n]."""
         return np.arange(len(self.counts)) - self.numbers
 
+    @property
+    def videos(self) -> list[tuple[int, int]]:
+        """Number of the first image of each video, and its frames."""
+        firsts = np.flatnonzero((self.counts > 0) & (self.numbers == 0))
+        return list(zip(firsts.tolist(), self.counts[firsts].tolist(), strict=True))
+
     def ends(self, temporal: int) -> Bools:
         """Return which images are the last frame of a patch of `temporal` frames: bool [n]."""
         last: Bools = (self.numbers % temporal == temporal - 1) | (self.numbers == self.counts - 1)

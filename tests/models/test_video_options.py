@@ -149,3 +149,23 @@ def test_an_image_only_dataset_has_no_keys_of_videos(folder: Path, tmp_path: Pat
     assert "video_grid_thw" not in batch
     (plain,) = datapipe.make_loader(shards, image=image, **options)
     assert "pixel_values_videos" not in plain
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ({"named": False}, r"has videos of \[4\] frames, and by the names .* have \[\]"),
+        ({"told": False}, r"has videos of \[\] frames, and by the names .* have \[4\]"),
+    ],
+)
+def test_names_and_record_have_to_tell_the_same_videos(
+    written: dict[str, bool], message: str, folder: Path, tmp_path: Path
+) -> None:
+    asked = replace(samples()[0], question=[*samples()[0].question[:1], "What?"])
+    shards = write_shards(tmp_path / "shards", [asked, samples()[4]], **written)
+    options: dict[str, Any] = {"batch_size": 2, "shuffle": False, "num_workers": 0}
+    with pytest.raises(datapipe.DatapipeError, match=message):
+        next(iter(datapipe.make_loader(shards, model=folder, **options)))
+    loader = datapipe.make_loader(shards, model=folder, on_error="skip", meta="valid", **options)
+    (batch,) = loader
+    assert batch["valid"].tolist() == [False, True]

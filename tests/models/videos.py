@@ -123,8 +123,13 @@ def samples() -> list[VideoSample]:
     ]
 
 
-def write_shards(folder: Path, samples: Sequence[VideoSample]) -> Path:
-    """Write samples as a tar with frames as members of their own, and index it."""
+def write_shards(
+    folder: Path, samples: Sequence[VideoSample], *, named: bool = True, told: bool = True
+) -> Path:
+    """Write samples as a tar with frames as members of their own, and index it.
+
+    Unless `named`, frames have names of images; unless `told`, the records say nothing of videos.
+    """
     folder.mkdir()
     with tarfile.open(folder / "data-000000.tar", "w") as tar:
         for key, sample in enumerate(samples):
@@ -135,7 +140,7 @@ def write_shards(folder: Path, samples: Sequence[VideoSample]) -> Path:
                 if isinstance(part, str):
                     text += part
                 elif isinstance(part, Clip):
-                    text += "<video>"
+                    text += "<video>" if told else ""
                     names = [
                         frame_extension(len(videos), n, "png") for n in range(len(part.frames))
                     ]
@@ -150,8 +155,10 @@ def write_shards(folder: Path, samples: Sequence[VideoSample]) -> Path:
             record: dict[str, Any] = {
                 "messages": [{"role": role, "content": said} for role, said in turns]
             }
-            if videos:
+            if videos and told:
                 record["video_frames"] = write_videos(videos)
+            if not named:
+                members = [(f"{at}.png", data) for at, (_, data) in enumerate(members)]
             members.append(("json", json.dumps(record).encode()))
             for name, data in members:
                 info = tarfile.TarInfo(f"{key:03d}.{name}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from datapipe.array_types import Bools, Int64
-from datapipe.errors import IndexMismatch, PlanError, SampleError
+from datapipe.errors import DecodeError, IndexMismatch, PlanError, SampleError
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.loader.batch.collate import PackedTokens, PaddedTokens, mrope_positions
@@ -22,7 +22,7 @@ from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.frames import Frames
 from datapipe.text.truncate import IGNORE, expand
 from datapipe.text.video_markup import VideoMarkup
-from datapipe.text.videos import read_videos
+from datapipe.text.videos import VIDEO_FIELD, read_videos
 
 
 class StoredTexts:
@@ -83,16 +83,25 @@ class TextKind:
     # Positions of tokens of a video advance by so many a second; None if by one a patch
     tokens_per_second: float | None = None
 
-    def seconds(self, text: SampleText) -> list[float]:
-        """Return the seconds of a patch of each video of a sample; none if they do not matter.
+    def seconds(self, text: SampleText, sample: int) -> list[float]:
+        """Return the seconds of a patch of each video of a sample; none if it has no video.
 
-        As in the processor of Qwen2.5-VL, whose frames are spread over the whole video.
+        As in the processor of Qwen2.5-VL, whose frames are spread over the whole video. Raises
+        `DecodeError` if its record has other videos than the names of its images.
         """
-        if self.tokens_per_second is None:
+        if self.encoder.spec.video_markup is None:
             return []
-        frames = self.markup.frames
         videos = read_videos(text.record, most=text.max_frames)
-        return [frames * video.duration / len(video.times) for video in videos]
+        told = [(video.first, len(video.times)) for video in videos]
+        frames = self.frames(sample)
+        named = [] if frames is None else frames.videos
+        if told != named:
+            raise DecodeError(
+                f"its `{VIDEO_FIELD}` has videos of {[count for _, count in told]} frames, and by "
+                f"the names of its members they have {[count for _, count in named]}, or others "
+                "stand first; pack it again, or name frames `KEY.v0.0000.jpg`"
+            )
+        return [self.markup.frames * video.duration / len(video.times) for video in videos]
 
     @property
     def markup(self) -> VideoMarkup:
@@ -205,9 +214,14 @@ class TokenSlots:
             for slot, result in zip(slots, results, strict=True):
                 if isinstance(result, SampleError):
                     failed[slot] = result
-                else:
-                    self._seconds[slot] = self._kinds[slot].seconds(texts[slot])
-                    self._write_text(slot, result, bool(valid[slot]))
+                    continue
+                try:
+                    seconds = self._kinds[slot].seconds(texts[slot], self._number(slot))
+                except DecodeError as error:
+                    failed[slot] = error
+                    continue
+                self._seconds[slot] = seconds
+                self._write_text(slot, result, bool(valid[slot]))
         return failed
 
     def empty(self, slot: int) -> None:
@@ -296,5 +310,5 @@ class TokenSlots:
         if frames is None:
             return []
         frames = frames[: int(self._sizes.images[slot])]
-        videos = int(np.count_nonzero((frames.counts > 0) & (frames.numbers == 0)))
+        videos = len(frames.videos)
         return self._seconds.get(slot, [1.0] * videos)[:videos]

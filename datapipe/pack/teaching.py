@@ -15,9 +15,9 @@ from datapipe.pack.records.videos import in_order
 from datapipe.text.conversation import conversation, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.messages import (
+    Piece,
     RenderedTurn,
     SampleText,
-    as_frames,
     as_text,
     is_pair,
     read_pair_turns,
@@ -202,7 +202,8 @@ class WrittenSample:
     source: str  # where it came from
     images: int  # how many it has
     # (role, text, learnt) in order, as a chat template gets them: `<image>` at the place of each
-    # image, and a newline after each that is put before a text that marks none
+    # image, `<video: 8 frames>` at that of a video, and a newline after each that is put before a
+    # text that marks none
     turns: tuple[tuple[str, str, bool], ...]
 
     def lines(self) -> list[str]:
@@ -245,12 +246,16 @@ def show(
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
     turns = _shown_turns(SampleText(caption, record, images))
-    shown = [as_frames(turn.pieces, newline=True) for turn in turns]
     written = [
-        (turn.role, "".join(IMAGE_PLACE if p is None else p for p in pieces), turn.trained)
-        for turn, pieces in zip(turns, shown, strict=True)
+        (turn.role, "".join(_shown(piece) for piece in turn.pieces), turn.trained) for turn in turns
     ]
     return WrittenSample(source=sample.source, images=images, turns=tuple(written))
+
+
+def _shown(piece: Piece) -> str:
+    if isinstance(piece, Video):
+        return f"<video: {len(piece.times)} frames>"
+    return IMAGE_PLACE if piece is None else piece
 
 
 def _shown_turns(sample: SampleText) -> list[RenderedTurn]:

@@ -131,7 +131,7 @@ def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_pat
     (raw / "data.json").write_text(json.dumps([llava("<video>What happens?", video=listed)]))
     report = pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=3")
     assert (report.videos, report.frames, report.images) == (1, 3, 3)
-    assert report.shown[0].turns[0][1].startswith("<image>")
+    assert report.shown[0].turns[0][1].startswith("<video: ")
     assert any("without `fps`, taken as one a second" in note for note in report.notes)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.pack.input.archives import lies_beside, packed_images, refuse_archive
+from datapipe.pack.input.file_kinds import medium_of
 from datapipe.pack.input.loose_images import LooseImages, loose_images
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
@@ -25,6 +26,7 @@ from datapipe.pack.recognition.counts import Counts, count
 from datapipe.pack.recognition.other_stores import why_unread
 from datapipe.pack.records.fields.field_map import parse_map
 from datapipe.pack.records.locate import levels
+from datapipe.text.videos import frames_remedy
 
 # Shapes that nothing but their own writer makes, and that cost a pass to be looked at.
 _PLAIN = frozenset({"coco", "img2dataset"})
@@ -111,9 +113,11 @@ def _unrecognized(
     below = _below(survey, options, readers)
     if not (packed or below) and (cause := why_unread(survey)):
         return PackError(cause)
+    media = set(map(medium_of, survey.extensions()))
+    remedy = "" if options.videos else "".join(map(frames_remedy, media))
     return PackError(
-        f"{survey.raw}: no known format is recognised (found: {survey.describe()}); the formats "
-        f"are\n{_listed(readers)}{advice(survey, options)}{packed}{below}"
+        f"{survey.raw}: no known format is recognised (found: {survey.describe()}){remedy}; the "
+        f"formats are\n{_listed(readers)}{advice(survey, options)}{packed}{below}"
     )
 
 

@@ -29,7 +29,7 @@ from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_i
 from datapipe.text.spec import TextSpec
 from datapipe.text.template import ChatTemplate, Kind, Message, Span
 from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, SOURCES, image_mark
-from datapipe.text.video_markup import Shown, frames_at
+from datapipe.text.video_markup import Shown, frames_at, patch_end
 from datapipe.text.vocabulary import find_image_token, find_template, open_vocabulary
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
@@ -133,8 +133,7 @@ class TextEncoder:
                 text, self.ids(text), self._mark, self.image_token, self._guard
             )
         before, after = self.image_wrap
-        end = "" if markup is None else markup.end
-        self.video_wrap = before, after + len(self.ids(end))
+        self.video_wrap = before, after + len(self.ids(patch_end(markup)))
         around = (*self._begin, *self._end)
         deciding = [ENCODER_VERSION, vocabulary.model, source, names, self.image_token]
         deciding += [spec.system, around, IMAGE_PLACE]

@@ -25,7 +25,7 @@ from datapipe.text.template import (
     Span,
     parse_marks,
 )
-from datapipe.text.video_markup import Shown, VideoMarkup
+from datapipe.text.video_markup import Shown, VideoMarkup, write_video
 
 Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
@@ -53,7 +53,9 @@ class Rendered:
 
         `media` are its images and videos in their order. Raises `DecodeError` as `markup` does.
         """
-        written = [("", [Shown(1)]) if each is None else markup.write(each.times) for each in media]
+        written = [
+            ("", [Shown(1)]) if each is None else write_video(markup, each.times) for each in media
+        ]
         videos = (text for text, _ in written if text)
         pieces = [
             (kind, text)

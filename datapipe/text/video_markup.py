@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.declared import Count, check_fields
+from datapipe.declared import Count, Word, check_fields
 from datapipe.errors import DecodeError, PlanError
 from datapipe.short_repr import short_repr
 
@@ -41,12 +41,11 @@ class VideoMarkup:
 
     Examples:
         >>> markup = datapipe.VideoMarkup(patch="<{seconds:.1f} seconds><|video_pad|>")
-        >>> markup.times([0.0, 0.5, 1.0])
-        [0.25, 1.0]
+        >>> text = datapipe.TextSpec(tokenizer="tokenizer.json", video_markup=markup)
     """
 
-    token: str = "<|video_pad|>"
-    patch: str | None = None
+    token: Word = "<|video_pad|>"
+    patch: Word | None = None
     frames: Count = 2
 
     def __post_init__(self) -> None:
@@ -71,39 +70,39 @@ class VideoMarkup:
     def __repr__(self) -> str:
         return short_repr(self)
 
-    def times(self, frames: Sequence[float]) -> list[float]:
-        """Return the time of each patch of a video, from those of its frames, in seconds."""
-        starts = range(0, len(frames), self.frames)
-        return [(frames[at] + frames[min(at + self.frames, len(frames)) - 1]) / 2 for at in starts]
 
-    @property
-    def end(self) -> str:
-        """Text of a patch behind its tokens."""
-        return (
-            "" if self.patch is None else self.patch.format(seconds=0.0).rpartition(self.token)[2]
+def write_video(markup: VideoMarkup, times: Sequence[float]) -> tuple[str, list[Shown]]:
+    """Return the text of a video by the times of its frames, and what its tokens stand for.
+
+    `DecodeError` for a video of fewer frames than a patch, where each patch has its time.
+
+    Examples:
+        >>> write_video(VideoMarkup(patch="<{seconds} s><|video_pad|>"), [0.0, 0.5, 1.0])[0]
+        '<0.25 s><|video_pad|><1.0 s><|video_pad|>'
+    """
+    count, size = len(times), markup.frames
+    if markup.patch is None:
+        return markup.token, [Shown(count, is_video=True)]
+    if count < size:
+        raise DecodeError(
+            f"a video has {count} frame{'s' * (count != 1)}, and the model takes at least {size}; "
+            "pack more of its frames"
         )
+    text, shown = "", []
+    for at in range(0, count, size):
+        last = min(at + size, count) - 1
+        text += markup.patch.format(seconds=(times[at] + times[last]) / 2)
+        shown.append(Shown(last + 1 - at, is_video=True))
+    if size > 1:
+        shown[0] = shown[0]._replace(before=text.partition(markup.token)[0])
+    return text, shown
 
-    def write(self, frames: Sequence[float]) -> tuple[str, list[Shown]]:
-        """Return the text of a video by the times of its frames, and what its tokens stand for.
 
-        `DecodeError` for a video of fewer frames than a patch, where each patch has its time.
-        """
-        count = len(frames)
-        if self.patch is None:
-            return self.token, [Shown(count, is_video=True)]
-        if count < self.frames:
-            raise DecodeError(
-                f"a video has {count} frame{'s' * (count != 1)}, and the model takes at least "
-                f"{self.frames}; pack more of its frames"
-            )
-        text = "".join(self.patch.format(seconds=seconds) for seconds in self.times(frames))
-        shown = [
-            Shown(min(self.frames, count - at), is_video=True)
-            for at in range(0, count, self.frames)
-        ]
-        if self.frames > 1:
-            shown[0] = shown[0]._replace(before=text.partition(self.token)[0])
-        return text, shown
+def patch_end(markup: VideoMarkup | None) -> str:
+    """Return the text of a patch behind its tokens; none where all patches have one run."""
+    if markup is None or markup.patch is None:
+        return ""
+    return markup.patch.format(seconds=0.0).rpartition(markup.token)[2]
 
 
 def frames_at(tokens_at: Int64, shown: Sequence[Shown], ids: Callable[[str], list[int]]) -> Int64:

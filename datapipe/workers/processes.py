@@ -98,7 +98,6 @@ class ProcessPool(Generic[J, R]):
         return number
 
     def drop(self) -> None:
-        """Drop all jobs that were sent."""
         for worker in self._workers:
             if worker.jobs:
                 with suppress(WorkerError):
@@ -277,8 +276,6 @@ class ProcessResults(Iterator[R], Generic[J, R]):
 
 
 class _InWorkerError(Exception):
-    """Traceback of a worker, as text."""
-
     def __init__(self, trace: str) -> None:
         super().__init__(f"in a worker process:\n{trace}")
 

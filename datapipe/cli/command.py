@@ -41,7 +41,6 @@ app.command()(check_model)
 
 
 def run() -> None:
-    """Run the command that the arguments name."""
     for stream in (sys.stdout, sys.stderr):  # file names need not be text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -57,7 +57,6 @@ class Dataset:
     columns: Columns  # what plan and fetch read of each sample
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return int(self.sample_edges[-1])
 
     @functools.cached_property

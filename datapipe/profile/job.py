@@ -115,28 +115,39 @@ def profile_loader(
     loader = make()
     if not isinstance(loader, Loader):
         raise PlanError(f"make returned {shorten(loader)}: give a function that returns a loader")
-    options = loader.options
-    cores, workers, in_processes = available_cpus(), options.num_workers, options.in_processes
     with closing(loader):
-        say("each stage by itself")
-        alone = measure_alone(loader, seconds=min(_LONGEST_ALONE, _SHARE_ALONE * seconds))
-        say("what this machine could do")
-        ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
-        roofline = measure_roofline(alone, cores=cores, readers=max(workers, 1), seconds=ceiling)
-        say("the loader at work")
-        # Each in an epoch of its own, so that it does not find its samples in the page cache.
-        loader.set_epoch(1)
-        run = run_pipeline(loader, seconds=seconds, events=True)
-        paced = None
-        if step_time is not None:
-            say("the loader at the pace of training")
-            loader.set_epoch(2)
-            paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
-        say("what would make it faster")
-        forecast = Forecast(run=run, alone=alone, roofline=roofline, processes=in_processes)
-        remedies = predict_remedies(loader, forecast, shards=shards)
-        remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)
-    context = loader.components().context
+        return _profile(loader, make, shards, seconds, step_time, say)
+
+
+def _profile(
+    loader: Loader,
+    make: Make,
+    shards: str,
+    seconds: float,
+    step_time: float | None,
+    say: Callable[[str], None],
+) -> Profile:
+    options, context = loader.options, loader.components().context
+    cores, workers = available_cpus(), options.num_workers
+    say("each stage by itself")
+    alone = measure_alone(loader, seconds=min(_LONGEST_ALONE, _SHARE_ALONE * seconds))
+    say("what this machine could do")
+    ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
+    roofline = measure_roofline(alone, cores=cores, readers=max(workers, 1), seconds=ceiling)
+    say("the loader at work")
+    # Each in an epoch of its own, so that it does not find its samples in the page cache.
+    loader.set_epoch(1)
+    run = run_pipeline(loader, seconds=seconds, events=True)
+    paced = None
+    if step_time is not None:
+        say("the loader at the pace of training")
+        loader.set_epoch(2)
+        paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
+    say("what would make it faster")
+    in_processes = options.in_processes
+    forecast = Forecast(run=run, alone=alone, roofline=roofline, processes=in_processes)
+    remedies = predict_remedies(loader, forecast, shards=shards)
+    remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)
     threaded = library_stage(context)
     if threaded == "tokenize" and context.images is not None:
         threaded = None  # images take most of the time, in the loader's own threads

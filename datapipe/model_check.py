@@ -154,7 +154,6 @@ def _messages(sample: Mapping[str, Any], encoder: TextEncoder) -> list[Any]:
 
 
 def _processed(processor: Any, messages: list[Any], images: Sequence[Any]) -> dict[str, Any]:
-    """Return what a processor makes of a sample."""
     pictures = [np.asarray(picture) for picture in images]
     text = processor.apply_chat_template(messages, tokenize=False)
     bos = processor.tokenizer.bos_token

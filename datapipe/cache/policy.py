@@ -33,15 +33,12 @@ class Policy(Protocol):
 
     def use(self, sample: int, next_use: int) -> None:
         """Record the use of a kept sample, and its next use; it may be dropped then."""
-        ...
 
     def offer(self, sample: int, size: int, next_use: int) -> tuple[bool, list[int]]:
         """Return whether a new sample is kept, and the samples that are evicted for it."""
-        ...
 
     def would_keep(self, sample: int, size: int, next_use: int) -> bool:
         """Return whether the sample would be kept if it were offered now."""
-        ...
 
 
 @lru_cache

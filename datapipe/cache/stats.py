@@ -55,12 +55,10 @@ class TierCounter:
         return taken
 
     def add(self, counts: Counts) -> None:
-        """Add the counts of another process."""
         with self._lock:
             self._counts.update(counts)
 
     def stats(self, tier: str, *, evicted: int = 0, expected: float | None = None) -> TierStats:
-        """Return the figures of a tier."""
         with self._lock:
             counts = self._counts.copy()
         numbers = {field: counts[tier, field] for field in ("hits", "bytes", "kept", "stalls")}

@@ -56,11 +56,9 @@ class Tier(Protocol):
 
     def describe(self, form: str) -> str:
         """Return a phrase about what it keeps, for the log; `form` is that of the entries."""
-        ...
 
     def holds(self, uses: Uses) -> Bools:
         """Return whether the entry of each sample seems to be there just now: bool [n]."""
-        ...
 
     def in_place(self, uses: Uses, wanted: Bools) -> InPlace | None:
         """Return the wanted entries that are there; None if each entry is in memory of its own."""
@@ -68,18 +66,15 @@ class Tier(Protocol):
 
     def get(self, use: Use) -> UInt8 | None:
         """Return the entry of a sample, if it is there and whole, in memory that is writable."""
-        ...
 
     def room(self, use: Use, size: int) -> UInt8 | None:
         """Return memory for an entry of `size` bytes; None if it would not be kept."""
-        ...
 
     def put(self, use: Use, entry: UInt8) -> bool:
         """Keep an entry, which may be in the memory that `room` returned.
 
         Return False if it is not kept, or already there.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

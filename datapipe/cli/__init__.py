@@ -11,7 +11,6 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command."""
     # While it ends, Python restores the default action: a late Ctrl-C would end the process by the
     # signal, after the command has printed its result and chosen its exit code.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)

@@ -24,7 +24,6 @@ app = typer.Typer(
 
 
 def run() -> None:
-    """Run the command that the arguments name."""
     for stream in (sys.stdout, sys.stderr):  # file names need not be text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -61,7 +61,6 @@ def convert(
 
 
 def print_converted(report: ConvertReport, *, as_json: bool) -> None:
-    """Print the report of a conversion."""
     if as_json:
         fields = asdict(report)
         print(json.dumps({key: fields[key] for key in _JSON_KEYS}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,11 +81,9 @@ def index(
         "output": shards,
     }
     if as_json:
-        result |= {"tokens": counted[1].to_dict()} if counted else {}
-        result |= (
-            {"fields": {name: field._asdict() for name, field in found.items()}} if found else {}
-        )
-        print(json.dumps(result))
+        result |= {"tokens": asdict(counted[1])} if counted else {}
+        fields_found = {name: field._asdict() for name, field in found.items()}
+        print(json.dumps(result | ({"fields": fields_found} if found else {})))
         return
     rows = {name: f"{result[name]:,}" for name in ("samples", "images", "shards")}
     rows["size"] = readable_size(manifest.bytes)
@@ -95,10 +94,8 @@ def index(
         title = f"Wrote the sidecars of {shards} ({', '.join(kinds)})"
     elif packed:
         title = f"Indexed fields of {shards}"
-    for name, field in found.items():
-        rows[f"field {name}"] = (
-            f"{field.type}, in {field.present:,} of {manifest.samples:,} samples"
-        )
+    of = f"of {manifest.samples:,} samples"
+    rows |= {f"field {name}": f"{f.type}, in {f.present:,} {of}" for name, f in found.items()}
     print_table(title, rows | (token_rows(counted[1]) if counted else {}))
     if counted:
         print_failures(counted[0])

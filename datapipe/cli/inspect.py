@@ -75,9 +75,7 @@ def inspect(
 
 def _print_sample(sample: InspectedSample) -> None:
     rows = {"number": f"{sample.number:,}", "source": sample.source, "shard": sample.shard}
-    rows |= {
-        name: "none" if value is None else str(value) for name, value in sample.columns.items()
-    }
+    rows |= {name: str("none" if v is None else v) for name, v in sample.columns.items()}
     print_table(shown(f"sample {sample.key}"), {shown(k): shown(v) for k, v in rows.items()})
     cells = [
         [shown(each.name), f"{each.offset:,}", f"{each.size:,}", f"{each.crc32:08x}"]
@@ -129,7 +127,6 @@ def _inspect_dataset(dataset: str, spec: ImageSpec | None, *, as_json: bool) -> 
 
 
 def _forms(path: str, image: ImageSpec) -> dict[str, dict[str, int]]:
-    """Return the bytes of each form of a dataset, and those that are free."""
     from datapipe.decode.array_spec import array_spec
     from datapipe.decode.transform import make_transform
     from datapipe.index.dataset import open_dataset

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
 
 from datapipe.cli.output import shown
 from datapipe.errors import PlanError
@@ -74,11 +75,8 @@ def refuses_overlong(mixture: Mixture) -> bool:
     return any(entry.text and entry.text.overlong == "raise" for entry in mixture.datasets)
 
 
-@dataclass(frozen=True)
-class _TableRow:
-    """Row of the table of datasets; `depth` is the number of groups that it is in."""
-
-    depth: int
+class _TableRow(NamedTuple):
+    depth: int  # number of groups that it is in
     label: str
     plan: DatasetPlan
 
@@ -93,7 +91,6 @@ def datasets_table(plan: MixturePlan) -> Table:
 
 
 def _cells(row: _TableRow, plan: MixturePlan) -> dict[str, str]:
-    """Return the cells of a row by their header."""
     one, total, name = row.plan, plan.total, shown(row.label)
     if len(name) > _LONGEST:  # paths differ at their ends
         name = f"...{name[3 - _LONGEST :]}"
@@ -126,11 +123,8 @@ def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_TableRow]:
     for number, plan in enumerate(plans):
         if number not in largest:
             continue
-        same = 0
-        for before, now in zip(said, plan.groups, strict=False):
-            if before != now:
-                break
-            same += 1
+        pairs = zip(said, plan.groups, strict=False)
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
         for depth in range(same, len(plan.groups)):
             groups = plan.groups[: depth + 1]
             members = [each for each in plans if each.groups[: depth + 1] == groups]

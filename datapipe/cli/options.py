@@ -17,6 +17,7 @@ import typer
 
 from datapipe.cli.fields import flag_of, help_of, own_flag
 from datapipe.cli.loading import Flags, with_flags
+from datapipe.cli.values import parse_json_object
 from datapipe.errors import PlanError
 from datapipe.remote.folder import is_remote
 from datapipe.text.spec import TextSpec
@@ -108,9 +109,6 @@ def _parsed(text: str, origin: str = "--storage-options") -> dict[str, Any]:
     if equals and key.isidentifier():
         return {key: json.loads(value) if value in ("true", "false", "null") else value}
     try:
-        options = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
-    except (OSError, ValueError):
-        options = None
-    if not isinstance(options, dict):
-        raise PlanError(f"{origin}: its value cannot be read; {_FORMS}")
-    return options
+        return parse_json_object(text, origin)
+    except PlanError:  # which shows the value
+        raise PlanError(f"{origin}: its value cannot be read; {_FORMS}") from None

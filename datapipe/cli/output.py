@@ -102,8 +102,7 @@ class OutputLost(Exception):
 
 class _Guarded:
     def __init__(self, stream: TextIO, name: str) -> None:
-        self._stream = stream
-        self._name = name
+        self._stream, self._name = stream, name
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._stream, attribute)

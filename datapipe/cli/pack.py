@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -174,7 +175,7 @@ def pack(
     if encoder and not dry_run:
         counted = count(Path(report.output), encoder, options.get("workers"))
     if as_json:
-        tokens = {"tokens": counted[1].to_dict()} if counted else {}
+        tokens = {"tokens": asdict(counted[1])} if counted else {}
         taught = {"teaching": report.teaching.to_dict(), "notes": report.notes}
         print(json.dumps({key: getattr(report, key) for key in _JSON_KEYS} | taught | tokens))
     else:

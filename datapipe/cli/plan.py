@@ -142,10 +142,9 @@ def _rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dict[str,
         share = summary.repeats / (summary.units + summary.repeats) * summary.steps
         rows["repeats"] = f"{summary.repeats:,} {units}, {share:.0%} of the last step"
     rows |= _token_rows(report, image_tokens, asked=asked)
-    left_out = report.to_dict()["left_out"]
-    rows |= {
-        f"left out, {REASONS[reason]}": f"{count:,}" for reason, count in left_out.items() if count
-    }
+    for reason, count in report.to_dict()["left_out"].items():
+        if count:
+            rows[f"left out, {REASONS[reason]}"] = f"{count:,}"
     rows["time to plan"] = f"{report.seconds:.2f} s, first step after {report.first_seconds:.2f} s"
     return rows
 

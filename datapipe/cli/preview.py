@@ -53,11 +53,10 @@ def preview(
         from datapipe.inspect.preview.build import BATCH
 
         flags = Flags(flags.declared, {**values, "batch_size": BATCH})
-    options = flags.keywords(mixture_in(shards))
+    options = flags.keywords(mixture_in(shards)) | {"world_size": world_size}
     from datapipe.inspect.preview.build import preview as write_preview
     from datapipe.inspect.preview.build import preview_page
 
-    options |= {"world_size": world_size}
     asked = dict(zip(_ASKED, (samples, step, epoch, rank), strict=True))
     if output is not None:
         write_preview(shards, output, **asked, **options)

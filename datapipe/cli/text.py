@@ -54,7 +54,6 @@ def count(
 
 
 def token_rows(stats: TokenStats) -> dict[str, str]:
-    """Return the rows of a table."""
     rows = {"text tokens": _spread(stats.text), "label tokens": _spread(stats.labels)}
     if stats.failed:
         rows["failed texts"] = f"{stats.failed:,}"

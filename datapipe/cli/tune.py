@@ -111,9 +111,8 @@ def tune_workers(
     options["num_workers"] = (
         _workers_to_try() if num_workers is None else parse_numbers(num_workers, "--num-workers")
     )
-    with Progress(
-        "tuning", unit="trial", total=round(1000 * options["budget"]), total_unit="ms"
-    ) as bar:
+    total = round(1000 * options["budget"])
+    with Progress("tuning", unit="trial", total=total, total_unit="ms") as bar:
 
         def tell(trial: Trial) -> None:
             note = f"{trial.setting}: {trial.rate:,.1f} batches/s"

@@ -89,7 +89,6 @@ def _print_file(name: str, findings: list[Finding]) -> None:
 
 
 def next_step(report: VerifyReport) -> str:
-    """Return what to do about the findings."""
     name = quote(report.dataset)
     files = {finding.file for finding in report.findings}
     if any(file.endswith(".npy") and "/" not in file for file in files):

@@ -6,6 +6,7 @@ The journal says how far each array goes after each shard, so that the same comm
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import math
 import os
@@ -167,18 +168,14 @@ class ArrayFiles:
 def image_writer(path: Path) -> Callable[[Stored[int]], None]:
     """Return the function of a task that writes images, from a number on, and makes them durable.
 
-    Raises:
-        OSError: the file is not seen there.
+    OSError if the file is not seen there.
     """
     os.stat(path)
 
     def write(images: Stored[int]) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            _put(descriptor, images)
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
+        with io.FileIO(path, "r+") as file:
+            _put(file.fileno(), images)
+            os.fdatasync(file.fileno())
 
     return write
 
@@ -236,12 +233,10 @@ class ConvertJournal:
         )
 
     def reject(self, reject: Reject) -> None:
-        """Write one refused sample down, and count it."""
         self._files.reject(reject.line())
         self.refused.add(reject)
 
     def rejects(self) -> bytes:
-        """Return all lines of refused samples."""
         self._files.sync_rejects()
         return (self._work / _REJECTS).read_bytes()
 
@@ -258,7 +253,6 @@ class ConvertJournal:
         self.parts.append(part)
 
     def close(self) -> None:
-        """Close the files."""
         self._files.close()
 
 

@@ -189,5 +189,4 @@ class PartRows:
             self._rows.append(Row(key, members, images, text_bytes, source))
 
     def table(self) -> pa.Table:
-        """Return the rows as a table."""
         return to_table(self._rows)

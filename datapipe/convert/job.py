@@ -206,7 +206,6 @@ def arrays_at(out: Path) -> Manifest | None:
 def report_of(
     manifest: Manifest, out: Path, *, started: float, finished_before: bool
 ) -> ConvertReport:
-    """Return the report of finished arrays."""
     assert manifest.arrays is not None
     return ConvertReport(
         samples=manifest.samples,
@@ -355,7 +354,6 @@ class _Conversion:
                 yield Stored(files.images - len(made.sums), images)
 
     def _publish(self, journal: ConvertJournal, names: list[str], work: Path) -> Manifest:
-        """Put everything in place, the manifest last."""
         source = self.dataset.manifest
         rejects = journal.rejects()
         sums = write_sums(work, [name for name in CHECKED if name in names])

@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from datapipe.curate.new_shards import (
-    SampleRun,
-    ShardCopier,
-    copy_chunks,
-    new_shards,
-    shard_copier,
-)
+from datapipe.curate.new_shards import SampleRun, ShardCopier, copy_chunks, new_shards, shard_copier
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
@@ -48,11 +42,7 @@ from datapipe.pack.journal import (
 )
 from datapipe.pack.options import parse_shard_size
 from datapipe.pack.space import check_room
-from datapipe.pack.writers.shards import (
-    place_attempt,
-    remove_attempts,
-    writing,
-)
+from datapipe.pack.writers.shards import place_attempt, remove_attempts, writing
 from datapipe.progress import Progress
 from datapipe.workers.engine import EngineSpec, open_pool
 from datapipe.workers.threads import ThreadPool
@@ -127,7 +117,6 @@ def report_on(
     *,
     finished_before: bool,
 ) -> CopyReport:
-    """Return the report on a finished dataset."""
     return CopyReport(
         samples=manifest.samples,
         images=manifest.images,
@@ -142,8 +131,6 @@ def report_on(
 
 
 class _Copy(NamedTuple):
-    """One run of a copy."""
-
     runs: Sequence[SampleRun]
     out: Path
     work: Path

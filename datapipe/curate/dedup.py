@@ -36,8 +36,8 @@ from datapipe.declared import Within, checked
 from datapipe.decode.image import decode_for
 from datapipe.errors import DecodeError, PackError, StoreError
 from datapipe.index.dataset import Dataset
-from datapipe.index.files.crc32 import NOT_AS_INDEXED, crc32
-from datapipe.index.manifest import replace_file
+from datapipe.index.files.crc32 import NOT_AS_INDEXED
+from datapipe.index.files.derived import read_summed, write_summed
 from datapipe.index.members import member_kind
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import working_folder
@@ -105,9 +105,8 @@ def dedup_dataset(
         found |= _alike(source, found, hashes, near, text=text)
     kept = np.ones(len(source), np.bool_)
     kept[list(found)] = False
-    chosen = Chosen(dataset=source, samples=np.flatnonzero(kept).astype(np.int64))
-    rejects = list(_rejects(source, found))
-    return copy_chosen([chosen], out, "dedup", asked, output, rejects=rejects)
+    chosen = [Chosen(dataset=source, samples=np.flatnonzero(kept).astype(np.int64))]
+    return copy_chosen(chosen, out, "dedup", asked, output, rejects=[*_rejects(source, found)])
 
 
 class Duplicate(NamedTuple):
@@ -135,8 +134,7 @@ def _contents(source: Dataset) -> Iterator[tuple[bytes, bytes]]:
     """Yield sizes and checksums of the images of each sample, and those of its texts."""
     columns = source.columns
     kinds = [member_kind(ext) for ext in columns.extensions]
-    chosen = [np.array([kind == "image" for kind in kinds], bool)]
-    chosen.append(np.array([kind in ("text", "json") for kind in kinds], bool))
+    chosen = [np.isin(kinds, of_kind) for of_kind in (["image"], ["text", "json"])]
     facts = np.dtype([("size", "<i8"), ("crc32", "<u4")])
     with Progress("comparing", unit="sample", total=len(source)) as progress:
         for start in range(0, len(source), SPAN):
@@ -171,8 +169,8 @@ def _hashes(source: Dataset, out: Path, work: Path) -> list[int]:
         for shard in range(len(edges) - 1):
             first, stop = edges[shard : shard + 2]
             path = work / f"hashes-{source.fingerprint[:16]}-{shard:06d}"
-            known = _read_hashes(path, int(images[stop] - images[first]))
-            if known is None:
+            known = read_summed(path) or b""
+            if len(known) != int(images[stop] - images[first]) * _ENTRY:
                 known = b""
                 jobs = (
                     (shard, range(start, min(start + _SAMPLES, stop)))
@@ -182,19 +180,11 @@ def _hashes(source: Dataset, out: Path, work: Path) -> list[int]:
                     known += hashed
                     progress.advance(len(hashed) // _ENTRY)
                 with writing(out):
-                    replace_file(path, known + crc32(known).to_bytes(4, "little"))
+                    write_summed(path, known)
             for at in range(0, len(known), _ENTRY):
                 entry = known[at : at + _ENTRY]
                 hashes.append(int.from_bytes(entry[1:], "little") if entry[0] else -1)
     return hashes
-
-
-def _read_hashes(path: Path, images: int) -> bytes | None:
-    """Return the hashes that an earlier run wrote; None if they are missing or damaged."""
-    content = path.read_bytes() if path.exists() else b""
-    known, checksum = content[:-4], content[-4:]
-    whole = len(known) == images * _ENTRY and crc32(known).to_bytes(4, "little") == checksum
-    return known if whole else None
 
 
 def _hash_samples(source: Dataset, store: Store, job: tuple[int, range]) -> bytes:
@@ -215,7 +205,6 @@ def _hash_samples(source: Dataset, store: Store, job: tuple[int, range]) -> byte
 
 
 def _difference_hash(data: memoryview) -> bytes:
-    """Return the difference hash of an encoded image: 16 bytes."""
     pixels = decode_for(data, lambda height, width: (_DECODED, _DECODED)).pixels
     image = Image.fromarray(np.ascontiguousarray(pixels)).convert("L")
     grey = np.asarray(image.resize((_GRID + 1, _GRID + 1), Image.Resampling.BOX))

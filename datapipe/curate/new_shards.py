@@ -23,6 +23,7 @@ from datapipe.array_types import Int64
 from datapipe.errors import PackError, SampleError, StoreError
 from datapipe.index.files.crc32 import NOT_AS_INDEXED, crc32
 from datapipe.index.manifest import Shard
+from datapipe.index.mixture_columns import edges_of
 from datapipe.index.parquet import with_offsets
 from datapipe.index.rows import Member
 from datapipe.pack.writers.shards import ShardSize, ShardWriter, attempt_shard
@@ -98,10 +99,8 @@ class ShardCopier:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def write(self, job: NewShard) -> CopiedShard:
-        """Write a shard."""
-        return CopiedShard(
-            *attempt_shard(self.work, job.number, partial(self._fill, job)), self.node
-        )
+        written = attempt_shard(self.work, job.number, partial(self._fill, job))
+        return CopiedShard(*written, self.node)
 
     def _fill(self, job: NewShard, writer: ShardWriter) -> None:
         for chunk, data in _begun(job.chunks, self.stores):
@@ -130,8 +129,8 @@ def copy_chunks(
         skip = 0
         sizes = pc.list_flatten(table["size"]).to_numpy()
         old = pc.list_flatten(table["offset"]).to_numpy()
-        edges = _edges(pc.list_value_length(table["size"]).to_numpy())
-        stored = _edges(stored_bytes(sizes))
+        edges = edges_of(pc.list_value_length(table["size"]).to_numpy())
+        stored = edges_of(stored_bytes(sizes))
         new = stored[:-1] + BLOCK  # offsets, were all samples in one shard
         ends = stored[edges]  # of samples, likewise
         row = 0
@@ -169,10 +168,6 @@ def stored_bytes(sizes: Int64) -> Int64:
     return BLOCK + (sizes + BLOCK - 1) // BLOCK * BLOCK
 
 
-def _edges(counts: Int64) -> Int64:
-    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-
-
 def _begun(
     chunks: Iterable[CopyChunk], stores: Sequence[Store]
 ) -> Iterator[tuple[CopyChunk, Iterator[memoryview]]]:
@@ -201,7 +196,6 @@ def _read(chunk: CopyChunk, store: Store) -> Iterator[memoryview]:
 def _parts(
     chunk: CopyChunk, store: Store, data: Iterator[memoryview]
 ) -> Iterator[memoryview | bytes]:
-    """Yield the bytes of a chunk in the new shard: headers, members and padding."""
     table = chunk.table
     keys, exts = table["key"].to_pylist(), table["ext"].to_pylist()
     names = ((key, ext) for key, of_key in zip(keys, exts, strict=True) for ext in of_key)

@@ -168,11 +168,7 @@ class _DatasetSalvage:
 
     def collect(self) -> None:
         """Salvage all shards."""
-        manifest, home, entries = (
-            self.located.manifest,
-            self.located.home,
-            self.located.entries,
-        )
+        manifest, home, entries = self.located.manifest, self.located.home, self.located.entries
         if manifest is not None and home is not None:
             self.columns, _ = check_columns(home, manifest)
         total = sum(max(shard.bytes, 0) for shard in entries) or None
@@ -221,12 +217,12 @@ class _DatasetSalvage:
         """Copy the samples into new shards; return their number."""
         located = self.located
         if not sum(self._samples):
-            unchecked = (
-                f", but {self.without_checksum:,} have no checksum; --unchecked (unchecked=True) "
-                "takes them"
-                if self.without_checksum
-                else ""
-            )
+            unchecked = ""
+            if self.without_checksum:
+                unchecked = (
+                    f", but {self.without_checksum:,} have no checksum; --unchecked "
+                    "(unchecked=True) takes them"
+                )
             raise PackError(
                 f"{located.title}: no whole sample is left{unchecked}; restore it from a copy, or "
                 "pack again"
@@ -238,23 +234,17 @@ class _DatasetSalvage:
             if isinstance(located.shards, RemoteSource)
             else ShardStore(located.shards.folder, names)
         )
+        rows = partial(self._rows, renumber=output.renumber)
         runs = [
-            SampleRun(
-                store=store,
-                shard=number,
-                samples=count,
-                rows=partial(self._rows, number, renumber=output.renumber),
-            )
+            SampleRun(store=store, shard=number, samples=count, rows=partial(rows, number))
             for number, count in enumerate(self._samples)
             if count
         ]
         digest = hashlib.sha256("".join(self._digests).encode()).hexdigest()
         made_by: dict[str, Any] = {"command": "repair", "selection": digest}
-        if output.renumber:
-            made_by["renumber"] = True
+        made_by |= {"renumber": True} if output.renumber else {}
+        size, rejects = sum(max(entry.bytes, 0) for entry in located.entries), [*self._rejects()]
         with closing(store):
-            size = sum(max(entry.bytes, 0) for entry in located.entries)
-            rejects = list(self._rejects())
             return copy_samples(runs, out, made_by, output, rejects=rejects, bytes=size).samples
 
     def _rows(self, number: int, *, renumber: bool) -> pa.Table:
@@ -281,13 +271,8 @@ class _DatasetSalvage:
         """Refuse keys that two samples have, or that no member of ours can have."""
         if output.renumber or self.located.own:
             return
-        keys = pa.chunked_array(
-            [
-                read_index(self._spooled(n))["key"].combine_chunks()
-                for n in range(len(self._samples))
-            ],
-            pa.string(),
-        )
+        tables = map(read_index, map(self._spooled, range(len(self._samples))))
+        keys = pa.chunked_array([table["key"].combine_chunks() for table in tables], pa.string())
         problem = ""
         if pc.count_distinct(keys).as_py() < len(keys):
             problem = "keys that belong to more than one sample"
@@ -324,7 +309,10 @@ class _DatasetSalvage:
             if path.exists() and path.read_bytes() == temporary.read_bytes():
                 temporary.unlink()
                 continue
-            _put(temporary, path)
+            if path.exists():
+                path.replace(path.with_name(f"{path.name}.damaged"))
+            temporary.replace(path)
+            fsync_folder(path.parent)
             remade.append(entry.index)
         parts = before.parts if before is not None else self._parts()
         manifest = Manifest(shards=tuple(entries), parts=parts)
@@ -372,11 +360,3 @@ class _DatasetSalvage:
                 options={"command": "repair"},
             ),
         )
-
-
-def _put(temporary: Path, path: Path) -> None:
-    """Put a file in place, and keep what was there as `NAME.damaged`."""
-    if path.exists():
-        path.replace(path.with_name(f"{path.name}.damaged"))
-    temporary.replace(path)
-    fsync_folder(path.parent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,13 +56,10 @@ def salvage_shard(
     found = FileFindings(file=entry.name)
     with located.shards.open(entry.name) as file:
         if file is None:
-            keys = [] if members is None else members.keys
-            lost = [
-                Finding(file=entry.name, key=key, problem="is missing", source=members.source(n))
-                for n, key in enumerate(keys)
-                if members is not None
-            ]
             missing = Finding(file=entry.name, problem="is missing")
+            keys = [] if members is None else members.keys
+            sources = [] if members is None else members.table["source"].to_pylist()
+            lost = [replace(missing, key=k, source=s) for k, s in zip(keys, sources, strict=True)]
             return ShardSalvage(SCHEMA.empty_table(), lost or [missing], True, False, [])
         if members is None:
             return _scanned(entry.name, file)
@@ -80,21 +78,15 @@ def salvage_shard(
             table = to_table(Rows(_rebuilt(check, offsets, is_lost)))
         else:
             table = with_offsets(table, offsets).filter(_bools(~is_lost))
-    lost = [finding for finding in found.findings if finding.start is not None]
+    wrong = set(members.offset[~check.is_right].tolist())  # of members that were found nowhere
+    lost = [finding for finding in found.findings if finding.start in wrong]
     is_whole = not problems and is_trusted and not is_lost.any()
-    return ShardSalvage(table, _of_lost(check, lost), True, is_whole, [])
+    return ShardSalvage(table, lost, True, is_whole, [])
 
 
 def _bools(values: Bools) -> pa.Array:
     bits = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
-
-
-def _of_lost(check: MemberCheck, findings: list[Finding]) -> list[Finding]:
-    """Return the findings about members that were found nowhere."""
-    members = check.members
-    wrong = set(members.offset[~check.is_right].tolist())
-    return [finding for finding in findings if finding.start in wrong]
 
 
 def _look_for(check: MemberCheck, offsets: Int64, *, check_names: bool) -> None:
@@ -159,7 +151,6 @@ def row_of(key: str, members: Sequence[Member], data: Sequence[bytes], source: s
 
 
 def _scanned(name: str, file: OpenFile) -> ShardSalvage:
-    """Return what a tar without an index holds."""
     scanner = ResyncScanner(Path(name), file, window=WHOLE)
     try:
         rows, found = scan_tar(scanner, name)
@@ -180,17 +171,9 @@ def _scanned(name: str, file: OpenFile) -> ShardSalvage:
             if kind in ("text", "json") and b"\0" in data:
                 problem = problem or "its text holds zeros"
         if problem:
-            first, last = row.members[0], row.members[-1]
-            lost.append(
-                Finding(
-                    file=name,
-                    key=row.key,
-                    problem=problem,
-                    source=row.source,
-                    start=first.offset,
-                    stop=last.offset + last.size,
-                )
-            )
+            start, stop = row.members[0].offset, row.members[-1].offset + row.members[-1].size
+            of_row = Finding(file=name, key=row.key, problem=problem, source=row.source)
+            lost.append(replace(of_row, start=start, stop=stop))
         else:
             whole.append(row)
     return ShardSalvage(to_table(Rows(whole)), lost, False, False, found.lines())

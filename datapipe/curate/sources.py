@@ -11,7 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,6 +25,7 @@ from datapipe.index.parquet import SCHEMA, checked_index
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.url_upload import local_path
 from datapipe.pack.writers.ustar import member_header
+from datapipe.plan.ragged import places
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 
@@ -45,7 +45,6 @@ class Chosen:
     prefix: str = ""
 
     def keys(self, start: int, stop: int) -> list[str]:
-        """Return the new keys of some of the samples."""
         found = self.dataset.columns.keys(self.samples[start:stop])
         return [self.prefix + key for key in found] if self.prefix else found
 
@@ -139,7 +138,6 @@ def _runs(part: Chosen, store: Store, first: int | None) -> Iterator[SampleRun]:
 
 
 def _rows(home: Path, shard: Shard, rows: Int64, prefix: str, first: int | None) -> pa.Table:
-    """Return rows of a shard, with their new keys."""
     table = checked_index(home, shard)
     if len(rows) < len(table):
         table = table.take(rows)
@@ -152,20 +150,12 @@ def _rows(home: Path, shard: Shard, rows: Int64, prefix: str, first: int | None)
     return table.set_column(number, SCHEMA.field(number), keys)
 
 
-def members_of(dataset: Dataset, samples: Int64) -> tuple[Int64, Int64]:
-    """Return the numbers of the members of samples, and how many each has: int64 [M], [n]."""
-    edges = np.asarray(dataset.columns.sample_member)
-    counts = edges[samples + 1] - edges[samples]
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(edges[samples], counts) + within, counts
-
-
 def _bytes(part: Chosen) -> int:
     """Return the bytes that the samples take in new shards."""
-    total = 0
+    total, columns = 0, part.dataset.columns
     for start in range(0, len(part.samples), SPAN):
-        members, _ = members_of(part.dataset, part.samples[start : start + SPAN])
-        total += int(stored_bytes(part.dataset.columns.member_size[members]).sum())
+        members, _ = places(columns.sample_member, part.samples[start : start + SPAN])
+        total += int(stored_bytes(columns.member_size[members]).sum())
     return total
 
 

@@ -45,7 +45,6 @@ class CopySpec:
     address: Word | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that mean nothing."""
         check_fields(self, PackError)
         parse_shard_size(self.shard_size)
         if self.view and self.engine != "local":

@@ -74,23 +74,17 @@ def split_dataset(
     edges = np.cumsum([0.0, *shares.values()])
     chosen: dict[str, Int64] = {}
     for name, start, stop in zip(shares, edges, [*edges[1:-1], np.inf], strict=False):
-        samples = np.flatnonzero((numbers >= start) & (numbers < stop)).astype(np.int64)
-        if not len(samples):
+        chosen[name] = np.flatnonzero((numbers >= start) & (numbers < stop)).astype(np.int64)
+        if not len(chosen[name]):
             raise PackError(
                 f"part {name!r} would get none of {len(source):,} samples; give it a larger share"
             )
-        chosen[name] = samples
     asked = {"shares": shares, "salt": salt or None}
-    return {
-        name: copy_chosen(
-            [Chosen(dataset=source, samples=samples)],
-            folder / name,
-            "split",
-            {"part": name, **asked},
-            output,
-        )
-        for name, samples in chosen.items()
-    }
+    reports = {}
+    for name, samples in chosen.items():
+        part, made_by = [Chosen(dataset=source, samples=samples)], {"part": name, **asked}
+        reports[name] = copy_chosen(part, folder / name, "split", made_by, output)
+    return reports
 
 
 def _numbers(source: Dataset, salt: str) -> np.ndarray:

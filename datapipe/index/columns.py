@@ -88,7 +88,6 @@ class Columns:
     index_bytes: tuple[int, ...]  # size of each shard's index file
 
     def key(self, sample: int) -> str:
-        """Return the key of one sample."""
         return self.keys(np.array([sample]))[0]
 
     def keys(self, samples: Int64) -> list[str]:

@@ -59,7 +59,6 @@ class Dataset:
     max_frames: int | None = None  # of each video that `columns` have; None for all
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return int(self.sample_edges[-1])
 
     @functools.cached_property

@@ -21,7 +21,6 @@ class DatasetMixture(Dataset):
 
     @staticmethod
     def of(parts: Sequence[DatasetPart]) -> DatasetMixture:
-        """Return a mixture of datasets."""
         return DatasetMixture(
             folder=Path(),
             home=Path(),

@@ -71,7 +71,6 @@ class DatasetPart:
         return self._checked(self.open_it(1))
 
     def columns(self) -> Columns:
-        """Return its columns, as `dataset` does."""
         return self.dataset().columns
 
     def _checked(self, dataset: Dataset) -> Dataset:

@@ -261,12 +261,15 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     So does a crash, if `durable`; else it may tear the file.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     if durable:
         fsync_folder(path.parent)
 

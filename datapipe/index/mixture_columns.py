@@ -30,12 +30,10 @@ class ColumnCounts:
 
     @property
     def samples(self) -> int:
-        """Number of samples."""
         return int(self.shard_samples.sum())
 
     @staticmethod
     def of(columns: Columns) -> ColumnCounts:
-        """Return those of opened columns."""
         return ColumnCounts(
             shard_samples=np.diff(columns.shard_sample),
             members=len(columns.member_size),
@@ -55,7 +53,6 @@ class MixtureColumns(Columns):
     def of(
         parts: Sequence[Callable[[], Columns]], counts: Sequence[ColumnCounts]
     ) -> MixtureColumns:
-        """Return the columns of a mixture of some datasets."""
         extensions = tuple(dict.fromkeys(ext for count in counts for ext in count.extensions))
         samples = edges_of([count.samples for count in counts])
         members = edges_of([count.members for count in counts])

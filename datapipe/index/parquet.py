@@ -161,6 +161,5 @@ def checked_index(home: Path, shard: Shard) -> pa.Table:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

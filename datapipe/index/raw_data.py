@@ -88,7 +88,6 @@ def _about_folder(path: Path) -> str:
 
 
 def _raw_files(path: Path) -> list[str]:
-    """Return some names of images and files of records in a folder and below it."""
     files = (
         os.path.relpath(os.path.join(folder, name), path)
         for folder, _, names in os.walk(path)

@@ -87,7 +87,6 @@ class FieldFiles:
             path.unlink(missing_ok=True)
 
     def path(self, shard: Shard) -> Path:
-        """Return the file of a shard."""
         return self.folder / f"{shard.index_sha256[:32]}{_SUFFIX}"
 
 
@@ -168,13 +167,9 @@ def _of_other_types(name: str, values: Iterable[tuple[Any, str]]) -> PlanError:
     examples: dict[str, str] = {}
     for value, key in values:
         if value is not None and (kind := _NAMES[type(value)]) not in examples:
-            examples[kind] = _shown(value, key)
+            examples[kind] = f"{shorten(value)} ({kind}, sample {key})"
     return PlanError(
         f"field {name!r} holds {' and '.join(examples.values())}; where= knows fields that are all "
         "numbers, all booleans or all strings: pack the records with one of these types, or filter "
         "by another field"
     )
-
-
-def _shown(value: Any, key: str) -> str:
-    return f"{shorten(value)} ({_NAMES[type(value)]}, sample {key})"

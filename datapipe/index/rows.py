@@ -68,7 +68,6 @@ class Rows:
             self.append(row)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.key)
 
     def append(self, row: Row, shift: int = 0) -> None:

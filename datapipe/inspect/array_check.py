@@ -46,21 +46,17 @@ def check_array_files(folder: Path, arrays: Arrays) -> list[Finding]:
     return found
 
 
-def check_texts(folder: Path, members: MemberTable, *, deep: bool, tell: Tell) -> FileFindings:
-    """Compare the texts of the members of one part."""
+def check_texts(
+    folder: Path, members: MemberTable, first: int, *, deep: bool, tell: Tell
+) -> FileFindings:
+    """Compare the texts of the members of one part, which begins with the sample `first`."""
     found = FileFindings(file=TEXTS)
     with FolderSource(folder).open(TEXTS) as file:
         if file is not None:
-            check = MemberCheck(
-                file=file,
-                members=members,
-                found=found,
-                deep=deep,
-                tell=tell,
-                lead=0,
-                origin=HEADER,
-            )
-            check.run()
+            MemberCheck(
+                file=file, members=members, found=found, deep=deep, tell=tell, lead=0, origin=HEADER
+            ).run()
+    found.damaged = {first + sample for sample in found.damaged}
     return found
 
 

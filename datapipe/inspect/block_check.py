@@ -79,7 +79,6 @@ def check_tokens(home: Path, manifest: Manifest) -> list[Finding]:
 
 
 def _check_derived(folder: Path, name: str, files: list[str], manifest: Manifest) -> list[Finding]:
-    """Return the damage of a folder of derived files."""
     prefix = f"{folder.name}/"
     if not folder.is_dir():
         return []

@@ -71,7 +71,8 @@ def diff_datasets(a: str | PathLike[str], b: str | PathLike[str]) -> DatasetDiff
         5
     """
     one, other = _open(a), _open(b)
-    keys = pa.chunked_array([*_keys(one), *_keys(other)], pa.large_string()).combine_chunks()
+    spans = [each.columns.strings("key", *span) for each in (one, other) for span in _spans(each)]
+    keys = pa.chunked_array(spans, pa.large_string()).combine_chunks()
     codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
     same_a, same_b = _matched(codes[: len(one)], codes[len(one) :])
     content_a, content_b = _contents(one), _contents(other)
@@ -113,10 +114,6 @@ def _named(dataset: Dataset, samples: Int64) -> tuple[str, ...]:
 def _spans(dataset: Dataset) -> list[tuple[int, int]]:
     samples = len(dataset)
     return [(start, min(start + _SPAN, samples)) for start in range(0, samples, _SPAN)]
-
-
-def _keys(dataset: Dataset) -> list[pa.Array]:
-    return [dataset.columns.strings("key", *span) for span in _spans(dataset)]
 
 
 def _contents(dataset: Dataset) -> UInt64:

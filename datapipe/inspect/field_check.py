@@ -42,8 +42,9 @@ def check_field_values(dataset: Dataset, shards: Sequence[int]) -> Iterator[Find
                     f"field {files.name!r} differs from the records of "
                     f"{manifest.shards[number].name}; remove the file, and it is made again"
                 )
-                path = files.path(manifest.shards[number])
-                yield Finding(file=_file(home, path), problem=problem)
+                yield Finding(
+                    file=_file(home, files.path(manifest.shards[number])), problem=problem
+                )
 
 
 def _current(home: Path, manifest: Manifest) -> list[FieldFiles]:

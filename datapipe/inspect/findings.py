@@ -52,7 +52,6 @@ class FileFindings:
     node: str = ""  # of a cluster, that checked it
 
     def add(self, problem: str, **where: str | int | None) -> None:
-        """Add a finding about the file."""
         self.findings.append(Finding(file=self.file, problem=problem, **where))  # type: ignore[arg-type]
 
 
@@ -84,7 +83,6 @@ class VerifyReport:
 
 
 def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """Return findings by the file that they are about."""
     found: dict[str, list[Finding]] = {}
     for finding in findings:
         found.setdefault(finding.file, []).append(finding)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,7 +31,6 @@ class MemberTable:
 
     @cached_property
     def keys(self) -> list[str]:
-        """Key of each sample."""
         return self.table["key"].to_pylist()  # type: ignore[no-any-return]
 
     @cached_property
@@ -41,7 +41,6 @@ class MemberTable:
 
     @cached_property
     def exts(self) -> list[str]:
-        """Extension of each member."""
         return pc.list_flatten(self.table["ext"]).to_pylist()  # type: ignore[no-any-return]
 
     def name(self, number: int) -> str:
@@ -68,8 +67,7 @@ class MemberTable:
     @cached_property
     def offset(self) -> Int64:
         """Position of the data of each member in the shard: int64 [M]."""
-        found: Int64 = self._numbers("offset")
-        return found
+        return self._numbers("offset")
 
     @cached_property
     def by_offset(self) -> Int64:
@@ -79,14 +77,12 @@ class MemberTable:
     @cached_property
     def size(self) -> Int64:
         """Bytes of each member: int64 [M]."""
-        found: Int64 = self._numbers("size")
-        return found
+        return self._numbers("size")
 
     @cached_property
     def crc32(self) -> UInt32:
         """Checksum of each member: uint32 [M]."""
-        found: UInt32 = self._numbers("crc32")
-        return found
+        return self._numbers("crc32")
 
     @cached_property
     def image(self) -> Int64:
@@ -96,7 +92,6 @@ class MemberTable:
 
     @cached_property
     def image_sizes(self) -> list[tuple[int, int]]:
-        """Width and height of each image."""
         sides = (pc.list_flatten(self.table[f"image_{name}"]) for name in ("width", "height"))
         return list(zip(*(side.to_pylist() for side in sides), strict=True))
 
@@ -104,8 +99,8 @@ class MemberTable:
         """Return the raw input of a sample."""
         return self.table["source"][sample].as_py()  # type: ignore[no-any-return]
 
-    def _numbers(self, name: str) -> Any:
-        return pc.list_flatten(self.table[name]).to_numpy()
+    def _numbers(self, name: str) -> npt.NDArray[Any]:
+        return pc.list_flatten(self.table[name]).to_numpy()  # type: ignore[no-any-return]
 
 
 def rows_of_columns(columns: Columns, first: int, stop: int) -> Rows:
@@ -156,8 +151,7 @@ def read_members(
     if columns is not None:
         first, stop = columns.shard_sample[number : number + 2].tolist()
         if problem:
-            rows = rows_of_columns(columns, first, stop)
-            members = MemberTable(table=to_table(rows))
+            members = MemberTable(table=to_table(rows_of_columns(columns, first, stop)))
         elif members is not None and differs(columns, first, members):
             what = f"differs from {entry.index}; remove the folder, and it is made again"
             found.append(Finding(file=f"{COLUMNS}/", problem=what))

@@ -49,8 +49,7 @@ def plain_headers(headers: UInt8, names: UInt8, sizes: Int64, *, own: bool) -> B
         right &= headers[:, 345] == 0  # no prefix before the name
         total = headers.sum(1, dtype=np.int64) + 8 * 32
         total -= headers[:, _CHECKSUM].sum(1, dtype=np.int64)
-    plain: Bools = right & (stated[:, :6] @ _SUM_OCTAL == total)
-    return plain
+    return right & (stated[:, :6] @ _SUM_OCTAL == total)  # type: ignore[no-any-return]
 
 
 def are_plain(between: UInt8, starts: Int64, names: UInt8, sizes: Int64, *, own: bool) -> Bools:

@@ -170,7 +170,6 @@ class MemberCheck:
             self.is_plain[numbers] = are_plain(between, starts, names, sizes, own=self.own)
 
     def _compare_large(self, number: int) -> None:
-        """Compare a member part by part."""
         table, total = self.members, 0
         at, stop = int(table.offset[number]), int(table.offset[number] + table.size[number])
         while at < stop and at < self.file.size:
@@ -190,7 +189,6 @@ class MemberCheck:
             self.add(number, AS_PACKED + problem)
 
     def add(self, number: int, problem: str, **span: int) -> None:
-        """Add a finding about a member."""
         table, sample = self.members, int(self.members.sample[number])
         self.is_right[number] = False
         self.found.damaged.add(sample)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,14 +66,8 @@ class ShardJob:
                 self._flags = np.ones(members, np.bool_), np.zeros(members, np.bool_)
 
     def _check(self, file: OpenFile, members: MemberTable, found: FileFindings) -> MemberCheck:
-        check = MemberCheck(
-            file=file,
-            members=members,
-            found=found,
-            deep=self._deep,
-            tell=self._tell,
-            own=self._located.own,
-        )
+        how: Any = {"deep": self._deep, "tell": self._tell, "own": self._located.own}
+        check = MemberCheck(file=file, members=members, found=found, **how)
         assert self._flags is not None
         check.is_right, check.is_plain = self._flags
         return check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class FolderSource:
     def open(self, name: str) -> Iterator[OpenFile | None]:
         """Open a file; None if it is missing."""
         try:
-            descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            file = io.FileIO(self.folder / name)
         except FileNotFoundError:
             yield None
             return
@@ -53,16 +54,14 @@ class FolderSource:
         def fill(buffer: memoryview, offset: int) -> int:
             done = 0
             while done < len(buffer):  # one read brings at most 2 GiB
-                count = os.preadv(descriptor, [buffer[done:]], offset + done)
+                count = os.preadv(file.fileno(), [buffer[done:]], offset + done)
                 if not count:
                     break
                 done += count
             return done
 
-        try:
-            yield OpenFile(os.fstat(descriptor).st_size, fill)
-        finally:
-            os.close(descriptor)
+        with file:
+            yield OpenFile(os.fstat(file.fileno()).st_size, fill)
 
 
 class RemoteSource:
@@ -82,8 +81,7 @@ class RemoteSource:
     @contextmanager
     def open(self, name: str) -> Iterator[OpenFile | None]:
         """Open a file; None if it is missing, `StoreError` without an answer."""
-        size = self.folder.begin_task(self.folder.size(name)).result()
-        if size is None:
+        if (size := self.folder.size_now(name)) is None:
             yield None
             return
 

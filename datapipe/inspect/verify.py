@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipe.cpus import PackWorkers, available_cpus
@@ -23,7 +22,7 @@ from datapipe.inspect.block_check import check_columns, check_tokens
 from datapipe.inspect.field_check import check_field_values, check_fields
 from datapipe.inspect.findings import FileFindings, VerifyReport
 from datapipe.inspect.located import DatasetFiles, locate
-from datapipe.inspect.member_table import MemberTable, read_members
+from datapipe.inspect.member_table import read_members
 from datapipe.inspect.shard_job import ShardJob
 from datapipe.inspect.sources import FolderSource, RemoteSource
 from datapipe.progress import Progress
@@ -81,7 +80,8 @@ def verify_dataset(
         findings += [*found, *check_tokens(home, manifest)]
         findings += check_fields(home, manifest)
     run = _Verification(located=located, columns=columns, deep=deep)
-    jobs: Iterable[Any] = range(len(located.entries)) if engine == "ray" else run.shard_jobs()
+    numbers = range(len(located.entries))
+    jobs: Iterable[Any] = numbers if engine == "ray" else map(run.shard_job, numbers)
     remote = isinstance(located.shards, RemoteSource)
     total = sum(max(shard.bytes, 0) for shard in located.entries)
     if manifest is not None and manifest.arrays is not None:
@@ -204,22 +204,17 @@ class _Verification:
 
     def check_shard(self, number: int) -> FileFindings:
         """Check one shard in this thread."""
-        job = self._shard_job(number)
+        job = self.shard_job(number)
         found = job.run(0)
         for part in range(1, job.parts):
             job.run(part)
         found.node = self.node
         return found
 
-    def shard_jobs(self) -> Iterator[_Job]:
-        """Yield jobs that check a dataset of shards."""
-        return map(self._shard_job, range(len(self.located.entries)))
-
-    def _shard_job(self, number: int) -> ShardJob:
+    def shard_job(self, number: int) -> ShardJob:
         return ShardJob(self.located, self.columns, number, deep=self.deep, tell=self.tell)
 
     def array_jobs(self, arrays: Arrays) -> Iterator[_Job]:
-        """Yield jobs that check a dataset of arrays."""
         assert isinstance(self.located.shards, FolderSource)
         folder = self.located.shards.folder
         damage = check_array_files(folder, arrays)
@@ -231,17 +226,13 @@ class _Verification:
             first = len(keys)
             keys += [""] * entry.samples if members is None else members.keys
             if members is not None:
-                yield _Once(partial(self._check_texts, folder, members, first))
+                check = partial(check_texts, folder, members, deep=self.deep, tell=self.tell)
+                yield _Once(partial(check, first=first))
         harmed = {finding.file for finding in damage}
         if arrays.image and not harmed & {"image_crc32.npy", "image_offsets.npy", "checksums.npy"}:
             images = sum(entry.images for entry in self.located.entries)
             for some in image_jobs(arrays, images):
                 yield _Once(partial(check_images, folder, arrays, some, keys, self.tell))
-
-    def _check_texts(self, folder: Path, members: MemberTable, first: int) -> FileFindings:
-        found = check_texts(folder, members, deep=self.deep, tell=self.tell)
-        found.damaged = {first + sample for sample in found.damaged}
-        return found
 
     def tell(self, members: int, size: int) -> None:
         if self.stop.is_set():

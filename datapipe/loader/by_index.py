@@ -20,10 +20,10 @@ class BatchesByIndex:
     def __init__(self, loader: Iterable[Any], at_end: Callable[[], bool]) -> None:
         self._loader = loader
         self._at_end = at_end
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: Iterator[dict[str, Any]] | None = None
         self._next = 0
 
-    def take(self, index: object) -> Any:
+    def take(self, index: object) -> dict[str, Any]:
         """Return the next batch; raise `DatapipeError` for another, or in a worker process."""
         worker = get_worker_info()
         if worker is not None:
@@ -40,10 +40,9 @@ class BatchesByIndex:
                 f"{self._next}; iterate over the loader, and give shuffle= and seed= to "
                 "make_loader, not to a DataLoader around it"
             )
-        if self._iterator is None:
+        if (iterator := self._iterator) is None:
             raise StopIteration
         self._next += 1
-        iterator = self._iterator
         try:
             return next(iterator)
         finally:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -29,33 +30,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class LoaderIterator(Iterator[Batch]):
     """Iterator over the batches of a run, or over the rest of it."""
 
-    def __init__(
-        self,
-        executor: Executor,
-        *,
-        check_process: Callable[[], None],  # before each batch; raises in a child that was forked
-        on_batch: Callable[[FinishedJob], None],  # called before each is yielded
-        on_end: Callable[[], None],  # called once there are no more batches
-        prefetcher: DevicePrefetcher | None,  # None if batches stay on the host
-        device_cache: DeviceCache | None,
-        peers: Peers | None,  # ranks that take the same samples, if one of them loads for all
-        meter: Meter | None,
-        pairs: bool,  # samples are preference pairs, whose images come twice
-        has_workers: bool,  # an interrupt only ends waiting for them, so inner frames tell nothing
-    ) -> None:
-        self._executor = executor
-        self._check_process = check_process
-        self._on_batch = on_batch
-        self._on_end = on_end
-        self._prefetcher = prefetcher
-        self._device_cache = device_cache
-        self._peers = peers
-        self._meter = meter
-        self._pairs = pairs
-        self._has_workers = has_workers
+    executor: Executor
+    _: KW_ONLY
+    check_process: Callable[[], None]  # before each batch; raises in a child that was forked
+    on_batch: Callable[[FinishedJob], None]  # called before each is yielded
+    on_end: Callable[[], None]  # called once there are no more batches
+    prefetcher: DevicePrefetcher | None  # None if batches stay on the host
+    device_cache: DeviceCache | None
+    peers: Peers | None  # ranks that take the same samples, if one of them loads for all
+    meter: Meter | None
+    pairs: bool  # samples are preference pairs, whose images come twice
+    has_workers: bool  # an interrupt only ends waiting for them, so inner frames tell nothing
+
+    def __post_init__(self) -> None:
         # Batches that are being copied to the device; the last may be what ended them.
         self._sent: deque[tuple[FinishedJob, Sent] | Exception] = deque()
         self.closed = False  # it yields nothing any more
@@ -63,7 +54,7 @@ class LoaderIterator(Iterator[Batch]):
         self._busy = threading.Lock()
 
     def __next__(self) -> Batch:
-        self._check_process()
+        self.check_process()
         if not self._busy.acquire(blocking=False):
             raise DatapipeError(
                 "two threads ask one iterator for batches; give each its own loader"
@@ -73,7 +64,7 @@ class LoaderIterator(Iterator[Batch]):
             with torch.inference_mode(False):
                 return self._next()
         except KeyboardInterrupt as error:
-            if not self._has_workers:  # it may be the user's transform that is interrupted
+            if not self.has_workers:  # it may be the user's transform that is interrupted
                 raise
             raise error.with_traceback(None) from None
         finally:
@@ -91,7 +82,7 @@ class LoaderIterator(Iterator[Batch]):
             return self._take()
         except StopIteration:
             self._exhausted = True
-            self._on_end()
+            self.on_end()
             self.close()
             raise
         except BaseException:
@@ -100,33 +91,33 @@ class LoaderIterator(Iterator[Batch]):
 
     def _take(self) -> Batch:
         asked = time.perf_counter_ns()
-        job, batch = self._load() if self._peers is None else self._share(self._peers)
-        if self._pairs:
+        job, batch = self._load() if self.peers is None else self._share(self.peers)
+        if self.pairs:
             batch = self._timed("collate", _repeat_images, batch)
-        self._on_batch(job)
-        if self._meter is not None:
+        self.on_batch(job)
+        if self.meter is not None:
             samples = len(job.step.samples)
-            self._meter.give(asked=asked, finished=job.finished, samples=samples)
+            self.meter.give(asked=asked, finished=job.finished, samples=samples)
         return batch
 
     def _load(self) -> tuple[FinishedJob, Batch]:
-        if self._prefetcher is None:
-            job = self._executor.next()
+        if self.prefetcher is None:
+            job = self.executor.next()
             return job, self._timed("collate", job.result)
         if not self._sent:
-            self._send(self._prefetcher)
+            self._send(self.prefetcher)
         first = self._sent.popleft()
         if isinstance(first, Exception):
             raise first
-        if not self._sent and self._executor.ready():
-            self._send(self._prefetcher)  # copied during the work on this one
+        if not self._sent and self.executor.ready():
+            self._send(self.prefetcher)  # copied during the work on this one
         job, sent = first
-        return job, self._timed("transfer", self._prefetcher.receive, sent)
+        return job, self._timed("transfer", self.prefetcher.receive, sent)
 
     def _share(self, peers: Peers) -> tuple[FinishedJob, Batch]:
         """Load a batch for all peers, or receive it from the one that does."""
         if not peers.first:
-            job = self._executor.next()  # of the plan alone
+            job = self.executor.next()  # of the plan alone
             batch, job.errors = self._timed("transfer", peers.receive)
             job.finished = time.perf_counter_ns()
             return job, batch
@@ -143,9 +134,9 @@ class LoaderIterator(Iterator[Batch]):
     def _send(self, prefetcher: DevicePrefetcher) -> None:
         """Begin to copy the next batch. Exceptions are kept until the batches before it are out."""
         try:
-            job = self._executor.next()
+            job = self.executor.next()
             batch, blank = self._timed("collate", job.result), job.blank
-            cache, complete = self._device_cache, None
+            cache, complete = self.device_cache, None
             if cache is not None:
                 complete = cache.begin(job.step, batch, job.errors, blank)
             sent = self._timed("transfer", prefetcher.send, batch, blank=blank, complete=complete)
@@ -155,13 +146,13 @@ class LoaderIterator(Iterator[Batch]):
 
     def _timed(self, stage: str, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function, its time counted if there is a meter."""
-        if self._meter is not None:
-            function = self._meter.caller.timed(stage, function)
+        if self.meter is not None:
+            function = self.meter.caller.timed(stage, function)
         return function(*args, **options)
 
     def reopen(self, executor: Executor) -> None:
         """Yield batches of another executor in place of those that were prefetched."""
-        self._executor = executor
+        self.executor = executor
         self._sent.clear()
         self.closed = False
 
@@ -169,7 +160,7 @@ class LoaderIterator(Iterator[Batch]):
         """Stop the workers; the loader's state stays as it is."""
         self.closed = True
         self._sent.clear()
-        self._executor.close()
+        self.executor.close()
 
 
 _OF_IMAGES = (

@@ -138,11 +138,9 @@ class Loader:
             check_ranks_hold(self.options.rank, self.options.world_size)
         self._schedule.check_exclusion()
         self._end_iterator()
-        resumes = self._resumes
-        if self._finished:
-            run = Run.at(self._run.position)
-        else:
-            run = self._run if self._resumes else Run.at(self._run.start)
+        resumes, run = self._resumes, self._run
+        if self._finished or not resumes:
+            run = Run.at(run.position if self._finished else run.start)
         iterator = LoaderIterator(
             self._begin(run),
             check_process=self._check_process,
@@ -167,8 +165,7 @@ class Loader:
         Raises:
             DatapipeError: another batch is asked for, or from a worker of a `DataLoader`.
         """
-        batch: dict[str, Any] = self._by_index.take(index)
-        return batch
+        return self._by_index.take(index)
 
     def __getitems__(self, indices: Sequence[int]) -> None:
         """Refuse a `DataLoader` with a batch size, and thus `Trainer(train_dataset=loader)`.

@@ -11,12 +11,7 @@ from typing import Any
 
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
-from datapipe.loader.mixture_report import (
-    MixturePlan,
-    find_phases,
-    plan_datasets,
-    segments,
-)
+from datapipe.loader.mixture_report import MixturePlan, find_phases, plan_datasets, segments
 from datapipe.loader.schedule.left_out import REASONS, Lengths, look_at_lengths
 from datapipe.loader.schedule.origin import Origin
 from datapipe.plan.steps import Step

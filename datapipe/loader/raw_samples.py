@@ -56,7 +56,6 @@ class RawSamples:
             yield _sample(key, url, members[number], contents, place)
 
     def close(self) -> None:
-        """Close the files; reading opens them again."""
         if self._store is not None:
             self._store.close()
 
@@ -74,11 +73,9 @@ class RawSamples:
         """Return the bytes before each member of a foreign shard, where its name is."""
         if not self._part(sample).manifest.foreign:
             return []
-        starts = [max(member.offset - BEFORE, 0) for member in members]
-        return [
-            Member("", start, member.offset - start, 0)
-            for start, member in zip(starts, members, strict=True)
-        ]
+        sizes = [min(member.offset, BEFORE) for member in members]
+        pairs = zip(members, sizes, strict=True)
+        return [Member("", member.offset - size, size, 0) for member, size in pairs]
 
     def _url(self, sample: int, shard: str) -> str:
         folder = self._part(sample).folder

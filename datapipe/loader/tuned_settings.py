@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from datapipe.declared import Count, Natural, check_fields
 from datapipe.errors import PlanError
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.index.manifest import replace_file
 from datapipe.loader.distributed import default_workers
 from datapipe.loader.schedule.run_options import LoaderOptions
 
@@ -68,12 +68,7 @@ def keep(key: str, tuned: Tuned) -> Path:
     path = _file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = seal({"version": VERSION, "key": key, "tuned": asdict(tuned)}, indent=1) + "\n"
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(content)
-    try:
-        Path(file.name).replace(path)
-    finally:
-        Path(file.name).unlink(missing_ok=True)
+    replace_file(path, content.encode(), durable=False)
     return path
 
 
@@ -84,13 +79,12 @@ def recall(key: str) -> Tuned | None:
         document = unseal(path.read_bytes())
         if document["version"] != VERSION or document["key"] != key:
             raise ValueError(f"it has version {document['version']!r}, key {document['key']!r}")
-        tuned = Tuned(**document["tuned"])
+        return Tuned(**document["tuned"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         logger.warning("%s is left out: %s; tune again to replace it", path, error)
         return None
-    return tuned
 
 
 def with_tuned(

@@ -162,7 +162,6 @@ def _check_arrays(
 
 
 def _check_alike(forms: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise `PlanError` if datasets, by name, store images in different forms."""
     first = next(iter(forms), "")
     for name, form in forms.items():
         if different := _differences(forms[first], form, f"of {first}", f"of {name}"):

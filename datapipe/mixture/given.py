@@ -50,7 +50,6 @@ def mixture_of(
 
 
 def _at_path(path: str) -> Mixture:
-    """Return the mixture in the file at a path, or that of the dataset there."""
     if not path.endswith(FILES) or Path(path).is_dir():
         return Mixture.of_dataset(path)
     if "://" in path:

@@ -151,7 +151,6 @@ def _text(name: str) -> str:
 
 
 def _line(file: str, mark: Any, key: str = "") -> LocatedValue:
-    """Return the location of a mark of PyYAML, without a value."""
     place = f"{file}:{mark.line + 1 if mark else 1}: "
     return LocatedValue(None, place, place + key)
 

@@ -59,37 +59,27 @@ def resolve(
             f"epoch {str(mixture.epoch)!r} has more than {_MOST_DRAWS:,} draws; give epoch "
             "'shortest' or an amount, or weights nearer to each other"
         )
-    rates = Rates(
-        starts=np.array(line.starts, np.int64),
-        first=np.array(line.first, np.float64),
-        last=np.array(line.last, np.float64),
-    )
-    return Resolved(rates, epoch)
+    starts, first, last = map(np.array, zip(*line.segments, strict=True))
+    return Resolved(Rates(starts=starts, first=first, last=last), epoch)
 
 
 class _RateLine:
     """Segments of a run so far, as `Rates` has them; the last has no end and constant rates."""
 
     def __init__(self, rates: Sequence[float]) -> None:
-        self.starts: list[int] = []
-        self.first: list[Sequence[float]] = []
-        self.last: list[Sequence[float]] = []
-        self._add(0, rates, rates)
+        # First draw of each, and the rates at its begin and end
+        self.segments = [(0, rates, rates)]
+
+    @property
+    def last_start(self) -> int:
+        return self.segments[-1][0]
 
     def change(self, start: int, over: int, rates: Sequence[float]) -> None:
         """Have other rates from a draw of the last segment on, reached over some draws."""
-        old = self.last[-1]
-        if over:
-            self._add(start, old, rates)
-        self._add(start + over, rates, rates)
-
-    def _add(self, start: int, first: Sequence[float], last: Sequence[float]) -> None:
-        if self.starts and self.starts[-1] == start:  # the segment before has no draw
-            for column in (self.starts, self.first, self.last):
-                column.pop()
-        self.starts.append(start)
-        self.first.append(first)
-        self.last.append(last)
+        added = [(start, self.segments[-1][2], rates)] if over else []
+        if self.last_start == start:  # the segment before has no draw
+            self.segments.pop()
+        self.segments += [*added, (start + over, rates, rates)]
 
     def first_draw(
         self, density: Callable[[Sequence[float]], float], total: int, *, beyond: bool = False
@@ -106,10 +96,10 @@ class _RateLine:
             return reached >= total * (1 - _TOLERANCE)
 
         passed = 0.0
-        for number, start in enumerate(self.starts):
-            begin, end = density(self.first[number]), density(self.last[number])
-            if number + 1 < len(self.starts):
-                length = self.starts[number + 1] - start
+        for number, (start, first, last) in enumerate(self.segments):
+            begin, end = density(first), density(last)
+            if number + 1 < len(self.segments):
+                length = self.segments[number + 1][0] - start
             else:
                 length = 1
                 if not begin and not enough(passed):
@@ -169,19 +159,18 @@ class _Resolver:
         for change in changes:
             said = f"schedule from {change.start}"
             start = self._start(change.start, line, said)
-            complete = line.starts[-1]
-            if start < complete or start <= before:
+            if start < line.last_start or start <= before:
                 raise PlanError(
                     f"{said}: it begins at draw {start:,}, and the change before it ends at draw "
-                    f"{max(complete, before):,}; let it begin later"
+                    f"{max(line.last_start, before):,}; let it begin later"
                 )
             weights |= change.weights
             rates = self._rates(weights, f"from {change.start}")
-            line.change(start, self._stretch(change, line.last[-1], rates, said), rates)
+            line.change(start, self._stretch(change, line.segments[-1][2], rates, said), rates)
             before = start
-        if line.starts[-1] > _MOST_DRAWS:
+        if line.last_start > _MOST_DRAWS:
             raise PlanError(
-                f"schedule: its last change ends at draw {line.starts[-1]:,}; give an end "
+                f"schedule: its last change ends at draw {line.last_start:,}; give an end "
                 f"within {_MOST_DRAWS:,} samples"
             )
         return line
@@ -198,7 +187,7 @@ class _Resolver:
                 beyond = line.first_draw(itemgetter(number), count, beyond=True)
                 ends += [beyond - 1] if beyond is not None else []
                 continue
-            if not any(rates[number] for rates in (*line.first, *line.last)):
+            if not any(first[number] or last[number] for _, first, last in line.segments):
                 continue  # a weight of 0 leaves a dataset out
             end = line.first_draw(itemgetter(number), count)
             if end is None:

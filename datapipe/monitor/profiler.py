@@ -7,6 +7,8 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
+from datapipe.loader.metrics.stage_clock import open_range
+
 
 def profiled() -> bool:
     """Check whether a profiler of torch runs, ours included.
@@ -53,18 +55,11 @@ class Ranges:
         self._open: list[ExitStack] = []
 
     def push(self, name: str) -> None:
-        """Open a range, if torch is imported."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return
-        opened = ExitStack()
-        opened.enter_context(torch.autograd.profiler.record_function(name))
-        if torch.cuda.is_available():
-            opened.enter_context(torch.cuda.nvtx.range(name))
-        self._open.append(opened)
+        if "torch" in sys.modules:
+            self._open.append(ExitStack())
+            open_range(name, self._open[-1])
 
     def pop(self) -> None:
-        """Close the range opened last, if any is open."""
         if self._open:
             self._open.pop().close()
 

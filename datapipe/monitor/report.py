@@ -70,8 +70,7 @@ class LoopReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold."""
-        found: dict[str, Any] = plain(self)
-        return found
+        return dict(plain(self))
 
     def __str__(self) -> str:
         lines = [str(self.verdict), ""]

@@ -130,7 +130,6 @@ class Forecast:
         return ratio(self.rate, predict(self.cost, self.setup))
 
     def with_workers(self, workers: int) -> float:
-        """Predict the rate with another number of workers."""
         return self.factor * predict(self.cost, replace(self.setup, workers=workers))
 
     def remedy(

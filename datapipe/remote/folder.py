@@ -72,7 +72,7 @@ class RemoteFolder:
         self._draw = random.Random()
         self._times = ReadTimes(options.retry)
         self._lock = threading.Lock()
-        self._running: set[Future[bytes]] = set()
+        self._running: set[Future[Any]] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.url, self.options)
@@ -86,7 +86,7 @@ class RemoteFolder:
 
     def read(self, name: str) -> bytes:
         """Read a whole file; a `StoreError` has the cause `FileNotFoundError` if it is missing."""
-        return self._begin(self._read_part(name, None)).result()
+        return self.begin_task(self._read_part(name, None)).result()
 
     def begin(self, name: str, start: int, stop: int) -> Future[bytes]:
         """Begin to read bytes `start` to `stop`; the future raises `StoreError`.
@@ -94,11 +94,14 @@ class RemoteFolder:
         A range that is larger than a request is read in parts, one after the other, so that a
         broken connection costs the part it broke in.
         """
-        return self._begin(self._read_range(name, start, stop))
+        return self.begin_task(self._read_range(name, start, stop))
 
     def begin_task(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin a coroutine that runs in fsspec's own thread; `close` cancels it."""
-        future: Future[T] = self._begin(work)  # type: ignore[assignment]  # it holds any
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            self._running.add(future)
+        future.add_done_callback(self._running.discard)
         return future
 
     def close(self) -> None:
@@ -108,17 +111,9 @@ class RemoteFolder:
         for future in running:
             future.cancel()
 
-    def _begin(self, work: Any) -> Future[bytes]:
-        future: Future[bytes] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        with self._lock:
-            self._running.add(future)
-        future.add_done_callback(self._running.discard)
-        return future
-
     async def _read_range(self, name: str, start: int, stop: int) -> bytes:
-        parts = []
-        for first in range(start, stop, _PART):
-            parts.append(await self._read_part(name, (first, min(first + _PART, stop))))
+        spans = ((first, min(first + _PART, stop)) for first in range(start, stop, _PART))
+        parts = [await self._read_part(name, span) for span in spans]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _read_part(self, name: str, span: tuple[int, int] | None) -> bytes:

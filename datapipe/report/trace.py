@@ -67,12 +67,12 @@ def _chrome_events(
         for row, name, start, end in events
     ]
     about = []
-    if rows:
-        about.append(_metadata("process_name", 0, name="datapipe"))
-        about.append(_metadata("process_sort_index", 0, sort_index=-1))
-    for row, number in rows.items():
-        about.append(_metadata("thread_name", number, name=row))
-        about.append(_metadata("thread_sort_index", number, sort_index=number))
+    for kind, number, name, order in [
+        *([("process", 0, "datapipe", -1)] if rows else []),
+        *(("thread", number, row, number) for row, number in rows.items()),
+    ]:
+        about.append(_metadata(f"{kind}_name", number, name=name))
+        about.append(_metadata(f"{kind}_sort_index", number, sort_index=order))
     return about + sorted(complete, key=lambda event: event["ts"])
 
 

@@ -107,10 +107,7 @@ class ImageArray:
 
     def begin(self, images: Int64) -> int:
         """Have the kernel read images, int64 [n], before they are needed; return their bytes."""
-        with (
-            suppress(OSError),
-            io.FileIO(self._path) as file,
-        ):  # the map outlives a file that is removed
+        with suppress(OSError), io.FileIO(self._path) as file:  # it may be removed, the map stays
             for image in np.unique(images).tolist():
                 os.posix_fadvise(file.fileno(), self._start(image), self.size, _WILL_NEED)
         return len(images) * self.size
@@ -118,10 +115,7 @@ class ImageArray:
     def is_cached(self, image: int) -> bool:
         """Return whether the middle of an image is in the page cache, if the system tells."""
         middle = self._start(image) + self.size // 2
-        with (
-            suppress(OSError),
-            io.FileIO(self._path) as file,
-        ):  # as when it would have to wait for the disk
+        with suppress(OSError), io.FileIO(self._path) as file:  # it would wait for the disk
             return os.preadv(file.fileno(), [bytearray(1)], middle, os.RWF_NOWAIT) == 1
         return False
 

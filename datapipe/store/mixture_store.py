@@ -57,7 +57,6 @@ class MixtureStore(Store):
         return MixtureFetch(fetches, size)
 
     def part(self, number: int) -> Store:
-        """Return the store of a dataset, by its number."""
         store = self._stores.get(number)
         if store is None:
             # Two threads may open it; one of the two is kept, and neither has an open file yet.

@@ -16,7 +16,6 @@ class Fetch(Protocol):
 
     def contents(self, number: int) -> list[memoryview]:
         """Wait for a sample's members, by its number, in the order asked for, or `StoreError`."""
-        ...
 
 
 class Store(Protocol):
@@ -24,11 +23,9 @@ class Store(Protocol):
 
     def name(self, shard: int) -> str:
         """Return the file name of a shard."""
-        ...
 
     def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
         """Return the bytes of members of one shard, in the order given, or raise `StoreError`."""
-        ...
 
     def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:
         """Begin to read samples, each members of a shard; None where that gains nothing."""

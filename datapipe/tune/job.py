@@ -225,14 +225,9 @@ def _keep(sweep: Sweep, result: TuneResult) -> None:
     key = next((trial.key for trial in sweep.trials if trial.setting == chosen), None)
     if key is None:
         return
-    tuned = Tuned(
-        num_workers=result.num_workers,
-        prefetch_factor=result.prefetch_factor,
-        rate=result.rate,
-        step_time=result.step_time,
-    )
+    names = ("num_workers", "prefetch_factor", "rate", "step_time")
     try:
-        keep(key, tuned)
+        keep(key, Tuned(**{name: getattr(result, name) for name in names}))
     except OSError as error:
         logger.warning("the result is not kept: %s", error)
 

@@ -114,7 +114,6 @@ class Sweep:
         return bool(self.unpaced(setting))
 
     def try_paced(self, setting: Setting, *, seconds: float, batches: int) -> Trial | None:
-        """Run one trial at the speed of training."""
         step_time = self.goal.step_time or 0.0
         step = self.goal.train or (lambda _: self.machine.sleep(step_time))
         return self._try_one(setting, 0, seconds=seconds, batches=batches, step=step)

@@ -171,11 +171,8 @@ def run_trial(
     Start and warm-up do not count: at least two batches, one from each worker. Any error of `make`
     or of the iterable is raised, and `EmptyLoader` if it yields nothing.
     """
-    run = _TrialRun(setting, aim, machine)
-    try:
+    with closing(_TrialRun(setting, aim, machine)) as run:
         run.take(make)
-    finally:
-        run.close()
     return run.result(round)
 
 

@@ -40,7 +40,6 @@ class EngineSpec:
     address: Word | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that mean nothing."""
         check_fields(self, WorkerError)
         if self.address and self.engine != "ray":
             raise WorkerError("--address needs a Ray cluster; add --engine ray, or leave it out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from datapipe.workers.job_feed import JobFeed
@@ -29,15 +29,12 @@ class InlinePool(Generic[J, R]):
         pass
 
 
-class InlineResults(Generic[J, R]):
+class InlineResults(Iterator[R], Generic[J, R]):
     """Results of jobs that are run by `next`."""
 
     def __init__(self, work: Callable[[J], R], jobs: Iterable[J]) -> None:
         self._work = work
         self._feed = JobFeed(jobs)
-
-    def __iter__(self) -> InlineResults[J, R]:
-        return self
 
     def __next__(self) -> R:
         for job in self._feed.take(1):

@@ -23,16 +23,7 @@ from datapipe.errors import WorkerError
 from datapipe.workers.job_feed import JobFeed
 from datapipe.workers.main_script import refuse_unguarded_script
 from datapipe.workers.messages import Message, Reducers, message, receive, send
-from datapipe.workers.process_worker import (
-    DONE,
-    DROP,
-    FAILED,
-    JOB,
-    PRINTED,
-    READY,
-    RESULT,
-    SET_UP,
-)
+from datapipe.workers.process_worker import DONE, DROP, FAILED, JOB, PRINTED, READY, RESULT, SET_UP
 from datapipe.workers.standard_error import printed
 from datapipe.workers.template import end_workers
 from datapipe.workers.worker_handle import WorkerHandle, dump_factory, set_up
@@ -71,7 +62,7 @@ class ProcessPool(Generic[J, R]):
         self._workers: list[WorkerHandle[J]] = []
         self._poll = select.poll()
         self._jobs = 0  # sent so far
-        self._results: weakref.ref[ProcessResults[J, R]] | None = None
+        self._results: Callable[[], ProcessResults[J, R] | None] = lambda: None  # a weak reference
         _POOLS.add(self)
 
     @property
@@ -107,7 +98,6 @@ class ProcessPool(Generic[J, R]):
         return number
 
     def drop(self) -> None:
-        """Drop all jobs that were sent."""
         for worker in self._workers:
             if worker.jobs:
                 with suppress(WorkerError):
@@ -196,41 +186,32 @@ class ProcessPool(Generic[J, R]):
 
     def _end(self) -> dict[int, tuple[int, int]]:
         workers, self._workers, self._poll = self._workers, [], select.poll()
-        if not workers:
-            return {}
         for worker in workers:
             # A thread that waits for this socket is woken.
             with suppress(OSError):
                 worker.connection.shutdown(socket.SHUT_RDWR)
             worker.close()
-        return end_workers(
-            [worker.number for worker in workers],
-            started=any(worker.process for worker in workers),
-        )
+        numbers = [worker.number for worker in workers]
+        return end_workers(numbers, started=any(w.process for w in workers)) if workers else {}
 
     def _pass_on(self, worker: WorkerHandle[J], received: Message) -> None:
         """Print what a worker printed to its standard error, and say at which job."""
-        text = received.content.decode()
         at = f", {self.describe(worker.jobs[0][1])}" if worker.jobs else ""
-        for line in text.splitlines():
+        for line in received.content.decode().splitlines():
             print(f"[worker {worker.process}{at}] {line}", file=sys.stderr)
 
     def _close_results(self) -> None:
-        results = None if self._results is None else self._results()
-        if results is not None:
+        if (results := self._results()) is not None:
             results.close()
 
 
-class ProcessResults(Generic[J, R]):
+class ProcessResults(Iterator[R], Generic[J, R]):
     """Results of jobs that a pool's processes do."""
 
     def __init__(self, pool: ProcessPool[J, R], jobs: Iterable[J]) -> None:
         self._pool = pool
         self._feed = JobFeed(jobs)
         self._window: dict[int, deque[Message]] = {}  # messages about each job, oldest first
-
-    def __iter__(self) -> ProcessResults[J, R]:
-        return self
 
     def __next__(self) -> R:
         try:
@@ -295,8 +276,6 @@ class ProcessResults(Generic[J, R]):
 
 
 class _InWorkerError(Exception):
-    """Traceback of a worker, as text."""
-
     def __init__(self, trace: str) -> None:
         super().__init__(f"in a worker process:\n{trace}")
 

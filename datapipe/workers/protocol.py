@@ -7,28 +7,25 @@ a batch is as large as its user wants it. So a pool does not weigh jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
 J = TypeVar("J", contravariant=True)
 R = TypeVar("R", covariant=True)
 
 
-class Results(Protocol[R]):
+class Results(Iterator[R], Protocol[R]):
     """Iterator over the results of a run, in the order of its jobs.
 
     An exception that a job raises is raised in its turn, and ends the run. So is an exception of
     the iterable that jobs are taken from.
     """
 
-    def __iter__(self) -> Results[R]: ...
-
     def __next__(self) -> R:
         """Wait for the next result, or raise what the job raised.
 
         `WorkerError` if the worker ended, or the run was closed by another thread meanwhile.
         """
-        ...
 
     def wait(self, seconds: float) -> bool:
         """Wait until `next` need not wait: for a result, an error or the end; else return False.
@@ -36,11 +33,9 @@ class Results(Protocol[R]):
         Zero seconds never block. A pool without workers returns True for all but zero seconds,
         because its results are made by `next`.
         """
-        ...
 
     def close(self) -> None:
         """Drop the jobs that are not done. The workers stay, and the pool can run other jobs."""
-        ...
 
 
 class WorkerPool(Protocol[J, R]):
@@ -48,8 +43,6 @@ class WorkerPool(Protocol[J, R]):
 
     def run(self, jobs: Iterable[J]) -> Results[R]:
         """Return the results of jobs, which are taken one by one when there is room for them."""
-        ...
 
     def close(self) -> None:
         """End the workers. A pool may be closed twice."""
-        ...

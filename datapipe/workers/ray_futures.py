@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from datapipe.errors import WorkerError
@@ -15,7 +15,7 @@ J = TypeVar("J")
 _TICK = 0.5  # seconds after which a wait sees that another thread has closed the run
 
 
-class RayFutures(Generic[J]):
+class RayFutures(Iterator[tuple[J, Any]], Generic[J]):
     """Iterator over jobs, each with the reference to its result, in the order of the jobs.
 
     `most` tasks are begun or wait to be taken. A reference comes before its task has ended, so that
@@ -32,9 +32,6 @@ class RayFutures(Generic[J]):
         self._most = most
         self._begun: deque[tuple[J, Any]] = deque()
         self._closed = False
-
-    def __iter__(self) -> RayFutures[J]:
-        return self
 
     def __next__(self) -> tuple[J, Any]:
         self._fill()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
@@ -81,7 +82,7 @@ class RayPool(Generic[J, R]):
         if self._results is not None:
             self._results.close()
 
-    def submit(self, job: J) -> _Task[J, R]:
+    def submit(self, job: J) -> _Task[J]:
         args = job if isinstance(job, Stored) else (job,)
         made = self.cluster.submit(do_job, self._factory, *args, **self._options)
         return _Task(job, *(made if isinstance(made, list) else (made,)))
@@ -96,17 +97,14 @@ class RayPool(Generic[J, R]):
         return self._give_up(job, error)
 
 
-class RayResults(Generic[J, R]):
+class RayResults(Iterator[R], Generic[J, R]):
     """Results of jobs that are tasks of a cluster."""
 
     def __init__(self, pool: RayPool[J, R], jobs: Iterable[J]) -> None:
         self._pool = pool
         self._feed = JobFeed(jobs)
-        self._window: list[_Task[J, R]] = []  # in the order of the jobs
-        self._running: dict[Any, _Task[J, R]] = {}  # by the reference to the answer
-
-    def __iter__(self) -> RayResults[J, R]:
-        return self
+        self._window: list[_Task[J]] = []  # in the order of the jobs
+        self._running: dict[Any, _Task[J]] = {}  # by the reference to the answer
 
     def __next__(self) -> R:
         self._fill()
@@ -141,7 +139,7 @@ class RayResults(Generic[J, R]):
         for job in self._feed.take(self._pool.window - len(self._window)):
             self._window.append(self._begin(job))
 
-    def _begin(self, job: J) -> _Task[J, R]:
+    def _begin(self, job: J) -> _Task[J]:
         task = self._pool.submit(job)
         self._running[task.reference] = task
         return task
@@ -153,7 +151,7 @@ class RayResults(Generic[J, R]):
             self._end(self._running.pop(reference))
         return bool(ended)
 
-    def _end(self, task: _Task[J, R]) -> None:
+    def _end(self, task: _Task[J]) -> None:
         pool, place = self._pool, self._window.index(task)
         try:
             task.result = pool.cluster.result(task.reference)
@@ -175,16 +173,14 @@ class RayResults(Generic[J, R]):
         task.has_ended = True
 
 
-class _Task(Generic[J, R]):
-    __slots__ = ("data", "error", "has_ended", "job", "reference", "result")
-
-    def __init__(self, job: J, reference: Any, data: Any = None) -> None:
-        self.job = job
-        self.reference = reference
-        self.data = data
-        self.has_ended = False
-        self.result: Any = None
-        self.error: Exception | None = None
+@dataclass(slots=True, eq=False)
+class _Task(Generic[J]):
+    job: J
+    reference: Any
+    data: Any = None
+    has_ended: bool = False
+    result: Any = None
+    error: Exception | None = None
 
 
 def _start(factory: bytes) -> None:

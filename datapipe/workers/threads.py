@@ -19,8 +19,9 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from datapipe.errors import WorkerError
@@ -64,7 +65,7 @@ class ThreadPool(Generic[J, R]):
         of_parts: Callable[[Any, int], Any] = given if parts else lambda job, part: given(job)
         self._args = of_parts, workers, name, initializer, on_end
         self._crew: _Crew | None = None
-        self._results: weakref.ref[ThreadResults[J, R]] | None = None
+        self._results: Callable[[], ThreadResults[J, R] | None] = lambda: None  # a weak reference
 
     def run(self, jobs: Iterable[J]) -> ThreadResults[J, R]:
         self._close_results()
@@ -87,12 +88,11 @@ class ThreadPool(Generic[J, R]):
             crew.join()
 
     def _close_results(self) -> None:
-        results = None if self._results is None else self._results()
-        if results is not None:
+        if (results := self._results()) is not None:
             results.close()
 
 
-class ThreadResults(Generic[J, R]):
+class ThreadResults(Iterator[R], Generic[J, R]):
     """Results of jobs that a pool's threads run."""
 
     def __init__(
@@ -104,9 +104,6 @@ class ThreadResults(Generic[J, R]):
         self._feed = JobFeed(jobs)
         self._window: deque[_ThreadJob] = deque()
         self._reference = weakref.ref(self)
-
-    def __iter__(self) -> ThreadResults[J, R]:
-        return self
 
     def __next__(self) -> R:
         self._fill()
@@ -137,27 +134,24 @@ class ThreadResults(Generic[J, R]):
 
     def _fill(self) -> None:
         for job in self._feed.take(self._pool.window - len(self._window)):
-            parts = self._pool.parts(job)
-            task = _ThreadJob(job, self._reference, parts)
+            task = _ThreadJob(job, self._reference, self._pool.parts(job))
             self._window.append(task)
-            for part in range(parts):
+            for part in range(task.parts):
                 self._tasks.put((task, part))
 
 
+@dataclass(slots=True, eq=False)
 class _ThreadJob:
-    """Job of a run; `woken` gets something when it is done or dropped."""
-
-    __slots__ = ("_ended", "_parts", "error", "finished", "job", "result", "run", "woken")
-
-    def __init__(self, job: object, run: weakref.ref[ThreadResults[Any, Any]], parts: int) -> None:
-        self._parts = parts
-        self._ended = itertools.count(1)  # its `next` cannot be interrupted by another thread
-        self.job: Any = job
-        self.run = run
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.finished = False
-        self.woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+    job: Any
+    run: weakref.ref[ThreadResults[Any, Any]]
+    parts: int
+    # Parts that have ended: its `next` cannot be interrupted by another thread
+    ended: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    result: Any = None
+    error: BaseException | None = None
+    finished: bool = False
+    # Gets something when the job is done or dropped
+    woken: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
 
     def execute(self, work: Callable[[Any, int], Any], part: int) -> None:
         """Do a part of the job, unless its run is closed or gone."""
@@ -170,7 +164,7 @@ class _ThreadJob:
             result = work(self.job, part)
         except BaseException as error:  # raised again in the thread that waits
             self.error = error
-        if next(self._ended) == self._parts:
+        if next(self.ended) == self.parts:
             self.job = None
             self.result = result
             self.finished = True

@@ -59,7 +59,6 @@ class WorkerHandle(Generic[J]):
         return ended
 
     def close(self) -> None:
-        """Close this side."""
         self.connection.close()
         self._end()
 

@@ -202,7 +202,7 @@ def test_one_batch_is_on_its_way_while_another_is_used(
 ) -> None:
     loader = make(device=device, workers=workers)
     iterator = iter(loader)
-    ready = iterator._executor.ready
+    ready = iterator.executor.ready
 
     def soon() -> bool:
         deadline = time.monotonic() + 60
@@ -210,7 +210,7 @@ def test_one_batch_is_on_its_way_while_another_is_used(
             time.sleep(0.01)
         return ready()
 
-    monkeypatch.setattr(iterator._executor, "ready", soon)
+    monkeypatch.setattr(iterator.executor, "ready", soon)
     for number in range(4):
         next(iterator)
         assert len(sends) == number + 2
@@ -225,7 +225,7 @@ def test_an_error_of_the_next_batch_comes_after_the_batch_before_it(
         damaged, batch_size=6, device="cpu", workers=workers, num_workers=1, shuffle=False
     )
     iterator = iter(loader)
-    monkeypatch.setattr(iterator._executor, "ready", lambda: True)
+    monkeypatch.setattr(iterator.executor, "ready", lambda: True)
     assert next(iterator)["key"] == [f"{number:09}" for number in range(6)]
     assert sends == [1]
     with pytest.raises(datapipe.DecodeError, match="sample 000000006"):

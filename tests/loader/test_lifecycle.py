@@ -278,7 +278,7 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(
     gc.disable()
     try:
         cycle: list[object] = [iter(make(num_workers=2))]
-        cycle[0]._executor.ready()  # type: ignore[attr-defined]
+        cycle[0].executor.ready()  # type: ignore[attr-defined]
         cycle.append(cycle)
         del cycle
         collecting.set()

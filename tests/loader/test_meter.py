@@ -111,7 +111,7 @@ def test_finished_batches_are_counted_where_the_caller_is_slow(make: Make) -> No
     iterator = iter(loader)
     next(iterator)
     for _ in range(4):
-        _wait_until(iterator._executor.ready)  # type: ignore[attr-defined]
+        _wait_until(iterator.executor.ready)  # type: ignore[attr-defined]
         time.sleep(0.2)
         next(iterator)
     loader.close()

@@ -8,11 +8,12 @@ billion samples reads no column.
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,10 @@ Kind = str | tuple[str, tuple[int, ...]]
 
 def write_sums(folder: Path, names: Iterable[str]) -> int:
     """Write the checksums of some files of a folder into it, and return the checksum of these."""
-    file = NpyFile(folder / SUMS, "<u4")
-    try:
+    with closing(NpyFile(folder / SUMS, "<u4")) as file:
         for name in names:
             for sums in _sums_of(folder / name):
                 file.append(sums)
-    finally:
-        file.close()
     return crc32(map_plain(folder / SUMS, "<u4").data)
 
 
@@ -263,12 +261,7 @@ def damaged(path: str | os.PathLike[str], remedy: str, block: int | None = None)
 
 def _sums_of(path: str | os.PathLike[str]) -> Iterator[UInt32]:
     """Yield the checksums of a file's blocks, many at a time."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        at = 0
-        while data := memoryview(os.pread(descriptor, _AT_ONCE * BLOCK, at)):
+    with io.FileIO(path) as file:
+        while data := memoryview(file.read(_AT_ONCE * BLOCK)):
             found = [crc32(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
             yield np.array(found, np.uint32)
-            at += len(data)
-    finally:
-        os.close(descriptor)

@@ -41,7 +41,6 @@ class JournalFiles:
             self._opened = opened.pop_all()
 
     def reject(self, line: bytes) -> None:
-        """Append a line to the rejects."""
         self._rejects.write(line)
         self.rejects_size += len(line)
         self.rejects_crc32 = crc32(line, self.rejects_crc32)
@@ -53,7 +52,6 @@ class JournalFiles:
         _sync(self._journal)
 
     def sync_rejects(self) -> None:
-        """Bring the rejects to the disk."""
         _sync(self._rejects)
 
     def close(self) -> None:

@@ -62,7 +62,6 @@ class NpyFile:
         self._file.truncate()
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Add items."""
         data = np.ascontiguousarray(values, self._dtype).data
         self._file.write(data)
         if self.crc32 is not None and len(values):

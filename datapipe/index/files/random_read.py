@@ -17,7 +17,6 @@ class ReadableColumn(Protocol):
 
     def read(self, numbers: Int64, width: int = 1) -> Values:
         """Return `width` values from each number on: [n, width]."""
-        ...
 
 
 def gather(column: Values | ReadableColumn, numbers: Int64) -> Values:
@@ -32,9 +31,7 @@ def gather(column: Values | ReadableColumn, numbers: Int64) -> Values:
 
 def gather_counts(offsets: Values | ReadableColumn, numbers: Int64) -> Values:
     """Return `offsets[numbers + 1] - offsets[numbers]`, as `gather` reads them."""
-    pairs = read_values(offsets, numbers, 2)
-    counts: Values = pairs[:, 1] - pairs[:, 0]
-    return counts
+    return np.diff(read_values(offsets, numbers, 2))[:, 0]
 
 
 def read_values(column: Values | ReadableColumn, numbers: Int64, width: int = 1) -> Values:

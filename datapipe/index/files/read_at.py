@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,8 @@ def read_at(path: str | os.PathLike[str], offsets: Sequence[int], size: int) -> 
     OSError if the file cannot be read.
     """
     slow = announced = 0
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with io.FileIO(path) as file:
+        descriptor = file.fileno()
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         for start in range(0, len(offsets), _HANDED_OVER):
             chunk = offsets[start : start + _HANDED_OVER]
@@ -34,5 +35,3 @@ def read_at(path: str | os.PathLike[str], offsets: Sequence[int], size: int) -> 
             if slow < _CERTAIN:
                 slow = slow + 1 if time.perf_counter() - began > _SLOW * len(chunk) else 0
             yield from read
-    finally:
-        os.close(descriptor)

@@ -203,7 +203,6 @@ def _split_yaml(names: Sequence[str]) -> str:
 
 
 def _settle(path: Path, content: bytes) -> bool:
-    """Write settings unless a person made others; return whether they were written."""
     if path.exists() and path.read_bytes() != content:
         logger.warning("%s is kept as it was; delete it to have it made for these shards", path)
         return False

@@ -31,12 +31,10 @@ class MemberCounts:
         self._companions.add(ext, name)
 
     def update(self, other: MemberCounts) -> None:
-        """Add the counts of another."""
         self._kept.update(other._kept)
         self._companions.update(other._companions)
 
     def lines(self) -> list[str]:
-        """Return the counts as lines of text."""
         return [
             *self._companions.lines(
                 "{count} with a further image `{text}`, which is an input of training too; "
@@ -58,14 +56,12 @@ class Findings:
         self.broken = NamedCounts()  # members that are indexed and cannot be read, by reason
 
     def update(self, other: Findings) -> None:
-        """Add those of another shard."""
         self.members.update(other.members)
         self.left_out.update(other.left_out)
         self.samples.update(other.samples)
         self.broken.update(other.broken)
 
     def lines(self) -> list[str]:
-        """Return the findings as lines of text."""
         lines = [
             *self.samples.lines("left out: {count}, {text} ({names})", "sample"),
             *self.left_out.lines("left out: {count}, {text} ({names})", "member"),

@@ -219,7 +219,6 @@ def check_ends(paths: Sequence[Path]) -> None:
 
 
 def _ends_in_zeros(path: Path) -> bool:
-    """Return whether the last block of a file is one of zeros."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -127,7 +127,6 @@ def _carry_over(folder: Path, manifest: Manifest, parts: PartFiles) -> None:
 def _cut(
     columns: TokenColumns, start: int, stop: int, failures: tuple[TextFailure, ...]
 ) -> TokenPart:
-    """Return the samples `start` to `stop` as a part."""
     places = columns.sample_image_at[start : stop + 1]
     spans = columns.sample_label[start : stop + 1]
     return TokenPart(

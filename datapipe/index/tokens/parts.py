@@ -59,7 +59,6 @@ class TokenPart:
     failures: tuple[TextFailure, ...] = ()  # in the order of the samples
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.text_tokens)
 
     @property

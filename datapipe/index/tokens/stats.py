@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,10 +34,6 @@ class TokenStats:
     # `text`, `labels`: tokens of a sample, and those of them that are predicted
     text: Spread
     labels: Spread
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return every figure, for JSON."""
-        return asdict(self)
 
 
 def token_stats(columns: TokenColumns) -> TokenStats:

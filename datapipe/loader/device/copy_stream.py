@@ -84,8 +84,7 @@ class CudaLane(HostLane):
         return host.to(self._device, non_blocking=True), host
 
     def mark(self) -> torch.cuda.Event | None:
-        mark: torch.cuda.Event = self._stream.record_event()
-        return mark
+        return self._stream.record_event()  # type: ignore[no-any-return]
 
     def hand_over(self, mark: torch.cuda.Event | None, tensors: Sequence[Tensor]) -> None:
         assert mark is not None

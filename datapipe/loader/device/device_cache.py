@@ -51,7 +51,6 @@ class DeviceCache:
         return held
 
     def stats(self) -> TierStats:
-        """Return the figures of the tier."""
         return TierStats(
             hits=self._hits,
             bytes=self._bytes,

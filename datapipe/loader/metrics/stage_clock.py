@@ -83,7 +83,7 @@ class StageClock:
         self._stage, self._since, self._cpu = stage, now, cpu
         self._stages[stage][2] += 1
         if self._options.ranges:
-            _open_range(stage, self._range)
+            open_range(f"datapipe.{stage}", self._range)
 
     def add(self, size: int) -> None:
         """Count bytes that the stage has moved."""
@@ -149,10 +149,10 @@ class StageClock:
 _END: Any = object()
 
 
-def _open_range(stage: str, stack: ExitStack) -> None:
+def open_range(name: str, stack: ExitStack) -> None:
+    """Open a range of torch's profiler, and of NVIDIA's through NVTX if there is a GPU."""
     import torch
 
-    name = f"datapipe.{stage}"
     stack.enter_context(torch.autograd.profiler.record_function(name))
     if torch.cuda.is_available():
         stack.enter_context(torch.cuda.nvtx.range(name))

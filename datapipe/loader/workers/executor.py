@@ -20,23 +20,22 @@ _TICK = 1.0  # seconds after which a wait sees that another thread has closed th
 
 
 class StepWorkers(Protocol[Taken]):
-    """Workers that make the batches of one run."""
+    """Workers that make the batches of one run. They derive from it."""
 
     def run(self, jobs: Iterator[Taken]) -> Results[Any]:
         """Start on jobs, which are taken in the caller's thread when there is room."""
-        ...
 
     def finish(self, job: Taken, result: Any) -> None:
         """Complete a job with its result; called in the caller's thread."""
-        ...
+        return
 
     def describe(self, job: Taken) -> list[str]:
         """Return what the workers of a job are doing, for the log."""
-        ...
+        return []
 
     def end(self) -> None:
         """End the workers, unless another run is to use them."""
-        ...
+        return
 
 
 class StepExecutor(Generic[J]):

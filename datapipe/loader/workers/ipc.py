@@ -114,11 +114,7 @@ class _BatchUnpickler(pickle.Unpickler):
 
 def reduce_array(array: Any) -> Any:
     """Reduce an array for another process; one that is mapped from a file is mapped again there."""
-    mapped = mapped_from(array)
-    if mapped is None:
+    if (mapped := mapped_from(array)) is None:
         return array.__reduce_ex__(5)
-    return _map_again, (*mapped, array.dtype.str, array.shape)
-
-
-def _map_again(name: str, start: int, dtype: str, shape: tuple[int, ...]) -> Any:
-    return map_values(name, dtype, start, shape)
+    path, start = mapped
+    return map_values, (path, array.dtype.str, start, array.shape)

@@ -15,7 +15,7 @@ from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
-from datapipe.loader.workers.executor import StepExecutor
+from datapipe.loader.workers.executor import StepExecutor, StepWorkers
 from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_steps import BatchProcesses, ProcessSteps, RemoteJob
 from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
@@ -68,45 +68,33 @@ class JobSource:
         """Start workers on the steps of a run; `on_final` gets the run after its last step."""
         options, context = self._options, self._context
         steps = self.steps(run, schedule, on_final)
+        remote: StepWorkers[RemoteJob] | None = None
         if not self._loads:
-            return StepExecutor(
-                self._jobs(steps, partial(RemoteJob, context), meter),
-                PlannedSteps(),
-                options.workers.stall_warning,
-            )
-        if self._cluster is not None:
+            remote = PlannedSteps()
+        elif self._cluster is not None:
             most = options.num_workers * options.prefetch_factor
-            return StepExecutor(
-                self._jobs(steps, partial(RemoteJob, context), meter),
-                RaySteps(self._cluster, context, most=most, meter=meter),
-                options.workers.stall_warning,
-            )
-        if self._processes is not None:
+            remote = RaySteps(self._cluster, context, most=most, meter=meter)
+        elif self._processes is not None:
             stays = options.workers.persistent
-            return StepExecutor(
-                self._jobs(steps, partial(RemoteJob, context), meter),
-                ProcessSteps(
-                    self._processes if stays else self._make_processes(),
-                    context,
-                    stays=stays,
-                    meter=meter,
-                ),
-                options.workers.stall_warning,
-            )
+            processes = self._processes if stays else self._make_processes()
+            remote = ProcessSteps(processes, context, stays=stays, meter=meter)
+        if remote is not None:
+            remote_jobs = self._jobs(steps, partial(RemoteJob, context), meter)
+            return StepExecutor(remote_jobs, remote, options.workers.stall_warning)
         if self._device_cache is None:  # else a step is made from what the ones before it keep
             steps = with_rows(steps, context)
         steps = read_ahead(steps, context, options.read_ahead)
         with self._lock:
             self._runs += 1
             context.store.close()  # cancels the reads of a run that was left
-        workers, on_end = options.num_workers, partial(self._end, self._runs)
-        return StepExecutor(
-            self._jobs(steps, partial(BatchBuilder, context), meter),
-            ThreadSteps(workers, ahead=options.prefetch_factor, on_end=on_end, meter=meter)
-            if workers
-            else InlineSteps(on_end=on_end, meter=meter),
-            options.workers.stall_warning,
-        )
+        workers: StepWorkers[BatchBuilder]
+        count, on_end = options.num_workers, partial(self._end, self._runs)
+        if count:
+            workers = ThreadSteps(count, ahead=options.prefetch_factor, on_end=on_end, meter=meter)
+        else:
+            workers = InlineSteps(on_end=on_end, meter=meter)
+        jobs = self._jobs(steps, partial(BatchBuilder, context), meter)
+        return StepExecutor(jobs, workers, options.workers.stall_warning)
 
     def close(self) -> None:
         """End worker processes."""
@@ -133,10 +121,7 @@ class JobSource:
         return map(make, steps)
 
     def steps(
-        self,
-        run: Run,
-        schedule: Schedule,
-        on_final: Callable[[Run], None] = lambda run: None,
+        self, run: Run, schedule: Schedule, on_final: Callable[[Run], None] = lambda run: None
     ) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
         for step, after, over in schedule.steps(run):

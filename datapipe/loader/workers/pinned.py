@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-class PinnedResults(Generic[R, S]):
+class PinnedResults(Iterator[S], Generic[R, S]):
     """Results with a function applied to each in a thread.
 
     The next result that is there is copied by `pin` while the caller uses the one before.
@@ -24,9 +24,6 @@ class PinnedResults(Generic[R, S]):
         self._pin = pin
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="datapipe-pin")
         self._next: deque[Future[S]] = deque()  # one at most
-
-    def __iter__(self) -> PinnedResults[R, S]:
-        return self
 
     def __next__(self) -> S:
         self._take()

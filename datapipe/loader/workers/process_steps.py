@@ -19,6 +19,7 @@ from datapipe.loader.batch.builder import Batch
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.watch import describe_work
+from datapipe.loader.workers.executor import StepWorkers
 from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
 from datapipe.loader.workers.pinned import PinnedResults
 from datapipe.loader.workers.process_worker import BatchWorkerFactory, RegionPool
@@ -44,7 +45,6 @@ class RemoteJob:
         self._absent: tuple[logging.LogRecord, ...] = ()
 
     def finish(self, report: Report, result: Any) -> None:
-        """Take the result of a worker."""
         self._batch, self.blank, self.errors = result
         self._absent = report.absent
         self.finished = report.finished
@@ -100,7 +100,7 @@ class BatchProcesses:
         warm_up(_MODULES)
 
 
-class ProcessSteps:
+class ProcessSteps(StepWorkers[RemoteJob]):
     """Worker processes in one run; if `stays`, they are left to the next one."""
 
     def __init__(

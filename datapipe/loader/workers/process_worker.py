@@ -17,7 +17,7 @@ from datapipe.array_types import UInt8
 from datapipe.errors import SampleError
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext
-from datapipe.loader.metrics.stage_clock import ClockOptions, StageClock
+from datapipe.loader.metrics.stage_clock import StageClock
 from datapipe.loader.metrics.watch import Watch, WatchedJob
 from datapipe.loader.workers.ipc import BatchTask, Report, TensorLocation, dump_batch
 from datapipe.loader.workers.prefetch import begin_step
@@ -37,7 +37,6 @@ class RegionPool:
         self.used = 0
 
     def start(self, region: int) -> None:
-        """Begin a batch."""
         self._region = region
         self._allocated.clear()
         self.used = 0
@@ -104,21 +103,22 @@ class BatchWorkerFactory:
         return BatchWorker(self.context, self.file, pool, log)
 
 
+@dataclass
 class BatchWorker:
     """Maker of whole batches, in a worker process."""
 
-    def __init__(
-        self, context: BatchContext, file: SharedFile, pool: RegionPool, log: _Log
-    ) -> None:
-        self.context = context
-        self.pool = pool
-        self._file = file
-        self._log = log
-        self._clock: StageClock | None = None
+    context: BatchContext
+    file: SharedFile
+    pool: RegionPool
+    log: _Log
+    clock: StageClock | None = None
 
     def __call__(self, task: BatchTask) -> Report:
-        """Make the batch of a task."""
-        watch = BoardWatch(self._file, task.number, self._clock_of(task.clock))
+        if task.clock is None:
+            self.clock = None
+        elif self.clock is None:
+            self.clock = StageClock(f"worker {os.getpid()}", task.clock)
+        watch = BoardWatch(self.file, task.number, self.clock)
         try:
             self.pool.start(task.region.number)
             watch.collating()
@@ -127,9 +127,9 @@ class BatchWorker:
             for piece in range(job.pieces):
                 job.run(piece, watch)
             watch.collating()
-            records = self._log.take()
+            records = self.log.take()
             job.warn_of_absent_fields()
-            absent = self._log.take()
+            absent = self.log.take()
             try:
                 batch = job.result()
             except SampleError:
@@ -142,19 +142,12 @@ class BatchWorker:
         return Report(
             region=task.region.number,
             content=written,
-            records=records + self._log.take(),
+            records=records + self.log.take(),
             absent=absent,
             finished=time.perf_counter_ns(),
-            tally=None if self._clock is None else self._clock.take(),
+            tally=None if self.clock is None else self.clock.take(),
             cached=None if cache is None else cache.counter.take(),
         )
-
-    def _clock_of(self, options: ClockOptions | None) -> StageClock | None:
-        if options is None:
-            self._clock = None
-        elif self._clock is None:
-            self._clock = StageClock(f"worker {os.getpid()}", options)
-        return self._clock
 
 
 class BoardWatch(Watch):

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from datapipe.errors import PlanError, SampleError, WorkerError
+from datapipe.errors import PlanError, WorkerError
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.metrics.meter import Meter
+from datapipe.loader.workers.executor import StepWorkers
 from datapipe.loader.workers.ipc import BatchTask, Report, load_batch
 from datapipe.loader.workers.pinned import PinnedResults
 from datapipe.loader.workers.process_steps import RemoteJob, take_report
@@ -61,7 +62,7 @@ def cluster_workers(world_size: int) -> int:
     return max(1, running_cluster().cpus // world_size)
 
 
-class RaySteps:
+class RaySteps(StepWorkers[RemoteJob]):
     """Tasks of a cluster in one run, of which `most` are begun or wait to be taken."""
 
     def __init__(
@@ -90,15 +91,16 @@ class RaySteps:
 
     def finish(self, job: RemoteJob, result: tuple[Report, Any, str]) -> None:
         report, (batch, blank, errors), node = result
-        errors = {slot: _on_node(error, node) for slot, error in errors.items()}
+        for slot, error in errors.items():
+            reason = f"{error.reason} (on the node {node})"
+            named = {"key": error.key, "shard": error.shard, "member": error.member}
+            errors[slot] = type(error)(reason, **named)
         take_report(job, report, (batch, blank, errors), self._context, self._meter)
 
     def describe(self, job: RemoteJob) -> list[str]:
         free, cpus = self._cluster.free_cpus, self._cluster.cpus
         batch = self._context.describe_step(job.step)
         return [f"{batch} is not done, and {free} of the {cpus} CPUs of the cluster are free"]
-
-    def end(self) -> None: ...
 
     def _fetch(
         self, futures: RayFutures[RemoteJob], begun: tuple[RemoteJob, Any]
@@ -129,14 +131,4 @@ def _dump(context: BatchContext) -> bytes:
         raise PlanError(f"workers='ray': what a batch needs cannot be sent: {error}") from error
     return pickle_factory(
         RayWorkerFactory(content=content, dataset=context.dataset.title, folder=os.getcwd())
-    )
-
-
-def _on_node(error: SampleError, node: str) -> SampleError:
-    """Return the error of a sample with the name of the node that read it."""
-    return type(error)(
-        f"{error.reason} (on the node {node})",
-        key=error.key,
-        shard=error.shard,
-        member=error.member,
     )

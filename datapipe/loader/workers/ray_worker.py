@@ -53,25 +53,25 @@ class RayWorkerFactory:
             ) from error
 
 
+@dataclass(frozen=True)
 class RayWorker:
     """Maker of whole batches, in a process of a Ray cluster."""
 
-    def __init__(self, worker: BatchWorker, node: str) -> None:
-        self._worker = worker
-        self._node = node
+    worker: BatchWorker
+    node: str
 
     def __call__(self, task: BatchTask) -> SentBatch:
         """Make the batch of a task. Ray tries those again that fail with an `OSError`."""
         try:
-            report = self._worker(task)
+            report = self.worker(task)
         except (MemoryError, OSError):
             raise
         except Exception as error:
             raise WorkerError(
-                f"the node {self._node} failed at {self._worker.context.describe_step(task.step)}: "
+                f"the node {self.node} failed at {self.worker.context.describe_step(task.step)}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        return SentBatch(report, self._worker.pool.written, self._node)
+        return SentBatch(report, self.worker.pool.written, self.node)
 
 
 def dump_factory(factory: BatchWorkerFactory) -> bytes:

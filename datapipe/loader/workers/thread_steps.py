@@ -16,6 +16,7 @@ from typing import Any
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.workers.executor import StepWorkers
 from datapipe.torch_threads import alone, default_kept, work_alone
 from datapipe.workers.inline import InlinePool
 from datapipe.workers.protocol import Results
@@ -24,7 +25,7 @@ from datapipe.workers.threads import ThreadPool
 logger = logging.getLogger(__name__)
 
 
-class ThreadSteps:
+class ThreadSteps(StepWorkers[BatchBuilder]):
     """Threads of one run, each limited to one thread inside torch's kernels.
 
     They prepare `ahead` batches at a time. `on_end` is called once all have ended, in any thread.
@@ -46,8 +47,6 @@ class ThreadSteps:
     def run(self, jobs: Iterator[BatchBuilder]) -> Results[None]:
         with default_kept():
             return self._pool.run(jobs)
-
-    def finish(self, job: BatchBuilder, result: None) -> None: ...
 
     def describe(self, job: BatchBuilder) -> list[str]:
         return [report for watch in self._work.watches if (report := watch.report(job))]
@@ -82,7 +81,7 @@ class _PieceWork:
             self._own.watch.idle()
 
 
-class InlineSteps:
+class InlineSteps(StepWorkers[BatchBuilder]):
     """The caller's thread, which makes a batch when it is asked for."""
 
     def __init__(self, *, on_end: Callable[[], None], meter: Meter | None) -> None:
@@ -91,11 +90,6 @@ class InlineSteps:
 
     def run(self, jobs: Iterator[BatchBuilder]) -> Results[None]:
         return InlinePool(self._make).run(jobs)
-
-    def finish(self, job: BatchBuilder, result: None) -> None: ...
-
-    def describe(self, job: BatchBuilder) -> list[str]:
-        return []  # batches are made where they are asked for
 
     def end(self) -> None:
         self._end()
@@ -107,15 +101,8 @@ class InlineSteps:
         self._watch.idle()
 
 
-class PlannedSteps:
+class PlannedSteps(StepWorkers[Any]):
     """Steps without work: their batches come from another rank."""
 
     def run(self, jobs: Iterator[Any]) -> Results[None]:
         return InlinePool[Any, None](lambda job: None).run(jobs)
-
-    def finish(self, job: Any, result: None) -> None: ...
-
-    def describe(self, job: Any) -> list[str]:
-        return []
-
-    def end(self) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Sequence
@@ -47,26 +48,26 @@ class FirstReads:
     cold_bytes: int = 0
 
 
+@dataclass(frozen=True)
 class MemoryStore(Store):
     """Store that has some members in memory, and reads the others from another one."""
 
-    def __init__(self, store: Store, contents: Contents) -> None:
-        self._store = store
-        self._contents = contents
+    store: Store
+    contents: Contents
 
     def name(self, shard: int) -> str:
-        return self._store.name(shard)
+        return self.store.name(shard)
 
     def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
-        found = [self._contents.get((shard, member.offset, member.size)) for member in members]
+        found = [self.contents.get((shard, member.offset, member.size)) for member in members]
         there = [data for data in found if data is not None]
-        return there if len(there) == len(found) else self._store.read(shard, members)
+        return there if len(there) == len(found) else self.store.read(shard, members)
 
     def verify(self, member: Member, data: bytes | memoryview) -> bool:
-        return self._store.verify(member, data)
+        return self.store.verify(member, data)
 
     def close(self) -> None:
-        self._store.close()
+        self.store.close()
 
 
 def stored_samples(context: BatchContext, samples: Int64) -> list[Stored]:
@@ -116,12 +117,10 @@ def evict(context: BatchContext, stored: Sequence[Stored]) -> bool:
         return False
     try:
         for shard, members in stored:
-            descriptor = os.open(folder / context.store.name(shard), os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with io.FileIO(folder / context.store.name(shard)) as file:
                 for member in members:
-                    os.posix_fadvise(descriptor, member.offset, member.size, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+                    span = member.offset, member.size
+                    os.posix_fadvise(file.fileno(), *span, os.POSIX_FADV_DONTNEED)
     except OSError:
         return False
     return True

@@ -8,9 +8,9 @@ its peers and DALI's own operators, and last on JPEGs of several kinds.
 It needs a CUDA device and torch built for it; without one it says so and measures nothing. It needs
 no network: photographs are cropped out of those that scikit-image bundles, which `pip install
 'datapipe-vlm[demo]'` brings. DALI is measured where `datapipe-vlm[dali]` is installed, and nvJPEG
-where torchvision is; what is missing is named in the table, and the rest is measured. Results are written
-after every round. `--rehearse` runs all of it on the CPU, to see that it runs: its figures mean
-nothing.
+where torchvision is; what is missing is named in the table, and the rest is measured. Results are
+written after every round. `--rehearse` runs all of it on the CPU, to see that it runs: its figures
+mean nothing.
 """
 
 from __future__ import annotations

@@ -23,12 +23,13 @@ from datapipe.decode.foreign import PHOTO_QUALITY
 from datapipe.decode.image import MAX_PIXELS, check_size
 from datapipe.decode.shrink import ShrinkOptions, encode_anew
 from datapipe.errors import DecodeError, PackError
+from datapipe.extras import install_command
 from datapipe.index.images.header import ImageInfo
 
 VIDEO_TIMEOUT = 600.0
 """Seconds of the processor that a video may take."""
 
-MISSING_AV = "videos need PyAV: install it with pip install 'datapipe[video]'"
+MISSING_AV = f"videos need PyAV: install it with {install_command('video')}"
 
 # Demuxers of video files. The others read text, lists of further files and images.
 _FORMATS = "mov,matroska,avi,mpeg,mpegts,flv,asf,ogg"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.declared import Count, Word, check_fields
+from datapipe.declared import Count, Word, check_fields, shorten
 from datapipe.errors import DecodeError, PlanError
 from datapipe.short_repr import short_repr
 
@@ -51,20 +51,22 @@ class VideoMarkup:
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "video_markup ")
         if not self.token.strip():
-            raise PlanError(f"video_markup token={self.token!r}: give a token of the vocabulary")
+            raise PlanError(
+                f"video_markup token={shorten(self.token)}: give a token of the vocabulary"
+            )
         if self.patch is None:
             return
+        shown = f"video_markup patch={shorten(self.patch)}"
         try:
             written = self.patch.format(seconds=0.0)
         except (LookupError, ValueError, AttributeError) as error:
             raise PlanError(
-                f"video_markup patch={self.patch!r}: only {{seconds}} may stand in braces; double "
-                "a brace that is meant"
+                f"{shown}: only {{seconds}} may stand in braces; double a brace that is meant"
             ) from error
-        if written.count(self.token) != 1:
+        if (count := written.count(self.token)) != 1:
             raise PlanError(
-                f"video_markup patch={self.patch!r} has {self.token!r} {written.count(self.token)} "
-                "times; it has to stand there once, and is repeated as often as a patch has tokens"
+                f"{shown} has {shorten(self.token)} {count} times; it has to stand there once, and "
+                "is repeated as often as a patch has tokens"
             )
 
     def __repr__(self) -> str:

@@ -343,6 +343,6 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
     write_video(raw / "a.mp4", 3)
     monkeypatch.setattr("datapipe.pack.pack_dataset.find_spec", lambda name: None)
     with pytest.raises(
-        PackError, match=r"videos need PyAV: install it with pip install 'datapipe\["
+        PackError, match=r"videos need PyAV: install it with pip install 'datapipe-vlm\["
     ):
         pack_dataset(raw, tmp_path / "out", video_frames="fps=2")

@@ -23,7 +23,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def video_of(folder: Path) -> VideoSpec:
-    video: VideoSpec = datapipe.specs_for(folder)[0].video
+    video = datapipe.specs_for(folder)[0].video
+    assert isinstance(video, VideoSpec)
     return video
 
 
@@ -98,7 +99,7 @@ def test_mappings_stand_for_the_options_of_videos() -> None:
 def test_patches_of_text_and_images_have_as_many_frames(folder: Path, tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", samples())
     _, text = datapipe.specs_for(folder)
-    other = replace(text, video_markup=replace(text.video_markup, frames=3))
+    other = replace(text, video_markup=VideoMarkup(frames=3))
     with pytest.raises(PlanError, match=r"a patch of 3 frames, and ImageSpec\(temporal=2\) of 2"):
         datapipe.make_loader(shards, model=folder, text=other, batch_size=2)
 

@@ -28,7 +28,6 @@ from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.sample_source import TextRule
-from datapipe.loader.schedule.video_frames import has_frames
 from datapipe.loader.work import SampleWork
 from datapipe.store.open import open_arrays, open_store
 
@@ -187,7 +186,7 @@ def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
     video, stored = None, StoredTexts.of(part)
     if rule.images.videos is not None and part.image is not None:
         video = part.image.spec.video
-        if stored is not None and has_frames(part.data.counts.extensions):
+        if stored is not None:
             raise PlanError(
                 f"{part.data.prefix}arrays have the tokens of videos without their times; load the "
                 "shards, or give ImageSpec(video=None)"
@@ -219,12 +218,10 @@ class ImageKinds:
         """Find the transforms of all parts; `PlanError` if two cannot be in one batch."""
         found: dict[str, tuple[ImageTransform, str]] = {}
         table = []
-        videos = has_frames(dataset.columns.extensions)
         for part in origin.parts:
             assert part.image is not None
-            transform = part.image if videos else part.image.without_videos()
-            name = repr(transform.spec)
-            found.setdefault(name, (transform, part.data.name))
+            name = repr(part.image.spec)
+            found.setdefault(name, (part.image, part.data.name))
             table.append(list(found).index(name))
         transforms, names = zip(*found.values(), strict=True)
         check_together(transforms, names)

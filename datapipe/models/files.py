@@ -131,7 +131,7 @@ def _from_processor(processor: Any) -> ModelFiles:
         config={},
         processor=vars(processor),
         images=processor.image_processor.to_dict(),
-        videos={} if videos is None else videos.to_dict(),
+        videos=getattr(videos, "to_dict", dict)(),
         tokenizer=processor.tokenizer,
         template=getattr(processor, "chat_template", None),
     )

@@ -54,7 +54,7 @@ def test_options_that_are_not_written_down_are_those_of_the_class(folder: Path) 
     (folder / "preprocessor_config.json").write_text("{}")
     image, _ = datapipe.specs_for(str(folder))
     expected = ImageSpec.preset("qwen2-vl", min_pixels=3136, max_pixels=1003520)
-    assert image == expected
+    assert replace(image, video=None) == expected
 
 
 def test_specs_that_are_given_rule(folder: Path, shards: Path) -> None:

@@ -102,7 +102,7 @@ def test_fewer_frames_are_as_if_only_they_had_been_packed(
             ("fewer", fewer, image),
         )
     )
-    assert_same_batches(*both)
+    assert_same_batches(next(both), next(both))
 
 
 @pytest.mark.parametrize("name", NAMES)

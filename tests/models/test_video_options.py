@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import datapipe
 from datapipe import ImageSpec, PlanError, TextSpec, VideoMarkup, VideoSpec
@@ -22,7 +23,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def video_of(folder: Path) -> VideoSpec:
-    video: VideoSpec = datapipe.specs_for(folder)[0].video
+    video = datapipe.specs_for(folder)[0].video
+    assert isinstance(video, VideoSpec)
     return video
 
 
@@ -97,7 +99,7 @@ def test_mappings_stand_for_the_options_of_videos() -> None:
 def test_patches_of_text_and_images_have_as_many_frames(folder: Path, tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", samples())
     _, text = datapipe.specs_for(folder)
-    other = replace(text, video_markup=replace(text.video_markup, frames=3))
+    other = replace(text, video_markup=VideoMarkup(frames=3))
     with pytest.raises(PlanError, match=r"a patch of 3 frames, and ImageSpec\(temporal=2\) of 2"):
         datapipe.make_loader(shards, model=folder, text=other, batch_size=2)
 
@@ -151,21 +153,43 @@ def test_an_image_only_dataset_has_no_keys_of_videos(folder: Path, tmp_path: Pat
     assert "pixel_values_videos" not in plain
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ({"named": False}, r"has videos of \[4\] frames, and by the names .* have \[\]"),
-        ({"told": False}, r"has videos of \[\] frames, and by the names .* have \[4\]"),
-    ],
-)
-def test_names_and_record_have_to_tell_the_same_videos(
-    written: dict[str, bool], message: str, folder: Path, tmp_path: Path
-) -> None:
+def test_names_and_record_have_to_tell_the_same_videos(folder: Path, tmp_path: Path) -> None:
     asked = replace(samples()[0], question=[*samples()[0].question[:1], "What?"])
-    shards = write_shards(tmp_path / "shards", [asked, samples()[4]], **written)
+    shards = write_shards(tmp_path / "shards", [asked, samples()[4]], told=False)
     options: dict[str, Any] = {"batch_size": 2, "shuffle": False, "num_workers": 0}
-    with pytest.raises(datapipe.DatapipeError, match=message):
+    with pytest.raises(datapipe.DecodeError, match=r"has videos of \[\] frames, and by .* \[4\]"):
         next(iter(datapipe.make_loader(shards, model=folder, **options)))
     loader = datapipe.make_loader(shards, model=folder, on_error="skip", meta="valid", **options)
     (batch,) = loader
     assert batch["valid"].tolist() == [False, True]
+
+
+def test_datasets_with_and_without_videos_are_one_mixture(folder: Path, tmp_path: Path) -> None:
+    films = write_shards(tmp_path / "films", samples()[:1])
+    stills = write_shards(tmp_path / "stills", [samples()[4]])
+    options: dict[str, Any] = {"model": folder, "shuffle": False, "num_workers": 0}
+    (mixed,) = datapipe.make_loader([films, stills], batch_size=2, **options)
+    apart = [
+        next(iter(datapipe.make_loader(one, batch_size=1, **options))) for one in (films, stills)
+    ]
+    for key, own in (
+        ("pixel_values_videos", apart[0]),
+        ("video_grid_thw", apart[0]),
+        ("pixel_values", apart[1]),
+        ("image_grid_thw", apart[1]),
+    ):
+        assert torch.equal(mixed[key], own[key])
+    image, text = datapipe.specs_for(folder)
+    plain = replace(text, video_markup=None)
+    assert_same_batches(  # whose states and counts of tokens stay as they were
+        datapipe.make_loader(stills, batch_size=1, **options),
+        datapipe.make_loader(
+            stills,
+            image=replace(image, video=None),
+            text=plain,
+            batch_size=1,
+            shuffle=False,
+            num_workers=0,
+        ),
+    )
+    assert len([*stills.glob("tokens-*")]) == 1

@@ -123,12 +123,10 @@ def samples() -> list[VideoSample]:
     ]
 
 
-def write_shards(
-    folder: Path, samples: Sequence[VideoSample], *, named: bool = True, told: bool = True
-) -> Path:
+def write_shards(folder: Path, samples: Sequence[VideoSample], *, told: bool = True) -> Path:
     """Write samples as a tar with frames as members of their own, and index it.
 
-    Unless `named`, frames have names of images; unless `told`, the records say nothing of videos.
+    Unless `told`, the records say nothing of videos.
     """
     folder.mkdir()
     with tarfile.open(folder / "data-000000.tar", "w") as tar:
@@ -157,8 +155,6 @@ def write_shards(
             }
             if videos and told:
                 record["video_frames"] = write_videos(videos)
-            if not named:
-                members = [(f"{at}.png", data) for at, (_, data) in enumerate(members)]
             members.append(("json", json.dumps(record).encode()))
             for name, data in members:
                 info = tarfile.TarInfo(f"{key:03d}.{name}")

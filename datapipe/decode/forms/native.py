@@ -48,9 +48,7 @@ class NativeTransform(SizedTransform):
     def common(self) -> dict[str, object]:
         # Rows may be as long with other patches, which are other pixels to a model.
         sides = {"patch": self._patch, "merge": self._merge, "temporal": self.spec.temporal}
-        video = self.spec.video
-        time = None if video is None else ("patches of frames", video.tokens_per_second)
-        return super().common() | sides | {"videos": time}
+        return super().common() | sides
 
     def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
         patch, merge = self._patch, self._merge

@@ -30,6 +30,7 @@ from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.sample_source import select_samples, text_rule
+from datapipe.loader.schedule.video_frames import has_frames
 from datapipe.mixture.resolve import resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
@@ -99,9 +100,11 @@ class OpenedMixture:
             on_error, rule = options.on_error, None
             described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
             described += [] if data.max_frames is None else [data.max_frames]
+            # Without frames, tokens and states are those of before there were videos.
+            apart = has_frames(data.counts.extensions) and (own is None or own.video_markup)
+            if transform is not None and not apart:
+                transform = transform.without_videos()
             if own is not None:
-                if own.video_markup is None and transform is not None:
-                    transform = transform.without_videos()
                 rule = text_rule(
                     own,
                     plan,

@@ -99,7 +99,7 @@ def test_tokens_are_written(run: Run, shards: Path, tokenizer: Path, tmp_path: P
         (("convert", "{shards}", "{tmp}/a", "--image-size", "wide"), "give a side such as 336"),
         (("convert", "{shards}", "{tmp}/a", "--image", "qwen2-vl"), "many sizes"),
         (("convert", "{shards}", "{tmp}/a", "--image", "8", "--image-size", "8"), "give one"),
-        (("convert", "{shards}", "{tmp}/a", "--template", "llava"), "without --tokenizer"),
+        (("convert", "{shards}", "{tmp}/a", "--template", "llava"), "--template needs --tokenizer"),
         (("convert", "{shards}", "{shards}"), "holds the shards"),
         (("pack", "{raw}", "{tmp}/a", "--to", "tfrecord"), "neither 'shards' nor 'memmap'"),
         (("pack", "{raw}", "{tmp}/a", "--image-size", "8"), "add --to memmap"),

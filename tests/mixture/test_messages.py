@@ -54,7 +54,8 @@ IN_FILES = {
     ),
     "a: {text: short}": (
         "1: text 'short': give a mapping with tokenizer, template, image_tokens, image_token, "
-        "image_markup, max_length, overlong, system, add_bos, token_types, pairs, prompts"
+        "image_markup, video_markup, max_length, overlong, system, add_bos, token_types, pairs, "
+        "prompts"
     ),
     "a:\n  image:\n    flip: 2": "3: flip 2: give a probability, a number from 0 to 1",
     "a: 1\nb: 2x": f"2: {MIXED}",

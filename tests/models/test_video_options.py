@@ -76,7 +76,7 @@ def test_what_cannot_be_followed_is_refused(
     [
         (lambda: VideoSpec(min_pixels=5, max_pixels=4), "min_pixels=5 is above max_pixels=4"),
         (lambda: VideoSpec(tokens_per_second=0), "tokens_per_second 0.*above 0"),
-        (lambda: ImageSpec(video=VideoSpec()), "video=.* means nothing for resize='stretch'"),
+        (lambda: ImageSpec(video=VideoSpec()), "video=.* has no effect with resize='stretch'"),
         (lambda: ImageSpec(resize="native", video=3), "give a VideoSpec, or a mapping"),
         (lambda: VideoMarkup(token=" "), "give a token"),
         (lambda: VideoMarkup(patch="<|video_pad|>{minutes}"), "only .seconds. may stand"),

@@ -45,6 +45,7 @@ class FrameTransform(NativeTransform):
         return rows.view(len(rows), 3, temporal, self._patch**2)[:, :, at:stop]
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+        self._check(image, out, 3, out.shape[2], self._patch**2)
         return self._write(image, out)
 
     def finish(self, values: Tensor, out: Tensor) -> None:

@@ -60,15 +60,21 @@ class NativeTransform(SizedTransform):
         return first.reshape(1, 3, down * patch, across * patch)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
-        return self._write(image, out.view(len(out), 3, self.spec.temporal, -1))
+        frames, values = self.spec.temporal, self._patch**2
+        self._check(image, out, 3 * frames * values)
+        return self._write(image, out.view(len(out), 3, frames, values))
+
+    def _check(self, image: Decoded, out: Tensor, *row: int) -> None:
+        """Refuse an image of no possible ratio, or of another size than its rows are for."""
+        _check_ratio(image)
+        height, width = self._target(image.height, image.width)
+        check_rows(image, out, (height * width // self._patch**2, *row))
 
     def _write(self, image: Decoded, out: Tensor) -> Placement:
         """Fill the rows of an image, [rows, 3, frames, patch**2], the same in all frames."""
-        _check_ratio(image)
         patch, merge, frames = self._patch, self._merge, out.shape[2]
         height, width = self._target(image.height, image.width)
         down, across = height // patch, width // patch
-        check_rows(image, out, (down * across, 3, frames, patch * patch))
         fitted, placement = self._fit(image, height, width)
         blocks = out.view(
             *(down // merge, across // merge, merge, merge),  # blocks, and patches in a block

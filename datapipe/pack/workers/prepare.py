@@ -35,6 +35,7 @@ from datapipe.pack.input.raw_sample import (
     RawSample,
     RawVideo,
     Reject,
+    has_video,
 )
 from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.pack.records.videos import in_order
@@ -137,16 +138,18 @@ class _Sample:
     def prepare(self) -> tuple[Row, int, Outcome]:
         caption = record = None
         content = b""
-        if self.sample.record is not None:
-            record, content = read_record(self.sample.record)
         images: Sequence[RawImage | RawVideo] = self.sample.images
-        if self.options.videos is not None:
+        if has_video(self.sample):  # its text says where videos are among the images
+            if self.sample.record is not None:
+                record, content = read_record(self.sample.record)
             record, images = in_order(record, images)
         for image in images:
             if isinstance(image, RawVideo):
                 self.add_video(image)
             else:
                 self.add_image(image)
+        if record is None and self.sample.record is not None:
+            record, content = read_record(self.sample.record)
         raw_caption, others = self.sample.caption, self.sample.others
         beside = ""  # text that is not learnt
         if isinstance(raw_caption, NamedTexts):

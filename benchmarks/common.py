@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipe.cpus import cpu_model
+from datapipe.extras import DISTRIBUTION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +273,6 @@ def aligned(rows: Iterable[list[str]]) -> Iterator[str]:
 
 def _version(package: str) -> str:
     try:
-        return version(package)
+        return version(DISTRIBUTION if package == "datapipe" else package)
     except PackageNotFoundError:
         return "missing"

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.peers.mixture import SIDE, Mixture
 from benchmarks.peers.rank import Say
 
-PACKAGES = ("datapipe", "torch")
+PACKAGES = ("datapipe-vlm", "torch")
 
 
 def run(say: Say, **task: Any) -> None:

@@ -11,7 +11,7 @@ from benchmarks.peers.work import BATCH, MAX_PIXELS, MIN_PIXELS, MULTIPLE, SIDE,
 from datapipe import CacheSpec, ImageSpec, convert_dataset, make_loader
 from datapipe.decode.normalize import KERNEL
 
-PACKAGES = ("datapipe", "torch", "simplejpeg")
+PACKAGES = ("datapipe-vlm", "torch", "simplejpeg")
 
 
 def make(

@@ -181,7 +181,8 @@ class VideoReader:
     def _advance(self, tick: int) -> None:
         """Go on to the frame that is shown at a tick."""
         if self._seeks and (key := self._key_before(tick)) is not None:
-            self._container.seek(key, stream=self._stream)
+            # An index may have times of decoding, and a seek takes times of showing.
+            self._container.seek(key + self._delay, stream=self._stream)
             self._start()
             if self._shown[0] > tick:  # a decoder that begins behind the key frame
                 self._open()

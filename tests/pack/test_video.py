@@ -1,6 +1,7 @@
 """Videos, whose frames become images by their times."""
 
 import io
+import itertools
 import re
 import struct
 
@@ -8,6 +9,8 @@ import pytest
 from PIL import Image
 
 from datapipe import PackError, pack_dataset
+from datapipe.decode.shrink import ShrinkOptions
+from datapipe.decode.video import VideoOptions, VideoReader
 
 from .videos import reasons, video_bytes, write_video
 
@@ -110,6 +113,18 @@ def test_few_frames_of_a_long_video_are_the_same_by_seeks(tmp_path, packed_video
         write_video(raw / name, 21, rate=1, **options)
     for _, frames, _ in packed_videos(raw, "fps=1,max=5"):
         assert frames == [0, 5, 10, 15, 20]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "b.mkv"])
+def test_few_frames_of_a_long_video_are_found_without_decoding_all_of_it(tmp_path, name):
+    path = write_video(tmp_path / name, 300, rate=1, g="30", bf="2")
+    with path.open("rb") as file:
+        asked = itertools.count()  # the clock, which every packet that is read asks for the time
+        options = VideoOptions(fps=1, max=4)
+        reader = VideoReader(file, options, ShrinkOptions(), clock=lambda: next(asked) * 0.0)
+        assert len(list(reader.pixels())) == 4
+        assert next(asked) < 100
+        reader.close()
 
 
 def test_a_video_of_one_frame_is_one_image(tmp_path, packed_videos):

@@ -42,9 +42,8 @@ def make(shards: Path, text: Any) -> Make:
         if "pack" not in options:
             options.setdefault("batch_size", 1)
         options = {"image": image(max_frames), "num_workers": 0, "shuffle": False} | options
-        return datapipe.make_loader(
-            path, text=text(image_tokens=TOKENS), meta=("key", "valid"), **options
-        )
+        options.setdefault("meta", ("key", "valid"))
+        return datapipe.make_loader(path, text=text(image_tokens=TOKENS), **options)
 
     return make_loader
 
@@ -204,3 +203,15 @@ def test_arrays_hold_all_frames(make: Make, shards: Path, tmp_path: Path, image_
         make(4, path=tmp_path / "arrays")
     with pytest.raises(PlanError, match=refused):
         datapipe.convert_dataset(shards, tmp_path / "others", image=image(4))
+
+
+def test_the_frames_of_a_video_are_cropped_and_mirrored_alike(make: Make) -> None:
+    random = ImageSpec(size=16, patch=8, random_crop=(0.2, 0.9), flip=0.5)
+    drawn = {}
+    with make(image=random, meta=("key", "image_geometry")) as loader:
+        for batch in loader:
+            drawn[batch["key"][0]] = list(map(tuple, batch["image_geometry"].tolist()))
+    assert len(set(drawn["003"])) == 1
+    assert len(set(drawn["000"])) == 1
+    still, first, second = drawn["002"][0], drawn["002"][1:4], drawn["002"][4:]
+    assert len({still, *first, *second}) == 3

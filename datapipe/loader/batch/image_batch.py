@@ -25,8 +25,10 @@ from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.decoded_source import DecodedSource
-from datapipe.plan.ragged import edges, grouped, places
+from datapipe.loader.schedule.video_frames import frames_of
+from datapipe.plan.ragged import edges, grouped, places, ranges, spans
 from datapipe.plan.rng import derive
+from datapipe.text.frames import Frames
 
 if TYPE_CHECKING:
     from datapipe.decode.dali.decoder import DaliDecoder
@@ -353,7 +355,19 @@ class ImageSlots:
     def _draw(self, slot: int, number: int) -> Draw | None:
         if not self._transforms[slot].spec.random:
             return None
+        if (frames := self._in_videos) is not None:  # one draw for all frames of a video
+            number -= int(frames.numbers[self._starts[slot] + number])
         return image_draw(self._context.seed, *self._drawn_by(slot), number)
+
+    @cached_property
+    def _in_videos(self) -> Frames | None:
+        """Frames among the images of the batch; None if the dataset has none."""
+        columns = self._context.columns
+        frames = frames_of(columns, self._samples)
+        if frames is None:
+            return None
+        before = edges(spans(columns.sample_image, self._samples)[1])[:-1]
+        return frames[ranges(before, self._images)]
 
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:

@@ -15,8 +15,8 @@ from datapipe.decode.image import Decoded, Encoded
 from datapipe.decode.transform import ImageTransform
 from datapipe.errors import DecodeError
 from datapipe.loader.batch.image_batch import ImageContext, ImageSlots
-from datapipe.loader.schedule.video_frames import frames_of
-from datapipe.plan.ragged import edges, grouped, ranges, spans
+from datapipe.plan.ragged import edges, grouped
+from datapipe.text.frames import Frames
 
 
 class VideoSlots(ImageSlots):
@@ -34,13 +34,15 @@ class VideoSlots(ImageSlots):
         resident: Bools | None = None,
     ) -> None:
         assert resident is None, "with videos no image is kept on the device"
-        frames = frames_of(context.columns, samples)
-        assert frames is not None, "a dataset without frames has `ImageSlots`"
         assert context.videos is not None
         self._videos = context.videos
-        before = edges(spans(context.columns.sample_image, samples)[1])[:-1]
-        self._frames = frames[ranges(before, images)]
         super().__init__(context, samples, images, drawn_by)
+
+    @property
+    def _frames(self) -> Frames:
+        frames = self._in_videos
+        assert frames is not None, "a dataset without frames has `ImageSlots`"
+        return frames
 
     def cut(self, start: int, stop: int) -> list[Sequence[Tensor]]:
         slots = range(start, stop)

@@ -86,7 +86,7 @@ def tune_workers(
     Examples:
         >>> def make(**workers):
         ...     return datapipe.make_loader("shards/", batch_size=4, **workers)
-        >>> result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2,), budget=2)
+        >>> result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2,), budget=5)
         >>> loader = make(
         ...     num_workers=result.num_workers, prefetch_factor=result.prefetch_factor
         ... )

@@ -42,11 +42,9 @@ class TuneResult:
     """The setting to take, and the figures behind it.
 
     Examples:
-        >>> def make(**workers):
-        ...     return datapipe.make_loader("shards/", batch_size=4, **workers)
-        >>> result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2,), budget=2)
-        >>> result.num_workers in (0, 1)
-        True
+        >>> result = datapipe.tune_workers(make, budget=60)  # doctest: +SKIP
+        >>> result.num_workers, result.prefetch_factor  # doctest: +SKIP
+        (2, 2)
         >>> print(result)  # doctest: +SKIP
     """
 

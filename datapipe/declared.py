@@ -28,10 +28,8 @@ from datapipe.paths import expand_home, path_problem
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Take = Callable[[Any], Any]
-"""Function that returns a value as it was declared, or raises `Refused`."""
+Take = Callable[[Any], Any]  # returns a value as it was declared, or raises `Refused`
 
-_INT64 = 2**63
 _MOST_ITEMS = 10**6
 _LONGEST_WORD = 1000
 _LARGEST = 1e300  # of numbers that are no integers
@@ -165,7 +163,7 @@ def take_int(value: Any) -> int:
             value = operator.index(value)
         except Exception:
             raise Refused from None
-    if not -_INT64 <= value < _INT64:
+    if not -(2**63) <= value < 2**63:
         raise Refused("an integer that fits into 64 bits")
     return int(value)
 

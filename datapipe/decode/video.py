@@ -222,7 +222,7 @@ class VideoReader:
             raise DecodeError("the file has no video, only sound or other data")
         codec = self._stream.codec_context
         if codec is None:
-            raise DecodeError("the video is of a codec that FFmpeg does not decode")
+            raise DecodeError("FFmpeg does not decode the codec of the video; convert it to H.264")
         codec.thread_count = 1  # packing has a process on each core
         check_size(ImageInfo("", codec.width, codec.height), self._max_pixels)
         self._rate = Fraction(self._stream.average_rate or self._stream.guessed_rate or 1)

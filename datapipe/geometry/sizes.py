@@ -59,9 +59,9 @@ def native_size(
     gets the size that its formula gives, so that it can be planned; "native" refuses its pixels.
 
     With `least_side`, images with a shorter side count as enlarged to it, as in GLM-4V's
-    `smart_resize`. With `frames`, each is a frame of a video of so many, and the limits are of the
-    pixels of all of them, in patches of `temporal` frames, as in the `smart_resize` of Qwen3-VL's
-    video processor. Raises `PlanError` if the limits exclude each other.
+    `smart_resize`. With `frames`, each image is a frame of a video with so many frames; the limits
+    are for the pixels of all of them, in patches of `temporal` frames, as in the `smart_resize` of
+    Qwen3-VL's video processor. Raises `PlanError` if the limits exclude each other.
     """
     check_sizes(widths, heights)
     if multiple_of < 1 or not 0 < min_pixels <= max_pixels:

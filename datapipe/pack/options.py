@@ -9,11 +9,7 @@ from typing import Any
 from datapipe.declared import Count, check_fields
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat, Quality, ShrinkOptions
-from datapipe.decode.video import (
-    VIDEO_TIMEOUT,
-    VideoOptions,
-    parse_video_frames,
-)
+from datapipe.decode.video import VIDEO_TIMEOUT, VideoOptions, parse_video_frames
 from datapipe.errors import PackError
 from datapipe.pack.notes import FOUND
 from datapipe.pack.workers.prepare import Check, Pages
@@ -61,7 +57,7 @@ class PackOptions:
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
         check_fields(self, PackError)
-        assert self.videos is None or self.video_frames
+        self._check_videos()
         if self.max_pixels > MAX_PIXELS and self.max_side is None:
             raise PackError(
                 f"--max-pixels {self.max_pixels:,}: a loader refuses images of more than "
@@ -70,17 +66,25 @@ class PackOptions:
 
     @property
     def videos(self) -> VideoOptions | None:
-        """Options of frames; PackError if some are given and no frames are asked for."""
-        if self.video_frames is not None:
-            return parse_video_frames(
-                self.video_frames, size=self.video_size, timeout=self.video_timeout
-            )
-        for name in ("video_size", "video_timeout"):
-            if getattr(self, name) != PackOptions.__dataclass_fields__[name].default:
+        """Options of the frames of videos; None if videos are rejected."""
+        if self.video_frames is None:
+            return None
+        return parse_video_frames(
+            self.video_frames, size=self.video_size, timeout=self.video_timeout
+        )
+
+    def _check_videos(self) -> None:
+        """Refuse options of frames that are impossible, or given where no frames are taken."""
+        if self.videos is not None:
+            return
+        for name, is_given in (
+            ("--video-size", self.video_size is not None),
+            ("--video-timeout", self.video_timeout != VIDEO_TIMEOUT),
+        ):
+            if is_given:
                 raise PackError(
-                    f"--{name.replace('_', '-')} is of the frames of videos; add {VIDEO_REMEDY}"
+                    f"{name} has no effect without frames of videos; add {VIDEO_REMEDY}"
                 )
-        return None
 
     @property
     def shrink(self) -> ShrinkOptions:

@@ -146,7 +146,7 @@ def fill(
         likes = weights | states
 
     def like(name: str) -> Tensor | None:
-        """Return the tensor of a name, or the parameter that a state is of; None elsewhere."""
+        """Return the tensor with this name, or the parameter that a state belongs to, or None."""
         return likes.get(name, likes.get(name.rpartition(".")[0]))
 
     found: dict[str, Any] = {}
@@ -216,7 +216,7 @@ def find(path: Path) -> tuple[Path | None, dict[str, Any]]:
         raise ValueError(f"{file}: this is no checkpoint of this program; give another")
     if content["version"] != VERSION:
         raise ValueError(
-            f"{file} is of version {content['version']}, and this program reads {VERSION}: the "
+            f"{file} has version {content['version']}, and this program reads {VERSION}: the "
             "parts of the model have changed; go on with the program that wrote it, or start anew"
         )
     return folder, content

@@ -1,7 +1,6 @@
 """The `datapipe` command: what it prints, where, and how it ends."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli.lazy_commands import COMMANDS, imported
 from datapipe.cli.output import Commands
 
 KEYS = [
@@ -222,19 +220,6 @@ main()
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_version_is_said(run):
-    assert run("--version").stdout == f"datapipe {datapipe.__version__}\n"
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["pack", "--help"], ["index", "--help"], ["plan", "--help"]]
-)
-def test_help_is_given(run, arguments):
-    result = run(*arguments)
-    assert result.exit_code == 0
-    assert "Usage" in result.stdout
-
-
 def test_index_makes_foreign_tars_a_dataset(run, tmp_path, make_tar, jpeg):
     for shard in range(2):
         make_tar(tmp_path / f"{shard}.tar", [(f"{shard}.jpg", jpeg(0)), (f"{shard}.txt", b"hi")])
@@ -395,24 +380,3 @@ def test_a_runtime_env_that_is_no_json_object_is_refused(run, tmp_path, given):
     result = run("pack", tmp_path, tmp_path / "out", "--engine", "ray", "--runtime-env", given)
     assert result.exit_code == 1
     assert f"--runtime-env {given!r}" in result.stderr
-
-
-def test_help_of_the_program_lists_every_command_and_imports_none():
-    program = (
-        "import sys; from datapipe.cli import main; sys.argv[1:] = ['--help']\n"
-        "try: main()\n"
-        "finally: assert not {'numpy', 'pyarrow', 'PIL'} & set(sys.modules), 'slow imports'"
-    )
-    wide = {"COLUMNS": "200", "PATH": ""}
-    listed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=wide
-    ).stdout
-    for name in COMMANDS:
-        command = imported(name)
-        assert command.name == name
-        summary = command.help.partition("\n")[0]
-        assert any({name, summary} <= set(re.split("  +|│ ", line)) for line in listed.split("\n"))
-
-
-def test_a_mistyped_command_gets_the_name_that_was_meant(run):
-    assert "Did you mean 'pack'?" in run("pakc").stderr

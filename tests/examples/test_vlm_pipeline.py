@@ -118,7 +118,9 @@ def test_options_that_do_not_go_with_a_pipeline_are_named(line: str, reason: str
 
 def test_options_of_other_ranks_are_refused() -> None:
     options = parse(["shards", "--parallel", "pipeline", "--hook", "bf16"], "")
-    with pytest.raises(ValueError, match=r"--hook is of DDP and does nothing under .* pipeline"):
+    with pytest.raises(
+        ValueError, match=r"--hook configures DDP and has no effect with .* pipeline"
+    ):
         parallel_of(options, Techniques(), TWO)
     options.hook = None
     with pytest.raises(ValueError, match="--parallel: one process exchanges nothing"):

@@ -132,7 +132,9 @@ def test_tokens_are_those_of_the_shards(
     assert_same_batches(arrays, shards)
 
 
-def test_processes_take_stored_tokens(packed: Path, text: MakeText, tmp_path: Path) -> None:
+def test_processes_give_the_batches_of_shards_from_arrays_with_tokens(
+    packed: Path, text: MakeText, tmp_path: Path
+) -> None:
     convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"], text=text())
     common = {"image": CLIP, "text": text(), "pack": 200, "workers": "processes", "num_workers": 2}
     arrays = datapipe.make_loader(tmp_path / "arrays", **common)

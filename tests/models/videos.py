@@ -171,7 +171,7 @@ def _png(image: Image.Image) -> bytes:
 
 
 def theirs(processor: Any, sample: VideoSample) -> dict[str, Any]:
-    """What the processor makes of a sample."""
+    """Return the result of the processor for a sample."""
     content: list[dict[str, Any]] = []
     images = [part for part in sample.question if isinstance(part, Image.Image)]
     clips = [part for part in sample.question if isinstance(part, Clip)]

@@ -230,8 +230,8 @@ def test_a_video_that_takes_too_long_is_a_reject_with_the_remedy(tmp_path):
         ({"video_frames": "fps=2,min=4"}, "'min=4' is neither a rate"),
         ({"video_frames": "fps=0"}, "fps"),
         ({"video_frames": "max=0"}, "max"),
-        ({"video_size": 32}, "--video-size is of the frames of videos; add --video-frames fps=2"),
-        ({"video_timeout": 5.0}, "--video-timeout is of the frames of videos; add --video-frames"),
+        ({"video_size": 32}, "--video-size has no effect without frames of videos; add --video-fr"),
+        ({"video_timeout": 5.0}, "--video-timeout has no effect without frames of videos; add"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(tmp_path, encode, options, reason):

@@ -18,7 +18,7 @@ from datapipe.text.videos import frame_of
 
 class _Extensions(NamedTuple):
     is_image: Bools  # bool [extensions]
-    videos: Int64  # int64 [extensions], number of the video that a frame is of, or -1
+    videos: Int64  # int64 [extensions], number of the frame's video; -1 if it is no frame
 
 
 def has_frames(extensions: tuple[str, ...]) -> bool:

@@ -53,8 +53,8 @@ class DatasetSums:
     def add(self, batch: Batch, targets: Tensor, losses: Tensor) -> None:
         """Add a batch with `dataset` and `valid`; waits for no device.
 
-        Targets are of `make_inputs`, [T]. Losses are of the model; under context parallelism
-        those of this rank alone, [T / ranks].
+        Targets, [T], come from `make_inputs`. Losses come from the model; under context parallelism
+        they are those of this rank alone, [T / ranks].
         """
         names, device, none = batch["dataset"], targets.device, len(self._names)
         numbers = send(torch.tensor([self._columns[name] for name in names]), device)

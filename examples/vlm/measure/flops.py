@@ -175,7 +175,7 @@ def recomputed_runs(module: Transformer) -> list[range]:
 class Meter:
     """Sizes of all batches that a model has trained on since the meter was set to zero.
 
-    `formula` is of the whole model, where this rank has a part.
+    `formula` counts the whole model, also where this rank has only a part of it.
     """
 
     def __init__(self, model: VLM, formula: Formula | None = None) -> None:
@@ -237,7 +237,7 @@ class Peak:
             self._known = None if peaks is None else peaks.rate(self._dtype)
 
     def share(self, flops: float) -> float | None:
-        """Return the share that these FLOPs a second are of the peak; None if it is not known."""
+        """Return these FLOPs a second as a share of the peak; None if the peak is not known."""
         if self._measures:
             peaks = cpu_peaks(torch.get_num_threads(), reached={self._dtype: flops})
             self._known = max(flops, peaks.rate(self._dtype))

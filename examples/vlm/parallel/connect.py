@@ -68,8 +68,8 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
         )
     if options.parallel in ("fsdp", "pipeline") and (name := first_given(of_ddp)):
         raise ValueError(
-            f"{name} is of DDP and does nothing under --parallel {options.parallel}; leave one of "
-            "them out"
+            f"{name} configures DDP and has no effect with --parallel {options.parallel}; leave "
+            "one of them out"
         )
     if options.parallel == "fsdp":
         check_shards(techniques)

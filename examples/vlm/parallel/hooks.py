@@ -45,8 +45,8 @@ def make_hook(
 
     "fp16" and "bf16" halve what is sent; "powersgd" sends factors of a low rank (arXiv 1905.13727)
     from step `powersgd_start` on, 2 or more: DDP arranges its buckets anew after the first. DDP
-    refuses torch's own bf16 hook on a CPU, by its name, for want of NCCL 2.10; gloo adds bfloat16
-    itself, so the hook here works on both.
+    refuses torch's own bf16 hook on a CPU, which it recognises by name, because NCCL 2.10 is
+    missing there. Gloo adds bfloat16 itself, so the hook here works on both.
     """
     state: Any = None
     send: Callable[[Any, Any], Future[Tensor]]

@@ -1,0 +1,44 @@
+"""Help and version of the `datapipe` command."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import datapipe
+from datapipe.cli.lazy_commands import COMMANDS, imported
+
+
+def test_version_is_said(run):
+    assert run("--version").stdout == f"datapipe {datapipe.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["pack", "--help"], ["index", "--help"], ["plan", "--help"]]
+)
+def test_help_is_given(run, arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+
+
+def test_help_of_the_program_lists_every_command_and_imports_none():
+    program = (
+        "import sys; from datapipe.cli import main; sys.argv[1:] = ['--help']\n"
+        "try: main()\n"
+        "finally: assert not {'numpy', 'pyarrow', 'PIL'} & set(sys.modules), 'slow imports'"
+    )
+    wide = {"COLUMNS": "200", "PATH": ""}
+    listed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=wide
+    ).stdout
+    for name in COMMANDS:
+        command = imported(name)
+        assert command.name == name
+        summary = command.help.partition("\n")[0]
+        assert any({name, summary} <= set(re.split("  +|│ ", line)) for line in listed.split("\n"))
+
+
+def test_a_mistyped_command_gets_the_name_that_was_meant(run):
+    assert "Did you mean 'pack'?" in run("pakc").stderr

@@ -261,7 +261,10 @@ def damaged(path: str | os.PathLike[str], remedy: str, block: int | None = None)
 
 def _sums_of(path: str | os.PathLike[str]) -> Iterator[UInt32]:
     """Yield the checksums of a file's blocks, many at a time."""
+    # One buffer for all: memory that is freed and asked for again costs a fault a page.
+    buffer = memoryview(bytearray(_AT_ONCE * BLOCK))
     with io.FileIO(path) as file:
-        while data := memoryview(file.read(_AT_ONCE * BLOCK)):
-            found = [crc32(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
+        while size := file.readinto(buffer):
+            data = buffer[:size]
+            found = [crc32(data[start : start + BLOCK]) for start in range(0, size, BLOCK)]
             yield np.array(found, np.uint32)

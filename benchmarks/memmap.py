@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.cache import CACHED, EPOCHS, GATHER
+from benchmarks.cache.__main__ import CACHED, EPOCHS, GATHER
 from benchmarks.common import (
     Absent,
     Contestant,

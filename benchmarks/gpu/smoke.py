@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.attention_measure import Layer, uniform
+from benchmarks.attention.measure import Layer, uniform
 from benchmarks.common import Absent, aligned, machine, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import describe, find_device

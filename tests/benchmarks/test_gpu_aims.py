@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import attention, ladder
+import benchmarks.attention.__main__ as attention
+import benchmarks.ladder.__main__ as ladder
 from benchmarks.common import Absent, Result, Run, Spread
 from benchmarks.gpu import aims, decode, feed, smoke
 from benchmarks.gpu.aims import Bar

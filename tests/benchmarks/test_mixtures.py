@@ -8,19 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import benchmarks.mixtures.__main__ as mixtures
 import datapipe
-from benchmarks import (
-    mixtures,
-    mixtures_data,
-    mixtures_many,
-    mixtures_peers,
-    mixtures_ranks,
-    mixtures_shares,
-)
 from benchmarks.common import Result, Run
-from benchmarks.mixtures_data import joined, small, synthetic, text_spec, weights
-from benchmarks.mixtures_ranks import Failed, Memory, Peak, Rank, Ranks, Seen
-from benchmarks.mixtures_shares import deviation, order_of
+from benchmarks.mixtures import beside, data, opening, ranks, realised
+from benchmarks.mixtures.data import joined, small, synthetic, text_spec, weights
+from benchmarks.mixtures.ranks import Failed, Memory, Peak, Rank, Ranks, Seen
+from benchmarks.mixtures.realised import deviation, order_of
 from benchmarks.peers import mixture_plan
 from datapipe.index.dataset import open_dataset
 
@@ -32,15 +26,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make all datasets in a folder of the tests."""
     folder = tmp_path_factory.mktemp("mixtures")
     patch = pytest.MonkeyPatch()
-    patch.setattr(mixtures_data, "HOME", folder / "made")
-    patch.setattr(mixtures_ranks, "_LOGS", folder / "logs")
+    patch.setattr(data, "HOME", folder / "made")
+    patch.setattr(ranks, "_LOGS", folder / "logs")
     yield folder
     patch.undo()
 
 
-@pytest.mark.parametrize(
-    "module", [mixtures, mixtures_data, mixtures_peers, mixtures_ranks, mixtures_shares]
-)
+@pytest.mark.parametrize("module", [mixtures, data, beside, ranks, realised])
 def test_examples_hold(module: object) -> None:
     found = doctest.testmod(module, extraglobs={"np": np})  # type: ignore[arg-type]
     assert found.failed == 0
@@ -58,7 +50,7 @@ def test_linked_datasets_share_files_and_have_fingerprints_of_their_own() -> Non
 
 def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths() -> None:
     folder = synthetic(2, SAMPLES, kinds=2)[1]
-    text, images = mixtures_data.lengths(SAMPLES, 1, 2)
+    text, images = data.lengths(SAMPLES, 1, 2)
     dataset = open_dataset(folder)
     assert (np.diff(dataset.columns.sample_image) == images).all()
     assert (np.diff(dataset.columns.sample_member) == images + 1).all()
@@ -72,7 +64,7 @@ def test_one_dataset_has_every_kind() -> None:
     dataset = open_dataset(joined(1, SAMPLES, kinds=2))
     images = np.diff(dataset.columns.sample_image)
     for kind in (0, 1):
-        expected = mixtures_data.lengths(SAMPLES // 2, kind, 2)[1]
+        expected = data.lengths(SAMPLES // 2, kind, 2)[1]
         assert (images[kind::2] == expected).all()
 
 
@@ -152,8 +144,8 @@ def test_a_peak_is_the_most_at_one_moment() -> None:
 
 
 def test_aims_name_what_was_missed() -> None:
-    assert mixtures_many.aim("fill", 0.9985, 0.999, least=True)["reached"] == "no"
-    assert mixtures_many.aim("files", 64, 64)["reached"] == "yes"
+    assert opening.aim("fill", 0.9985, 0.999, least=True)["reached"] == "no"
+    assert opening.aim("files", 64, 64)["reached"] == "yes"
 
 
 def test_a_mixture_that_cannot_be_read_is_said_to_be_missing() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.ranks import Round
-from benchmarks.ranks_measure import Timed
-from benchmarks.ranks_packs import (
+from benchmarks.ranks.__main__ import Round
+from benchmarks.ranks.measure import Timed
+from benchmarks.ranks.packs import (
     Cost,
     balanced,
     best_fit,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import mixtures_data
-from benchmarks.scale_data import SHARD, dataset, planned_from
-from benchmarks.scale_requests import requests
+from benchmarks.mixtures import data as mixtures_data
+from benchmarks.scale.data import SHARD, dataset, planned_from
+from benchmarks.scale.requests import requests
 from datapipe import make_loader
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.cache_hits import Lru
+from benchmarks.cache.hits import Lru
 from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.next_use import NextUse

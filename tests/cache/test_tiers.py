@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.cache_hits import Lru
+from benchmarks.cache.hits import Lru
 from datapipe.array_types import Int64, UInt8
 from datapipe.cache import disk as disk_module
 from datapipe.cache.disk import DiskTier, open_folder

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import attention
+import benchmarks.attention.__main__ as attention
 from examples.vlm import train as program
 from examples.vlm.model.attention import Segments, Table, choose_by, prepare
 

@@ -33,8 +33,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.common import machine, parse, write_json
 from benchmarks.data import packed, photographs
-from benchmarks.textbook import WORKERS, textbook
-from benchmarks.tuneloaders import known
+from benchmarks.tune.loaders import known
+from benchmarks.tune.textbook import WORKERS, textbook
 from datapipe import ImageSpec, make_loader, tune_workers
 from datapipe.tune.job import tune
 from datapipe.tune.setting import Setting, grid

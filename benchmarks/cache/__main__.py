@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from benchmarks.cache_days import days
-from benchmarks.cache_hits import hits
-from benchmarks.cache_source import source
+from benchmarks.cache.days import days
+from benchmarks.cache.hits import hits
+from benchmarks.cache.source import source
 from benchmarks.common import chosen, compete, machine, parse, report
 from benchmarks.data import packed, photographs
 from benchmarks.loaders import FFCV, OURS, describe

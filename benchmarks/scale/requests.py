@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.scale_data import MEMBER_BYTES, SHARD
+from benchmarks.scale.data import MEMBER_BYTES, SHARD
 from datapipe.index.rows import Member
 from datapipe.loader.schedule.block_cache import PlannedBlocks
 from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Step, walk

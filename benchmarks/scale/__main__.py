@@ -36,12 +36,12 @@ import numpy as np
 
 from benchmarks.billion import SAMPLES
 from benchmarks.common import aligned, machine, write_json
-from benchmarks.mixtures_data import CAPACITY, IMAGE_TOKENS, text_spec
-from benchmarks.mixtures_many import aim
-from benchmarks.mixtures_ranks import Memory, Rank, Ranks, megabytes, rounds_of, total
-from benchmarks.ranks_plan import planning
-from benchmarks.scale_data import dataset, drop_cache, planned_from
-from benchmarks.scale_requests import OF_MACHINE, requests
+from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, text_spec
+from benchmarks.mixtures.opening import aim
+from benchmarks.mixtures.ranks import Memory, Rank, Ranks, megabytes, rounds_of, total
+from benchmarks.ranks.plan import planning
+from benchmarks.scale.data import dataset, drop_cache, planned_from
+from benchmarks.scale.requests import OF_MACHINE, requests
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.random_read import read_values
 from datapipe.index.tokens.columns import open_tokens

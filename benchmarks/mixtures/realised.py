@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 import datapipe
-from benchmarks.mixtures_data import CAPACITY, SIDE, small, synthetic, text_spec, weights
-from benchmarks.mixtures_many import aim
+from benchmarks.mixtures.data import CAPACITY, SIDE, small, synthetic, text_spec, weights
+from benchmarks.mixtures.opening import aim
 from datapipe.index.manifest import read_manifest
 
 Int64 = npt.NDArray[np.int64]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from shutil import rmtree
 from typing import Any, NamedTuple
 
-from benchmarks.mixtures_data import HOME, small, weights
-from benchmarks.mixtures_ranks import Failed, Memory, Rank, Ranks, total
+from benchmarks.mixtures.data import HOME, small, weights
+from benchmarks.mixtures.ranks import Failed, Memory, Rank, Ranks, total
 
 Row = dict[str, Any]
 

@@ -25,7 +25,7 @@ import torch
 from benchmarks.chats import chats, describe
 from benchmarks.common import machine, write_json
 from benchmarks.gpu.aims import Bar, as_json, show
-from benchmarks.ladder_report import draw, ratios, table
+from benchmarks.ladder.report import draw, ratios, table
 from benchmarks.training import train
 from examples.vlm.model.config import MODELS
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attention_measure import Cost
+from benchmarks.attention.measure import Cost
 from benchmarks.common import Result, Spread, aligned
 
 PADDED, PACKED = "padded", "packed"

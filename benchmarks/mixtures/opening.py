@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.mixtures_data import (
+from benchmarks.mixtures.data import (
     CAPACITY,
     IMAGE_TOKENS,
     joined,
@@ -17,7 +17,7 @@ from benchmarks.mixtures_data import (
     text_spec,
     weights,
 )
-from benchmarks.mixtures_ranks import Memory, Peak, Rank, Ranks, megabytes, rounds_of, total
+from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, megabytes, rounds_of, total
 
 Row = dict[str, Any]
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.attention_measure import (
+from benchmarks.attention.measure import (
     Batch,
     Layer,
     contestant,
@@ -38,7 +38,7 @@ from benchmarks.attention_measure import (
     padded,
     uniform,
 )
-from benchmarks.attention_report import PACKED, PADDED, Measured, draw, print_tables
+from benchmarks.attention.report import PACKED, PADDED, Measured, draw, print_tables
 from benchmarks.common import Contestant, compete, machine, write_json
 from benchmarks.gpu.aims import Bar, as_json, describe, show
 from examples.vlm.model.attention import KERNELS

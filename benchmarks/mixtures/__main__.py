@@ -35,12 +35,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import mixtures_data, mixtures_many, mixtures_peers, mixtures_shares
-from benchmarks.cache import EPOCHS
+from benchmarks.cache.__main__ import EPOCHS
 from benchmarks.common import Result, aligned, compete, machine, report, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.loaders import describe
-from benchmarks.mixtures_many import aim
+from benchmarks.mixtures import beside, data, opening, realised
+from benchmarks.mixtures.opening import aim
 from benchmarks.peers.process import ENVIRONMENT, Peer, contestant
 from benchmarks.peers.work import Task
 from datapipe.index.manifest import read_manifest
@@ -58,7 +58,7 @@ def main() -> None:
     """Parse the command line, measure, print and write."""
     options = parse()
     if options.what == "remove":
-        mixtures_data.remove()
+        data.remove()
         return
     where = machine("datapipe", "torch", "numpy", cache="warm")
     print(f"{where['cpu']}, {where['cores']} cores; load at the start {where['load']}", flush=True)
@@ -73,7 +73,7 @@ def many(options: argparse.Namespace) -> Tables:
     """Open a thousand datasets."""
     rows = shown(
         f"{options.datasets:,} datasets of {options.samples:,} samples each",
-        mixtures_many.many(
+        opening.many(
             options.datasets,
             options.samples,
             rounds=options.rounds,
@@ -81,14 +81,14 @@ def many(options: argparse.Namespace) -> Tables:
             ranks=options.ranks,
         ),
     )
-    return {"many": rows, "aims": shown("Aims", mixtures_many.verdicts(rows))}
+    return {"many": rows, "aims": shown("Aims", opening.verdicts(rows))}
 
 
 def shares(options: argparse.Namespace) -> Tables:
     """Compare shares with weights, and orders with each other."""
-    found = shown("Shares in any 10,000 samples", mixtures_shares.realised(options.draws))
-    digests = shown("Samples in the order of the plan", mixtures_shares.orders(options.steps))
-    verdicts = shown("Aims", mixtures_shares.verdicts(found, digests))
+    found = shown("Shares in any 10,000 samples", realised.realised(options.draws))
+    digests = shown("Samples in the order of the plan", realised.orders(options.steps))
+    verdicts = shown("Aims", realised.verdicts(found, digests))
     return {"shares": found, "orders": digests, "aims": verdicts}
 
 
@@ -102,7 +102,7 @@ def throughput(options: argparse.Namespace) -> Tables:
         dtype="uint8",
         workers=options.workers[-1],
     )
-    parts = {str(path): read_manifest(path).samples for path in mixtures_data.parts(photos, PARTS)}
+    parts = {str(path): read_manifest(path).samples for path in data.parts(photos, PARTS)}
     mixed, one = f"mixture of {PARTS}", "one dataset"
     where = machine(cache="warm")
     tables: Tables = {}
@@ -150,7 +150,7 @@ def peers(options: argparse.Namespace) -> Tables:
         print("the peers are not installed; run benchmarks/peers/install.sh")
     rows = shown(
         f"{options.ranks} ranks that read a mixture",
-        mixtures_peers.peers(
+        beside.peers(
             options.small,
             links=options.links,
             ranks=options.ranks,
@@ -162,8 +162,8 @@ def peers(options: argparse.Namespace) -> Tables:
     )
     return {
         "peers": rows,
-        "growth": shown("All ranks' memory by samples", mixtures_peers.growth(rows)),
-        "beside": shown("Beside datapipe", mixtures_peers.verdicts(rows)),
+        "growth": shown("All ranks' memory by samples", beside.growth(rows)),
+        "beside": shown("Beside datapipe", beside.verdicts(rows)),
     }
 
 
@@ -201,16 +201,16 @@ def parse() -> argparse.Namespace:
     part("throughput", photographs=4096, rounds=5).add_argument(
         "--workers", type=natural, nargs=1, default=[2], help="threads"
     )
-    beside = part("peers", small=100_000, ranks=8, batch=32, batches=20)
-    beside.add_argument("--workers", type=natural, nargs="+", default=[1, 2], help="of a rank")
-    beside.add_argument(
+    together = part("peers", small=100_000, ranks=8, batch=32, batches=20)
+    together.add_argument("--workers", type=natural, nargs="+", default=[1, 2], help="of a rank")
+    together.add_argument(
         "--links",
         type=natural,
         nargs="+",
         default=[1, 10],
         help="how often each dataset is linked, as another one",
     )
-    beside.add_argument("--only", nargs="+", choices=list(mixtures_peers.LOADERS))
+    together.add_argument("--only", nargs="+", choices=list(beside.LOADERS))
     return parser.parse_args()
 
 

@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.common import Spread, aligned, machine, write_json
-from benchmarks.ranks_measure import Ranks, Timed
-from benchmarks.ranks_packs import (
+from benchmarks.ranks.measure import Ranks, Timed
+from benchmarks.ranks.packs import (
     Cost,
     Float64,
     balanced,
@@ -49,7 +49,7 @@ from benchmarks.ranks_packs import (
     simulate,
     steps_of,
 )
-from benchmarks.ranks_plan import planning
+from benchmarks.ranks.plan import planning
 from datapipe.plan import Units
 from examples.vlm.model.config import MODELS
 

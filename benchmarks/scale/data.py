@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.billion import write_columns
-from benchmarks.mixtures_data import text_spec
+from benchmarks.mixtures.data import text_spec
 from datapipe.index import columns as index_columns
 from datapipe.index.columns import COLUMNS
 from datapipe.index.files import block_checksums

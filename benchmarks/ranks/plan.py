@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.ranks_packs import draw
+from benchmarks.ranks.packs import draw
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
 from datapipe.plan import EpochPlan, PlanOptions, Position, Source, Units, walk
 from datapipe.plan.options import BLOCK

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from datapipe import PackError, pack_dataset
+from datapipe import pack_dataset
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.readers.caption_files import CAPTION_DICT as READER
 
@@ -54,11 +54,6 @@ def test_stems_are_completed_with_what_lies_there(make_dict):
     assert names == ["000123.jpg", "sub/a.png", "000124.jpg"]
 
 
-def test_paths_that_start_elsewhere_are_found_by_their_names(make_dict):
-    raw = make_dict({"data/coco/000123.jpg": "A dog", "data/coco/000124.jpg": "A cat"})
-    assert [sample.images[0].blob.name for sample in read(raw)] == NAMES[:2]
-
-
 def test_an_object_with_a_caption_keeps_its_other_fields(make_dict):
     raw = make_dict(
         {"000123": {"caption": "A dog", "tags": "dog, grass"}, "000124": {"caption": "b"}}
@@ -87,12 +82,6 @@ def test_other_objects_are_no_captions(make_dict, captions):
     assert not recognises(READER, make_dict(captions, "info.json"), ReadOptions())
 
 
-def test_settings_beside_the_captions_do_not_matter(make_dict):
-    raw = make_dict({"name": "a dataset", "license": "MIT"}, "info.json")
-    make_dict({"000123": "A dog", "000124": "A cat"})
-    assert len(read(raw)) == 2
-
-
 def test_a_value_that_is_no_caption_and_a_missing_image_are_rejected(tmp_path, make_dict, rejects):
     many = {f"{number}.jpg": "x" for number in range(20)}
     raw = make_dict({NAMES[0]: "A dog", **many, NAMES[1]: 5})
@@ -101,17 +90,3 @@ def test_a_value_that_is_no_caption_and_a_missing_image_are_rejected(tmp_path, m
     lines = rejects(tmp_path / "out")
     assert (lines[0]["source"], lines[0]["reason"]) == ("captions.json#0.jpg", "file is missing")
     assert lines[-1]["reason"].startswith("value is a int, not a caption")
-
-
-def test_images_that_are_nowhere_are_refused(tmp_path, make_dict):
-    raw = make_dict({"x1.jpg": "A dog"})
-    with pytest.raises(PackError, match=r"the first is x1.jpg\) are in none of .*--image-root"):
-        read(raw)
-
-
-def test_a_broken_file_ends_with_where(make_dict):
-    raw = make_dict({NAMES[0]: "A dog", NAMES[1]: "A cat"})
-    path = raw / "captions.json"
-    path.write_text(path.read_text()[:-3])
-    with pytest.raises(PackError, match="about byte"):
-        read(raw)

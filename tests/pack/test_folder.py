@@ -57,18 +57,6 @@ def test_texts_of_a_parallel_folder_are_joined(tmp_path, image, text, pattern):
     assert said[0] == f"texts of images are taken from {pattern}"
 
 
-def test_splits_are_joined_with_their_own_texts(tmp_path, jpeg, members):
-    for split in ("train", "val"):
-        for number in range(3):
-            make(tmp_path / "raw", {f"texts/{split}/{number}.txt": f"{split} {number}"})
-            (tmp_path / "raw" / "images" / split).mkdir(parents=True, exist_ok=True)
-            (tmp_path / "raw" / "images" / split / f"{number}.jpg").write_bytes(jpeg(number))
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
-    assert report.notes == ("texts of images are taken from texts/*",)
-    packed = [m["txt"].decode() for m in members(tmp_path / "out").values()]
-    assert packed == [f"{split} {number}" for split in ("train", "val") for number in range(3)]
-
-
 def test_texts_and_images_of_parallel_folders_without_the_other(tmp_path):
     names = {"img/1.jpg": "", "img/2.jpg": "", "txt/2.txt": "two", "txt/3.txt": "three"}
     samples, rejects, _ = read(make(tmp_path, names))
@@ -115,13 +103,6 @@ def test_texts_beside_the_images_go_before_those_of_a_parallel_folder(tmp_path):
     assert said == ["left out: 1 file, texts of images that have others beside them (b/1.txt)"]
 
 
-def test_class_folders_with_texts_of_their_own_are_not_joined(tmp_path):
-    files = {f"{c}/{n}.{e}": "words" for c in "abc" for n in range(3) for e in ("jpg", "txt")}
-    samples, rejects, said = read(make(tmp_path, files))
-    assert samples == {f"{c}/{n}.jpg": f"{c}/{n}.txt" for c in "abc" for n in range(3)}
-    assert (rejects, said) == ({}, [])
-
-
 # --- texts with the whole name of their image -------------------------------------------------
 
 
@@ -144,15 +125,6 @@ def test_a_text_of_the_stem_goes_before_one_of_the_whole_name(tmp_path):
 def test_boxes_with_the_whole_name_of_an_image_are_no_captions(tmp_path):
     samples, rejects, said = read(make(tmp_path, {"1.jpg": "", "1.jpg.txt": YOLO}))
     assert (samples, rejects, len(said)) == ({"1.jpg": ""}, {}, 1)
-
-
-def test_folders_of_gallery_dl_are_recognised(tmp_path, jpeg, members):
-    raw = make(tmp_path / "raw", {f"u/{n}.jpg.txt": f"1girl\n{n}" for n in range(3)})
-    for number in range(3):
-        (raw / "u" / f"{number}.jpg").write_bytes(jpeg(number))
-    report = pack_dataset(raw, tmp_path / "out")
-    assert (report.samples, report.rejected, report.left_out) == (3, 0, 0)
-    assert next(iter(members(tmp_path / "out").values()))["txt"] == b"1girl\n0"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r\n\r\n"])
@@ -180,24 +152,6 @@ def test_boxes_are_no_captions(tmp_path, place):
         "left out: 4 files, boxes in numbers, as YOLO's labels are, which are no captions "
         f"({place}/0.txt, {place}/1.txt, {place}/2.txt, {place}/3.txt)"
     ]
-
-
-def test_boxes_do_not_hide_captions_in_another_folder(tmp_path):
-    raw = make(tmp_path, {"images/1.jpg": "", "labels/1.txt": YOLO, "captions/1.txt": "A cat"})
-    assert read(raw)[0] == {"images/1.jpg": "captions/1.txt"}
-
-
-def test_an_export_of_darknet_is_packed_without_labels(tmp_path, jpeg):
-    raw = make(tmp_path / "raw", {
-        "train.txt": "data/obj_train_data/1.jpg\ndata/obj_train_data/2.jpg\n",
-        "obj.data": "classes = 2", "obj.names": "cat\n", "obj_train_data/1.txt": YOLO,
-        "obj_train_data/2.txt": YOLO,
-    })  # fmt: skip
-    for number in (1, 2):
-        (raw / "obj_train_data" / f"{number}.jpg").write_bytes(jpeg(number))
-    report = pack_dataset(raw, tmp_path / "out")
-    assert (report.samples, report.rejected, report.left_out) == (2, 0, 5)
-    assert any("boxes in numbers" in note for note in report.notes)
 
 
 # --- files that are no data -------------------------------------------------------------------
@@ -329,10 +283,3 @@ def test_images_that_share_a_text_are_said(tmp_path, jpeg, encode):
         "2 files: images that share a text with another image of the same stem; each is a sample "
         "(0.jpg, 0.png)",
     )
-
-
-def test_images_are_packed_alone_where_their_texts_are_ignored(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 3)
-    report = pack_dataset(raw, tmp_path / "out", ignore="*.txt", workers=1)
-    assert (report.samples, report.teaching.without_text) == (3, 3)
-    assert any("3 files, which --ignore" in note for note in report.notes)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from datapipe import PackError, make_loader, pack_dataset
+from datapipe import make_loader, pack_dataset
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.readers.caption_files import KARPATHY as READER
 
@@ -70,11 +70,6 @@ def test_every_sentence_is_a_sample_and_a_loader_takes_a_split(tmp_path, make_ka
     assert next(iter(loader))["text"] == ["A black dog is running .", "Black dog chasing brown dog"]
 
 
-def test_one_split_alone_is_not_worth_a_note(tmp_path, make_karpathy):
-    report = pack_dataset(make_karpathy(IMAGES[:1]), tmp_path / "out")
-    assert not any("split" in note for note in report.notes)
-
-
 def test_images_of_coco_lie_by_filepath(make_karpathy):
     images = [
         entry("COCO_val2014_000000391895.jpg", "test", "A .", filepath="val2014", cocoid=391895),
@@ -87,13 +82,6 @@ def test_images_of_coco_lie_by_filepath(make_karpathy):
         assert [sample.key for sample in samples] == ["391895", "9"]
         for image in (raw / folder).rglob("COCO*.jpg"):
             image.unlink()
-
-
-def test_images_of_coco_in_one_folder_are_found(make_karpathy):
-    raw = make_karpathy(IMAGES)
-    images = [{**image, "filepath": "val2014"} for image in IMAGES]
-    (raw / "dataset.json").write_text(json.dumps({"images": images}))
-    assert all(sample.images[0].blob.read() for sample in read(raw))
 
 
 def test_sentences_without_raw_are_made_of_their_words(make_karpathy):
@@ -115,14 +103,6 @@ def test_an_image_that_makes_no_sense_is_rejected(make_karpathy, image, reason):
     assert len(samples) == 4
     assert line.source == "dataset.json: images[3]"
     assert reason in line.reason
-
-
-def test_several_files_are_not_mixed(make_karpathy):
-    make_karpathy(name="dataset_coco.json")
-    raw = make_karpathy(name="dataset_flickr8k.json")
-    with pytest.raises(PackError, match=r"several files of .*dataset_coco.json.*--include"):
-        read(raw)
-    assert len(read(raw, include="*flickr8k*")) == 4
 
 
 def test_the_estimate_is_the_number_of_samples(make_karpathy):

@@ -230,41 +230,10 @@ def test_records_of_a_json_file_that_was_named_are_judged_one_by_one(tmp_path):
         open_(write(tmp_path / "a.csv", [{"other": 1}]))
 
 
-def test_a_folder_that_links_to_itself_ends(tmp_path):
-    write(tmp_path / "deep" / "a.jsonl", ROWS)
-    (tmp_path / "deep" / "loop").symlink_to(tmp_path)
-    assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
-
-
 def test_a_link_to_itself_does_not_hide_the_files_beside_it(tmp_path):
     write(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "loop").symlink_to("loop")
     assert find_records(Survey(tmp_path), ReadOptions(), fits) == open_(tmp_path).files
-
-
-@pytest.mark.parametrize(("place", "root"), [("images", "."), ("data/images", "data")])
-def test_images_lie_beside_the_files_or_in_the_raw_folder(tmp_path, place, root):
-    write(tmp_path / "data" / "0.parquet", [{"a": ["images/1.jpg"]}])
-    (tmp_path / place).mkdir(parents=True)
-    (tmp_path / place / "1.jpg").touch()
-    assert open_(tmp_path).images.folders == (tmp_path / root,)
-    given = open_(tmp_path, image_root=(tmp_path / place).parent)
-    assert given.images.folders == ((tmp_path / place).parent,)
-
-
-@pytest.mark.parametrize("mark", [";", "\t", "|"])
-def test_csv_with_another_separator_in_its_header(tmp_path, mark):
-    path = tmp_path / "a.csv"
-    path.write_text(f"a{mark}b\n1{mark}one, two\n")
-    assert [r for _, r in open_(path)] == [{"a": "1", "b": "one, two"}]
-
-
-def test_csv_with_a_blank_behind_each_separator_as_flickr30k_has(tmp_path):
-    path = tmp_path / "results.csv"
-    path.write_text("a| number| comment\n1.jpg| 0| Two men , one .\n")
-    assert [r for _, r in open_(path)] == [
-        {"a": "1.jpg", "number": "0", "comment": "Two men , one ."}
-    ]
 
 
 def test_paths_start_in_the_folder_of_each_file_where_images_lie_beside_it(tmp_path):

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import pack_dataset
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.streams import containers, parquet_records
+from datapipe.pack.records.streams import containers
 from datapipe.pack.records.streams.record_files import (
     find_records,
     is_unreadable,
@@ -252,26 +251,6 @@ def test_damage_behind_the_first_rows_is_refused_when_it_is_met(tmp_path):
         list(open_(tmp_path))
 
 
-def test_memory_stays_flat_over_a_row_group_of_images(tmp_path):
-    image = pa.array([{"bytes": os.urandom(4000), "path": f"{i}.jpg"} for i in range(8000)])
-    pq.write_table(pa.table({"a": image}), tmp_path / "x.parquet")
-    assert pq.ParquetFile(tmp_path / "x.parquet").num_row_groups == 1
-    del image
-    before = pa.total_allocated_bytes()
-    peak = max(
-        pa.total_allocated_bytes()
-        for _ in parquet_records.read_parquet(tmp_path / "x.parquet", "x.parquet")
-    )
-    assert peak - before < 20_000_000  # the row group has 32 million
-
-
-def test_two_columns_of_one_name_are_refused(tmp_path):
-    table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
-    pq.write_table(table, tmp_path / "x.parquet")
-    with pytest.raises(PackError, match="columns of one name: a"):
-        open_(tmp_path / "x.parquet")
-
-
 # --- records ----------------------------------------------------------------------------------
 
 
@@ -331,23 +310,9 @@ def test_a_list_of_turns_is_a_record_of_them(tmp_path, name):
     assert containers.estimate_file(path) == 3
 
 
-def test_an_array_of_lists_on_one_line_is_read_too(tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps([TURNS, SHARED]))
-    records = [record for _, record in containers.read_file(tmp_path / "x.json", "x")]
-    assert records == [{"messages": TURNS}, {"conversations": SHARED}]
-
-
 @pytest.mark.parametrize("value", [[], [1], ["a"], [{"role": "user"}], [{"from": "x"}], [TURNS]])
 def test_other_lists_are_no_records(tmp_path, value):
     path = write(tmp_path / "x.jsonl", [{"a": 1}, value])
     (_, record), (source, reject) = containers.read_file(path, "x")
     assert (record, source) == ({"a": 1}, "x#1")
     assert reject.reason == "record is a list, not an object"
-
-
-def test_conversations_a_line_are_packed_as_chats(tmp_path, members):
-    path = write(tmp_path / "raw" / "chats.jsonl", [TURNS, CALL])
-    pack_dataset(path.parent, tmp_path / "out")
-    first, second = members(tmp_path / "out").values()
-    assert json.loads(first["json"]) == {"messages": TURNS}
-    assert json.loads(second["json"]) == {"messages": CALL}

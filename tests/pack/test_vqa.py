@@ -265,52 +265,6 @@ def test_gqa_is_one_object_of_questions(make):
     )
 
 
-def test_textvqa_keeps_its_answers_with_the_questions(make):
-    data = [
-        {
-            "question": "what is the brand of this camera?",
-            "image_id": "003a8ae2ef43b901",
-            "image_classes": ["Camera"],
-            "flickr_original_url": "https://farm2.staticflickr.com/4/5566811_bc00d504a6_o.jpg",
-            "answers": ["nous les gosses", "dakota", "", "dakota"],
-            "question_id": 34602,
-            "set_name": "val",
-        }
-    ]
-    whole = {"dataset_type": "val", "dataset_name": "textvqa", "data": data}
-    raw = make({"TextVQA_0.5.1_val.json": whole}, ["train_images/003a8ae2ef43b901.jpg"])
-    assert choose_reader(raw) is READER
-    (sample,) = read(raw, key_from="image_id")
-    assert sample.key == "003a8ae2ef43b901"
-    assert sample.images[0].blob.read()
-    assert conversation(sample.record)[1][:2] == ("assistant", "dakota")
-
-
-def test_docvqa_and_clevr_name_files(make):
-    docvqa = {
-        "questionId": 1,
-        "question": "Date?",
-        "image": "documents/a_1.png",
-        "answers": ["1/8"],
-    }
-    raw = make({"docvqa/val_v1.0.json": {"data": [docvqa]}}, ["docvqa/documents/a_1.png"])
-    assert turns_of(read(raw / "docvqa")) == [[("user", "Date?"), ("assistant", "1/8")]]
-    clevr = {
-        "question": "Is it metal?",
-        "image_filename": "CLEVR_val_000000.png",
-        "image_index": 0,
-        "answer": "yes",
-        "question_index": 0,
-    }
-    raw = make(
-        {"clevr/questions/CLEVR_val_questions.json": {"info": {}, "questions": [clevr]}},
-        ["clevr/images/val/CLEVR_val_000000.png"],
-    )
-    (sample,) = read(raw / "clevr")
-    assert sample.images[0].blob.read()
-    assert conversation(sample.record)[1][:2] == ("assistant", "yes")
-
-
 def test_visual_genome_lists_the_questions_of_each_image(make):
     def qa(image, number, question, answer):
         return {

@@ -32,6 +32,25 @@ def packed_records(packed):
 
 
 @pytest.fixture
+def reasons_of(tmp_path, jpeg, rejects):
+    """Packs a good record and others, beside a.jpg, b.jpg and c.jpg; gives why each is rejected."""
+
+    def pack(good, *records):
+        raw = tmp_path / "raw"
+        raw.mkdir()
+        for number, name in enumerate("abc"):
+            (raw / f"{name}.jpg").write_bytes(jpeg(number))
+        lines = [json.dumps(record) + "\n" for record in (good, *records)]
+        (raw / "data.jsonl").write_text("".join(lines))
+        pack_dataset(raw / "data.jsonl", tmp_path / "out", max_rejects="100%")
+        reasons = {line["source"]: line["reason"] for line in rejects(tmp_path / "out")}
+        assert "data.jsonl#0" not in reasons
+        return [reasons.get(f"data.jsonl#{number}") for number in range(1, len(records) + 1)]
+
+    return pack
+
+
+@pytest.fixture
 def packed_videos(packed):
     """Packs raw data; gives each sample's record, the numbers of its frames, and its members."""
     from .videos import number_of

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image, features
 
 from datapipe import ImageSpec, make_loader, pack_dataset
-from datapipe.decode.foreign import convert
 from datapipe.decode.image import decode_rgb
-from datapipe.decode.shrink import ShrinkOptions
 from datapipe.errors import DecodeError
-from datapipe.index.images.formats import PACKED, raw_format
+from datapipe.index.images.formats import PACKED
 from datapipe.index.images.header import EXTENSIONS, is_image_extension, is_stored_image, probe
+
+from ..campaigns import rare
 
 NO_HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)
 PSD = (
@@ -181,7 +181,20 @@ def test_heic_is_packed_as_jpeg(tmp_path, crop, members, ext):
     assert report.notes == (f"1 image: HEIC converted to JPEG of quality 95 (a.{ext})",)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+def test_damaged_and_too_large_heic_is_rejected_with_its_format(
+    tmp_path, crop, make_folder, rejects
+):
+    raw = make_folder(tmp_path / "raw", 1)
+    damaged = heic(crop(size=(48, 32)))
+    (raw / "a.heic").write_bytes(damaged[: len(damaged) // 2])
+    (raw / "b.heic").write_bytes(heic(crop(size=(96, 64))))
+    pack_dataset(raw, tmp_path / "out", max_rejects=2, max_pixels=96 * 64 - 1)
+    first, second = (reject["reason"] for reject in rejects(tmp_path / "out"))
+    assert "HEIC is damaged" in first
+    assert "more than the limit of 6,143" in second
+
+
+@pytest.mark.parametrize("orientation", [1, 2, 5, 6, *map(rare, (3, 4, 7, 8))])
 def test_heic_is_upright_once(tmp_path, packed, crop, orientation):
     from PIL import ImageOps
 
@@ -198,29 +211,6 @@ def test_heic_is_upright_once(tmp_path, packed, crop, orientation):
     assert shown.shape[1::-1] == expected.size
     assert np.abs(shown - np.asarray(expected)).mean() < 6
     assert Image.open(io.BytesIO(sample["jpg"])).getexif().get(0x0112, 1) == 1
-
-
-def test_options_for_smaller_images_hold_for_foreign_formats_too(crop, encode):
-    data = encode(crop(size=(96, 64)), "TGA")
-    form = raw_format(data[:64], "a.tga")
-    for options, kind, size in (
-        (ShrinkOptions(max_side=48), "png", (48, 32)),
-        (ShrinkOptions(image_format="jpg"), "jpg", (96, 64)),
-        (ShrinkOptions(image_format="webp", max_side=24), "webp", (24, 16)),
-    ):
-        _, info, _ = convert(data, form, options)
-        assert (info.format, info.upright) == (kind, size)
-    with pytest.raises(DecodeError, match="more than the limit of 6,143"):
-        convert(data, form, ShrinkOptions(), max_pixels=96 * 64 - 1)
-
-
-def test_damaged_heic_is_rejected_with_its_format(crop):
-    data = heic(crop(size=(96, 64)))
-    form = raw_format(data[:64])
-    with pytest.raises(DecodeError, match="HEIC is damaged"):
-        convert(data[: len(data) // 2], form, ShrinkOptions())
-    with pytest.raises(DecodeError, match="more than the limit"):
-        convert(data, form, ShrinkOptions(), max_pixels=100)
 
 
 def test_worker_processes_encode_anew_to_the_same_bytes(tmp_path, encode, crop, contents):

@@ -19,19 +19,6 @@ def obelics_urls(raw: Raw) -> Fate:
     return refused("URL|download")
 
 
-@layout("PixMo-Cap, not downloaded")
-def pixmo_cap_urls(raw: Raw) -> Fate:
-    rows = [
-        {"image_url": f"https://a.b/{n}.jpg", "caption": f"It is {n}.", "transcripts": ["well"]}
-        for n in N
-    ]
-    raw.parquet("data/train-00000-of-00004.parquet", rows[:2])
-    raw.parquet("data/train-00001-of-00004.parquet", rows[2:4])
-    raw.parquet("data/train-00002-of-00004.parquet", rows[4:6])
-    raw.parquet("data/train-00003-of-00004.parquet", rows[6:])
-    return refused("URL|download")
-
-
 # https://huggingface.co/datasets/liuhaotian/LLaVA-Instruct-150K: bare names of COCO's images.
 @layout("LLaVA-Instruct-150K beside COCO")
 def llava_instruct(raw: Raw) -> Fate:
@@ -66,12 +53,6 @@ def onevision_parts(raw: Raw) -> Fate:
     return packed(*samples, says=("mapqa",))
 
 
-@layout("LLaVA-OneVision-Data, all configurations", include="*.parquet")
-def onevision_all(raw: Raw) -> Fate:
-    samples = _parts(raw, 0, "ai2d(internvl)")
-    return packed(*samples, *_parts(raw, 20, "mapqa(cauldron,llava_format)"))
-
-
 # https://github.com/modelscope/ms-swift, version 2: a query and its response, turns before them in
 # `history`, which are learnt too.
 @layout("ms-swift query and response")
@@ -85,18 +66,3 @@ def query_and_response(raw: Raw) -> Fate:
         samples.append(chat(n, *texts, system="Be brief."))
     raw.jsonl("data.jsonl", rows)
     return packed(*samples)
-
-
-@layout("LLaVA-Pretrain beside its archive")
-def pretrain_and_zip(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        name = f"{n % 2:05d}/{n:09d}.jpg"
-        raw.image(name, n)
-        rows.append(
-            {"id": str(n), "image": name, "conversations": llava("Say.\n<image>", f"a {n}")}
-        )
-        samples.append(chat(n, "Say.<image>", f"a {n}"))
-    raw.json("blip_laion_cc_sbu_558k.json", rows)
-    raw.other("images.zip", b"PK\x03\x04" + bytes(99))
-    return packed(*samples, says=("images.zip",))

@@ -7,9 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from .pictures import picture
-from .raw import Held, Raw
-from .sources_chats import llava, openai
+from .raw import Raw
+from .sources_chats import llava
 from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, chat, layout, packed, refused
 
 
@@ -37,10 +36,7 @@ def _cells(column: str, text: str) -> Layout:
 
 LAYOUTS += [
     _cells("depth", "caption"),
-    _cells("mask", "caption"),
-    _cells("conditioning_image", "caption"),
     _cells("depth", "conversations"),
-    _cells("mask", "conversations"),
 ]
 
 
@@ -68,22 +64,8 @@ def _paths(column: str, text: str) -> Layout:
 
 LAYOUTS += [
     _paths("mask", "caption"),
-    _paths("depth", "caption"),
-    _paths("mask", "conversations"),
     _paths("depth_path", "conversations"),
 ]
-
-
-@layout("CSV of image_path and mask_path")
-def csv_masks(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        row = {"image_path": raw.image(f"images/{n}.jpg", n)}
-        row["mask_path"] = raw.image(f"extra/{n}.png", 100 + n)
-        rows.append(row | {"caption": f"text {n}"})
-    raw.csv("data.csv", rows)
-    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("mask_path", 8),))
-    return alone, refused("mask_path")
 
 
 # https://huggingface.co/datasets/timbrooks/instructpix2pix-clip-filtered
@@ -96,32 +78,6 @@ def instruct_pix2pix(raw: Raw) -> tuple[Fate, ...]:
         rows.append(row | {"edited_image": raw.cell(100 + n, "edited_image")})
     raw.parquet("data/train-00000-of-00001.parquet", rows)
     return (refused("--map|--image-column"),)
-
-
-# https://huggingface.co/datasets/HuggingFaceM4/FineVision keeps ratings beside the texts; here a
-# list of masks beside the list of images.
-@layout("Cauldron with a list of masks")
-def cauldron_masks(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        texts = [{"user": f"Which {n}?", "assistant": f"That {n}."}]
-        row = {"images": [raw.cell(n, "images")], "texts": texts}
-        rows.append(row | {"masks": [raw.cell(100 + n, "masks")]})
-    raw.parquet("data/train-00000-of-00001.parquet", rows)
-    samples = [chat(n, f"Which {n}?", f"That {n}.") for n in N]
-    return packed(*samples, says=(("masks", 8),)), refused("masks")
-
-
-@layout("messages with images and masks")
-def chat_masks(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"messages": openai("<image>Which?", f"That {n}.")}
-        row["images"] = [raw.image(f"images/{n}.jpg", n)]
-        rows.append(row | {"masks": [raw.image(f"extra/{n}.png", 100 + n)]})
-    raw.jsonl("data.jsonl", rows)
-    samples = [chat(n, "<image>Which?", f"That {n}.") for n in N]
-    return packed(*samples, says=(("masks", 8),)), refused("masks")
 
 
 def _nlvr(raw: Raw) -> list[Sample]:
@@ -155,17 +111,6 @@ def nlvr2(raw: Raw) -> Fate:
     return refused("url|image", "--")
 
 
-@layout("numbered image columns")
-def numbered(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"question": f"Which {n}?", "answer": f"That {n}."}
-        row |= {"image_2": raw.cell(100 + n, "image_2"), "image_1": raw.cell(n, "image_1")}
-        rows.append(row)
-    raw.parquet("data/train-00000-of-00001.parquet", rows)
-    return packed(*(chat((n, 100 + n), f"Which {n}?", f"That {n}.") for n in N))
-
-
 def _mapped(raw: Raw) -> list[dict[str, Any]]:
     rows = []
     for n in N:
@@ -180,12 +125,6 @@ def _mapped(raw: Raw) -> list[dict[str, Any]]:
 def map_with_image(raw: Raw) -> Fate:
     _mapped(raw)
     return packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N), says=(("thumb", 8),))
-
-
-@layout("--map without an image")
-def map_without_image(raw: Raw) -> tuple[Fate, ...]:
-    _mapped(raw)
-    return (refused("--map"),)
 
 
 def _map_alone(raw: Raw, *, inside: bool) -> tuple[Fate, ...]:
@@ -257,48 +196,11 @@ def dictionary(raw: Raw) -> Fate:
     return packed(*(captioned(n, f"text {n % 3}") for n in N))
 
 
-@layout("JSONL of images in base64")
-def base64_lines(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        raw.held.append(Held((), "image", n))
-        text = base64.b64encode(picture(n)).decode()
-        rows.append({"image": text, "conversations": llava("<image>\nWhat?", f"It is {n}.")})
-    raw.jsonl("data.jsonl", rows)
-    return packed(*(chat(n, "<image>What?", f"It is {n}.") for n in N))
-
-
 @layout("table of URLs")
 def urls(raw: Raw) -> Fate:
     rows = [{"url": f"https://a.b/{n}.jpg", "caption": f"text {n}"} for n in N]
     raw.parquet("part-00000.parquet", rows)
     return refused("img2dataset|download")
-
-
-# https://huggingface.co/datasets/UCSC-VLAA/Recap-DataComp-1B: as it comes, addresses and captions.
-@layout("Recap-DataComp-1B")
-def recap_datacomp(raw: Raw) -> Fate:
-    rows = [
-        {
-            "url": f"https://a.b/{n}",
-            "org_caption": f"a {n}",
-            "re_caption": f"Long {n}.",
-            "sha256": "f",
-        }
-        for n in N
-    ]
-    raw.parquet("data/train_data/train-00000-of-00001.parquet", rows)
-    return refused("img2dataset|download|url")
-
-
-@layout("table of ids", image_column="images/{image_id}.jpg")
-def ids(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        raw.image(f"images/{1000 + n}.jpg", n)
-        rows.append({"image_id": 1000 + n, "caption": f"text {n}"})
-    raw.csv("captions.csv", rows)
-    return packed(*(captioned(n, f"text {n}") for n in N))
 
 
 @layout("image cells, some of them null")

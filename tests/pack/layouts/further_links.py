@@ -2,64 +2,33 @@
 
 from __future__ import annotations
 
-import os
-
 from .further_folders import pairs
 from .pictures import picture
 from .raw import Raw
-from .table import Fate, N, captioned, layout, packed
+from .table import LAYOUTS, Fate, Layout, N, captioned, layout, packed
 
 
-@layout("a relative path as RAW")
-def relative(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
-    raw.given = os.path.relpath(raw.folder / "tables" / "data.csv")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+def _apart(name: str, cwd: str, given: str) -> Layout:
+    """Return the layout of records and images in sibling folders, given from a working folder."""
+
+    def make(raw: Raw) -> Fate:
+        for n in N:
+            raw.image(f"pictures/{n}.jpg", n)
+        raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
+        raw.cwd, raw.given = raw.folder / cwd, given
+        return packed(*(captioned(n, f"text {n}") for n in N))
+
+    return Layout(name=name, make=make)
 
 
-@layout("the folder of a relative path as RAW")
-def relative_folder(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
-    raw.given = os.path.relpath(raw.folder / "tables")
-    return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-def _apart(raw: Raw, cwd: str, given: str) -> Fate:
-    """Write records and images in sibling folders; give the records from a working folder."""
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
-    raw.cwd, raw.given = raw.folder / cwd, given
-    return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-@layout("a bare folder as RAW")
-def bare_folder(raw: Raw) -> Fate:
-    return _apart(raw, ".", "tables")
-
-
-@layout("a bare file as RAW")
-def bare_file(raw: Raw) -> Fate:
-    return _apart(raw, "tables", "data.csv")
-
-
-@layout("the working folder as RAW")
-def dot(raw: Raw) -> Fate:
-    return _apart(raw, "tables", ".")
-
-
-@layout("the folder above as RAW")
-def above(raw: Raw) -> Fate:
-    return _apart(raw, "tables", "..")
-
-
-@layout("a way back and forth as RAW")
-def back_and_forth(raw: Raw) -> Fate:
-    return _apart(raw, ".", "tables/../tables")
+LAYOUTS += [
+    _apart("a relative path as RAW", "pictures", "../tables/data.csv"),
+    _apart("a bare folder as RAW", ".", "tables"),
+    _apart("a bare file as RAW", "tables", "data.csv"),
+    _apart("the working folder as RAW", "tables", "."),
+    _apart("the folder above as RAW", "tables", ".."),
+    _apart("a way back and forth as RAW", ".", "tables/../tables"),
+]
 
 
 @layout("a relative folder of images as RAW")

@@ -26,63 +26,8 @@ def _named(field: str, ext: str, mark: str, *, listed: bool) -> Layout:
 
 LAYOUTS += [
     _named("sound", "wav", "<sound>", listed=False),
-    _named("sound", "wav", "", listed=True),
-    _named("audio", "mp3", "<audio>", listed=False),
-    _named("audios", "mp3", "", listed=True),
     _named("video", "mp4", "", listed=False),
     _named("videos", "mp4", "<video>", listed=True),
-    _named("pdf", "pdf", "", listed=False),
-    _named("speech", "wav", "<speech>", listed=False),
-    _named("point_cloud", "npy", "<point>", listed=False),
-]
-
-
-def _beside(field: str, ext: str) -> Layout:
-    """Return the layout of messages with images and another medium: the answer needs both."""
-
-    def make(raw: Raw) -> Fate:
-        rows = []
-        for n in N:
-            image = raw.image(f"media/{n}.jpg", n)
-            path = raw.other(f"media/{n}.{ext}")
-            turns = openai("<image>What is seen and heard?", f"It is {n}.")
-            rows.append({"messages": turns, "images": [image], field: [path]})
-        raw.jsonl("data.jsonl", rows)
-        return refused(rf"{field}|video|sound|audio")
-
-    return Layout(name=f"messages with images and {field}", make=make)
-
-
-LAYOUTS += [_beside("audios", "wav"), _beside("videos", "mp4")]
-
-
-def _part(name: str, part: dict[str, Any], says: str) -> Layout:
-    """Return the layout of chats with a part of another medium."""
-
-    def make(raw: Raw) -> Fate:
-        text = {"type": "text", "text": "What is it?"}
-        rows = [{"messages": openai([part, text], f"It is {n}.")} for n in N]
-        raw.jsonl("data.jsonl", rows)
-        return refused(says)
-
-    return Layout(name=f"chat with {name}", make=make)
-
-
-LAYOUTS += [
-    _part(
-        "input_audio",
-        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
-        "audio|sound",
-    ),
-    _part("audio", {"type": "audio", "audio": "a.wav"}, "audio|sound"),
-    _part("video_url", {"type": "video_url", "video_url": {"url": "a.mp4"}}, "video"),
-    _part("video", {"type": "video", "video": ["0.jpg", "1.jpg"]}, "video"),
-    _part("file", {"type": "file", "file": {"filename": "a.pdf", "file_data": "JVBERg=="}}, "file"),
-    _part(
-        "document",
-        {"type": "document", "source": {"type": "base64", "data": "JVBERg=="}},
-        "document",
-    ),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from typing import Any
 
@@ -24,24 +23,14 @@ from .table import (
 
 _MEDIA = {
     "mp4": "video|mp4",
-    "webm": "video|webm",
-    "wav": "sound|audio|wav",
-    "flac": "sound|audio|flac",
-    "mp3": "sound|audio|mp3",
-    "pdf": "document|pdf",
     "npy": "array|npy",
-    "pth": "array|tensor|pth",
-    "zip": "archive|zip",
-    "jxl": "JPEG XL|jxl",
     "svg": "SVG|markup",
-    "exr": "EXR",
-    "bin": "bin",
     "img": r"\bimg\b",
     "jpg.gz": "gz",
 }
 """Media that cannot be packed, and what a reject or a line of the report may call them."""
 
-_IMAGES = ("tga", "ico")
+_IMAGES = ("tga",)
 """Images that packing converts."""
 
 
@@ -121,16 +110,6 @@ def video2dataset(raw: Raw) -> Fate:
     return refused("video|mp4")
 
 
-@layout("video2dataset with frames")
-def video_frames(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n:04d}.mp4", medium("mp4", n)), (f"{n:04d}.wav", medium("wav", n))]
-        members += [(f"{n:04d}.json", json.dumps({"caption": f"text {n}"}).encode())]
-    raw.tar("part.tar", members)
-    return (refused("video|mp4"),)
-
-
 @layout("tar of neither images nor texts")
 def tar_of_features(raw: Raw) -> Fate:
     members: list[tuple[str, bytes | int]] = []
@@ -145,16 +124,6 @@ def tar_without_its_images(raw: Raw) -> Fate:
     members: list[tuple[str, bytes | int]] = []
     for n in N:
         row = {"image": f"{n:04d}.jpg", "conversations": llava("<image>\nWhat?", f"It is {n}.")}
-        members.append((f"{n:04d}.json", json.dumps(row).encode()))
-    raw.tar("part.tar", members)
-    return refused("image")
-
-
-@layout("tar of JSON that names an image, without a mark")
-def tar_without_its_images_or_marks(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        row = {"image": f"{n:04d}.jpg", "caption": f"text {n}"}
         members.append((f"{n:04d}.json", json.dumps(row).encode()))
     raw.tar("part.tar", members)
     return refused("image")
@@ -176,7 +145,7 @@ def _companion(ext: str) -> Layout:
     return Layout(name=f"tar of jpg, {ext} and txt", make=make)
 
 
-LAYOUTS += [_companion(ext) for ext in ("seg.png", "depth.png", "mask.png", "canny.jpg")]
+LAYOUTS += [_companion(ext) for ext in ("seg.png", "canny.jpg")]
 
 
 @layout("tar of numbered images and a chat")
@@ -226,24 +195,6 @@ def sa1b(raw: Raw) -> tuple[Fate, ...]:
     return packed(*(Sample((n,), ()) for n in N), says=(("no text", 8),)), refused("text")
 
 
-@layout("tar of texts called alt.txt")
-def tar_alt(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.alt.txt", f"text {n}".encode())]
-    raw.tar("part.tar", members)
-    return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-@layout("tar of two captions")
-def tar_two_captions(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.long.txt", b"long"), (f"{n}.short.txt", b"short")]
-    raw.tar("part.tar", members)
-    return (refused("long.txt", "short.txt"),)
-
-
 @layout("tar of a caption and another")
 def tar_caption_and_another(raw: Raw) -> tuple[Fate, ...]:
     members: list[tuple[str, bytes | int]] = []
@@ -252,25 +203,6 @@ def tar_caption_and_another(raw: Raw) -> tuple[Fate, ...]:
         members.append((f"{n}.blip.txt", f"blip {n}".encode()))
     raw.tar("part.tar", members)
     return packed(*(captioned(n, f"text {n}") for n in N), says=(("blip", 8),)), refused("blip")
-
-
-@layout("tar of a question and an answer")
-def tar_question(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.question.txt", f"What {n}?".encode())]
-        members.append((f"{n}.answer.txt", f"That {n}.".encode()))
-    raw.tar("part.tar", members)
-    return packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N))
-
-
-@layout("tars of members in capitals")
-def tar_capitals(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"IMG_{n}.JPG", n), (f"IMG_{n}.TXT", f"text {n}".encode())]
-    raw.tar("part.tar", members)
-    return packed(*(captioned(n, f"text {n}") for n in N))
 
 
 @layout("tars in folders, of members in folders")
@@ -294,30 +226,6 @@ def tar_sidecars(raw: Raw) -> Fate:
     raw.json("index.json", {"__kind__": "wids-shard-index-v1", "shardlist": []})
     raw.text(".nv-meta/dataset.yaml", "sample_type: CaptioningSample\n")
     return packed(*samples)
-
-
-@layout("compressed tars")
-def tar_gz(raw: Raw) -> Fate:
-    _pairs(raw, "part-0.tar")
-    path = raw.folder / "part-0.tar"
-    raw.bytes("part-0.tar.gz", gzip.compress(path.read_bytes()))
-    path.unlink()
-    return refused("gunzip|tar -x|decompress")
-
-
-@layout("a tar of images and a captions file")
-def tar_with_captions_inside(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = [(f"images/{n}.jpg", n) for n in N]
-    lines = "".join(f"{n}.jpg\ttext {n}\n" for n in N)
-    raw.tar("part.tar", [*members, ("captions.txt", lines.encode())])
-    return refused("tar -x", "captions")
-
-
-@layout("a tar of images beside its captions")
-def tar_beside_captions(raw: Raw) -> tuple[Fate, ...]:
-    raw.tar("images.tar", [(f"{n}.jpg", n) for n in N])
-    raw.csv("captions.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
-    return (refused("tar"),)
 
 
 @layout("tar of an image of each of two kinds")

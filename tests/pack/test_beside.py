@@ -86,8 +86,16 @@ def test_what_is_left_over_changes_no_byte_of_the_output(raw, tmp_path):
 # --- one spelling of each path --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["raw", "./raw", "raw/../raw", "link", "absolute"])
-@pytest.mark.parametrize("image_root", [None, "raw", "link"])
+@pytest.mark.parametrize(
+    ("given", "image_root"),
+    [
+        ("raw", None),
+        ("./raw", "raw"),
+        ("raw/../raw", "link"),
+        ("link", "raw"),
+        ("absolute", "link"),
+    ],
+)
 def test_images_that_were_packed_are_not_left_out_however_the_folder_is_given(
     raw, tmp_path, monkeypatch, given, image_root
 ):

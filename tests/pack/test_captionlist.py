@@ -98,10 +98,7 @@ def test_flickr30k_of_kaggle_is_parted_by_bars_and_its_broken_line_is_named(make
             (NAMES[0], 'Two young , White males say "hello .'),
             (NAMES[0], "Two friends enjoy time spent together ."),
         ],
-        [
-            ("results.csv:4", "line has 2 of 3 fields"),
-            ("results.csv:5", "line has no caption"),
-        ],
+        [("results.csv:4", "line has 2 of 3 fields"), ("results.csv:5", "line has no caption")],
     )
 
 

@@ -32,26 +32,10 @@ def data_uri(data):
     return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
 
 
-@pytest.fixture
-def raw(tmp_path, jpeg):
-    """Writes records as JSONL, beside three images."""
-
-    def write(*records):
-        root = tmp_path / "raw"
-        root.mkdir(exist_ok=True)
-        for number, name in enumerate("abc"):
-            (root / f"{name}.jpg").write_bytes(jpeg(number))
-        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        (root / "train.jsonl").write_text(lines, "utf-8")
-        return root / "train.jsonl"
-
-    return write
-
-
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
-def test_openai_fine_tuning_files(raw, packed_records, jpeg, options):
+def test_openai_fine_tuning_files(lines, packed_records, jpeg, options):
     """Base64 leaves the record for a member; the other kinds of paths stay in it."""
-    path = raw(
+    path = lines(
         chat([text("Which?"), url(data_uri(jpeg(0))), url("b.jpg")], "The second."),
         chat("1+1?", "2"),
     )
@@ -74,12 +58,12 @@ def test_openai_fine_tuning_files(raw, packed_records, jpeg, options):
         {"image": "a.jpg"},
     ],
 )
-def test_image_parts_of_every_spelling(raw, packed_records, jpeg, part):
-    path = raw(chat("?", "!"))
+def test_image_parts_of_every_spelling(lines, packed_records, jpeg, part):
+    path = lines(chat("?", "!"))
     if part.get("image") == "FILE":
         part = part | {"image": f"file://{path.parent}/a.jpg"}
     record = chat([part, {"type": "input_text", "text": "What?"}], "A cat.")
-    assert packed_records(raw(record)) == [(record, {"jpg": jpeg(0)})]
+    assert packed_records(lines(record)) == [(record, {"jpg": jpeg(0)})]
     assert conversation(record)[0][:2] == ("user", "<image>What?")
 
 
@@ -94,14 +78,14 @@ def test_image_parts_of_every_spelling(raw, packed_records, jpeg, part):
         {"image": {"format": "jpeg", "source": {"bytes": "HELD"}}},
     ],
 )
-def test_parts_with_base64_of_every_spelling(raw, packed_records, jpeg, part):
+def test_parts_with_base64_of_every_spelling(lines, packed_records, jpeg, part):
     """Of Axolotl, Anthropic and Amazon Bedrock."""
 
     def record(held, value):
         filled = json.loads(json.dumps(part).replace(held, value))
         return chat([{"text": "What?"}, filled], "A cat.", system=[{"text": "Be brief."}])
 
-    path = raw(record("HELD", base64.b64encode(jpeg(0)).decode()))
+    path = lines(record("HELD", base64.b64encode(jpeg(0)).decode()))
     ((kept, images),) = packed_records(path)
     held = '{"bytes": "HELD"}' if "bytes" in json.dumps(part) else '"HELD"'
     assert (kept, images) == (record(held, '"image:0"'), {"jpg": jpeg(0)})
@@ -113,14 +97,14 @@ def test_parts_with_base64_of_every_spelling(raw, packed_records, jpeg, part):
 
 
 @pytest.mark.parametrize("name", ["inlineData", "inline_data"])
-def test_contents_of_gemini(raw, packed_records, jpeg, name):
+def test_contents_of_gemini(lines, packed_records, jpeg, name):
     image = {"mimeType": "image/jpeg", "data": base64.b64encode(jpeg(0)).decode()}
     turns = [
         {"role": "user", "parts": [{name: image}, {"text": "What?"}]},
         {"role": "model", "parts": [{"text": "A cat."}]},
     ]
     record = {"systemInstruction": {"parts": [{"text": "Be brief."}]}, "contents": turns, "id": 1}
-    ((kept, images),) = packed_records(raw(record))
+    ((kept, images),) = packed_records(lines(record))
     assert (kept["id"], images) == (1, {"jpg": jpeg(0)})
     assert [turn[:2] for turn in conversation(kept)] == [
         ("system", "Be brief."),
@@ -179,15 +163,15 @@ def test_image_columns_in_parts_of_parquet(tmp_path, packed_records, jpeg):
 
 
 @pytest.mark.parametrize("depth", [100, 600, 980, 100_000])
-def test_deep_nesting_is_packed_or_rejected(raw, packed_records, depth):
-    path = raw(chat("1+1?", "2"))
+def test_deep_nesting_is_packed_or_rejected(lines, packed_records, depth):
+    path = lines(chat("1+1?", "2"))
     deep = "[" * depth + "]" * depth
     with path.open("a") as file:
         file.write(f'{{"messages": [{{"role": "user", "content": "a"}}], "x": {deep}}}\n')
     assert len(packed_records(path)) in (1, 2)
 
 
-def test_tool_calls_survive(raw, packed_records):
+def test_tool_calls_survive(lines, packed_records):
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "[1,1]"}}
     record = {
         "messages": [
@@ -198,7 +182,7 @@ def test_tool_calls_survive(raw, packed_records):
         ],
         "tools": [{"type": "function", "function": {"name": "add"}}],
     }
-    assert packed_records(raw(record)) == [(record, {})]
+    assert packed_records(lines(record)) == [(record, {})]
     assert [turn.role for turn in conversation(record)] == [
         "user",
         "assistant",

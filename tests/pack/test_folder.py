@@ -127,9 +127,7 @@ def test_boxes_with_the_whole_name_of_an_image_are_no_captions(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r\n\r\n"])
-def test_line_breaks_that_end_a_caption_are_no_part_of_it(tmp_path, jpeg, members, end):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_line_breaks_that_end_a_caption_are_no_part_of_it(tmp_path, raw, jpeg, members, end):
     (raw / "1.jpg").write_bytes(jpeg(1))
     (raw / "1.txt").write_bytes(f" A dog{end}by night. {end}".encode())
     pack_dataset(raw, tmp_path / "out")
@@ -175,15 +173,6 @@ def test_the_sidecar_of_an_image_may_be_called_like_a_paper(tmp_path):
     assert read(make(tmp_path, {"notice.jpg": "", "notice.txt": "A notice"}))[0] == {
         "notice.jpg": "notice.txt"
     }
-
-
-def test_cached_latents_are_left_out_and_said(tmp_path):
-    raw = make(tmp_path, {"1.jpg": "", "1_0512x0512_sd.npz": "", "1.npz": "", "te/1.npz": ""})
-    samples, rejects, said = read(raw)
-    assert (samples, rejects) == ({"1.jpg": ""}, {})
-    assert said == [
-        "left out: 3 files, arrays, such as cached latents (1.npz, 1_0512x0512_sd.npz, te/1.npz)"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -158,13 +158,6 @@ def test_a_wrong_image_root_says_where_it_looked_and_where_the_images_are(tmp_pa
     assert f"give --image-root {tmp_path}/images, where 60 of the first 60 are" in said
 
 
-def test_a_wrong_image_root_with_no_images_anywhere_says_so(tmp_path):
-    rows(tmp_path / "raw" / "llava.json")
-    (tmp_path / "raw" / "empty").mkdir()
-    with pytest.raises(PackError, match=r"is there .*; fetch them, or name the folder"):
-        opened(tmp_path / "raw", image_root=tmp_path / "raw" / "empty")
-
-
 def test_a_prefix_is_left_out_below_a_folder_that_was_given(tmp_path):
     rows(tmp_path / "llava.json", prefix="coco/train2017/")
     touch(tmp_path / "mine" / "train2017")

@@ -12,7 +12,7 @@ from datapipe.errors import StoreError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.img2dataset import READER
 
-from .reading import choose_reader, estimate, read_all, recognises
+from .reading import choose_reader, read_all, recognises
 
 # The columns that version 1.47 writes, with one that the user asked to keep.
 SCHEMA = pa.schema(
@@ -213,7 +213,7 @@ def interrupt(row, make_shard):
     return make
 
 
-@pytest.mark.parametrize("table", [b"", b"PAR1", b"PAR1\x15\x04\x15\x88"])
+@pytest.mark.parametrize("table", [b"", b"PAR1\x15\x04\x15\x88"])
 def test_of_an_interrupted_download_whole_samples_are_packed(interrupt, table):
     raw, tar = interrupt(table=table)
     assert choose_reader(raw) is READER
@@ -289,11 +289,3 @@ def test_what_is_no_folder_of_shards_is_refused(tmp_path, make):
     assert not recognises(READER, raw, ReadOptions())
     with pytest.raises(PackError, match=r"cannot be read|no shard such as 00000.tar"):
         read(raw)
-
-
-def test_the_estimate_goes_by_the_first_table_that_can_be_read(make_shard, rows, row):
-    make_shard(rows)
-    raw = make_shard([row("000010000", 0)], "00001")
-    assert estimate(READER, raw, ReadOptions()) == 12
-    (raw / "00000.parquet").write_bytes(b"")
-    assert estimate(READER, raw, ReadOptions()) == 2

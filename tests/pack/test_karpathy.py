@@ -70,20 +70,6 @@ def test_every_sentence_is_a_sample_and_a_loader_takes_a_split(tmp_path, make_ka
     assert next(iter(loader))["text"] == ["A black dog is running .", "Black dog chasing brown dog"]
 
 
-def test_images_of_coco_lie_by_filepath(make_karpathy):
-    images = [
-        entry("COCO_val2014_000000391895.jpg", "test", "A .", filepath="val2014", cocoid=391895),
-        entry("COCO_train2014_000000000009.jpg", "train", "B .", filepath="train2014", cocoid=9),
-    ]
-    for folder in ("images", ".", "coco/deep"):
-        raw = make_karpathy(images, "annotations/dataset_coco.json", folder, "coco")
-        samples = read(raw, key_from="cocoid")
-        assert all(sample.images[0].blob.read() for sample in samples)
-        assert [sample.key for sample in samples] == ["391895", "9"]
-        for image in (raw / folder).rglob("COCO*.jpg"):
-            image.unlink()
-
-
 def test_sentences_without_raw_are_made_of_their_words(make_karpathy):
     image = IMAGES[0] | {"sentences": [{"tokens": ["a", "dog"]}, {"raw": " "}, "A pup"]}
     assert [sample.caption for sample in read(make_karpathy([image]))] == ["a dog", "A pup"]

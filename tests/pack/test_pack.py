@@ -169,11 +169,10 @@ def test_finished_shards_are_kept_for_the_next_run(tmp_path, make_folder, make_b
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_a_pack_of_nothing_but_rejects_says_why(tmp_path, make_broken):
-    (tmp_path / "raw").mkdir()
-    make_broken(tmp_path / "raw")
+def test_a_pack_of_nothing_but_rejects_says_why(tmp_path, raw, make_broken):
+    make_broken(raw)
     with pytest.raises(PackError, match="no sample was found among 4 inputs, the first reject:"):
-        pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects="100%")
+        pack_dataset(raw, tmp_path / "out", max_rejects="100%")
 
 
 def test_a_folder_that_cannot_be_read_stops_the_pack(tmp_path, make_folder, monkeypatch):

@@ -50,13 +50,12 @@ def test_sidecars_of_every_kind_and_images_without_text(tmp_path, packed, jpeg, 
     assert [row["text_bytes"] for row in index_of(tmp_path / "out")] == [9, 4, 4, 0, 9, 0]
 
 
-def test_file_names_of_any_kind_get_plain_keys(tmp_path, packed, members, jpeg, rejects):
-    (tmp_path / "raw").mkdir()
+def test_file_names_of_any_kind_get_plain_keys(tmp_path, raw, packed, members, jpeg, rejects):
     names = [b"a b.jpg", "größe.jpg".encode(), b"\xff\xfe.jpg", b"many.dots.in.name.jpg"]
     for name in names:
-        (tmp_path / "raw").joinpath(name.decode("utf-8", "surrogateescape")).write_bytes(jpeg(1))
-    (tmp_path / "raw" / "\udcff.txt").write_bytes(b"of no image")
-    assert packed(tmp_path / "raw") == [{"jpg": jpeg(1)}] * 4
+        raw.joinpath(name.decode("utf-8", "surrogateescape")).write_bytes(jpeg(1))
+    (raw / "\udcff.txt").write_bytes(b"of no image")
+    assert packed(raw) == [{"jpg": jpeg(1)}] * 4
     assert all(re.fullmatch("[0-9]{9}", key) for key in members(tmp_path / "out"))
     assert {row["source"] for row in index_of(tmp_path / "out")} == {
         "a b.jpg", "größe.jpg", "\\udcff\\udcfe.jpg", "many.dots.in.name.jpg"

@@ -94,10 +94,7 @@ def test_records_that_name_the_images_go_before_their_texts(tmp_path):
         choose_reader(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("named", "plain"),
-    [(1, 10), (3, 90), (10, 1000)],
-)
+@pytest.mark.parametrize(("named", "plain"), [(1, 10), (3, 90), (10, 1000)])
 def test_records_of_some_of_many_images_are_meant_unless_they_are_too_few(tmp_path, named, plain):
     images(tmp_path / "train2017", named + plain)
     rows(tmp_path / "subset.jsonl", [f"train2017/{name}" for name in first(named)])

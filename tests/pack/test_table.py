@@ -96,7 +96,7 @@ def test_tables_of_pandas(raw, packed, jpeg, how):
             "image_path": ["0.jpg", "1.jpg", "2.jpg"],
             "caption": ["größe", 'say "a",\nor b', None],
             "score": [0.5, 1.0, None],
-        },
+        }
     )
     match how:
         case "parquet":

@@ -26,8 +26,16 @@ def turns(user, assistant):
     return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
 
 
-@pytest.mark.parametrize("asked", ["question", "query", "prompt", "instruction", "Problem"])
-@pytest.mark.parametrize("answered", ["answer", "response", "output", "completion", "solution"])
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ("question", "answer"),
+        ("query", "response"),
+        ("prompt", "completion"),
+        ("instruction", "output"),
+        ("Problem", "solution"),
+    ],
+)
 def test_a_question_and_its_answer_become_turns(tmp_path, make_tar, packed, jpeg, asked, answered):
     texts = [(f"a.{answered}.txt", b"A cat.\n"), (f"a.{asked}.txt", b"What?\n")]
     more = [("a.json", b'{"x": 1}'), ("a.ocr.txt", b"STOP")]

@@ -24,10 +24,8 @@ FORMS = ["struct", "bytes", "parquet of paths", "jsonl", "json", "base64"]
 
 
 @pytest.fixture
-def table(tmp_path, jpeg):
+def table(raw, jpeg):
     """Write a table of rows; images are given by their numbers, in one of `FORMS`."""
-    raw = tmp_path / "raw"
-    raw.mkdir()
 
     def write(form, rows):
         def value(number):
@@ -124,17 +122,6 @@ def test_numbered_images_are_input_where_the_text_has_as_many_places(
     assert len(named(report)) == 2 - len(taken)
 
 
-def test_the_image_is_taken_by_its_name_where_another_column_holds_bytes(
-    table, packed, jpeg, tmp_path
-):
-    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
-    report, (sample,) = packed(
-        table("bytes", [{"image": "a.jpg", "depth": 1, "caption": "A cat."}])
-    )
-    assert images(sample) == [jpeg(0)]
-    assert "`depth`" in named(report)[0]
-
-
 def test_bytes_are_taken_where_the_path_of_their_image_is_nowhere(table, packed, jpeg):
     path = table("bytes", [{"image_path": "/mnt/a.jpg", "payload": 1, "caption": "A cat."}])
     report, (sample,) = packed(path)
@@ -214,16 +201,6 @@ def test_a_file_that_is_here_goes_before_bytes_of_another_name(
     assert "`mask`" in named(report)[0]
 
 
-def test_images_in_the_text_of_a_conversation_go_before_fields_of_other_names(
-    table, packed, jpeg, tmp_path
-):
-    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
-    said = {"role": "user", "content": "<img>a.jpg</img>What?"}
-    report, (sample,) = packed(table("jsonl", [{"messages": [said, ANSWER], "mask": 1}]))
-    assert images(sample) == [jpeg(0)]
-    assert named(report) == ["images in `mask` are not trained on: 1 record (data.jsonl#0)"]
-
-
 def test_columns_may_be_named_by_paths(table, packed, jpeg):
     path = table("bytes", [{"sample": {"image": jpeg(0), "text": "A cat."}}])
     _, (sample,) = packed(path, image_column="sample.image", text_column="sample.text")
@@ -258,13 +235,6 @@ def test_a_map_of_a_table_with_images_of_several_uses_is_asked_about(table, pack
     path = table("struct", [{"left": 0, "right": 1, **ASKED}])
     with pytest.raises(PackError, match="images may be in any of the columns 'left', 'right'"):
         packed(path, map=MAP)
-
-
-def test_a_map_of_a_table_of_texts_stays_without_images(table, packed):
-    path = table("struct", [{"image": None, **ASKED}])
-    report, (sample,) = packed(path, map=MAP)
-    assert sample.keys() == {"json"}
-    assert not report.images
 
 
 @pytest.mark.parametrize("further", ["image", "mask"])

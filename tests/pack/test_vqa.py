@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from datapipe import PackError, make_loader, pack_dataset
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.readers.vqa import READER
 from datapipe.text.conversation import conversation
 
@@ -216,12 +216,6 @@ def test_what_makes_no_sense_is_rejected_by_name(tmp_path, make_vqa, rejects):
             "an annotation before it answers the same question 262148000"
         ),
     }
-
-
-def test_an_image_whose_questions_have_no_answer_gives_no_sample(make_vqa):
-    taken = read(make_vqa(annotations=ANNOTATIONS[1:]))
-    assert turns_of(taken) == TURNS[:1]
-    assert [t.source for t in taken if isinstance(t, Reject)] == [f"{NAME}: questions[1]"]
 
 
 def test_of_answers_given_as_often_the_first_is_taken(make_vqa):

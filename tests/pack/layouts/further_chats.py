@@ -6,17 +6,7 @@ from typing import Any
 
 from .raw import Raw
 from .sources_chats import llava
-from .table import Fate, N, Sample, chat, layout, packed, refused
-
-
-@layout("OBELICS, not downloaded")
-def obelics_urls(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"images": [f"https://a.b/{n}.jpg", None], "metadata": "[]"}
-        rows.append(row | {"general_metadata": "{}", "texts": [None, f"Words of {n}."]})
-    raw.parquet("data/train-00000-of-00001.parquet", rows)
-    return refused("URL|download")
+from .table import Fate, N, chat, layout, packed
 
 
 # https://huggingface.co/datasets/liuhaotian/LLaVA-Instruct-150K: bare names of COCO's images.
@@ -32,25 +22,6 @@ def llava_instruct(raw: Raw) -> Fate:
         samples.append(chat(n, f"<image>What is {n}?", f"A bus {n}."))
     raw.json("llava_instruct_150k.json", rows)
     return packed(*samples, says=(("image", 12),))
-
-
-def _parts(raw: Raw, start: int, name: str) -> list[Sample]:
-    rows, samples = [], []
-    for n in range(start, start + 6):
-        turns = llava("<image>\nWhich?", f"The {n}.")
-        row = {"id": str(n), "image": raw.cell(n, "image", f"{name}#{n - start}")}
-        rows.append(row | {"conversations": turns, "data_source": name})
-        samples.append(chat(n, "<image>Which?", f"The {n}."))
-    raw.parquet(f"{name}/train-00000-of-00001.parquet", rows)
-    return samples
-
-
-@layout("LLaVA-OneVision-Data of several configurations", include="ai2d(internvl)/*")
-def onevision_parts(raw: Raw) -> Fate:
-    samples = _parts(raw, 0, "ai2d(internvl)")
-    _parts(raw, 20, "mapqa(cauldron,llava_format)")
-    raw.held = raw.held[:6]
-    return packed(*samples, says=("mapqa",))
 
 
 # https://github.com/modelscope/ms-swift, version 2: a query and its response, turns before them in

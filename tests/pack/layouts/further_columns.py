@@ -34,10 +34,7 @@ def _cells(column: str, text: str) -> Layout:
     return Layout(name=f"Parquet of image, {column} and {text}", make=make)
 
 
-LAYOUTS += [
-    _cells("depth", "caption"),
-    _cells("depth", "conversations"),
-]
+LAYOUTS += [_cells("depth", "caption"), _cells("depth", "conversations")]
 
 
 def _paths(column: str, text: str) -> Layout:
@@ -62,22 +59,7 @@ def _paths(column: str, text: str) -> Layout:
     return Layout(name=f"JSONL of image, {column} and {text}", make=make)
 
 
-LAYOUTS += [
-    _paths("mask", "caption"),
-    _paths("depth_path", "conversations"),
-]
-
-
-# https://huggingface.co/datasets/timbrooks/instructpix2pix-clip-filtered
-@layout("InstructPix2Pix")
-def instruct_pix2pix(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"original_prompt": f"a {n}", "edit_prompt": f"make it {n}"}
-        row |= {"original_image": raw.cell(n, "original_image")}
-        rows.append(row | {"edited_image": raw.cell(100 + n, "edited_image")})
-    raw.parquet("data/train-00000-of-00001.parquet", rows)
-    return (refused("--map|--image-column"),)
+LAYOUTS += [_paths("mask", "caption"), _paths("depth_path", "conversations")]
 
 
 def _nlvr(raw: Raw) -> list[Sample]:
@@ -111,54 +93,6 @@ def nlvr2(raw: Raw) -> Fate:
     return refused("url|image", "--")
 
 
-def _mapped(raw: Raw) -> list[dict[str, Any]]:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"pic": raw.image(f"pics/{n}.jpg", n)}
-        row["thumb"] = raw.image(f"extra/{n}.jpg", 100 + n)
-        rows.append(row | {"ask": f"What {n}?", "reply_text": f"That {n}."})
-    raw.jsonl("data.jsonl", rows)
-    return rows
-
-
-@layout("--map with an image", map="image=pic,user=ask,assistant=reply_text")
-def map_with_image(raw: Raw) -> Fate:
-    _mapped(raw)
-    return packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N), says=(("thumb", 8),))
-
-
-def _map_alone(raw: Raw, *, inside: bool) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        image = raw.cell(n, "photo") if inside else raw.image(f"files/{n}.jpg", n)
-        rows.append({"photo": image, "ask": f"What {n}?", "told": f"That {n}."})
-    if inside:
-        raw.parquet("train-00000-of-00001.parquet", rows)
-    else:
-        raw.jsonl("data.jsonl", rows)
-    with_images = packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N))
-    samples = [chat((), f"What {n}?", f"That {n}.") for n in N]
-    return with_images, packed(*samples, says=(("photo", 8),)), refused("photo")
-
-
-_TURNS = "user=ask,assistant=told"
-
-
-@layout("--map of turns alone, beside a column of paths", map=_TURNS)
-def map_beside_paths(raw: Raw) -> tuple[Fate, ...]:
-    return _map_alone(raw, inside=False)
-
-
-@layout("--map of turns alone and --format, beside a column of paths", map=_TURNS, format="table")
-def map_and_format(raw: Raw) -> tuple[Fate, ...]:
-    return _map_alone(raw, inside=False)
-
-
-@layout("--map of turns alone, beside a column of images", map=_TURNS)
-def map_beside_images(raw: Raw) -> tuple[Fate, ...]:
-    return _map_alone(raw, inside=True)
-
-
 def _held(name: str, kind: Any, cell: Any) -> Layout:
     """Return the layout of Parquet whose images are in a column of a type."""
 
@@ -185,15 +119,6 @@ LAYOUTS += [
         lambda data: "data:image/png;base64," + base64.b64encode(data).decode(),
     ),
 ]
-
-
-@layout("Parquet with dictionary-encoded texts")
-def dictionary(raw: Raw) -> Fate:
-    rows = [{"image": raw.inside(n, "image"), "caption": f"text {n % 3}"} for n in N]
-    kind = pa.dictionary(pa.int32(), pa.string())
-    schema = pa.schema([("image", pa.binary()), ("caption", kind)])
-    raw.parquet("train-00000-of-00001.parquet", rows, schema)
-    return packed(*(captioned(n, f"text {n % 3}") for n in N))
 
 
 @layout("table of URLs")

@@ -50,26 +50,6 @@ def tar_caption_lists(raw: Raw) -> tuple[Fate, ...]:
     return _captions(raw)
 
 
-@layout("JSON of a list of captions beside each image")
-def json_caption_lists(raw: Raw) -> tuple[Fate, ...]:
-    for n in N:
-        raw.image(f"{n}.jpg", n)
-        raw.json(f"{n}.json", _record(n))
-    return _captions(raw)
-
-
-# https://huggingface.co/docs/datasets/image_dataset: any column `*_file_name` is one of files.
-@layout("imagefolder with mask_file_name")
-def mask_file_name(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        row = {"file_name": raw.image(f"{n}.png", n), "text": f"text {n}"}
-        rows.append(row | {"mask_file_name": raw.image(f"m{n}.png", 100 + n)})
-    raw.csv("metadata.csv", rows)
-    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("mask_file_name", 8),))
-    return alone, refused("mask_file_name")
-
-
 @layout("imagefolder with file_names")
 def file_names(raw: Raw) -> tuple[Fate, ...]:
     rows, samples = [], []
@@ -103,10 +83,7 @@ def _cells(column: str, ext: str, text: str) -> Layout:
     return Layout(name=f"Parquet of image, {column} and {text}", make=make)
 
 
-LAYOUTS += [
-    _cells("audio", "wav", "caption"),
-    _cells("video", "mp4", "conversations"),
-]
+LAYOUTS += [_cells("audio", "wav", "caption"), _cells("video", "mp4", "conversations")]
 
 
 @layout("JSONL of an image, a sound and a caption")

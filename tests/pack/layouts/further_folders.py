@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-from .pictures import pages, picture
+from .pictures import picture
 from .raw import Held, Raw
-from .table import Fate, N, Sample, captioned, layout, packed, refused, textless
+from .table import Fate, N, captioned, layout, packed, refused, textless
 
 
 def pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> list[Any]:
@@ -15,28 +15,6 @@ def pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> li
         raw.image(f"{folder}{n:03d}.{ext}", n, kind=ext.lower())
         raw.text(f"{folder}{n:03d}.{text}", f"text {n}")
     return [captioned(n, f"text {n}") for n in N]
-
-
-@layout("Parquet of multi-page TIFFs")
-def paged_cells(raw: Raw) -> tuple[Fate, ...]:
-    rows, first, whole = [], [], []
-    for n in N:
-        numbers = [3 * n, 3 * n + 1, 3 * n + 2]
-        image = {"bytes": pages(numbers, "tif"), "path": f"{n}.tif"}
-        rows.append({"image": image, "question": f"What {n}?", "answer": f"That {n}."})
-        turns = (("user", f"What {n}?"), ("assistant", f"That {n}."))
-        first.append(Sample((numbers[0],), turns))
-        whole.append(Sample(tuple(numbers), turns))
-    raw.parquet("train-00000-of-00001.parquet", rows)
-    return packed(*first, says=(("page|frame", 8),)), packed(*whole), refused("page|frame")
-
-
-@layout("parallel folders")
-def parallel(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"images/train/{n}.jpg", n)
-        raw.text(f"captions/train/{n}.txt", f"text {n}")
-    return packed(*(captioned(n, f"text {n}") for n in N))
 
 
 @layout("masks beside the images")
@@ -77,24 +55,6 @@ def equal_names(raw: Raw) -> Fate:
         raw.image(f"{n}/image.jpg", n)
         raw.text(f"{n}/image.txt", f"text {n}")
     return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-@layout("loose pairs beside records")
-def mixed(raw: Raw) -> tuple[Fate, ...]:
-    pairs(raw)
-    for n in range(20, 28):
-        raw.image(f"more/{n}.jpg", n)
-    rows = [{"image": f"more/{n}.jpg", "caption": f"text {n}"} for n in range(20, 28)]
-    raw.jsonl("data.jsonl", rows)
-    return (refused("--format", "8"),)
-
-
-@layout("more images than records")
-def subset(raw: Raw) -> Fate:
-    for n in range(12):
-        raw.image(f"images/{n}.jpg", n)
-    raw.jsonl("data.jsonl", [{"image": f"images/{n}.jpg", "caption": f"text {n}"} for n in N])
-    return packed(*(captioned(n, f"text {n}") for n in N), says=(("image", 4),))
 
 
 @layout("images without an extension")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from .pictures import medium
 from .raw import Raw
 from .sources_chats import llava, openai
 from .table import Fate, N, Sample, captioned, chat, layout, packed, refused, textless
@@ -20,39 +18,6 @@ def _chats(raw: Raw, folder: str = "images") -> tuple[list[dict[str, Any]], list
         rows.append({"id": str(n), "image": path, "conversations": turns})
         samples.append(chat(n, "<image>What?", f"It is {n}."))
     return rows, samples
-
-
-# https://huggingface.co/datasets/liuhaotian/LLaVA-CC3M-Pretrain-595K
-@layout("LLaVA-CC3M-Pretrain-595K")
-def llava_cc3m(raw: Raw) -> Fate:
-    rows, meta, samples = [], [], []
-    for n in N:
-        name = f"GCC_train_{n:09d}.jpg"
-        raw.image(f"images/{name}", n)
-        rows.append(
-            {"id": name, "image": name, "conversations": llava("Say it.\n<image>", f"a {n}")}
-        )
-        words = {"caption": f"cap {n}", "blip_caption": f"blip {n}"}
-        meta.append({"id": name, "image": name, **words, "url": "http://a.b/c"})
-        samples.append(chat(n, "Say it.<image>", f"a {n}"))
-    raw.json("chat.json", rows)
-    raw.json("metadata.json", meta)
-    return packed(*samples)
-
-
-@layout("tar of a caption and a chat")
-def caption_and_chat(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        row = {"conversations": llava("<image>\nWhat?", f"It is {n}.")}
-        members += [(f"{n}.jpg", n), (f"{n}.txt", f"text {n}".encode())]
-        members.append((f"{n}.json", json.dumps(row).encode()))
-    raw.tar("part.tar", members)
-    captions = [captioned(n, f"text {n}") for n in N]
-    chats = [chat(n, "<image>What?", f"It is {n}.") for n in N]
-    word = "txt|conversations|caption"
-    says = ((word, 8),)
-    return packed(*captions, says=says), packed(*chats, says=says), refused(word)
 
 
 @layout("two conversations in a record")
@@ -111,26 +76,6 @@ def two_imagefolders(raw: Raw) -> Fate:
             rows.append({"file_name": f"{n}.png", "text": f"text {n}"})
         raw.csv(f"{split}/metadata.csv", rows)
     return packed(*(captioned(n, f"text {n}") for n in N), says=(("image", 8),))
-
-
-@layout("a column of images and one of their paths")
-def bytes_and_paths(raw: Raw) -> Fate:
-    rows = [
-        {"image": raw.cell(n, "image"), "image_path": f"images/{n}.png", "caption": f"text {n}"}
-        for n in N
-    ]
-    raw.parquet("train-00000-of-00001.parquet", rows)
-    return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-@layout("a table with a column of videos")
-def video_column(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        video = {"bytes": medium("mp4", n), "path": f"{n}.mp4"}
-        rows.append({"video": video, "caption": f"text {n}"})
-    raw.parquet("train-00000-of-00001.parquet", rows)
-    return refused("video|mp4|not an image")
 
 
 @layout("a table of images and videos by path")

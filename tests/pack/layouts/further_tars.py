@@ -73,16 +73,6 @@ def sa1b(raw: Raw) -> tuple[Fate, ...]:
     return packed(*(Sample((n,), ()) for n in N), says=(("no text", 8),)), refused("text")
 
 
-@layout("tar of a caption and another")
-def tar_caption_and_another(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.txt", f"text {n}".encode())]
-        members.append((f"{n}.blip.txt", f"blip {n}".encode()))
-    raw.tar("part.tar", members)
-    return packed(*(captioned(n, f"text {n}") for n in N), says=(("blip", 8),)), refused("blip")
-
-
 @layout("tars in folders, of members in folders")
 def tar_folders(raw: Raw) -> tuple[Fate, ...]:
     samples = _pairs(raw, "a/part-0.tar", "train/images/{n:04d}")

@@ -108,6 +108,18 @@ def test_images_that_were_packed_are_not_left_out_however_the_folder_is_given(
     assert "10 files, images that no record names (images/10.jpg, " in said[-1]
 
 
+def test_many_records_are_weighed_alike_in_a_relative_folder(tmp_path, raw, monkeypatch, jpeg):
+    images = raw / "images"
+    for number in range(210):  # more than are looked for
+        (images / f"{number}.jpg").write_bytes(jpeg(0))
+        (images / f"{number}.txt").write_text("A cat")
+    records = [{"image": str(images / f"{n}.jpg"), "conversations": TURNS} for n in range(210)]
+    (raw / "llava.json").write_text(json.dumps(records))
+    monkeypatch.chdir(tmp_path)
+    report, _ = notes("raw", tmp_path / "out")
+    assert report.teaching.turns == {"user": 210, "assistant": 210}
+
+
 def test_a_link_to_the_images_elsewhere_is_one_folder_by_either_path(raw, tmp_path):
     (raw / "images").rename(tmp_path / "elsewhere")
     (raw / "images").symlink_to(tmp_path / "elsewhere")

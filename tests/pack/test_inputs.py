@@ -103,6 +103,19 @@ def test_a_hard_link_in_a_tar_brings_its_file_and_other_links_are_named(
     assert [r["source"] for r in rejects(tmp_path / "out")] == ["raw.tar:c.jpg", "raw.tar:d.jpg"]
 
 
+def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 6)
+    whole = (raw / "000.jpg").read_bytes()
+    for name in ("001.jpg", "002.jpg"):
+        (raw / name).write_bytes(b"")
+    with pytest.raises(PackError, match="max-rejects"):
+        pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
+    for name in ("001.jpg", "002.jpg"):
+        (raw / name).write_bytes(whole)
+    pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
+    assert (tmp_path / "out" / "rejects.jsonl").read_bytes() == b""
+
+
 def test_a_packed_folder_with_a_shard_missing_is_not_called_finished(tmp_path, make_folder):
     raw = make_folder(tmp_path / "raw", 4)
     pack_dataset(raw, tmp_path / "out", shard_size=2)

@@ -37,19 +37,6 @@ def picture(number: int, kind: str = "jpg", size: tuple[int, int] = SIZE) -> byt
     return buffer.getvalue()
 
 
-def pages(numbers: list[int], kind: str) -> bytes:
-    """Return a file of several images: pages of a TIFF, frames of a GIF, WebP or PNG."""
-    first, *others = (Image.new("RGB", SIZE, colour(number)) for number in numbers)
-    buffer = io.BytesIO()
-    options = {} if kind in ("tif", "tiff") else {"duration": 100, "lossless": True}
-    if kind in ("gif", "png"):
-        options.pop("lossless", None)
-    first.save(
-        buffer, _KINDS.get(kind, kind.upper()), save_all=True, append_images=others, **options
-    )
-    return buffer.getvalue()
-
-
 def medium(ext: str, number: int = 0) -> bytes:
     """Return a small file of a medium, with its signature."""
     tail = bytes([number]) * 64

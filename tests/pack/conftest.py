@@ -11,6 +11,13 @@ from .coco_files import write_coco
 
 
 @pytest.fixture
+def raw(tmp_path):
+    """A folder for raw data, in which nothing is yet."""
+    (tmp_path / "raw").mkdir()
+    return tmp_path / "raw"
+
+
+@pytest.fixture
 def packed(tmp_path, members):
     """Packs a raw folder or file; gives the members of its samples in order."""
 
@@ -27,6 +34,33 @@ def packed_records(packed):
 
     def pack(raw, **options):
         return [(json.loads(sample.pop("json")), sample) for sample in packed(raw, **options)]
+
+    return pack
+
+
+@pytest.fixture
+def lines(raw, jpeg):
+    """Writes records as JSONL, beside a.jpg, b.jpg and c.jpg."""
+
+    def write(*records):
+        for number, name in enumerate("abc"):
+            (raw / f"{name}.jpg").write_bytes(jpeg(number))
+        texts = (json.dumps(record) + "\n" for record in records)
+        (raw / "data.jsonl").write_text("".join(texts))
+        return raw / "data.jsonl"
+
+    return write
+
+
+@pytest.fixture
+def reasons_of(tmp_path, lines, rejects):
+    """Packs a good record and others; gives the reason why each of the others is rejected."""
+
+    def pack(good, *records):
+        pack_dataset(lines(good, *records), tmp_path / "out", max_rejects="100%")
+        reasons = {line["source"]: line["reason"] for line in rejects(tmp_path / "out")}
+        assert "data.jsonl#0" not in reasons
+        return [reasons.get(f"data.jsonl#{number}") for number in range(1, len(records) + 1)]
 
     return pack
 

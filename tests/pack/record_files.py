@@ -9,9 +9,7 @@ import pyarrow.parquet as pq
 
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.streams.record_files import (
-    open_records,
-)
+from datapipe.pack.records.streams.record_files import open_records
 
 
 def fits(record):

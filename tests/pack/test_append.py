@@ -8,7 +8,6 @@ import pytest
 from datapipe import PackError, make_loader, pack_dataset
 from datapipe.index.files.sealed_json import seal
 from datapipe.index.tar.indexer import index_shards
-from datapipe.pack.writers.shards import ShardWriter
 
 
 @pytest.fixture
@@ -42,22 +41,13 @@ def test_new_shards_follow_the_old_which_stay_as_they_are(
     assert [part["shards"] for part in document["parts"]] == [3, 2]
     assert (document["samples"], document["rejected"]) == (9, 4)
     assert len(after["rejects.jsonl"].splitlines()) == 4
-
-
-def test_the_loader_sees_old_and_new(appended):
     assert len(make_loader(appended, batch_size=1, num_workers=0)) == 9
 
 
-def test_the_same_append_again_says_that_it_is_done(raws, appended, contents):
+def test_either_pack_again_says_that_it_is_done(raws, appended, contents):
     before = contents(appended)
     report = pack_dataset(raws[1], appended, shard_size=3, max_rejects=9, append=True)
-    assert report.finished_before
-    assert report.samples == 9
-    assert contents(appended) == before
-
-
-def test_the_first_pack_again_says_that_it_is_done(raws, appended, contents):
-    before = contents(appended)
+    assert (report.finished_before, report.samples) == (True, 9)
     assert pack_dataset(raws[0], appended, shard_size=2).finished_before
     assert contents(appended) == before
 
@@ -74,30 +64,16 @@ def test_appends_of_equal_options_and_other_data_all_count(tmp_path, raws, appen
     assert len(added[0].splitlines()) == 1
 
 
-@pytest.mark.parametrize("shards_done", [0, 1])
-def test_an_interrupted_append_is_finished_by_the_same_command(
-    tmp_path, raws, appended, contents, monkeypatch, shards_done
-):
+def test_an_interrupted_append_is_finished_by_the_same_command(tmp_path, raws, appended, contents):
     out = tmp_path / "again"
     pack_dataset(raws[0], out, shard_size=2)
-    finish, calls = ShardWriter.finish, []
-
-    def failing(self, commit):
-        calls.append(None)
-        if len(calls) > shards_done:
-            raise KeyboardInterrupt
-        return finish(self, commit)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "finish", failing)
-        with pytest.raises(KeyboardInterrupt):
-            pack_dataset(raws[1], out, shard_size=3, max_rejects=9, append=True)
+    with pytest.raises(PackError, match="Finished shards are kept"):
+        pack_dataset(raws[1], out, shard_size=3, max_rejects=0, append=True)
     assert len(make_loader(out, batch_size=1, num_workers=0)) == 5
     with pytest.raises(PackError, match="being appended here"):
         pack_dataset(raws[0], out, shard_size=2)
-    if shards_done:
-        with pytest.raises(PackError, match="other options"):
-            pack_dataset(raws[1], out, shard_size=4, max_rejects=9, append=True)
+    with pytest.raises(PackError, match="other options"):
+        pack_dataset(raws[1], out, shard_size=4, max_rejects=9, append=True)
     report = pack_dataset(raws[1], out, shard_size=3, max_rejects=9, append=True)
     assert not report.finished_before
     assert contents(out) == contents(appended)

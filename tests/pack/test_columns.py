@@ -235,12 +235,6 @@ def test_donuts_ground_truth_is_what_the_page_says(raw):
     assert turns(sample) == [("user", "When?", False), ("assistant", "1998", True)]
 
 
-def test_numbered_columns_are_images_in_the_order_of_their_numbers(raw):
-    record = {"image_10": "2.jpg", "image_2": "1.jpg", "image_1": "0.jpg", "caption": "Three."}
-    (sample,) = read(raw(record))
-    assert [image.blob.label for image in sample.images] == ["0.jpg", "1.jpg", "2.jpg"]
-
-
 # --- what is refused --------------------------------------------------------------------------
 
 
@@ -319,14 +313,6 @@ def test_an_answer_that_is_empty_is_a_reject_by_name(raw):
     assert "`answer`" in line.reason
 
 
-def test_what_was_recognised_and_what_is_not_trained_on_is_noted(raw):
-    notes = Notes()
-    record = {"image": "0.jpg", "question": "Why?", "answer": "So.", "story": "It sat there."}
-    read(raw(record), notes=notes)
-    assert "user=question,assistant=answer" in notes.lines()[0]
-    assert notes.lines()[1] == "columns that are not trained on: 'story'"
-
-
 @pytest.mark.parametrize(
     ("record", "words"),
     [
@@ -367,17 +353,6 @@ def test_a_map_has_texts_of_its_own_and_templates(raw):
     (sample,) = read(raw({"color": "red", "kind": "cat"}), map=given)
     assert [text for _, text, _ in turns(sample)] == ["What, in a word?", "red cat"]
     assert sample.images[0].blob.label == "0.jpg"
-
-
-def test_a_preference_is_mapped_to_the_better_answer(raw):
-    record = {
-        "image": "0.jpg",
-        "conversations": [{"from": "human", "value": "<image>What is it?"}],
-        "chosen": {"from": "gpt", "value": "A red cat."},
-        "rejected": {"from": "gpt", "value": "A dog."},
-    }
-    (sample,) = read(raw(record), map="image=image,messages=conversations,assistant=chosen")
-    assert turns(sample) == [("user", "<image>What is it?", False), SAID]
 
 
 @pytest.mark.parametrize(

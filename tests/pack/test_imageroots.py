@@ -98,13 +98,6 @@ def test_several_folders_that_hold_the_images_are_listed(tmp_path):
     assert opened(tmp_path, image_root=tmp_path / "images")[1] == []
 
 
-def test_examples_elsewhere_do_not_stand_in_the_way_and_some_may_be_missing(tmp_path):
-    rows(tmp_path / "llava.json")
-    touch(tmp_path / "images", NAMES[:55])
-    touch(tmp_path / "docs", NAMES[:5])
-    assert opened(tmp_path)[0].images.folders == (tmp_path / "images",)
-
-
 def test_folders_of_which_each_holds_other_images_are_used_together(tmp_path):
     rows(tmp_path / "llava.json")
     touch(tmp_path / "train", NAMES[:20])
@@ -113,21 +106,6 @@ def test_folders_of_which_each_holds_other_images_are_used_together(tmp_path):
     images = opened(tmp_path)[0].images
     assert images.folders == (tmp_path / "val", tmp_path / "train")
     assert all(map(images.has, NAMES))
-
-
-def test_an_image_beside_the_records_does_not_hide_the_folder_of_all(tmp_path):
-    rows(tmp_path / "llava.json")
-    touch(tmp_path, NAMES[:1])
-    assert opened(tmp_path)[0].images.folders == (tmp_path,)
-    touch(tmp_path / "images")
-    assert opened(tmp_path)[0].images.folders == (tmp_path / "images",)
-
-
-def test_a_link_to_a_folder_is_not_a_second_folder(tmp_path):
-    rows(tmp_path / "llava.json")
-    touch(tmp_path / "images")
-    (tmp_path / "imgs").symlink_to(tmp_path / "images")
-    assert opened(tmp_path)[0].images.folders == (tmp_path / "images",)
 
 
 @pytest.mark.parametrize("prefix", ["coco/", "/home/author/data/coco/", "../data/"])
@@ -178,13 +156,6 @@ def test_a_wrong_image_root_says_where_it_looked_and_where_the_images_are(tmp_pa
     said = str(caught.value)
     assert f"none of the first images is there (looked for {tmp_path}/empty/0000.jpg)" in said
     assert f"give --image-root {tmp_path}/images, where 60 of the first 60 are" in said
-
-
-def test_a_wrong_image_root_with_no_images_anywhere_says_so(tmp_path):
-    rows(tmp_path / "raw" / "llava.json")
-    (tmp_path / "raw" / "empty").mkdir()
-    with pytest.raises(PackError, match=r"is there .*; fetch them, or name the folder"):
-        opened(tmp_path / "raw", image_root=tmp_path / "raw" / "empty")
 
 
 def test_a_prefix_is_left_out_below_a_folder_that_was_given(tmp_path):

@@ -2,17 +2,13 @@
 
 import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tarfile
 
 import pytest
 
 from datapipe import IndexMismatch, PackError
 from datapipe.pack.pack_dataset import pack_dataset
-from datapipe.pack.writers.shards import ShardWriter
 
 
 def test_a_finished_pack_is_not_mistaken_for_one_of_other_raw_data(tmp_path, make_folder):
@@ -61,44 +57,6 @@ def test_a_linked_folder_is_followed_and_a_circular_link_rejected(tmp_path, make
     assert "leads back" in reject["reason"]
 
 
-@pytest.mark.parametrize("through_link", [False, True])
-def test_a_link_to_a_folder_that_contains_the_raw_data_is_not_followed(
-    tmp_path, make_folder, rejects, through_link
-):
-    raw = make_folder(tmp_path / "data" / "raw", 8)
-    make_folder(tmp_path / "data", 3)
-    make_folder(tmp_path / "data" / "beside", 3)
-    (raw / "up").symlink_to("..")
-    (raw / "far").symlink_to(tmp_path)
-    given = raw
-    if through_link:
-        given = tmp_path / "named"
-        given.symlink_to(raw)
-    report = pack_dataset(given, tmp_path / "out")
-    assert report.samples == 8
-    reason = "this link leads back to a folder above it"
-    assert [(r["source"], r["reason"]) for r in rejects(tmp_path / "out")] == [
-        ("far", reason),
-        ("up", reason),
-    ]
-
-
-def test_the_command_is_a_module_too(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 2)
-    command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(tmp_path / "out"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert json.loads(done.stdout)["samples"] == 2
-
-
-def test_a_named_pipe_is_rejected_and_not_waited_for(tmp_path, make_folder, rejects):
-    raw = make_folder(tmp_path / "raw", 2)
-    os.mkfifo(raw / "pipe.jpg")
-    (raw / "folder.jpg").mkdir()
-    pack_dataset(raw, tmp_path / "out", max_rejects=1)
-    (reject,) = rejects(tmp_path / "out")
-    assert (reject["source"], reject["reason"]) == ("pipe.jpg", "not a regular file")
-
-
 def test_folders_that_link_to_each_other_end(tmp_path, make_folder, rejects):
     one, two = make_folder(tmp_path / "raw" / "one", 1), make_folder(tmp_path / "raw" / "two", 1)
     (one / "link").symlink_to(two)
@@ -108,10 +66,9 @@ def test_folders_that_link_to_each_other_end(tmp_path, make_folder, rejects):
     assert [r["source"] for r in rejects(tmp_path / "out")] == ["one/link/link", "two/link/link"]
 
 
-def test_a_folder_that_holds_only_a_link_is_recognised(tmp_path, make_folder):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "link").symlink_to(make_folder(tmp_path / "elsewhere", 2))
-    assert pack_dataset(tmp_path / "raw", tmp_path / "out").samples == 2
+def test_a_folder_that_holds_only_a_link_is_recognised(tmp_path, raw, make_folder):
+    (raw / "link").symlink_to(make_folder(tmp_path / "elsewhere", 2))
+    assert pack_dataset(raw, tmp_path / "out").samples == 2
 
 
 def test_a_file_too_large_for_a_shard_is_rejected(tmp_path, make_folder, rejects):
@@ -121,15 +78,6 @@ def test_a_file_too_large_for_a_shard_is_rejected(tmp_path, make_folder, rejects
     pack_dataset(raw, tmp_path / "out", max_rejects=1)
     (reject,) = rejects(tmp_path / "out")
     assert "do not fit into a shard" in reject["reason"]
-
-
-def test_two_sidecars_of_one_kind_are_told_apart(tmp_path, make_folder, members, rejects):
-    raw = make_folder(tmp_path / "raw", 1)
-    (stem,) = {path.stem for path in raw.iterdir()}
-    (raw / f"{stem}.TXT").write_text("another")
-    pack_dataset(raw, tmp_path / "out", max_rejects=1)
-    (reject,) = rejects(tmp_path / "out")
-    assert reject["reason"] == "another text of this kind has the same stem as this text"
 
 
 def test_a_hard_link_in_a_tar_brings_its_file_and_other_links_are_named(
@@ -155,34 +103,17 @@ def test_a_hard_link_in_a_tar_brings_its_file_and_other_links_are_named(
     assert [r["source"] for r in rejects(tmp_path / "out")] == ["raw.tar:c.jpg", "raw.tar:d.jpg"]
 
 
-def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder, monkeypatch, rejects):
+def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder):
     raw = make_folder(tmp_path / "raw", 6)
-    images = sorted(raw.glob("*.jpg"))
-    whole = [image.read_bytes() for image in images]
-    for image in images[1:3]:
-        image.write_bytes(b"")
+    whole = (raw / "000.jpg").read_bytes()
+    for name in ("001.jpg", "002.jpg"):
+        (raw / name).write_bytes(b"")
     with pytest.raises(PackError, match="max-rejects"):
         pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
-    for image, content in zip(images, whole, strict=True):
-        image.write_bytes(content)
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "finish", _fail_at_the_second(ShardWriter.finish))
-        with pytest.raises(KeyboardInterrupt):
-            pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
+    for name in ("001.jpg", "002.jpg"):
+        (raw / name).write_bytes(whole)
     pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
     assert (tmp_path / "out" / "rejects.jsonl").read_bytes() == b""
-
-
-def _fail_at_the_second(finish):
-    calls = []
-
-    def failing(self, commit):
-        calls.append(None)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return finish(self, commit)
-
-    return failing
 
 
 def test_a_packed_folder_with_a_shard_missing_is_not_called_finished(tmp_path, make_folder):
@@ -214,13 +145,3 @@ def test_folder_names_that_look_like_addresses_are_folders(tmp_path, make_folder
     make_folder(tmp_path / "raw", 2)
     monkeypatch.chdir(tmp_path)
     assert pack_dataset("raw", "s3:").samples == 2
-
-
-@pytest.mark.parametrize("depth", [400, 900, 960, 5000])
-def test_a_deeply_nested_record_is_packed_or_rejected(tmp_path, depth):
-    turns = '"conversations": [{"from": "human", "value": "Hello"}]'
-    (tmp_path / "raw.jsonl").write_text(
-        f'{{"id": "a", {turns}}}\n{{"id": "b", {turns}, "deep": {"[" * depth + "]" * depth}}}\n'
-    )
-    report = pack_dataset(tmp_path / "raw.jsonl", tmp_path / "out", max_rejects=1)
-    assert report.samples + report.rejected == 2

@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from datapipe.index.tar.indexer import index_shards
 from datapipe.pack import pack_job
 from datapipe.pack.journal import working_folder
 
+from ..campaigns import rare
 from ..killed import CALLS_UNTIL_KILLED
 
 # Packs into new folders, each time killed at another of the system calls named: at every one, or at
@@ -83,11 +83,10 @@ def interrupted(tmp_path, raw):
 
 @pytest.mark.campaign
 def test_a_pack_killed_at_any_system_call_is_finished_by_the_same_command(
-    tmp_path, raw, whole, contents, monkeypatch
+    tmp_path, raw, whole, contents
 ):
     killed = killed_packs(raw, tmp_path, "every")
     assert len(killed) > 50
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     for out in killed:
         pack(raw, out)
         assert contents(out) == whole, f"killed at call {out.name}"
@@ -95,13 +94,12 @@ def test_a_pack_killed_at_any_system_call_is_finished_by_the_same_command(
 
 @pytest.mark.campaign
 def test_a_pack_of_many_workers_killed_at_50_random_points_is_finished(
-    tmp_path, make_folder, make_broken, contents, monkeypatch
+    tmp_path, make_folder, make_broken, contents
 ):
     raw = make_folder(tmp_path / "raw", 150)
     make_broken(raw)
     killed = killed_packs(raw, tmp_path, "random")
     assert len(killed) == 50
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     whole = contents(tmp_path / "whole")
     for out in killed:
         report = pack_dataset(raw, out, shard_size=20, max_rejects=9, workers=1)
@@ -115,25 +113,12 @@ def test_a_pack_killed_again_and_again_gets_through(tmp_path, raw, whole, conten
     assert contents(out) == whole
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"shard": {"name": "shard-0000', b""])
+@pytest.mark.parametrize("torn", ["a", "w"])
 def test_a_torn_journal_line_is_done_again(interrupted, raw, whole, contents, torn):
-    with (interrupted / ".pack" / "journal.jsonl").open("ab") as file:
-        file.write(torn)
+    with (interrupted / ".pack" / "journal.jsonl").open(torn) as file:
+        file.write('{"shard": {"name": "shard-0000')
     pack(raw, interrupted)
     assert contents(interrupted) == whole
-
-
-def test_a_journal_torn_in_its_first_line_starts_over(interrupted, raw, whole, contents):
-    (interrupted / ".pack" / "journal.jsonl").write_bytes(b'{"opti')
-    pack(raw, interrupted)
-    assert contents(interrupted) == whole
-
-
-def test_what_was_done_is_not_read_again(interrupted, raw):
-    lines = (interrupted / ".pack" / "journal.jsonl").read_text().splitlines()
-    done = json.loads(lines[-1])["inputs"]
-    assert done > 0
-    assert pack(raw, interrupted).inputs == 11 - done
 
 
 def test_an_interrupted_pack_is_not_a_dataset(interrupted):
@@ -257,19 +242,6 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path, raw):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
-def test_an_empty_folder_is_taken(tmp_path, raw, whole, contents):
-    (tmp_path / "deep" / "out").mkdir(parents=True)
-    pack(raw, tmp_path / "deep" / "out")
-    assert contents(tmp_path / "deep" / "out") == whole
-
-
-def test_foreign_shards_with_an_index_are_not_packed_over(tmp_path, raw, make_tar):
-    make_tar(tmp_path / "out" / "x.tar", [("0.txt", b"hello")])
-    index_shards(tmp_path / "out")
-    with pytest.raises(PackError, match="someone else wrote"):
-        pack(raw, tmp_path / "out")
-
-
 @pytest.mark.parametrize("append", [False, True])
 def test_a_pack_that_ended_while_another_was_deciding_keeps_its_data(
     tmp_path, raw, make_folder, contents, monkeypatch, append
@@ -278,14 +250,14 @@ def test_a_pack_that_ended_while_another_was_deciding_keeps_its_data(
     if append:
         pack(raw, out)
     decide = pack_job.Job.is_done
-    expected = {}
+    expected, overtaking = {}, []
 
     def overtaken(self, before, append):
         done = decide(self, before, append)
-        with monkeypatch.context() as patch:
-            patch.setattr(pack_job.Job, "is_done", decide)
+        if not overtaking:
+            overtaking.append(self)
             pack_dataset(other, out, append=append)
-        expected.update(contents(out))
+            expected.update(contents(out))
         return done
 
     monkeypatch.setattr(pack_job.Job, "is_done", overtaken)
@@ -334,8 +306,8 @@ def test_a_file_system_without_locks_is_refused_unless_it_is_asked_for(
     assert "cannot be locked" in caplog.text
 
 
-@pytest.mark.parametrize("number", range(1, 30, 2))
-@pytest.mark.parametrize("call", ["fsync", "pwrite", "replace"])
+@pytest.mark.parametrize("number", [1, 2, 4, 7, *map(rare, range(9, 30, 2))])
+@pytest.mark.parametrize("call", ["fsync", "pwrite", "replace", "open"])
 def test_a_disk_that_fails_at_any_point_is_told_and_leaks_nothing(
     tmp_path, raw, whole, contents, monkeypatch, call, number
 ):
@@ -344,7 +316,8 @@ def test_a_disk_that_fails_at_any_point_is_told_and_leaks_nothing(
     real, calls = getattr(os, call), itertools.count(1)
 
     def full(*args, **options):
-        if next(calls) == number:
+        is_reading = call == "open" and not args[1] & os.O_CREAT
+        if not is_reading and next(calls) == number:
             raise OSError(28, "No space left on device")
         return real(*args, **options)
 

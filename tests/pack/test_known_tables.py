@@ -70,25 +70,12 @@ def test_lists_of_questions_that_are_empty_or_have_other_answers_are_rejected(
     ]
 
 
-def test_a_caption_beside_lists_of_questions_is_taken_as_before(table):
-    questions = {"question": ["Who?"], "answer": ["Ann."]}
-    assert lessons(table({"questions": questions, "caption": "A cat."})) == [
-        [("user", "<image>"), ("assistant", "A cat.")]
-    ]
-
-
 def test_messages_that_are_texts_alone_are_turns_where_the_answer_is_the_last(table):
     said = ["What?", "A cat.", "Why?", "It purrs."]
     asked = "[USER] What? [ASSISTANT] A cat. [USER] Why? [ASSISTANT]"
     path = table({"question": asked, "answer": " It purrs.", "messages": said})
     roles = ("user", "assistant") * 2
     assert lessons(path) == [list(zip(roles, ["<image>\nWhat?", *said[1:]], strict=True))]
-
-
-def test_other_messages_that_are_texts_alone_are_rejected(table, tmp_path):
-    path = table({"answer": "No.", "messages": ["What?", "A cat."]})
-    with pytest.raises(PackError, match="turn 1 of `messages` is a str, not an object"):
-        pack_dataset(path, tmp_path / "out")
 
 
 # --- OpenCLIP -------------------------------------------------------------------------------------

@@ -178,9 +178,8 @@ def test_a_field_of_json_goes_before_the_folder(classes, packed):
     assert texts(packed(map="caption=folder")[1]) == ["pets", "pets"]
 
 
-def test_a_map_takes_the_folders_of_members_of_a_tar(tmp_path, make_tar, jpeg, packed):
-    (tmp_path / "raw").mkdir()
-    make_tar(tmp_path / "raw" / "0.tar", [("cat/0.jpg", jpeg(0)), ("dog/0.jpg", jpeg(1))])
+def test_a_map_takes_the_folders_of_members_of_a_tar(raw, make_tar, jpeg, packed):
+    make_tar(raw / "0.tar", [("cat/0.jpg", jpeg(0)), ("dog/0.jpg", jpeg(1))])
     assert texts(packed(map="caption={folder}")[1]) == ["cat", "dog"]
 
 

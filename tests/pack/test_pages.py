@@ -32,9 +32,7 @@ def shades(sample):
 
 
 @pytest.mark.parametrize(("kind", "ext"), ANIMATED)
-def test_pages_that_are_not_taken_are_counted(tmp_path, encode, members, kind, ext):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_pages_that_are_not_taken_are_counted(tmp_path, raw, encode, members, kind, ext):
     for number in range(2):
         (raw / f"{number}.{ext}").write_bytes(in_colours(encode, kind, COLOURS))
         (raw / f"{number}.txt").write_text("three pages")
@@ -48,9 +46,7 @@ def test_pages_that_are_not_taken_are_counted(tmp_path, encode, members, kind, e
 
 
 @pytest.mark.parametrize(("kind", "ext"), ANIMATED)
-def test_all_pages_become_images_of_the_sample_in_order(tmp_path, encode, members, kind, ext):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_all_pages_become_images_of_the_sample_in_order(tmp_path, raw, encode, members, kind, ext):
     (raw / f"0.{ext}").write_bytes(in_colours(encode, kind, COLOURS))
     (raw / "0.txt").write_text("three pages")
     report = pack_dataset(raw, tmp_path / "out", pages="all")
@@ -84,9 +80,7 @@ def test_pages_are_counted_in_records_and_tars_alike(tmp_path, encode, make_llav
     assert "1 image with several pages or frames, 3 in all" in pages
 
 
-def test_a_sidecar_has_places_for_all_pages(tmp_path, encode):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_a_sidecar_has_places_for_all_pages(tmp_path, raw, encode):
     turns = [{"from": "human", "value": "<image>" * 3}, {"from": "gpt", "value": "Three"}]
     (raw / "a.tif").write_bytes(in_colours(encode, "TIFF", COLOURS))
     (raw / "a.json").write_text(json.dumps({"conversations": turns}))
@@ -109,9 +103,7 @@ def test_places_of_images_are_compared_with_all_pages(tmp_path, encode, make_lla
     assert "3 images" in reject["reason"]
 
 
-def test_pages_together_may_not_have_too_many_pixels(tmp_path, encode, rejects):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_pages_together_may_not_have_too_many_pixels(tmp_path, raw, encode, rejects):
     for number, colours in enumerate((COLOURS, COLOURS[:2], COLOURS[:2], COLOURS[:2])):
         (raw / f"{number}.gif").write_bytes(in_colours(encode, "GIF", colours))
     pack_dataset(raw, tmp_path / "out", pages="all", max_pixels=2 * 24 * 16)
@@ -122,9 +114,7 @@ def test_pages_together_may_not_have_too_many_pixels(tmp_path, encode, rejects):
     )
 
 
-def test_reduced_copies_and_second_pictures_are_no_pages(tmp_path, encode, crop):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_reduced_copies_and_second_pictures_are_no_pages(tmp_path, raw, encode, crop):
     buffer = io.BytesIO()
     with TiffImagePlugin.AppendingTiffWriter(buffer, True) as tif:
         crop().save(tif, "TIFF")
@@ -142,20 +132,11 @@ def test_reduced_copies_and_second_pictures_are_no_pages(tmp_path, encode, crop)
     assert pack_dataset(raw, tmp_path / "all", pages="all").images == 2
 
 
-def test_an_option_about_pages_stands_in_the_manifest_only_if_it_is_given(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 2)
-    for name, options in (("a", {}), ("b", {"pages": "all"})):
-        pack_dataset(raw, tmp_path / name, **options)
-        manifest = (tmp_path / name / "dataset.json").read_text()
-        assert ('"pages": "all"' in manifest, '"pages"' in manifest) == (name == "b",) * 2
-
-
-def test_pages_of_a_turned_image_are_upright(tmp_path, encode, crop, members):
+def test_pages_of_a_turned_image_are_upright(tmp_path, raw, encode, crop, members):
     exif = Image.Exif()
     exif[0x0112] = 6
     data = in_colours(encode, "PNG", COLOURS, exif=exif)
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "a.png").write_bytes(data)
-    pack_dataset(tmp_path / "raw", tmp_path / "out", pages="all")
+    (raw / "a.png").write_bytes(data)
+    pack_dataset(raw, tmp_path / "out", pages="all")
     (sample,) = members(tmp_path / "out").values()
     assert {Image.open(io.BytesIO(data)).size for data in sample.values()} == {(16, 24)}

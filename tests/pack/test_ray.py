@@ -69,10 +69,19 @@ def start(monkeypatch):
         cluster.shutdown()
 
 
-def test_a_cluster_is_started_and_ended_and_the_bytes_are_equal(tmp_path, raw, whole, contents):
-    report = pack_dataset(raw, tmp_path / "out", engine="ray", workers=2, **OPTIONS)
-    assert (report.samples, report.rejected, report.lost) == (700, 4, 0)
-    assert contents(tmp_path / "out") == whole
+def test_a_cluster_is_started_and_ended_and_the_bytes_are_equal(
+    tmp_path, make_folder, make_broken, contents
+):
+    raw = make_folder(tmp_path / "raw", 300)
+    make_broken(raw)
+    for number in range(3):
+        write_video(raw / f"{number}.mp4", 5 + number)
+    for engine in ("local", "ray"):
+        options = {"engine": engine, "video_frames": "fps=10,max=4", "workers": 2, **OPTIONS}
+        report = pack_dataset(raw, tmp_path / engine, **options)
+        assert (report.samples, report.rejected, report.lost) == (303, 4, 0)
+        assert (report.videos, report.frames) == (3, 12)
+    assert contents(tmp_path / "ray") == contents(tmp_path / "local")
     assert not ray.is_initialized()
 
 
@@ -241,25 +250,14 @@ def test_an_input_that_a_node_cannot_read_is_named_with_the_node_and_the_command
         ({"engine": "ray", "address": "a:1", "workers": 2}, "number of workers .* is running"),
     ],
 )
-def test_options_of_clusters_are_refused_where_they_mean_nothing(tmp_path, raw, options, message):
+def test_options_of_clusters_are_refused_where_they_mean_nothing(
+    tmp_path, make_folder, options, message
+):
     with pytest.raises(PackError, match=message):
-        pack_dataset(raw, tmp_path / "out", **options)
+        pack_dataset(make_folder(tmp_path / "raw", 1), tmp_path / "out", **options)
 
 
-def test_without_ray_the_error_says_how_to_install_it(tmp_path, raw, monkeypatch):
+def test_without_ray_the_error_says_how_to_install_it(tmp_path, make_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PackError, match=r"pip install 'datapipe-vlm\[ray\]'"):
-        pack_dataset(raw, tmp_path / "out", engine="ray")
-
-
-def test_frames_of_videos_are_the_same_on_a_cluster(tmp_path, contents):
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for number in range(3):
-        write_video(raw / f"{number}.mp4", 5 + number)
-    for engine in ("local", "ray"):
-        report = pack_dataset(
-            raw, tmp_path / engine, engine=engine, workers=2, video_frames="fps=10,max=4"
-        )
-        assert (report.videos, report.frames) == (3, 12)
-    assert contents(tmp_path / "ray") == contents(tmp_path / "local")
+        pack_dataset(make_folder(tmp_path / "raw", 1), tmp_path / "out", engine="ray")

@@ -4,12 +4,10 @@ import json
 
 import pytest
 
-from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.pack.input.loose_images import loose_images
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.recognition import counts
 
 from .reading import choose_reader
 
@@ -96,10 +94,7 @@ def test_records_that_name_the_images_go_before_their_texts(tmp_path):
         choose_reader(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("named", "plain"),
-    [(1, 10), (3, 90), (10, 1000)],
-)
+@pytest.mark.parametrize(("named", "plain"), [(1, 10), (3, 90), (10, 1000)])
 def test_records_of_some_of_many_images_are_meant_unless_they_are_too_few(tmp_path, named, plain):
     images(tmp_path / "train2017", named + plain)
     rows(tmp_path / "subset.jsonl", [f"train2017/{name}" for name in first(named)])
@@ -114,12 +109,6 @@ def test_boxes_beside_images_are_no_captions_that_records_could_hide(tmp_path):
     rows(tmp_path / "metadata.jsonl", [f"images/{name}" for name in first(10)])
     assert loose_images(Survey(tmp_path)).pairs == 0
     assert choose_reader(tmp_path).name == "table"
-
-
-@pytest.mark.parametrize("text", ["7", "12 34", "a 1 2 3 4"])
-def test_captions_may_be_numbers(tmp_path, text):
-    images(tmp_path, 3, text)
-    assert loose_images(Survey(tmp_path)).pairs == 3
 
 
 @pytest.mark.parametrize("option", ["image_column", "key_from", "image_root"])
@@ -170,15 +159,6 @@ def test_records_that_find_their_images_go_before_those_that_find_none(tmp_path,
         choose_reader(tmp_path)
 
 
-def test_records_that_find_their_images_do_not_hide_pairs(tmp_path):
-    images(tmp_path, 4)
-    images(tmp_path / "pairs", 4, "a caption")
-    (tmp_path / "captions.json").write_text(json.dumps(dict.fromkeys(first(4), "A cat")))
-    rows(tmp_path / "metadata.jsonl", ["old.jpg"])
-    with pytest.raises(PackError, match="several ways"):
-        choose_reader(tmp_path)
-
-
 def test_records_without_images_are_asked_about_beside_those_that_find_theirs(tmp_path):
     images(tmp_path, 4)
     (tmp_path / "captions.json").write_text(json.dumps(dict.fromkeys(first(4), "A cat")))
@@ -186,37 +166,6 @@ def test_records_without_images_are_asked_about_beside_those_that_find_theirs(tm
     (tmp_path / "chat.json").write_text(json.dumps([{"conversations": turns}]))
     with pytest.raises(PackError, match="1 record, no images"):
         choose_reader(tmp_path)
-
-
-def test_looks_at_large_files_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(counts, "_RECORDS", 50)
-    images(tmp_path, 1000)
-    rows(tmp_path / "metadata.jsonl", first(1000))
-    read = []
-    table = choose_reader(tmp_path, "table")
-    inner = type(table).read
-
-    def counted(self, source, options):
-        for sample in inner(self, source, options):
-            read.append(sample)
-            yield sample
-
-    monkeypatch.setattr(type(table), "read", counted)
-    assert choose_reader(tmp_path).name == "table"
-    assert len(read) == 50
-    (tmp_path / "more").mkdir()
-    assert not loose_images(Survey(tmp_path), most=10).complete
-
-
-def test_what_is_chosen_by_name_is_packed_without_questions(tmp_path, make_tar, jpeg, members):
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for number in range(10):
-        (raw / f"{number:04d}.jpg").write_bytes(jpeg(number))
-        (raw / f"{number:04d}.txt").write_text("a caption")
-    rows(raw / "metadata.jsonl", first(1))
-    assert pack_dataset(raw, tmp_path / "folder", format="folder").samples == 10
-    assert pack_dataset(raw, tmp_path / "table", format="table").samples == 1
 
 
 VIDEO = {"conversations": [{"from": "human", "value": "<video>What?"}], "video": "a.mp4"}

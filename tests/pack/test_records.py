@@ -12,17 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import pack_dataset
-from datapipe.errors import DecodeError, MissingMember, PackError
+from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.streams import containers, parquet_records
-from datapipe.pack.records.streams.record_files import (
-    find_records,
-    is_unreadable,
-    key_of_record,
-    plain,
-)
+from datapipe.pack.records.streams import containers
+from datapipe.pack.records.streams.record_files import find_records, is_unreadable, plain
 
 from .record_files import fits, open_, write
 
@@ -44,10 +38,9 @@ def test_every_container_gives_the_same_records(tmp_path, name, give):
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.csv", "x.tsv", "x.parquet"])
-def test_the_number_of_many_records_is_told_from_the_first(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(containers, "_SAMPLE", 1 << 14)
+def test_the_number_of_many_records_is_told_from_the_first(tmp_path, name):
     rng = np.random.default_rng(0)
-    rows = [{"a": str(number), "b": rng.bytes(20).hex()} for number in range(4000)]
+    rows = [{"a": str(number), "b": rng.bytes(700).hex()} for number in range(4000)]
     assert open_(write(tmp_path / name, rows)).estimate() == pytest.approx(4000, rel=0.25)
 
 
@@ -73,18 +66,6 @@ def test_another_encoding_is_refused_with_the_remedy(tmp_path, name, encoding):
         open_(tmp_path / name)
 
 
-def test_broken_lines_and_other_values_cost_only_themselves(tmp_path):
-    lines = [b'{"a": 1}', b'{"a": "\xfc"}', b'{"a": ', b"", b"[1]", b"3", b'{"a": 2}\r']
-    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines))
-    records = list(open_(tmp_path))
-    assert [source for source, _ in records] == [
-        "x.jsonl#0", "x.jsonl:2", "x.jsonl:3", "x.jsonl#3", "x.jsonl#4", "x.jsonl#5"
-    ]  # fmt: skip
-    assert all(source == r.source for source, r in records if isinstance(r, Reject))
-    assert records[3][1].reason == "record is a list, not an object"
-    assert [r for _, r in records if isinstance(r, dict)] == [{"a": 1}, {"a": 2}]
-
-
 @pytest.mark.parametrize(
     "content",
     # Without the time, which would make the name of the test another in each process.
@@ -95,27 +76,6 @@ def test_a_damaged_gzip_file_is_refused(tmp_path, content):
     (tmp_path / "x.jsonl.gz").write_bytes(content)
     with pytest.raises(PackError, match=r"x.jsonl.gz is damaged .*again"):
         list(open_(tmp_path / "x.jsonl.gz"))
-
-
-HOSTILE_CSV = [
-    (b"1,2,3", "row has 3 fields where the header has 2"),
-    (b"1", "row has 1 fields"),
-    (b"1,\xfc", "row is not UTF-8"),
-    (b"1,\0", "row holds NUL bytes"),
-    (b'1,"x"y', "row is not valid"),
-]
-
-
-@pytest.mark.parametrize(("row", "reason"), HOSTILE_CSV)
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_a_broken_row_costs_only_itself(tmp_path, row, reason, end):
-    content = end.join([b"a,b", b"0,0", b'1,"two%slines"' % end, row, b"", b"2,2", b""])
-    (tmp_path / "x.csv").write_bytes(content)
-    (_, first), (_, second), (source, broken), (_, last) = open_(tmp_path)
-    assert [first["a"], second["a"], last["a"]] == ["0", "1", "2"]
-    assert second["b"] == f"two{end.decode()}lines"
-    assert source == broken.source == "x.csv:5"
-    assert reason in broken.reason
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|", ","])
@@ -133,12 +93,6 @@ def test_a_quote_that_is_not_closed_is_told_with_its_lines(tmp_path):
     _, (source, broken) = open_(tmp_path)
     assert source == "x.csv:3"
     assert broken.reason.endswith("(lines 3 to 5)")
-
-
-def test_a_long_field_is_read(tmp_path):
-    (tmp_path / "x.csv").write_text(f"a,b\n1,{'x' * 1_000_000}\n")
-    ((_, record),) = open_(tmp_path)
-    assert len(record["b"]) == 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -252,26 +206,6 @@ def test_damage_behind_the_first_rows_is_refused_when_it_is_met(tmp_path):
         list(open_(tmp_path))
 
 
-def test_memory_stays_flat_over_a_row_group_of_images(tmp_path):
-    image = pa.array([{"bytes": os.urandom(4000), "path": f"{i}.jpg"} for i in range(8000)])
-    pq.write_table(pa.table({"a": image}), tmp_path / "x.parquet")
-    assert pq.ParquetFile(tmp_path / "x.parquet").num_row_groups == 1
-    del image
-    before = pa.total_allocated_bytes()
-    peak = max(
-        pa.total_allocated_bytes()
-        for _ in parquet_records.read_parquet(tmp_path / "x.parquet", "x.parquet")
-    )
-    assert peak - before < 20_000_000  # the row group has 32 million
-
-
-def test_two_columns_of_one_name_are_refused(tmp_path):
-    table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
-    pq.write_table(table, tmp_path / "x.parquet")
-    with pytest.raises(PackError, match="columns of one name: a"):
-        open_(tmp_path / "x.parquet")
-
-
 # --- records ----------------------------------------------------------------------------------
 
 
@@ -295,26 +229,6 @@ def test_a_plain_record_loses_nothing():
     assert [name for name, _ in plain(record)[1]] == ["deep.bin", "deep.bin"]
 
 
-def test_a_record_nested_too_deeply_is_rejected():
-    value = []
-    for _ in range(100_000):
-        value = [value]
-    with pytest.raises(DecodeError, match="nested too deeply"):
-        plain({"a": value})
-
-
-@pytest.mark.parametrize(("value", "key"), [("x", "x"), (7, "7"), (1.5, "1.5")])
-def test_a_key_is_taken_from_a_field(value, key):
-    assert key_of_record({"id": value}, ReadOptions(key_from="id")) == key
-    assert key_of_record({"id": value}, ReadOptions()) == ""
-
-
-@pytest.mark.parametrize("record", [{}, {"id": None}, {"id": ""}, {"id": [1]}, {"id": {"x": 1}}])
-def test_a_record_without_the_field_of_its_key_is_rejected(record):
-    with pytest.raises(MissingMember, match="`id`, which the key is taken from, is"):
-        key_of_record(record, ReadOptions(key_from="id"))
-
-
 # --- conversations without a record around them -------------------------------------------------
 
 TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
@@ -331,23 +245,9 @@ def test_a_list_of_turns_is_a_record_of_them(tmp_path, name):
     assert containers.estimate_file(path) == 3
 
 
-def test_an_array_of_lists_on_one_line_is_read_too(tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps([TURNS, SHARED]))
-    records = [record for _, record in containers.read_file(tmp_path / "x.json", "x")]
-    assert records == [{"messages": TURNS}, {"conversations": SHARED}]
-
-
 @pytest.mark.parametrize("value", [[], [1], ["a"], [{"role": "user"}], [{"from": "x"}], [TURNS]])
 def test_other_lists_are_no_records(tmp_path, value):
     path = write(tmp_path / "x.jsonl", [{"a": 1}, value])
     (_, record), (source, reject) = containers.read_file(path, "x")
     assert (record, source) == ({"a": 1}, "x#1")
     assert reject.reason == "record is a list, not an object"
-
-
-def test_conversations_a_line_are_packed_as_chats(tmp_path, members):
-    path = write(tmp_path / "raw" / "chats.jsonl", [TURNS, CALL])
-    pack_dataset(path.parent, tmp_path / "out")
-    first, second = members(tmp_path / "out").values()
-    assert json.loads(first["json"]) == {"messages": TURNS}
-    assert json.loads(second["json"]) == {"messages": CALL}

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from datapipe import PackError, make_loader, pack_dataset
-from datapipe.pack.writers.shards import ShardWriter
 
 
 @pytest.fixture
@@ -47,31 +46,26 @@ def test_images_fit_are_upright_and_the_bytes_saved_are_told(tmp_path, raw, memb
     assert len(make_loader(tmp_path / "out", batch_size=4, num_workers=0)) == 3
 
 
-def test_what_is_saved_counts_over_an_interruption(tmp_path, raw, contents, monkeypatch):
-    whole = pack_dataset(raw, tmp_path / "whole", max_side=32, shard_size=2)
-    finish, calls = ShardWriter.finish, []
-
-    def failing(self, commit):
-        calls.append(None)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return finish(self, commit)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "finish", failing)
-        with pytest.raises(KeyboardInterrupt):
-            pack_dataset(raw, tmp_path / "out", max_side=32, shard_size=2)
-    report = pack_dataset(raw, tmp_path / "out", max_side=32, shard_size=2)
-    assert 0 < report.inputs < 12
+def test_what_is_saved_counts_over_an_interruption(tmp_path, raw, contents):
+    (raw / "08a.jpg").write_bytes(b"")
+    options = {"max_side": 32, "shard_size": 2}
+    whole = pack_dataset(raw, tmp_path / "whole", max_rejects=1, **options)
+    with pytest.raises(PackError, match="Finished shards are kept"):
+        pack_dataset(raw, tmp_path / "out", max_rejects=0, **options)
+    report = pack_dataset(raw, tmp_path / "out", max_rejects=1, **options)
+    assert 0 < report.inputs < 13
     assert report.saved_bytes == whole.saved_bytes
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("wanted", "kinds"), [("webp", {"webp"}), ("jpg", {"jpg"})])
-def test_all_images_get_the_format_asked_for(tmp_path, raw, encode, members, wanted, kinds):
+@pytest.mark.parametrize("wanted", ["webp", "jpg"])
+def test_all_images_get_the_format_asked_for(tmp_path, raw, crop, encode, members, wanted):
     (raw / "a.png").write_bytes(encode(kind="PNG"))
-    pack_dataset(raw, tmp_path / "out", image_format=wanted)
-    assert {ext for sample in members(tmp_path / "out").values() for ext in sample} == kinds
+    (raw / "b.tga").write_bytes(encode(crop(size=(96, 64)), "TGA"))
+    pack_dataset(raw, tmp_path / "out", image_format=wanted, max_side=24)
+    packed = [member for sample in members(tmp_path / "out").values() for member in sample.items()]
+    assert {ext for ext, _ in packed} == {wanted}
+    assert Image.open(io.BytesIO(packed[-1][1])).size == (24, 16)
 
 
 @pytest.mark.parametrize(

@@ -40,16 +40,6 @@ def test_a_disk_that_is_just_large_enough_will_do(tmp_path, make_folder, disk):
     assert pack_dataset(raw, tmp_path / "out").samples == 20
 
 
-def test_many_inputs_are_judged_by_the_first(tmp_path, make_folder, disk, monkeypatch):
-    monkeypatch.setattr(space, "_LOOKED_AT", 5)
-    raw = make_folder(tmp_path / "raw", 20)
-    disk(size_of(raw) // 2)
-    with pytest.raises(PackError, match="about 20 samples"):
-        pack_dataset(raw, tmp_path / "out")
-    disk(2 * size_of(raw) + 20 * 2048)
-    assert pack_dataset(raw, tmp_path / "out").samples == 20
-
-
 def test_what_is_done_already_needs_no_room(tmp_path, make_folder, make_broken, disk):
     raw = make_folder(tmp_path / "raw", 20)
     make_broken(raw)

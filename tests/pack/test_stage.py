@@ -4,8 +4,10 @@ import shutil
 
 import pytest
 
-from datapipe import PackError, PlanError, make_loader, pack_dataset
+from datapipe import PackError, PlanError, StoreError, make_loader, pack_dataset
 from datapipe.testing import assert_same_batches
+
+from ..remote.s3server import s3_serving
 
 
 @pytest.fixture
@@ -39,22 +41,27 @@ def test_the_same_files_arrive(tmp_path, raw, url, contents):
     }
 
 
-def test_what_was_packed_and_not_sent_is_sent_later(tmp_path, raw, url, monkeypatch):
-    from datapipe.pack.url_upload import UploadStage
+@pytest.fixture
+def unsent(tmp_path, raw):
+    """Options of a pack to a URL, all of which is staged, as its server failed with the index."""
+    pytest.importorskip("s3fs")
+    with s3_serving("bucket") as server:
+        options = {"shard_size": 2, "staging": tmp_path / "staging"}
+        options["storage_options"] = server.storage_options
+        server.fault = lambda number, method, key: method == "PUT" and key.endswith(".parquet")
+        with pytest.raises(StoreError):
+            pack_dataset(raw, "s3://bucket/x", **options)
+        server.fault = lambda number, method, key: False
+        yield server, options
 
-    def interrupted(self):
-        raise KeyboardInterrupt
 
-    options = {"shard_size": 2, "staging": tmp_path / "staging"}
-    with monkeypatch.context() as patch:
-        patch.setattr(UploadStage, "finish", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            pack_dataset(raw, url, **options)
-    with pytest.raises(PackError, match=rf"{url}, staged in .*other options \(check"):
-        pack_dataset(raw, url, check="header", **options)
-    report = pack_dataset(raw, url, **options)
+def test_what_was_packed_and_not_sent_is_sent_later(tmp_path, raw, unsent):
+    server, options = unsent
+    with pytest.raises(PackError, match=r"s3://bucket/x, staged in .*other options \(check"):
+        pack_dataset(raw, "s3://bucket/x", check="header", **options)
+    report = pack_dataset(raw, "s3://bucket/x", **options)
     assert (report.inputs, report.finished_before) == (0, False)
-    assert "dataset.json" in there(url)
+    assert "x/dataset.json" in server.buckets["bucket"]
     assert not list((tmp_path / "staging").iterdir())
 
 
@@ -90,22 +97,13 @@ def test_an_unknown_protocol_is_refused(raw):
         pack_dataset(raw, "gopher://host/x")
 
 
-def test_an_index_that_was_damaged_here_is_not_sent(tmp_path, raw, url, monkeypatch):
-    from datapipe.pack.url_upload import UploadStage
-
-    def interrupted(self):
-        raise KeyboardInterrupt
-
-    options = {"shard_size": 2, "staging": tmp_path / "staging"}
-    with monkeypatch.context() as patch:
-        patch.setattr(UploadStage, "finish", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            pack_dataset(raw, url, **options)
+def test_an_index_that_was_damaged_here_is_not_sent(tmp_path, raw, unsent):
+    _, options = unsent
     (index,) = (tmp_path / "staging").rglob("shard-000001.parquet")
     content = index.read_bytes()
     index.write_bytes(content[:90] + bytes([content[90] ^ 4]) + content[91:])
     with pytest.raises(PackError, match=r"shard-000001.parquet is damaged.*remove"):
-        pack_dataset(raw, url, **options)
+        pack_dataset(raw, "s3://bucket/x", **options)
 
 
 def test_a_damaged_copy_of_the_index_is_fetched_again(tmp_path, raw, url, monkeypatch, caplog):

@@ -1,13 +1,11 @@
 """Tables as their usual writers leave them: an image and a text a row, and what else there is."""
 
 import base64
-import io
 import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
@@ -66,40 +64,6 @@ def test_parquet_of_datasets_with_an_image_feature(tmp_path, jpeg, packed):
     assert packed(tmp_path / "raw") == expected
 
 
-def test_datasets_of_decoded_images_lists_and_labels(tmp_path, crop, packed):
-    datasets = pytest.importorskip("datasets")
-    image = crop()
-    features = datasets.Features(
-        {
-            "image": datasets.Image(),
-            "captions": datasets.Sequence(datasets.Value("string")),
-            "label": datasets.ClassLabel(names=["cat", "dog"]),
-            "box": datasets.Array2D((2, 2), "float32"),
-            "when": datasets.Value("timestamp[ns]"),
-        }
-    )
-    row = {
-        "image": [image],
-        "captions": [["one", "two"]],
-        "label": [1],
-        "box": [[[0, 1], [2, 3]]],
-        "when": ["2024-01-02"],
-    }
-    (tmp_path / "raw").mkdir()
-    data = datasets.Dataset.from_dict(row, features=features)
-    data.to_parquet(tmp_path / "raw" / "train.parquet")
-    (sample,) = packed(tmp_path / "raw", captions="first")
-    assert Image.open(io.BytesIO(sample["png"])).tobytes() == image.tobytes()
-    assert sample["txt"] == b"one"
-    assert json.loads(sample["json"]) == {
-        "image": "image:0",
-        "captions": ["one", "two"],
-        "label": 1,
-        "box": [[0, 1], [2, 3]],
-        "when": "2024-01-02 00:00:00.000000000",
-    }
-
-
 @pytest.mark.parametrize("how", ["jsonl", "csv"])
 def test_what_datasets_reads_as_an_imagefolder_is_read_the_same(raw, packed, how):
     datasets = pytest.importorskip("datasets")
@@ -118,16 +82,6 @@ def test_what_datasets_reads_as_an_imagefolder_is_read_the_same(raw, packed, how
     }
 
 
-@pytest.mark.parametrize("mark", [",", ";", " | "])
-def test_a_cell_may_name_several_images(raw, packed, jpeg, mark):
-    cells = [f"0.jpg{mark}1.jpg", "2.jpg", f"1.jpg{mark}0.jpg{mark}2.jpg"]
-    lines = [f'"{cell}",What?,A cat' for cell in cells]
-    (raw / "train.csv").write_text("\n".join(["images,question,answer", *lines]))
-    assert [list(map(m.get, ("jpg", "1.jpg", "2.jpg"))) for m in packed(raw)] == [
-        [jpeg(0), jpeg(1), None], [jpeg(2), None, None], [jpeg(1), jpeg(0), jpeg(2)]
-    ]  # fmt: skip
-
-
 def test_a_file_may_have_a_comma_in_its_name(raw, packed, jpeg):
     (raw / "a.jpg,b.jpg").write_bytes(jpeg(3))
     (raw / "train.csv").write_text('image,caption\n"a.jpg,b.jpg",A cat\n0.jpg,A dog\n')
@@ -142,7 +96,7 @@ def test_tables_of_pandas(raw, packed, jpeg, how):
             "image_path": ["0.jpg", "1.jpg", "2.jpg"],
             "caption": ["größe", 'say "a",\nor b', None],
             "score": [0.5, 1.0, None],
-        },
+        }
     )
     match how:
         case "parquet":
@@ -166,21 +120,6 @@ def test_tables_of_pandas(raw, packed, jpeg, how):
         ["0.5", "1.0", ""] if text else [0.5, 1.0, None]
     )
     assert ("" in records[0]) == (how == "csv with index")
-
-
-def test_parquet_of_img2dataset(tmp_path, jpeg, packed, rejects):
-    rows = [
-        {"jpg": jpeg(0), "caption": "a", "url": "https://a.b/0.jpg", "key": "000000000"},
-        {"jpg": None, "caption": "b", "url": "https://a.b/1.jpg", "key": "000000001"},
-    ]
-    (tmp_path / "raw").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw" / "00000.parquet")
-    (tmp_path / "raw" / "00000_stats.json").write_text('{\n "count": 2\n}')
-    (sample,) = packed(tmp_path / "raw")
-    assert (sample["jpg"], sample["txt"]) == (jpeg(0), b"a")
-    assert json.loads(sample["json"]) == rows[0] | {"jpg": "image:0"}
-    (line,) = rejects(tmp_path / "out")
-    assert (line["source"], line["reason"]) == ("00000.parquet#1", "column `jpg` holds no image")
 
 
 # --- columns ----------------------------------------------------------------------------------
@@ -235,12 +174,6 @@ def test_columns_that_cannot_be_told_apart_are_asked_about(raw, rows, message):
     write(raw / "data.jsonl", rows)
     with pytest.raises(PackError, match=message):
         read(raw)
-
-
-@pytest.mark.parametrize("rows", [[], [{"shown": 7}]])
-def test_a_file_that_was_named_but_is_no_table_is_refused(raw, rows):
-    with pytest.raises(PackError, match=r"no column .*--image-column"):
-        read(write(raw / "data.jsonl", rows))
 
 
 def test_columns_can_be_named(raw, jpeg):
@@ -352,19 +285,6 @@ def test_a_file_of_texts_is_a_table_if_it_is_named(raw):
     first, second = read(raw)
     assert first == RawSample("data.jsonl#0", caption="a")
     assert second.caption is None
-
-
-def test_texts_beside_a_table_of_images_do_not_make_it_two(raw):
-    write(raw / "data.jsonl", [{"image": "0.jpg"}])
-    write(raw / "info.jsonl", [{"description": "of the dataset"}])
-    assert len(read(raw)) == 1
-
-
-def test_damaged_parquet_is_recognised_to_say_what_is_wrong_with_it(tmp_path):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "train.parquet").write_bytes(b"PAR1 cut off")
-    with pytest.raises(PackError, match=r"train\.parquet is damaged"):
-        pack_dataset(tmp_path / "raw", tmp_path / "out")
 
 
 def test_rows_are_estimated(raw):

@@ -9,26 +9,13 @@ from tokenizers import Tokenizer
 from datapipe import TextSpec, make_loader, pack_dataset
 
 
-@pytest.fixture
-def raw(tmp_path, jpeg):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
-
-    def write(*rows):
-        path = tmp_path / "raw" / "data.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
-
-    return write
-
-
 def chat(*turns, **more):
     messages = [{"role": role, "content": text} for role, text in turns]
     return {"messages": messages, **more}
 
 
-def test_a_report_counts_what_is_learnt(raw, tmp_path):
-    path = raw(
+def test_a_report_counts_what_is_learnt(lines, tmp_path):
+    path = lines(
         chat(("system", "Be kind."), ("user", "<image>What?"), ("assistant", "A."), images="a.jpg"),
         chat(("user", "1+1?"), ("assistant", "2"), ("user", "2+2?"), ("assistant", "4")),
         chat(("user", "<image><image>What?"), images=["a.jpg", "a.jpg"]),
@@ -46,8 +33,8 @@ def test_a_report_counts_what_is_learnt(raw, tmp_path):
     assert warning.startswith("1 of 3 samples have text of which nothing is learnt")
 
 
-def test_samples_without_text_are_warned_of_with_the_fields_that_nothing_reads(raw, tmp_path):
-    path = raw({"image": "a.jpg", "kind": "cat", "box": [1, 2]})
+def test_samples_without_text_are_warned_of_with_the_fields_that_nothing_reads(lines, tmp_path):
+    path = lines({"image": "a.jpg", "kind": "cat", "box": [1, 2]})
     report = pack_dataset(path, tmp_path / "out")
     assert report.teaching.without_text == 1
     (warning,) = report.teaching.warnings()
@@ -70,8 +57,8 @@ def test_samples_without_text_are_warned_of_with_the_fields_that_nothing_reads(r
         ("1 < 2 & 3 > 2, a [red] cat, x<y>z, R&D; C<T>", ""),
     ],
 )
-def test_markup_in_captions_is_warned_of(raw, caption, said):
-    report = pack_dataset(raw({"image": "a.jpg", "caption": caption}), dry_run=True)
+def test_markup_in_captions_is_warned_of(lines, caption, said):
+    report = pack_dataset(lines({"image": "a.jpg", "caption": caption}), dry_run=True)
     warnings = report.teaching.warnings()
     if said:
         assert len(warnings) == 1
@@ -81,15 +68,15 @@ def test_markup_in_captions_is_warned_of(raw, caption, said):
         assert warnings == []
 
 
-def test_markup_in_a_conversation_is_an_answer(raw):
+def test_markup_in_a_conversation_is_an_answer(lines):
     turns = (("user", "Write HTML."), ("assistant", "<table><tr><td>1</td></tr></table>"))
-    report = pack_dataset(raw(chat(*turns)), dry_run=True)
+    report = pack_dataset(lines(chat(*turns)), dry_run=True)
     assert report.teaching.warnings() == []
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_the_first_samples_are_written_out_as_training_sees_them(raw, tmp_path, dry_run):
-    path = raw(
+def test_the_first_samples_are_written_out_as_training_sees_them(lines, tmp_path, dry_run):
+    path = lines(
         chat(("user", "<ImageHere>What\nis it?"), ("assistant", "A cat."), images=["a.jpg"]),
         *[chat(("user", "Hm?"), ("assistant", "")) for _ in range(3)],
     )
@@ -102,18 +89,6 @@ def test_the_first_samples_are_written_out_as_training_sees_them(raw, tmp_path, 
     ]
     assert report.shown[1].lines()[-1] == "    (nothing is learnt from this sample)"
     assert report.teaching.samples == 4
-
-
-def test_a_caption_is_written_out_as_the_answer_to_its_image(tmp_path, jpeg):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
-    (tmp_path / "raw" / "a.txt").write_text("A cat.")
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
-    assert report.shown[0].lines() == [
-        "a.jpg: 1 image",
-        "    user       <image>",
-        "  * assistant  A cat.",
-    ]
 
 
 ROWS = (
@@ -152,16 +127,6 @@ def test_samples_are_written_out_as_chat_templates_get_them(tmp_path, jpeg, give
     )
 
 
-def test_an_image_before_a_text_is_written_out_with_its_newline(raw, tmp_path):
-    path = raw(
-        chat(("user", "What?"), ("assistant", "A."), images=["a.jpg", "a.jpg"]),
-        chat(("user", ""), ("assistant", "B.")),
-    )
-    first, second = pack_dataset(path, tmp_path / "out").shown
-    assert first.lines()[1:] == ["    user       <image> / <image> / What?", "  * assistant  A."]
-    assert second.lines()[1:] == ["    user       (empty)", "  * assistant  B."]
-
-
 def test_what_a_loader_would_refuse_is_a_reject(tmp_path, jpeg, rejects):
     (tmp_path / "raw").mkdir()
     for stem, text in (("a", "A <image> and <image>."), ("b", "A cat."), ("c", "A cat.")):
@@ -185,8 +150,8 @@ def test_a_sidecar_of_turns_is_a_conversation_and_other_lists_are_rejects(tmp_pa
     assert "list of records" in line["reason"]
 
 
-def test_a_map_shows_what_it_makes_before_anything_is_written(raw, tmp_path, capsys):
-    path = raw({"image": "a.jpg", "q": "What?", "a": "A cat."}, {"image": "a.jpg", "q": "What?"})
+def test_a_map_shows_what_it_makes_before_anything_is_written(lines, tmp_path, capsys):
+    path = lines({"image": "a.jpg", "q": "What?", "a": "A cat."}, {"image": "a.jpg", "q": "What?"})
     pack_dataset(
         path, tmp_path / "out", map="image=image,user=q,assistant=a", max_rejects=1, workers=1
     )
@@ -224,7 +189,4 @@ def test_a_map_reads_the_json_beside_images_too(tmp_path, jpeg, make_tar, member
     assert "txt" not in first
     assert first["given.txt"] == b"an old caption"
     again = pack_dataset(tmp_path / "raw", tmp_path / "two", map="caption=form[*].text", workers=1)
-    assert again.shown[0].turns == (
-        ("user", "<image>", False),
-        ("assistant", "Date:\n1998", True),
-    )
+    assert again.shown[0].turns == (("user", "<image>", False), ("assistant", "Date:\n1998", True))

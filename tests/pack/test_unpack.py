@@ -29,10 +29,7 @@ def command_in(error):
         ("v1.5.tar.zst", "mkdir -p v1.5 && tar -xf v1.5.tar.zst -C v1.5"),
         ("a.tar", "mkdir -p a && tar -xf a.tar -C a"),
         ("a.zip.001", "cat a.zip.* > a.zip && unzip -q a.zip -d a"),
-        (
-            "a.tar.gz.part-aa",
-            "cat a.tar.gz.* > a.tar.gz && mkdir -p a && tar -xf a.tar.gz -C a",
-        ),
+        ("a.tar.gz.part-aa", "cat a.tar.gz.* > a.tar.gz && mkdir -p a && tar -xf a.tar.gz -C a"),
         ("a.tar.part_00", "cat a.tar.* > a.tar && mkdir -p a && tar -xf a.tar -C a"),
         ("a.jsonl.gz", None),
         ("a.json", None),
@@ -92,9 +89,7 @@ def test_images_that_are_still_packed_are_named_beside_their_records(
 
 @pytest.mark.parametrize("format", ["llava", "table", "coco"])
 @pytest.mark.parametrize("name", ["train2017.zip", "train2017.7z", "images.zip.001"])
-def test_records_beside_an_archive_alone_are_refused_at_once(tmp_path, format, name):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_records_beside_an_archive_alone_are_refused_at_once(tmp_path, raw, format, name):
     if format == "llava":
         records = [{"image": f"{n}.jpg", "conversations": TURNS} for n in range(3)]
     elif format == "table":
@@ -115,9 +110,8 @@ def test_records_without_images_do_not_mind_an_archive(tmp_path, make_llava):
     assert pack_dataset(path.parent, tmp_path / "out").samples == 1
 
 
-def test_an_archive_beside_nothing_known_is_named(tmp_path):
-    (tmp_path / "raw").mkdir()
-    with zipfile.ZipFile(tmp_path / "raw" / "all.zip", "w") as archive:
+def test_an_archive_beside_nothing_known_is_named(tmp_path, raw):
+    with zipfile.ZipFile(raw / "all.zip", "w") as archive:
         archive.writestr("a.txt", "text")
     with pytest.raises(PackError, match=r"(?s)no known format.*unpack all\.zip first, with `unzip"):
-        pack_dataset(tmp_path / "raw", tmp_path / "out")
+        pack_dataset(raw, tmp_path / "out")

@@ -24,10 +24,8 @@ FORMS = ["struct", "bytes", "parquet of paths", "jsonl", "json", "base64"]
 
 
 @pytest.fixture
-def table(tmp_path, jpeg):
+def table(raw, jpeg):
     """Write a table of rows; images are given by their numbers, in one of `FORMS`."""
-    raw = tmp_path / "raw"
-    raw.mkdir()
 
     def write(form, rows):
         def value(number):
@@ -124,25 +122,6 @@ def test_numbered_images_are_input_where_the_text_has_as_many_places(
     assert len(named(report)) == 2 - len(taken)
 
 
-def test_a_list_of_images_is_input(table, packed, jpeg, tmp_path):
-    for number in range(2):
-        (tmp_path / "raw" / f"{number}.jpg").write_bytes(jpeg(number))
-    report, (sample,) = packed(table("jsonl", [{"images": ["0.jpg", "1.jpg"], "caption": "Two."}]))
-    assert images(sample) == [jpeg(0), jpeg(1)]
-    assert not named(report)
-
-
-def test_the_image_is_taken_by_its_name_where_another_column_holds_bytes(
-    table, packed, jpeg, tmp_path
-):
-    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
-    report, (sample,) = packed(
-        table("bytes", [{"image": "a.jpg", "depth": 1, "caption": "A cat."}])
-    )
-    assert images(sample) == [jpeg(0)]
-    assert "`depth`" in named(report)[0]
-
-
 def test_bytes_are_taken_where_the_path_of_their_image_is_nowhere(table, packed, jpeg):
     path = table("bytes", [{"image_path": "/mnt/a.jpg", "payload": 1, "caption": "A cat."}])
     report, (sample,) = packed(path)
@@ -222,31 +201,6 @@ def test_a_file_that_is_here_goes_before_bytes_of_another_name(
     assert "`mask`" in named(report)[0]
 
 
-@pytest.mark.parametrize("kind", ["TIFF", "BMP"])
-def test_bytes_of_any_image_are_known_by_what_they_hold(table, packed, encode, kind):
-    report, _ = packed(table("bytes", [{"content": encode(kind=kind), "caption": "A cat."}]))
-    assert report.images == 1
-
-
-def test_images_in_the_text_of_a_conversation_go_before_fields_of_other_names(
-    table, packed, jpeg, tmp_path
-):
-    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
-    said = {"role": "user", "content": "<img>a.jpg</img>What?"}
-    report, (sample,) = packed(table("jsonl", [{"messages": [said, ANSWER], "mask": 1}]))
-    assert images(sample) == [jpeg(0)]
-    assert named(report) == ["images in `mask` are not trained on: 1 record (data.jsonl#0)"]
-
-
-def test_a_dict_of_captions_names_further_images(tmp_path, jpeg, packed):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "0.jpg").write_bytes(jpeg(0))
-    held = {"0.jpg": {"caption": "A cat.", "mask": "masks/0.png", "path": "train/0.jpg"}}
-    (tmp_path / "raw" / "captions.json").write_text(json.dumps(held))
-    report, _ = packed(tmp_path / "raw")
-    assert named(report) == ["images in `mask` are not trained on: 1 record (captions.json#0.jpg)"]
-
-
 def test_columns_may_be_named_by_paths(table, packed, jpeg):
     path = table("bytes", [{"sample": {"image": jpeg(0), "text": "A cat."}}])
     _, (sample,) = packed(path, image_column="sample.image", text_column="sample.text")
@@ -267,12 +221,6 @@ def test_an_image_that_a_map_does_not_name_stays_an_image(table, packed, jpeg, f
     assert report.shown[0].turns[0] == ("user", "<image>\nWhat?", False)
 
 
-def test_an_image_column_beside_a_map_is_taken(table, packed, jpeg):
-    path = table("struct", [{"image": 0, "other": 1, **ASKED}])
-    _, (sample,) = packed(path, map=MAP, image_column="other")
-    assert images(sample) == [jpeg(1)]
-
-
 @pytest.mark.parametrize("options", [{"map": f"{MAP},image="}, {"map": MAP, "image_column": ""}])
 def test_images_are_left_out_on_purpose_and_named(table, packed, options):
     report, (sample,) = packed(table("struct", [{"image": 0, **ASKED}]), **options)
@@ -289,13 +237,6 @@ def test_a_map_of_a_table_with_images_of_several_uses_is_asked_about(table, pack
         packed(path, map=MAP)
 
 
-def test_a_map_of_a_table_of_texts_stays_without_images(table, packed):
-    path = table("struct", [{"image": None, **ASKED}])
-    report, (sample,) = packed(path, map=MAP)
-    assert sample.keys() == {"json"}
-    assert not report.images
-
-
 @pytest.mark.parametrize("further", ["image", "mask"])
 @pytest.mark.parametrize("given", [{"map": "messages=chat"}, {}])
 @pytest.mark.parametrize("as_tag", [False, True])
@@ -309,11 +250,6 @@ def test_images_in_mapped_turns_go_before_recognised_columns(
     report, (sample,) = packed(path, **given)
     assert images(sample) == [jpeg(0)]
     assert named(report) == [f"images in `{further}` are not trained on: 1 record (data.jsonl#0)"]
-
-
-def test_a_column_that_a_map_reads_into_a_text_stays_an_image(table, packed, jpeg):
-    _, (sample,) = packed(table("jsonl", [{"image": 0, **ASKED}]), map="caption={image} {q1}")
-    assert (images(sample), sample["txt"]) == ([jpeg(0)], b"0.jpg What?")
 
 
 @pytest.mark.parametrize("name", ["image_url", "image_id"])

@@ -147,10 +147,7 @@ def test_a_table_holds_videos_or_their_paths(tmp_path, raw, packed_videos):
     assert names(second[0]) == [("videos/c.mp4", 0)]
 
 
-def test_a_table_of_paths_and_captions_in_a_folder_of_videos_is_recognised(
-    raw,
-    packed_videos,
-):
+def test_a_table_of_paths_and_captions_in_a_folder_of_videos_is_recognised(raw, packed_videos):
     lines = ["video_path,caption", *(f"videos/{name}.mp4,Clip {name}." for name in "abc")]
     (raw / "data.csv").write_text("\n".join(lines))
     found = packed_videos(raw)
@@ -186,9 +183,7 @@ def test_a_dry_run_says_how_many_videos_and_frames_there_are(raw):
 
 
 def test_places_of_a_json_beside_a_video_in_a_tar_are_those_of_the_video(
-    tmp_path,
-    packed_videos,
-    make_tar,
+    tmp_path, packed_videos, make_tar
 ):
     record = json.dumps(llava("<image>What happens?")).encode()
     tar = make_tar(tmp_path / "raw.tar", [("0.mp4", video_bytes(11)), ("0.json", record)])
@@ -209,7 +204,7 @@ def test_a_table_names_videos_in_any_column(raw, packed_videos, column):
         b"Clip c jumps.",
     ]
     assert [record["video_frames"][0]["name"] for record, _, _ in found] == [
-        *("a.mp4", "b.mp4", "c.mp4"),
+        *("a.mp4", "b.mp4", "c.mp4")
     ]
 
 

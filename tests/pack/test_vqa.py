@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from datapipe import PackError, make_loader, pack_dataset
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.readers.vqa import READER
 from datapipe.text.conversation import conversation
 
@@ -218,12 +218,6 @@ def test_what_makes_no_sense_is_rejected_by_name(tmp_path, make_vqa, rejects):
     }
 
 
-def test_an_image_whose_questions_have_no_answer_gives_no_sample(make_vqa):
-    taken = read(make_vqa(annotations=ANNOTATIONS[1:]))
-    assert turns_of(taken) == TURNS[:1]
-    assert [t.source for t in taken if isinstance(t, Reject)] == [f"{NAME}: questions[1]"]
-
-
 def test_of_answers_given_as_often_the_first_is_taken(make_vqa):
     raw = make_vqa(QUESTIONS[:1], [annotation(262148000, "a", "b", "b", "a", "c")])
     assert turns_of(read(raw)) == [[("user", "Where is he looking?"), ("assistant", "a")]]
@@ -263,52 +257,6 @@ def test_gqa_is_one_object_of_questions(make):
         "val_balanced_questions.json#15736264",
         "question has no answer",
     )
-
-
-def test_textvqa_keeps_its_answers_with_the_questions(make):
-    data = [
-        {
-            "question": "what is the brand of this camera?",
-            "image_id": "003a8ae2ef43b901",
-            "image_classes": ["Camera"],
-            "flickr_original_url": "https://farm2.staticflickr.com/4/5566811_bc00d504a6_o.jpg",
-            "answers": ["nous les gosses", "dakota", "", "dakota"],
-            "question_id": 34602,
-            "set_name": "val",
-        }
-    ]
-    whole = {"dataset_type": "val", "dataset_name": "textvqa", "data": data}
-    raw = make({"TextVQA_0.5.1_val.json": whole}, ["train_images/003a8ae2ef43b901.jpg"])
-    assert choose_reader(raw) is READER
-    (sample,) = read(raw, key_from="image_id")
-    assert sample.key == "003a8ae2ef43b901"
-    assert sample.images[0].blob.read()
-    assert conversation(sample.record)[1][:2] == ("assistant", "dakota")
-
-
-def test_docvqa_and_clevr_name_files(make):
-    docvqa = {
-        "questionId": 1,
-        "question": "Date?",
-        "image": "documents/a_1.png",
-        "answers": ["1/8"],
-    }
-    raw = make({"docvqa/val_v1.0.json": {"data": [docvqa]}}, ["docvqa/documents/a_1.png"])
-    assert turns_of(read(raw / "docvqa")) == [[("user", "Date?"), ("assistant", "1/8")]]
-    clevr = {
-        "question": "Is it metal?",
-        "image_filename": "CLEVR_val_000000.png",
-        "image_index": 0,
-        "answer": "yes",
-        "question_index": 0,
-    }
-    raw = make(
-        {"clevr/questions/CLEVR_val_questions.json": {"info": {}, "questions": [clevr]}},
-        ["clevr/images/val/CLEVR_val_000000.png"],
-    )
-    (sample,) = read(raw / "clevr")
-    assert sample.images[0].blob.read()
-    assert conversation(sample.record)[1][:2] == ("assistant", "yes")
 
 
 def test_visual_genome_lists_the_questions_of_each_image(make):

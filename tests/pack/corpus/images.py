@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from . import EITHER, PACKED, Case, Cases
+from . import EITHER, Case, Cases
 
 LIMIT = 500_000
 """Pixels from which on an image counts as a bomb here."""
@@ -45,7 +45,7 @@ def encode(kind: str, image: Image.Image | None = None, **options: object) -> by
 def image_cases() -> Cases:
     """Files by name."""
     cases: Cases = {}
-    for make in (_cut, _damaged, _misnamed, _no_images, _bombs, _modes, _moving, _turned, _sizes):
+    for make in (_cut, _damaged, _misnamed, _no_images, _bombs, _moving):
         for name, case in make():
             assert name not in cases, name
             cases[name] = case
@@ -178,68 +178,6 @@ def _bombs() -> Iterator[tuple[str, Case]]:
     yield "bomb-pixels.png", Case(_png(*_SIZE, bytes(1 << 22)), EITHER)
 
 
-def _modes() -> Iterator[tuple[str, Case]]:
-    modes = {
-        "jpg": ("L", "RGB", "CMYK", "YCbCr"),
-        "png": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),
-        "webp": ("RGB", "RGBA"),
-        "gif": ("1", "L", "P"),
-        "tif": ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I"),
-        "bmp": ("1", "L", "P", "RGB"),
-    }
-    for kind, names in modes.items():
-        for mode in names:
-            image = picture("L").convert("I") if mode.startswith("I") else picture(mode)
-            image = image.convert(mode)
-            name = mode.replace(";", "-")
-            yield f"mode-{kind}-{name}.{kind}", Case(encode(kind, image))
-    for compression in ("tiff_lzw", "tiff_deflate", "packbits", "jpeg", "tiff_adobe_deflate"):
-        content = encode("tif", compression=compression)
-        yield f"mode-tif-{compression}.tif", Case(content)
-        for part in range(1, 5):
-            cut = content[: len(content) * part // 5]
-            yield f"cut-{compression}-{part}.tif", Case(cut, EITHER)
-            hole = bytearray(content)
-            hole[len(content) * part // 5] ^= 0x55
-            yield f"flip-{compression}-{part}.tif", Case(bytes(hole), EITHER)
-    for mode in ("L", "RGB"):
-        content = encode("jpg", picture(mode), progressive=True)
-        yield f"mode-progressive-{mode}.jpg", Case(content)
-    for sampling in range(3):
-        yield f"mode-sampling-{sampling}.jpg", Case(encode("jpg", subsampling=sampling))
-    palette = picture().quantize(8)
-    yield "mode-png-P-index.png", Case(encode("png", palette, transparency=3))
-    yield "mode-png-P-bytes.png", Case(encode("png", palette, transparency=bytes(range(8))))
-    yield "mode-png-L-transparency.png", Case(encode("png", picture("L"), transparency=9))
-    yield "mode-png-RGB-transparency.png", Case(encode("png", transparency=(1, 2, 3)))
-    yield "mode-gif-P-transparency.gif", Case(encode("gif", palette, transparency=2))
-    for bits in (1, 2, 4):
-        yield f"mode-png-P-{bits}.png", Case(encode("png", palette.quantize(1 << bits), bits=bits))
-    deep = np.arange(40 * 30 * 3, dtype=">u2").reshape(30, 40 * 3)
-    rows = b"".join(b"\0" + row.tobytes() for row in deep)
-    yield "mode-png-RGB-16.png", Case(_png(40, 30, rows, depth=16, colour=2))
-    yield "mode-png-truncated-pixels.png", Case(_png(40, 30, rows[:99], depth=16, colour=2), EITHER)
-    yield "mode-png-depth-3.png", Case(_png(40, 30, rows, depth=3, colour=0), EITHER)
-    yield "mode-tif-float.tif", Case(encode("tif", picture("F")), "floating-point pixels", False)
-    yield "mode-tif-lab.tif", Case(encode("tif", picture("LAB")), EITHER)
-    jpeg = encode("jpg")
-    yield (
-        "mode-jpg-12-bit.jpg",
-        Case(jpeg.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"), EITHER),
-    )
-    yield "mode-jpg-arithmetic.jpg", Case(jpeg.replace(b"\xff\xc0", b"\xff\xc9", 1), EITHER)
-    yield "mode-jpg-lossless.jpg", Case(jpeg.replace(b"\xff\xc0", b"\xff\xc3", 1), EITHER)
-    yield (
-        "mode-jpg-two-components.jpg",
-        Case(
-            jpeg.replace(
-                b"\xff\xc0\0\x11\x08\0\x1e\0\x28\x03", b"\xff\xc0\0\x11\x08\0\x1e\0\x28\x02"
-            ),
-            EITHER,
-        ),
-    )
-
-
 def _moving() -> Iterator[tuple[str, Case]]:
     frames = [picture(seed=seed) for seed in range(3)]
     for kind in ("gif", "webp", "png", "tif"):
@@ -247,31 +185,3 @@ def _moving() -> Iterator[tuple[str, Case]]:
         yield f"moving-{kind}.{kind}", Case(whole)
         for part in range(1, 6):
             yield f"moving-{kind}-cut-{part}.{kind}", Case(whole[: len(whole) * part // 6], EITHER)
-
-
-def _turned() -> Iterator[tuple[str, Case]]:
-    for orientation in (*range(10), 65_535):
-        exif = Image.Exif()
-        exif[0x0112] = orientation
-        for kind in ("jpg", "png", "webp", "tif"):
-            yield f"turned-{kind}-{orientation}.{kind}", Case(encode(kind, exif=exif))
-    garbage = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 65_535) + b"\xff" * 40
-    for kind in ("jpg", "png", "webp"):
-        yield f"turned-{kind}-garbage.{kind}", Case(encode(kind, exif=garbage))
-
-
-def _sizes() -> Iterator[tuple[str, Case]]:
-    for kind in _KINDS:
-        yield f"size-1x1-{kind}.{kind}", Case(encode(kind, picture(size=(1, 1))))
-    for side in (16_383, 16_384, 65_500, 65_535, 65_536):
-        for width, height in ((side, 1), (1, side)):
-            image = picture("L", (width, height))
-            for kind in _KINDS:
-                if side > {"jpg": 65_500, "webp": 16_383, "gif": 65_535}.get(kind, side):
-                    continue
-                yield f"size-{width}x{height}-{kind}.{kind}", Case(encode(kind, image), PACKED)
-    jpeg = encode("jpg", picture(size=(16, 8)))
-    frame = jpeg.index(b"\xff\xc0")
-    for sides in ((8, 62_500), (65_535, 7), (7, 65_535)):
-        content = jpeg[: frame + 5] + struct.pack(">HH", *sides) + jpeg[frame + 9 :]
-        yield f"size-{sides[0]}x{sides[1]}-stated.jpg", Case(content, "JPEG is damaged", False)

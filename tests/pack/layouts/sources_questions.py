@@ -202,16 +202,3 @@ def pixmo_docs(raw: Raw) -> Fate:
     raw.parquet("charts/train-00000-of-00001.parquet", rows)
     samples = [chat(n, f"First {n}?", f"One {n}", "Second?", f"Two {n}") for n in N]
     return packed(*samples)
-
-
-# https://huggingface.co/datasets/allenai/pixmo-ask-model-anything, grouped by image as
-# olmo/data/pixmo_datasets.py of https://github.com/allenai/molmo does after the download.
-@layout("PixMo-AskModelAnything, downloaded")
-def pixmo_ask(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        path = raw.image(f"pixmo_images/{n:064x}.png", n)
-        row: dict[str, Any] = {"image_url": f"http://a.b/{n}.png", "image": path}
-        rows.append(row | {"question": [f"Who {n}?", "Why?"], "answer": [f"He {n}", "So."]})
-    raw.parquet("ask-model-anything/train-00000-of-00001.parquet", rows)
-    return packed(*(chat(n, f"Who {n}?", f"He {n}", "Why?", "So.") for n in N))

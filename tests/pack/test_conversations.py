@@ -1,0 +1,268 @@
+"""Records of conversations and documents: LLaVA's, The Cauldron's, OBELICS's."""
+
+import base64
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe import PackError, pack_dataset
+from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.readers import all_readers
+from datapipe.text.conversation import conversation
+from datapipe.text.sample_text import interleaved, sample_text
+
+from .layouts.table import Has
+from .reading import choose_reader, read_all
+
+TEXTS = [
+    {"user": "What?", "assistant": "A cat.", "source": "VQA"},
+    {"user": "Where?", "assistant": "On a mat.", "source": "VQA"},
+]
+
+
+def turns(*texts):
+    return [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
+
+
+def chat(*contents, **fields):
+    roles = ("user", "assistant")
+    said = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+    return {"messages": said} | fields
+
+
+LLAVA = [
+    {"id": "one", "image": "a.jpg", "conversations": turns("<image>\nWhat?", "A cat."), "x": 1.5},
+    {"id": 2, "image": ["a.jpg", "sub/b.jpg"], "conversations": turns("<image><image>", "Ü")},
+    {"id": "text", "conversations": turns("1+1?", "2"), "meta": {"deep": [None, True]}},
+    {"id": "none", "image": None, "conversations": turns("hi", "ho")},
+    {"id": "unmarked", "image": "a.jpg", "conversations": turns("What?", "A cat.")},
+]
+GOOD = {
+    "llava": {"image": "a.jpg", "conversations": turns("<image>What?", "A cat.")},
+    "cauldron": {"images": ["a.jpg"], "texts": TEXTS},
+    "interleaved": {"texts": ["a", None], "images": [None, "a.jpg"]},
+    "chat": chat([{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "?"}], "A cat."),
+}
+
+
+@pytest.mark.parametrize("name", ["data.json", "data.jsonl"])
+@pytest.mark.parametrize("give", ["folder", "file"])
+def test_llava_records_with_one_several_and_no_images(tmp_path, make_llava, packed, name, give):
+    path = make_llava(tmp_path / "raw", LLAVA, name)
+    image = (tmp_path / "raw/a.jpg").read_bytes()
+    samples = packed(path if give == "file" else path.parent)
+    assert [sorted(sample) for sample in samples] == [
+        ["jpg", "json"], ["1.jpg", "jpg", "json"], ["json"], ["json"], ["jpg", "json"]
+    ]  # fmt: skip
+    assert [json.loads(sample["json"]) for sample in samples] == LLAVA
+    assert samples[0]["jpg"] == samples[1]["jpg"] == image
+    assert samples[1]["1.jpg"] == (tmp_path / "raw/sub/b.jpg").read_bytes()
+    rows = pq.read_table(next((tmp_path / "out").glob("*.parquet"))).to_pylist()
+    assert [row["images"] for row in rows] == [1, 2, 0, 0, 1]
+    assert [row["source"] for row in rows] == [f"{name}#{number}" for number in range(5)]
+    assert rows[0]["text_bytes"] == len("user: <image>\nWhat?\nassistant: A cat.")
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "cauldron"}])
+def test_the_cauldron_and_the_further_columns_of_finevision(
+    tmp_path, packed_records, jpeg, options
+):
+    datasets = pytest.importorskip("datasets")
+    more = {"source": "VQA", "relevance_ratings": [5], "length": None}
+    records = [
+        {"images": [{"bytes": jpeg(0), "path": "cat.jpg"}], "texts": TEXTS} | more,
+        {"images": [{"bytes": jpeg(i), "path": None} for i in (1, 2)], "texts": TEXTS[:1]} | more,
+        {"images": [], "texts": TEXTS[1:]} | more,
+    ]
+    features = datasets.Features(
+        images=datasets.Sequence(datasets.Image()),
+        texts=[{name: datasets.Value("string") for name in TEXTS[0]}],
+        source=datasets.Value("string"),
+        relevance_ratings=datasets.Sequence(datasets.Value("int64")),
+        length=datasets.Value("int64"),
+    )
+    path = tmp_path / "vqav2" / "train-00000-of-00001.parquet"
+    path.parent.mkdir()
+    datasets.Dataset.from_list(records, features).to_parquet(path)
+    assert packed_records(path.parent, **options) == [
+        (records[0] | {"images": ["cat.jpg"]}, {"jpg": jpeg(0)}),
+        (records[1] | {"images": ["image:0", "image:1"]}, {"jpg": jpeg(1), "1.jpg": jpeg(2)}),
+        (records[2], {}),
+    ]
+    assert conversation(records[0]) == [
+        ("user", "What?", False), ("assistant", "A cat.", True),
+        ("user", "Where?", False), ("assistant", "On a mat.", True),
+    ]  # fmt: skip
+
+
+def rebuilt(record, images):
+    """The document as texts and images, from what stands in a shard."""
+    members = iter(images.values())  # in the order of the tar
+    return [next(members) if text is None else text for text in record["texts"]]
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "interleaved"}])
+@pytest.mark.parametrize("kind", ["embedded", "paths"])
+def test_obelics_documents_can_be_rebuilt(raw, packed_records, jpeg, options, kind):
+    datasets = pytest.importorskip("datasets")
+    text = datasets.Value("string")
+    features = datasets.Features(
+        images=datasets.Sequence(datasets.Image() if kind == "embedded" else text),
+        metadata=text,
+        texts=datasets.Sequence(text),
+    )
+    for number in range(2):
+        (raw / f"{number}.jpg").write_bytes(jpeg(number))
+
+    def image(number):
+        stored = {"bytes": jpeg(number), "path": f"{number}.jpg"}
+        return stored if kind == "embedded" else f"{number}.jpg"
+
+    about = {"metadata": json.dumps([{"src": "http://a/1.jpg"}, None])}
+    documents = [
+        {"images": [image(1), None, None, image(0), None],
+         "texts": [None, "One.\n\nTwo.", "", None, "Four."]},
+        {"images": [None, image(0)], "texts": ["Five.", None]},
+        {"images": [None], "texts": ["No image."]},
+    ]  # fmt: skip
+    records = [document | about for document in documents]
+    datasets.Dataset.from_list(records, features).to_parquet(raw / "train-00000.parquet")
+    (first, images), *others = packed_records(raw, **options)
+    assert first == documents[0] | about | {"images": ["1.jpg", None, None, "0.jpg", None]}
+    assert rebuilt(first, images) == [jpeg(1), "One.\n\nTwo.", "", jpeg(0), "Four."]
+    assert [rebuilt(*other) for other in others] == [["Five.", jpeg(0)], ["No image."]]
+    assert sample_text(None, others[0][0]) == "Five.\n\n<image>"
+
+
+def test_bytes_leave_a_document_for_members_and_addresses_of_files_stay(
+    lines, packed_records, tmp_path, jpeg
+):
+    uri = "data:image/jpeg;base64," + base64.b64encode(jpeg(2)).decode()
+    address = f"file://{tmp_path}/raw/b.jpg"
+    record = {"texts": [None, "a", None, None], "images": [address, None, uri, uri]}
+    ((kept, images),) = packed_records(lines(record))
+    assert kept["images"] == [address, None, "image:1", "image:2"]
+    assert rebuilt(kept, images) == [jpeg(1), "a", jpeg(2), jpeg(2)]
+
+
+# --- what makes no sense ------------------------------------------------------------------------
+
+
+def document(texts, images):
+    return "interleaved", {"texts": texts, "images": images}
+
+
+ODD = [
+    ("llava", {"image": "a.jpg", "conversations": turns("<image><image>", "x")},
+     "2 <image> places for 1 images"),
+    ("llava", {"conversations": turns("<image>", "x")}, "1 <image> places for 0 images"),
+    ("llava", {"image": "a.jpg"}, "record has no `conversations`"),
+    ("llava", {"conversations": []}, "record has no `conversations`"),
+    ("llava", {"conversations": [{"from": "human"}]}, "neither text nor a list of parts"),
+    ("llava", {"image": 5, "conversations": turns("a", "b")}, "image is of type int"),
+    ("llava", {"image": "a.jpg", "images": ["a.jpg"], "conversations": turns("a", "b")},
+     "both in `images` and in `image`"),
+    ("llava", {"image": "https://a.b/c.jpg", "conversations": turns("a", "b")},
+     "does not fetch"),
+    ("llava", {"image": "", "conversations": turns("\ud800", "b")}, "written as UTF-8"),
+    ("llava", ["a list"], "record is a list, not an object"),
+    ("cauldron", {"images": ["a.jpg"], "texts": []}, "record has no `texts`"),
+    ("cauldron", {"images": ["a.jpg"]}, "record has no `texts`"),
+    ("cauldron", {"texts": [{"user": "a", "assistant": None}]}, "is no list of objects"),
+    ("cauldron", {"texts": "a"}, "`texts` is no list of objects"),
+    ("cauldron", {"images": [None], "texts": TEXTS}, "image"),
+    ("cauldron", {"images": ["none.jpg"], "texts": TEXTS}, "file is missing"),
+    ("cauldron", {"texts": [{"user": "<image>", "assistant": "a"}]},
+     "1 <image> places for 0 images"),
+    (*document(["a", "b"], [None, "a.jpg"]), "place 1 holds both a text and an image"),
+    (*document(["a", None], [None, None]), "place 1 holds neither text nor image"),
+    (*document(["a", None], [None]), "no lists of equal length"),
+    (*document(["a", 5], [None, None]), "no lists of equal length"),
+    (*document("a", "b"), "no lists of equal length"),
+    (*document([], []), "record has no `texts` and `images`"),
+    (*document(None, ["a.jpg"]), "record has no `texts` and `images`"),
+    (*document(["an <image>", None], [None, "a.jpg"]), "the text at place 0 contains <image>"),
+    (*document([None, "a"], ["https://example.com/a.jpg", None]), "download"),
+    (*document([None, "a"], [{"bytes": None, "path": None}, None]), "image"),
+    (*document([None, "a"], [5, None]), "image"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["llava", "cauldron", "interleaved"])
+def test_records_that_make_no_sense_are_rejected(reasons_of, format):
+    odd = [(record, Has(reason)) for name, record, reason in ODD if name == format]
+    reasons = reasons_of(GOOD[format], *(record for record, _ in odd))
+    assert reasons == [reason for _, reason in odd]
+
+
+def test_a_missing_image_root_is_refused(tmp_path, make_llava):
+    with pytest.raises(PackError, match=r"--image-root .*nowhere: no such folder"):
+        pack_dataset(
+            make_llava(tmp_path / "raw", LLAVA), tmp_path / "o", image_root=tmp_path / "nowhere"
+        )
+
+
+@pytest.mark.parametrize("format", GOOD)
+def test_a_field_becomes_the_key(lines, format):
+    path = lines(GOOD[format] | {"id": 7}, GOOD[format])
+    named, unnamed = read_all(choose_reader(path, format), path, ReadOptions(key_from="id"))
+    assert named.key == "7"
+    assert unnamed == Reject(
+        "data.jsonl#1", "`id`, which the key is taken from, is missing", "MissingMember"
+    )
+
+
+@pytest.mark.parametrize("format", GOOD)
+def test_formats_of_records_do_not_fit_each_other(lines, format):
+    assert choose_reader(lines(GOOD[format])).name == format
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["bytes", "path", "url", "text"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+PART = st.sampled_from(["<image>", "", "a.jpg", "b.jpg", "data:,", "http://a/b"]) | ANY
+
+
+@st.composite
+def spoilt(draw, value):
+    """A value of which some parts are others, or are gone."""
+    if draw(st.integers(0, 7)) == 0:
+        return draw(PART)
+    if isinstance(value, dict):
+        return {name: draw(spoilt(v)) for name, v in value.items() if draw(st.integers(0, 15))}
+    if isinstance(value, list):
+        return [draw(spoilt(v)) for v in value] + [draw(PART)] * (draw(st.integers(0, 7)) == 0)
+    return value
+
+
+@pytest.mark.parametrize("format", GOOD)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_hostile_records_are_samples_or_rejects(tmp_path_factory, format, data):
+    good = GOOD[format]
+    records = data.draw(st.lists(spoilt(good), max_size=4))
+    path = tmp_path_factory.mktemp("raw") / "a.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in [good, *records]))
+    taken = list(read_all(all_readers()[format], path, ReadOptions()))
+    assert len(taken) == len(records) + 1
+    assert taken[0].record == good
+    for record, one in zip([good, *records], taken, strict=True):
+        assert isinstance(one, RawSample | Reject)
+        if isinstance(one, Reject):
+            continue
+        if format == "interleaved":
+            assert interleaved(one.record) == record["texts"]
+            assert record["texts"].count(None) == len(one.images)
+        elif format == "cauldron":
+            assert sample_text(None, one.record).count("<image>") in (0, len(one.images))
+        else:
+            places = [turn.text.count("<image>") for turn in conversation(one.record)]
+            assert sum(places) in (0, len(one.images))

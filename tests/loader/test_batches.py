@@ -17,8 +17,6 @@ from PIL import Image
 
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
-from datapipe.decode.forms.fixed import FixedTransform
-from datapipe.decode.image import Decoded
 from datapipe.testing import assert_same_batches, valid_keys
 
 Make = Callable[..., Loader]
@@ -61,65 +59,6 @@ def test_images_of_all_samples_stand_one_behind_the_other(make: Make, packed: Pa
         assert batch["pixel_values"].shape == (len(expected), 3, 24, 24)
         actual = batch["pixel_values"].permute(0, 2, 3, 1).numpy().astype(int)
         assert np.abs(actual - np.stack(expected)).max() <= 1
-
-
-def test_padding_keeps_the_aspect_ratio_and_fills_with_the_mean(make: Make, packed: Path) -> None:
-    spec = ImageSpec(size=(40, 40), resize="pad", normalize="clip")
-    batch = next(iter(make(image=spec, shuffle=False, batch_size=1)))
-    (image,) = pictures(members(packed), batch["key"][0])
-    height = round(40 * image.height / image.width)
-    top = (40 - height) // 2
-    pixels = batch["pixel_values"][0]
-    assert pixels[:, :top].abs().max() < 0.02  # the mean, to a grey level
-    assert pixels[:, top + height :].abs().max() < 0.02
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in spec.mean_std or ((), ()))
-    inner = torch.from_numpy(np.array(image.resize((40, height), Image.Resampling.BILINEAR)))
-    expected = (inner.permute(2, 0, 1) / 255 - mean) / std
-    assert (pixels[:, top : top + height] - expected).abs().max() < 1.1 / 255 / std.min()
-
-
-def test_padding_takes_the_fill_colour_given(make: Make) -> None:
-    spec = ImageSpec(size=40, resize="pad", fill=(10, 20, 30))
-    batch = next(iter(make(image=spec, shuffle=False, batch_size=1)))
-    assert batch["pixel_values"][0, :, 0, 0].tolist() == [10, 20, 30]
-
-
-def test_cropping_keeps_the_centre(make: Make, packed: Path) -> None:
-    batch = next(iter(make(image=ImageSpec(size=60, resize="crop"), shuffle=False, batch_size=1)))
-    (image,) = pictures(members(packed), batch["key"][0])
-    width = image.width * 60 // image.height
-    left = (width - 60) // 2
-    expected = image.resize((width, 60), Image.Resampling.BILINEAR).crop((left, 0, left + 60, 60))
-    actual = batch["pixel_values"][0].permute(1, 2, 0).numpy().astype(int)
-    assert np.abs(actual - np.asarray(expected)).max() <= 1
-
-
-@pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
-@pytest.mark.parametrize("size", [(20, 50), (50, 20), 200])
-def test_every_fit_gives_the_size_asked_for(make: Make, resize: Any, size: Any) -> None:
-    spec = ImageSpec(size=size, resize=resize)
-    height, width = (size, size) if isinstance(size, int) else size
-    for batch in make(image=spec):
-        assert batch["pixel_values"].shape[1:] == (3, height, width)
-
-
-@pytest.mark.parametrize(
-    ("spec", "dtype", "low", "high"),
-    [
-        (ImageSpec(size=16), torch.uint8, 0, 255),
-        (ImageSpec(size=16, dtype=torch.float32), torch.float32, 0, 1),
-        (ImageSpec(size=16, normalize="siglip"), torch.float32, -1, 1),
-        (ImageSpec(size=16, normalize="siglip", dtype=torch.bfloat16), torch.bfloat16, -1, 1),
-        (ImageSpec(size=16, normalize=((0, 0, 0), (0.5, 0.5, 0.5))), torch.float32, 0, 2),
-    ],
-)
-def test_number_formats_and_ranges(
-    make: Make, spec: ImageSpec, dtype: torch.dtype, low: float, high: float
-) -> None:
-    pixels = torch.cat([batch["pixel_values"].clone() for batch in make(image=spec)])
-    assert pixels.dtype == dtype
-    assert low <= pixels.min() < pixels.max() <= high
-    assert pixels.max() - pixels.min() > (high - low) / 2
 
 
 def test_normalised_values_are_those_of_the_uint8_image(make: Make) -> None:
@@ -218,34 +157,6 @@ def test_impossible_options_are_refused(make: Make, options: dict[str, Any], cau
         make(**options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"size": 0},
-        {"size": True},
-        {"size": (336, 336, 3)},
-        {"fill": (300, 0, 0)},
-        {"refuse_above": 0},
-        {"resize": "squash"},
-        {"normalize": "imagenett"},
-        {"normalize": ((0, 0, 0), (1, 0, 1))},
-        {"normalize": (0.5, 0.5)},
-        {"dtype": torch.float16},
-        {"dtype": torch.uint8, "normalize": "clip"},
-    ],
-)
-def test_impossible_image_specs_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(PlanError):
-        ImageSpec(**options)
-
-
-def test_a_folder_without_a_dataset_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(datapipe.IndexMismatch, match="datapipe pack"):
-        datapipe.make_loader(tmp_path, batch_size=1)
-    with pytest.raises(datapipe.IndexMismatch, match="no such folder"):
-        datapipe.make_loader(tmp_path / "absent", batch_size=1)
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_made_in_inference_mode_are_ordinary_tensors(make: Make, num_workers: int) -> None:
     expected = list(make(image=ImageSpec(size=16, normalize="clip")))
@@ -270,18 +181,6 @@ def test_defaults_of_torch_do_not_change_the_numbers(make: Make) -> None:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
     assert_same_batches(changed, expected)
-
-
-def test_cropping_a_line_needs_no_mountain_of_memory() -> None:
-    line = np.zeros((1, 60_000, 3), np.uint8)
-    line[:, 29_000:31_000] = 200
-    out = torch.empty(1, 3, 336, 336, dtype=torch.uint8)
-    for pixels in (line, line.transpose(1, 0, 2).copy()):
-        height, width, _ = pixels.shape
-        FixedTransform(ImageSpec(size=336, resize="crop")).place(
-            Decoded(pixels, width, height), out.zero_()
-        )
-        assert (out == 200).all()
 
 
 def test_a_field_that_no_sample_has_is_named_once(

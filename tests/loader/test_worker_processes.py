@@ -5,20 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import datapipe
-from datapipe import DatapipeError, DeviceSpec, Loader
+from datapipe import DeviceSpec, Loader
 from datapipe.loader.batch.buffer_pool import can_pin
-from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
 from tests.workers.process_list import left, worker_processes
 
 Make = Callable[..., Loader]
@@ -66,21 +63,6 @@ def test_batches_of_tokens_are_those_of_threads(
     assert_same_batches(make_processes(**options), make(**options), "processes and threads")
 
 
-def test_random_transforms_draw_what_they_draw_in_threads(
-    make: Make, make_processes: Make, user_module: Import
-) -> None:
-    module = user_module(
-        """
-        def roll(sample, generator):
-            sample["text"] += f" {generator.integers(1000)}"
-            return sample
-        """
-    )
-    threads = list(make(transform=module.roll, shuffle=False))
-    assert len({text for batch in threads for text in batch["text"]}) == 37
-    assert_same_batches(make_processes(transform=module.roll), threads)
-
-
 def test_resuming_is_exact_also_between_threads_and_processes(make: Make) -> None:
     def make_either(num_workers: int, **more: Any) -> Loader:
         kind = "processes" if num_workers == 2 else "threads"
@@ -115,15 +97,6 @@ def test_workers_that_do_not_persist_end_with_their_iterator(make_processes: Mak
     for _ in loader:
         assert len(worker_processes()) == 2
         break
-    gc.collect()
-    assert left(worker_processes()) == set()
-
-
-def test_a_loader_that_is_gone_has_no_workers(make_processes: Make) -> None:
-    loader = make_processes()
-    next(iter(loader))
-    assert len(worker_processes()) == 2
-    del loader
     gc.collect()
     assert left(worker_processes()) == set()
 
@@ -183,44 +156,6 @@ def test_a_misspelt_field_is_warned_of_once(
 ) -> None:
     list(make_processes(meta="ids", num_workers=1))
     assert caplog.text.count("meta names 'ids'") == 1
-
-
-@pytest.mark.campaign
-def test_a_loader_closed_by_another_thread_says_so(
-    make_processes: Make, user_module: Import, tmp_path: Path
-) -> None:
-    begun = tmp_path / "begun"
-    module = user_module(
-        f"""
-        import time
-        def hang(sample, generator):
-            open({str(begun)!r}, "w").close()
-            time.sleep(2)
-            return sample
-        """
-    )
-    iterator = iter(make_processes(transform=module.hang, num_workers=1))
-
-    def close() -> None:
-        while not begun.exists():
-            time.sleep(0.01)
-        iterator.close()
-
-    thread = threading.Thread(target=close)
-    thread.start()
-    with pytest.raises(DatapipeError, match="closed while"):
-        next(iterator)
-    thread.join()
-
-
-def test_training_draws_the_same_random_numbers_with_any_workers(make_processes: Make) -> None:
-    torch.manual_seed(5)
-    np.random.seed(5)
-    expected = torch.rand(1), np.random.rand()
-    torch.manual_seed(5)
-    np.random.seed(5)
-    list(make_processes())
-    assert (torch.rand(1), np.random.rand()) == expected
 
 
 def test_torch_has_one_thread_in_a_worker(make_processes: Make, user_module: Import) -> None:
@@ -287,12 +222,3 @@ def test_what_a_transform_prints_to_standard_error_reaches_that_of_the_program(
     lines = capfd.readouterr().err.splitlines()
     assert [line.partition("] ")[2] for line in lines] == [f"saw {n:09}" for n in range(37)]
     assert "the batch from sample 000000000 of shard-000000.tar] saw" in lines[0]
-
-
-def test_valid_samples_come_once_over_two_ranks(make_processes: Make) -> None:
-    keys = [
-        key
-        for rank in range(2)
-        for key in valid_keys(make_processes(rank=rank, world_size=2, num_workers=1))
-    ]
-    assert sorted(keys) == [f"{number:09}" for number in range(37)]

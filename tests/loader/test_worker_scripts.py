@@ -50,34 +50,6 @@ def test_a_script_without_a_guard_is_not_run_again(packed: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_functions_of_a_guarded_script_are_found(packed: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        """
-import sys, datapipe
-def shout(sample, generator):
-    return sample | {"text": "LOUD"}
-if __name__ == "__main__":
-    loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=1, workers="processes",
-                                  image=None, transform=shout)
-    print({text for batch in loader for text in batch["text"]})
-"""
-    )
-    done = subprocess.run(
-        [sys.executable, script, packed], capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (0, "{'LOUD'}\n"), done.stderr
-
-
-@pytest.mark.campaign
-def test_functions_of_a_script_without_a_guard_end_with_advice(packed: Path) -> None:
-    head = "def same(sample, generator):\n    return sample"
-    done = run(packed, "print(sum(1 for _ in loader))", head=head, transform="same")
-    assert done.returncode == 1
-    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -95,24 +67,6 @@ def test_the_interpreter_exits_cleanly_with_workers_running(
     done = run(packed, body, head=head)
     assert (done.returncode, done.stderr) == (code, "")
     assert left({int(pid) for pid in done.stdout.split()}) == set()
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("arguments", [["-"], ["-c"]])
-def test_functions_that_no_file_holds_end_with_advice(packed: Path, arguments: list[str]) -> None:
-    head = "def same(sample, generator):\n    return sample"
-    program = PROGRAM.format(head=head, body="", transform="same")
-    arguments = [*arguments, program] if arguments == ["-c"] else arguments
-    done = subprocess.run(
-        [sys.executable, *arguments, packed],
-        input=program,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    assert "PlanError" in done.stderr.splitlines()[-1]
-    assert "put it into a module, or use threads" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.campaign
@@ -202,36 +156,6 @@ def test_ctrl_c_while_workers_start_is_reported_once(packed: Path, seconds: floa
     assert process.returncode == -signal.SIGINT
     assert err.count("Traceback") == 1, err
     assert err.splitlines()[-1] == "KeyboardInterrupt"
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.1, 0.3, 0.7])
-def test_ctrl_c_while_the_template_of_workers_imports_is_reported_once(seconds: float) -> None:
-    body = """
-import time
-from datapipe.workers.template import warm_up
-warm_up(["datapipe.loader.workers.process_worker"])
-print("begun", flush=True)
-time.sleep(60)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", body],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(seconds)
-        os.killpg(process.pid, signal.SIGINT)
-        # The template holds stderr until it ends.
-        _, err = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-    assert process.returncode == -signal.SIGINT
-    assert err.count("Traceback") == 1, err
 
 
 @pytest.mark.campaign

@@ -44,13 +44,6 @@ def made(starts: list[int], first: Any, last: Any = None) -> Rates:
     )
 
 
-def walk(rates: Rates, stop: int, seed: int = 0) -> tuple[list[int], list[int]]:
-    """Draws from the start, one after the other, each found alone."""
-    mixed = Interleaving(rates, keys_of(rates.first.shape[1], seed))
-    found = [mixed.draws(at, at + 1) for at in range(stop)]
-    return [int(one[0]) for one, _ in found], [int(turn[0]) for _, turn in found]
-
-
 def ideal(rates: Rates, draw: int) -> Float64:
     """The integral of the rates up to a draw, segment by segment."""
     total = np.zeros(rates.first.shape[1])
@@ -169,13 +162,6 @@ def test_a_dataset_of_rate_zero_enters_where_its_segment_begins() -> None:
     assert 997 <= int(np.flatnonzero(drawn == 1)[0]) <= 1006
 
 
-def test_a_dataset_leaves_where_its_rate_becomes_zero() -> None:
-    rates = made([0, 1000, 2000], [[1, 1], [1, 0], [1, 1]])
-    mixed = Interleaving(rates, keys_of(2))
-    assert (mixed.counts(1998) - mixed.counts(1002))[1] == 0
-    assert np.abs(mixed.counts(3000) - [2000, 1000]).max() <= 2
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
     """A rank that takes every n-th draw sees all datasets, for any n."""
@@ -187,11 +173,6 @@ def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
             assert 0.43 < own.mean() < 0.57
             # Neither the next nor the one after it can be told from one draw.
             assert abs(np.corrcoef(own[:-1], own[1:])[0, 1]) < 0.15
-
-
-def test_which_dataset_comes_first_is_even() -> None:
-    first = [walk(constant([0.5, 0.5]), 1, seed)[0][0] for seed in range(400)]
-    assert 150 < sum(first) < 250
 
 
 def test_another_dataset_moves_no_turn_of_the_others_past_each_other() -> None:
@@ -229,12 +210,6 @@ def test_each_pass_of_a_dataset_has_every_sample_once(
         assert indices.tolist() == list(range(samples)) * 5
 
 
-def test_passes_are_shuffled_differently() -> None:
-    _, indices = DatasetOrder(100, SHUFFLED, key=5)(np.arange(300))
-    one, two, three = indices.reshape(3, 100).tolist()
-    assert one != two != three != one
-
-
 def test_orders_of_shards_keep_to_a_few_shards_at_a_time() -> None:
     options = PlanOptions(shuffle="shards", seed=3, shards_mixed=2)
     order = DatasetOrder(100, options, shards=[10] * 10)
@@ -270,12 +245,6 @@ def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(
         more = onwards(np.arange(10))
         there = grown(np.arange(turn, turn + 10))
         assert [part.tolist() for part in more] == [part.tolist() for part in there]
-
-
-def test_a_dataset_of_one_sample_is_drawn_in_every_turn() -> None:
-    passes, indices = DatasetOrder(1, SHUFFLED, key=9)(np.array([0, 1, 5, 10**6]))
-    assert passes.tolist() == [0, 1, 5, 10**6]
-    assert not indices.any()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable
-from itertools import product
 
 import numpy as np
 import pytest
@@ -59,14 +58,6 @@ def test_a_position_has_the_same_sample_whatever_is_asked_with_it(
     ]
     assert int(order(17)) == whole[17]
     assert order([]).tolist() == []
-
-
-@pytest.mark.parametrize("make", ORDERS)
-def test_asking_leaves_the_question_as_it_was(make: Callable[[], Order]) -> None:
-    positions = np.arange(1000)
-    samples = make()(positions)
-    samples += 1
-    assert positions.tolist() == list(range(1000))
 
 
 def test_the_order_of_a_seed_never_changes_between_releases() -> None:
@@ -175,13 +166,6 @@ def test_windows_of_a_shard_order_are_not_permuted_alike() -> None:
 def test_a_shard_order_that_cannot_be_is_refused(counts: list[int], mixed: int) -> None:
     with pytest.raises(AssertionError):
         ShardOrder(counts, 0, shards_mixed=mixed)
-
-
-@pytest.mark.parametrize(("counts", "mixed"), list(product([[], [0], [0, 0, 0]], [1, 16])))
-def test_a_dataset_without_samples_has_an_empty_order(counts: list[int], mixed: int) -> None:
-    order = ShardOrder(counts, 1, shards_mixed=mixed)
-    assert order.size == 0
-    assert order([]).tolist() == []
 
 
 ORDER_OF_KEY_1 = [9, 8, 5, 3, 0, 1, 4, 7, 6, 2]

@@ -242,12 +242,6 @@ def test_a_dataloader_without_a_batch_size_passes_batches_on(make: Make, steps: 
     assert wrapped.state_dict()["epoch"] == 4
 
 
-def test_a_dataloader_that_is_left_early_starts_over(make: Make) -> None:
-    outer = torch.utils.data.DataLoader(make(batch_size=8), batch_size=None)
-    take(outer, 2)
-    assert_same_batches(outer, make(batch_size=8))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -277,13 +271,6 @@ def test_a_dataloader_that_would_change_the_batches_is_refused(
         options = options | {"multiprocessing_context": "fork"}
     with pytest.raises(DatapipeError, match=message):
         next(iter(torch.utils.data.DataLoader(make(batch_size=8), **options)))
-
-
-def test_batches_are_not_taken_by_index(make: Make) -> None:
-    loader = make(batch_size=8)
-    for index in (1, -1, "key"):
-        with pytest.raises(DatapipeError, match=r"iterate over the loader"):
-            loader[index]  # type: ignore[index]
 
 
 def test_a_trainer_that_would_batch_the_batches_is_refused_before_its_first_step(

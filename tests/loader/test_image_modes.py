@@ -15,7 +15,7 @@ import datapipe
 from datapipe import ImageSpec, Loader, PackSpec, PlanError
 from datapipe.decode.transform import make_transform
 from datapipe.index.dataset import open_dataset
-from datapipe.testing import assert_resumes_exactly, assert_same_batches
+from datapipe.testing import assert_resumes_exactly
 
 from ..campaigns import rare
 
@@ -69,27 +69,6 @@ def test_texts_have_as_many_image_tokens_as_the_images_need(
             for name in facts:
                 assert torch.equal(batch[name], transform.facts(*sizes)[name])
                 assert len(batch[name]) == len(images)
-
-
-@modes
-def test_rows_are_those_of_each_image_alone(make: Make, mode: str) -> None:
-    spec, _, _ = MODES[mode]
-    alone: dict[str, torch.Tensor] = {}
-    for batch in make(image=spec, batch_size=1, shuffle=False):
-        alone[batch["key"][0]] = batch["pixel_values"].clone()
-    seen = 0
-    for batch in make(image=spec, batch_size=6):
-        row = 0
-        for key, count in zip(batch["key"], batch["images_per_sample"].tolist(), strict=True):
-            one = alone[key]
-            mine = batch["pixel_values"][row : row + len(one)]
-            if mine.ndim == 4:  # of the largest in the batch
-                mine = mine[..., : one.shape[-2], : one.shape[-1]]
-            assert torch.equal(mine, one)
-            row += len(one)
-            seen += count
-        assert row == len(batch["pixel_values"])
-    assert seen > 37
 
 
 @pytest.mark.parametrize("mode", ["native", "tiles", "anyres"])
@@ -171,18 +150,6 @@ def test_models_may_make_one_number_of_tokens_of_images_that_are_padded(
         assert int((batch["input_ids"] == IMAGE_ID).sum()) == 5 * images
     with pytest.raises(PlanError, match="is one number"):
         make(image=DYNAMIC, text=text(image_tokens=5))
-
-
-@pytest.mark.parametrize(
-    "spec", [NATIVE, TILES, DYNAMIC, SHORTEST, ImageSpec(size=8, resize="pad")]
-)
-def test_skipped_samples_leave_zeros_where_their_images_would_be(
-    damaged: Path, spec: ImageSpec
-) -> None:
-    loader = datapipe.make_loader(damaged, batch_size=4, image=spec, on_error="skip")
-    whole = datapipe.make_loader(damaged, batch_size=4, image=spec, on_error="skip", num_workers=0)
-    assert_same_batches(loader, whole)
-    assert loader.skipped == whole.skipped == 2
 
 
 def test_geometry_says_where_the_pixels_of_an_image_went(make: Make, packed: Path) -> None:

@@ -176,11 +176,6 @@ def test_a_run_over_several_epochs_is_one_epoch_of_the_trainer(make: Make, tmp_p
         assert resumed.seen == whole.seen[step:]
 
 
-def test_a_run_that_was_gone_through_is_followed_by_the_next(make: Make) -> None:
-    model = fit(make(batch_size=8, epochs=None, run=RunSpec(max_steps=7)), max_epochs=2)
-    assert model.seen == keys_of(make, 3)[:14]
-
-
 class CountsItsSteps(Model):
     """Lightning fetches one batch ahead of a loader without a length, and saves what it fetched."""
 

@@ -121,7 +121,7 @@ LEAVES: st.SearchStrategy[Leaf] = st.one_of(
 
 
 @settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     records=st.lists(

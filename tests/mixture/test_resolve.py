@@ -163,16 +163,6 @@ def test_weights_by_tokens_are_shares_of_the_tokens(
     assert shares.tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_tokens_of_simulated_draws_have_the_shares_of_the_weights() -> None:
-    mixture = Mixture.of({"weights": "tokens", "datasets": {"short": 0.7, "long": 0.3}})
-    means = means_of(20, 500)
-    rates = resolve(mixture, sizes_of(10, 10), means).rates.first[0]
-    rng = np.random.default_rng(0)
-    which = rng.choice(2, size=200_000, p=rates)
-    lengths = rng.poisson(means[which])
-    assert lengths[which == 0].sum() / lengths.sum() == pytest.approx(0.7, abs=0.01)
-
-
 def test_a_group_of_repeats_divides_its_share_by_size() -> None:
     mixture = Mixture.of({"a": 0.5, "g": {"weight": 0.5, "datasets": {"b": "2x", "c": "1x"}}})
     assert resolve(mixture, sizes_of(9, 10, 30)).rates.first.tolist() == [[0.5, 0.2, 0.3]]

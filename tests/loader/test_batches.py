@@ -104,8 +104,7 @@ def test_epochs_differ_in_order_and_shuffle_false_keeps_the_dataset_order(make: 
     assert sorted(first) == sorted(second) == valid_keys(make(shuffle=False))
 
 
-@pytest.mark.parametrize("num_workers", [1, 3, 8])
-@pytest.mark.parametrize("prefetch_factor", [1, 5])
+@pytest.mark.parametrize(("num_workers", "prefetch_factor"), [(1, 5), (3, 1), (8, 5)])
 def test_workers_and_prefetch_do_not_change_a_bit(
     make: Make, num_workers: int, prefetch_factor: int
 ) -> None:
@@ -131,21 +130,13 @@ def test_a_batch_that_is_kept_is_never_written_over(make: Make) -> None:
         ({"rank": 0}, "give both"),
         ({"batch_size": 38, "drop_last": True}, "leaves no step"),
         ({"meta": "labels"}, "keys of batches"),
-        ({"batch_size": "4"}, "batch_size '4': give an integer"),
-        ({"num_workers": 1.5}, "num_workers 1.5: give an integer, 'auto' or None"),
-        ({"seed": "a"}, "seed 'a': give an integer"),
         ({"image": 336}, "image 336: give an ImageSpec or None"),
         ({"shuffle": "shard"}, "shuffle 'shard': give True, False or 'shards'"),
-        ({"shuffle": [True]}, "shuffle"),
-        ({"drop_last": "no"}, "drop_last 'no': give True or False"),
-        ({"seed": None}, "seed None: give an integer"),
-        ({"rank": 0, "world_size": "2"}, "world_size '2': give an integer"),
         ({"batch_size": 2**62}, "more than the 2147483647"),
         ({"num_workers": 10**6}, "num_workers 1000000: give at most .* CPU cores"),
         ({"epochs": np.bool_(True)}, "epochs .*: give an integer or None"),
         ({"exclude": np.array(5.0)}, "exclude array"),
         ({"meta": np.array("key")}, "meta array"),
-        ({"meta": 5}, "meta 5: give a string or a list, each a string"),
         ({"meta": ("key", 5)}, "meta .*: give a string"),
         ({"exclude": b"000000001"}, "exclude b'000000001'"),
         ({"exclude": {"epoch": 0, "start": 0.5, "stop": 3}}, "exclude"),
@@ -157,10 +148,12 @@ def test_impossible_options_are_refused(make: Make, options: dict[str, Any], cau
         make(**options)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_made_in_inference_mode_are_ordinary_tensors(make: Make, num_workers: int) -> None:
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {}, {"device": "cpu"}], ids=str)
+def test_batches_made_in_inference_mode_are_ordinary_tensors(
+    make: Make, options: dict[str, Any]
+) -> None:
     expected = list(make(image=ImageSpec(size=16, normalize="clip")))
-    loader = make(image=ImageSpec(size=16, normalize="clip"), num_workers=num_workers)
+    loader = make(image=ImageSpec(size=16, normalize="clip"), **options)
     iterator = iter(loader)
     with torch.inference_mode():
         batches = [next(iterator)]
@@ -195,31 +188,22 @@ def test_a_field_that_no_sample_has_is_named_once(
 
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 300}], ids=str)
 def test_a_batch_may_be_written_to(
-    make: Make,
-    text: Callable[..., datapipe.TextSpec],
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
+    make: Make, text: Callable[..., datapipe.TextSpec], options: dict[str, Any]
 ) -> None:
-    jobs = []
-    count = Loader._count
-
-    def spy(self: Loader, job: Any) -> None:
-        jobs.append(job)
-        count(self, job)
-
-    monkeypatch.setattr(Loader, "_count", spy)
     names = ("sample", "images_per_sample", "valid")
-    for batch in make(text=text(), meta=names, **options):
+    options = options | {"text": text(), "meta": names, "num_workers": 0}
+    expected, loader = list(make(**options)), make(**options)
+    plan = [str(loader.plan.step(step)) for step in range(len(loader))]
+    for batch in loader:
         for name in names:
             batch[name].zero_()  # warns where the memory is read-only
-        units = jobs[-1].step.share.units
-        planned = (units.samples, units.offsets, *units.sizes.columns, jobs[-1].step.share.valid)
-        for name in names:
-            assert not any(np.shares_memory(batch[name].numpy(), array) for array in planned)
-    assert jobs
+    assert [str(loader.plan.step(step, epoch=0)) for step in range(len(expected))] == plan
+    loader.set_epoch(0)
+    assert_same_batches(loader, expected)
 
 
-def test_without_workers_torch_works_alone_inside_a_batch_only(make: Make) -> None:
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torch_works_alone_inside_a_batch_only(make: Make, num_workers: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     seen: list[int] = []
@@ -231,20 +215,15 @@ def test_without_workers_torch_works_alone_inside_a_batch_only(make: Make) -> No
         return sample
 
     try:
-        between = []
-        batches = iter(make(num_workers=0, transform=transform))
-        for _ in range(6):
-            next(batches)
-            between.append(torch.get_num_threads())
+        batches = iter(make(num_workers=num_workers, transform=transform))
+        between = [(next(batches), torch.get_num_threads())[1] for _ in range(6)]
         with pytest.raises(datapipe.TransformError):
             list(batches)
-        assert set(seen) == {1}
-        assert len(between) > 5
-        assert {*between, torch.get_num_threads()} == {3}
         found: list[int] = []
         new = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
         new.start()
         new.join()
-        assert found == [3]
+        assert set(seen) == {1}
+        assert {*between, *found, torch.get_num_threads()} == {3}
     finally:
         torch.set_num_threads(before)

@@ -249,18 +249,6 @@ def test_foreign_tars_that_were_replaced_are_not_served_from_the_cache(
         ] * 2
 
 
-def test_two_loaders_may_share_a_disk_cache(make: Make, tmp_path: Path) -> None:
-    cache, options = spec_of("disk", tmp_path), {"image": IMAGES["stretch"], "world_size": 2}
-    expected = [list(make(rank=rank, **options)) for rank in range(2)]
-    first, second = (make(rank=rank, cache=cache, **options) for rank in range(2))
-    assert_same_batches(first, expected[0])
-    assert_same_batches(second, expected[1])
-    swapped = make(rank=0, cache=cache, **options)
-    swapped.set_epoch(1)
-    list(swapped)
-    assert reads_of(swapped) == 0  # one reads, all profit
-
-
 def test_a_disk_cache_keeps_to_its_size(make: Make, tmp_path: Path) -> None:
     cache = spec_of("disk", tmp_path, disk_size=60_000)
     options = {"image": IMAGES["stretch"], "epochs": 2}

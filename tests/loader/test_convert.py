@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import torch
 from PIL import Image
 
 import datapipe
-from datapipe import ImageSpec, PackError, PlanError, StoreError, convert_dataset
+from datapipe import ImageSpec, PackError, PlanError, convert_dataset
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_same_batches
 
@@ -40,35 +41,31 @@ def test_bytes_do_not_depend_on_threads(packed: Path, text: MakeText, tmp_path: 
     assert content(tmp_path / "1") == content(tmp_path / "3")
 
 
-@pytest.fixture
-def broken_off(packed: Path, text: MakeText, tmp_path: Path) -> Callable[[int], dict[str, Any]]:
-    """Converts up to a shard that is missing, and puts it back; returns what goes on."""
-    folder, out = shutil.copytree(packed, tmp_path / "copy"), tmp_path / "broken"
-
-    def convert(shard: int) -> dict[str, Any]:
-        path = folder / f"shard-{shard:06}.tar"
-        options: dict[str, Any] = {"shards": folder, "out": out, "image": IMAGE, "text": text()}
-        path.rename(tmp_path / "away")
-        with pytest.raises(StoreError, match=path.name):
-            convert_dataset(**options, workers=2)
-        with pytest.raises(datapipe.IndexMismatch, match="not finished"):
-            open_dataset(out)
-        (tmp_path / "away").rename(path)
-        return options
-
-    return convert
+def break_off(limit: int, **options: Any) -> None:
+    """Convert while no file may have more bytes than these, as on a disk that is full."""
+    given = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, given[1]))
+    try:
+        with pytest.raises((OSError, PackError), match="File too large"):
+            convert_dataset(**options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, given)
+    with pytest.raises(datapipe.IndexMismatch, match="not finished"):
+        open_dataset(options["arrays"])
 
 
-@pytest.mark.parametrize("shard", [0, 1, 4])
+TINY = ImageSpec(size=2)  # so that texts.npy is the largest file, which grows shard by shard
+
+
+@pytest.mark.parametrize("limit", [500, 1_000, 4_500])
 def test_a_conversion_that_broke_off_goes_on(
-    packed: Path,
-    text: MakeText,
-    tmp_path: Path,
-    broken_off: Callable[[int], dict[str, Any]],
-    shard: int,
+    packed: Path, text: MakeText, tmp_path: Path, limit: int
 ) -> None:
-    convert_dataset(**broken_off(shard))
-    convert_dataset(packed, tmp_path / "whole", image=IMAGE, text=text())
+    options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
+    convert_dataset(arrays=tmp_path / "whole", **options)
+    options["arrays"] = tmp_path / "broken"
+    break_off(limit, **options, workers=2)
+    convert_dataset(**options)
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
@@ -235,26 +232,25 @@ def test_tars_of_someone_else(packed: Path, tmp_path: Path) -> None:
 
 
 def test_what_was_damaged_meanwhile_is_converted_again(
-    packed: Path,
-    text: MakeText,
-    tmp_path: Path,
-    broken_off: Callable[[int], dict[str, Any]],
-    caplog: pytest.LogCaptureFixture,
+    packed: Path, text: MakeText, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    convert_dataset(packed, tmp_path / "whole", image=IMAGE, text=text())
+    out, kept = tmp_path / "broken", tmp_path / "kept"
+    options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
+    convert_dataset(arrays=tmp_path / "whole", **options)
     whole = content(tmp_path / "whole")
-    options = broken_off(4)
-    kept = shutil.copytree(options["out"], tmp_path / "kept")
-    names = [path.name for path in sorted((kept / ".pack").iterdir()) if path.stat().st_size]
+    options["arrays"] = out
+    break_off(4_500, **options)
+    shutil.copytree(out, kept)
+    names = [path.name for path in sorted((kept / ".pack").iterdir()) if path.stat().st_size > 200]
     assert {"texts.npy", "tokens.npy", "image_crc32.npy", "convert.jsonl"} <= {*names}
     for name in (*names, "torn journal"):
-        shutil.rmtree(options["out"])
-        shutil.copytree(kept, options["out"])
-        path = options["out"] / ".pack" / ("convert.jsonl" if name == "torn journal" else name)
+        shutil.rmtree(out)
+        shutil.copytree(kept, out)
+        path = out / ".pack" / ("convert.jsonl" if name == "torn journal" else name)
         data = bytearray(path.read_bytes())
-        data[min(140, len(data) - 1)] ^= 1
+        data[150] ^= 1
         path.write_bytes(data if path.name == name else path.read_bytes()[:-20])
         caplog.clear()
         convert_dataset(**options)
-        assert content(options["out"]) == whole, name
-        assert ("is not as it was written" in caplog.text) == (path.name == name)
+        assert content(out) == whole, name
+        assert ("is not as it was written" in caplog.text) == (path.name == name), name

@@ -90,18 +90,6 @@ def test_samples_are_left_out_of_batches_without_images(make: Make) -> None:
         assert len(dali["pixel_values"]) == 0
 
 
-def test_constant_shapes_are_filled_up(make: Make, text: MakeText) -> None:
-    options = {
-        "pack": datapipe.PackSpec(200, max_images=12, static_shapes=True),
-        "image": ImageSpec(size=16),
-    }
-    for batch in make(decoder="dali", text=text(), **options):
-        assert batch["pixel_values"].shape == (12, 3, 16, 16)
-        used = int((batch["input_ids"] == 3).sum()) // 6
-        assert (batch["pixel_values"][used:] == 0).all()
-        assert (batch["pixel_values"][:used] > 0).flatten(1).any(1).all()
-
-
 def test_dali_resumes_exactly(packed: Path) -> None:
     spec = ImageSpec(size=24, resize="crop", random_crop=(0.3, 1.0), flip=0.5)
 
@@ -171,18 +159,6 @@ def test_options_of_dali_out_of_range_are_refused(options: dict[str, Any]) -> No
 def test_what_dali_cannot_do_is_refused(make: Make, options: dict[str, Any], cause: str) -> None:
     with pytest.raises(PlanError, match=cause):
         make(**{"decoder": "dali"} | options)
-
-
-def test_without_dali_its_name_says_how_to_install_it(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datapipe.decode.dali.graph.installed", lambda: False)
-    with pytest.raises(PlanError, match=r"pip install 'datapipe-vlm\[dali\]'"):
-        make(decoder="dali")
-    assert torch.equal(
-        next(iter(make(decoder="auto")))["pixel_values"],
-        next(iter(make(decoder="cpu")))["pixel_values"],
-    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

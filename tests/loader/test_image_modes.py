@@ -103,7 +103,7 @@ def test_every_form_resumes_exactly(packed: Path, text: MakeText, mode: str) -> 
             **ranks,
         )
 
-    assert_resumes_exactly(make, stops=(0.0, 0.6))
+    assert_resumes_exactly(make, stops=(0.6,), world_sizes=(1, 2))
 
 
 @modes
@@ -171,8 +171,3 @@ def test_geometry_says_where_the_pixels_of_an_image_went(make: Make, packed: Pat
             assert scale_x == pytest.approx(40 / width)  # wider than high
             assert scale_y == pytest.approx(scale_x, rel=0.05)
             assert (left, top) == (0, pytest.approx((40 - height * scale_y) / 2, abs=0.6))
-
-
-def test_geometry_needs_images(make: Make) -> None:
-    with pytest.raises(PlanError, match="image_geometry"):
-        make(image=None, meta="image_geometry")

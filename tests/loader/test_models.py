@@ -96,7 +96,6 @@ def losses(
         {"pack": 200},
         {"pack": 128, "batch_size": 2},
         {"pack": datapipe.PackSpec(256, multiple_of=8)},
-        {"pack": datapipe.PackSpec(256, static_shapes=True, max_samples=30), "image": None},
         {"pack": 200, "exclude": [3, 9, 17]},
     ],
     ids=str,

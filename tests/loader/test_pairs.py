@@ -233,7 +233,7 @@ def test_where_selects_by_the_longer_answer(load: Any) -> None:
     ids=str,
 )
 def test_pairs_resume_exactly(load: Any, options: dict[str, Any]) -> None:
-    assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks))
+    assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks), stops=(0.3,))
 
 
 @pytest.mark.parametrize(

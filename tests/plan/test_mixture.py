@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.array_types import Float64
@@ -82,14 +80,6 @@ def test_a_stretch_is_that_of_the_whole_walk(rates: Rates, start: int, length: i
     assert mixed.counts(start).tolist() == counts.tolist()
 
 
-@given(rates=random_rates())
-def test_the_turns_of_a_dataset_are_counted_from_zero_without_gaps(rates: Rates) -> None:
-    datasets, turns = Interleaving(rates, keys_of(rates.first.shape[1])).draws(0, 400)
-    for number in set(datasets.tolist()):
-        own = turns[datasets == number].tolist()
-        assert own == list(range(len(own)))
-
-
 @given(rates=random_rates(), start=st.integers(0, 300), length=st.integers(1, 100))
 def test_counts_keep_to_the_rates_at_any_draw(rates: Rates, start: int, length: int) -> None:
     # Up to a time, each count is within 1 of the ideal one; the number of all draws up to it is so
@@ -143,25 +133,6 @@ def test_far_stretches_are_found_alone(start: int, ramp: tuple[int, int]) -> Non
     assert np.abs(counts - ideal(rates, start)).max() <= 2
 
 
-def test_a_ramp_rises_along_its_line() -> None:
-    rates = made([0, 10_000], [[0, 1], [1, 0]], [[1, 0], [1, 0]])
-    mixed = Interleaving(rates, keys_of(2))
-    shares = [
-        (mixed.counts(stop) - mixed.counts(start))[0] / 1000
-        for start, stop in pairwise(range(0, 11_000, 1000))
-    ]
-    assert shares == pytest.approx(np.arange(0.05, 1, 0.1), abs=0.004)
-    assert mixed.counts(20_000)[0] - mixed.counts(10_002)[0] >= 9_996
-
-
-def test_a_dataset_of_rate_zero_enters_where_its_segment_begins() -> None:
-    mixed = Interleaving(made([0, 1000], [[1, 0], [1, 1]]), keys_of(2))
-    assert mixed.counts(998).tolist() == [998, 0]
-    assert np.abs(mixed.counts(2000) - [1500, 500]).max() <= 2
-    drawn, _ = mixed.draws(0, 1100)
-    assert 997 <= int(np.flatnonzero(drawn == 1)[0]) <= 1006
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
     """A rank that takes every n-th draw sees all datasets, for any n."""
@@ -208,15 +179,6 @@ def test_each_pass_of_a_dataset_has_every_sample_once(
     assert some.tolist() == indices[start : start + length].tolist()
     if not shuffle:
         assert indices.tolist() == list(range(samples)) * 5
-
-
-def test_orders_of_shards_keep_to_a_few_shards_at_a_time() -> None:
-    options = PlanOptions(shuffle="shards", seed=3, shards_mixed=2)
-    order = DatasetOrder(100, options, shards=[10] * 10)
-    _, indices = order(np.arange(200))
-    windows = (indices // 10).reshape(-1, 20)
-    assert all(len(set(one)) == 2 for one in windows.tolist())
-    assert windows[:5].tolist() != windows[5:].tolist()
 
 
 @given(
@@ -272,26 +234,3 @@ def test_rates_from_a_draw_on_are_the_rest_of_the_line(rates: Rates, draw: int) 
     for more in (0, 1, 17, 150):
         expected = ideal(rates, draw + more) - ideal(rates, draw)
         assert ideal(rest, more) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.campaign
-@settings(max_examples=400)
-@given(
-    datasets=st.integers(1, 300),
-    seed=st.integers(0, 10**6),
-    start=st.integers(0, 4 * FAR),
-    data=st.data(),
-)
-def test_random_mixtures_keep_their_shares(
-    datasets: int, seed: int, start: int, data: st.DataObject
-) -> None:
-    weights = np.random.default_rng(seed).dirichlet(np.full(datasets, 0.3))
-    mixed = Interleaving(constant(weights.tolist()), keys_of(datasets, seed))
-    drawn, turns = mixed.draws(start, start + 10_000)
-    counts = Counter(drawn.tolist())
-    assert all(abs(counts[n] / 10_000 - share) <= 0.001 for n, share in enumerate(weights.tolist()))
-    at = data.draw(st.integers(0, 9_000))
-    length = data.draw(st.integers(0, 1000))
-    some, own = mixed.draws(start + at, start + at + length)
-    assert some.tolist() == drawn[at : at + length].tolist()
-    assert own.tolist() == turns[at : at + length].tolist()

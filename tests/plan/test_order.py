@@ -98,20 +98,6 @@ def test_all_orders_of_a_small_set_are_about_equally_likely(
     assert sum((count - expected) ** 2 / expected for count in counts.values()) < limit
 
 
-def test_neighbours_in_the_dataset_are_neighbours_in_the_order_no_more_than_others() -> None:
-    # In sizes just past those that are sorted, where the network is smallest.
-    size, keys = 4097, 1000
-    pairs = [(0, 1), (64, 128), (0, 4096), (17, 81)]
-    for a, b in pairs:
-        gaps = [
-            int(first - second)
-            for first, second in (Permutation(size, key)([a, b]) for key in range(keys))
-        ]
-        parity = sum(gap % 2 for gap in gaps)
-        assert abs(parity - keys / 2) < 4 * math.sqrt(keys) / 2
-        assert abs(np.mean(np.abs(gaps)) - size / 3) < 4 * size / math.sqrt(18 * keys)
-
-
 @settings(deadline=None)
 @given(counts=COUNTS, key=KEYS, mixed=st.integers(1, 50))
 def test_a_shard_order_has_every_sample_once(counts: list[int], key: int, mixed: int) -> None:
@@ -154,12 +140,6 @@ def test_shards_come_in_another_order_with_every_key() -> None:
     assert len(orders) == 50
     first = Counter(int(ShardOrder([1] * 4, key, shards_mixed=1)(0)) for key in range(4000))
     assert all(abs(first[shard] - 1000) < 4 * math.sqrt(750) for shard in range(4))
-
-
-def test_windows_of_a_shard_order_are_not_permuted_alike() -> None:
-    order = ShardOrder([100] * 8, key=3, shards_mixed=1)
-    windows = np.split(order(np.arange(800)) % 100, 8)
-    assert len({tuple(window.tolist()) for window in windows}) == 8
 
 
 @pytest.mark.parametrize(("counts", "mixed"), [([4, 4], 0), ([4, -1], 2)])

@@ -145,12 +145,6 @@ def test_epochs_are_independent_of_each_other() -> None:
         assert max(abs(statistic(move)) for move in moves) < LIMIT, statistic
 
 
-def test_an_order_that_only_turns_from_epoch_to_epoch_is_noticed() -> None:
-    order = Permutation(SIZE, 7)
-    move = (order.inverse(order(np.arange(SIZE))) + 12_345) % SIZE
-    assert all(abs(statistic(move)) > LIMIT for statistic in (serial_correlation, runs, gaps))
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize("size", [100, 5000])
 @pytest.mark.parametrize("place", [0, 0.5, 1])

@@ -241,7 +241,8 @@ def test_what_was_damaged_meanwhile_is_converted_again(
     options["arrays"] = out
     break_off(4_500, **options)
     shutil.copytree(out, kept)
-    names = [path.name for path in sorted((kept / ".pack").iterdir()) if path.stat().st_size > 200]
+    names = [path.name for path in (kept / ".pack").iterdir() if path.stat().st_size > 200]
+    names.remove("images.npy")  # its images have checksums of their own, which loaders compare
     assert {"texts.npy", "tokens.npy", "image_crc32.npy", "convert.jsonl"} <= {*names}
     for name in (*names, "torn journal"):
         shutil.rmtree(out)

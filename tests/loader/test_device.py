@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import datapipe
 from datapipe.decode.batched import normalize_batch
 from datapipe.errors import PlanError
 from datapipe.loader.batch.buffer_pool import BufferPool
@@ -23,8 +22,6 @@ MEAN_STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 on_each_device = pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 )
-
-Make = Callable[..., datapipe.Loader]
 
 
 def pixels(rows: int = 2) -> Tensor:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -73,56 +69,6 @@ def test_accelerate_saves_and_loads_where_the_loader_stands(
     whole = make(batch_size=8)
     expected = [*whole, *whole][steps:]
     assert_same_batches([*loader, *([] if steps == 5 else loader)], expected)
-
-
-RANK = """
-import sys
-import torch, accelerate, datapipe
-from datapipe.testing import valid_keys
-accelerator = accelerate.Accelerator(cpu=True)
-loader = datapipe.make_loader(sys.argv[1], batch_size=4, num_workers=1,
-                              image=datapipe.ImageSpec(size=8))
-model = torch.nn.Linear(1, 1)
-model, optimizer, loader = accelerator.prepare(
-    model, torch.optim.SGD(model.parameters(), lr=1e-6), loader)
-accelerator.register_for_checkpointing(loader)
-keys, batches = [], iter(loader)
-for step in range(len(loader)):
-    batch = next(batches)
-    keys += valid_keys([batch])
-    accelerator.backward(model(batch["pixel_values"].float().mean().reshape(1, 1)).sum())
-    optimizer.step()
-    if step == 1:
-        accelerator.save_state(sys.argv[2])
-        accelerator.wait_for_everyone()
-        accelerator.load_state(sys.argv[2])  # one file, written by the first process, serves all
-        batches = iter(loader)
-print(*keys)
-accelerator.end_training()
-"""
-
-
-@pytest.mark.campaign
-def test_processes_of_accelerate_share_the_epoch_and_one_state(
-    packed: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("accelerate")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    command = [sys.executable, "-c", RANK, str(packed), str(tmp_path / "saved")]
-    processes = [
-        subprocess.Popen(
-            command,
-            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    seen = [process.communicate(timeout=120)[0].split() for process in processes]
-    assert len(seen[0] + seen[1]) == len({*seen[0], *seen[1]}) == 37
 
 
 def test_a_loader_is_what_frameworks_call_stateful(make: Make) -> None:

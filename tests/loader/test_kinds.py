@@ -68,7 +68,7 @@ def mix(packed: Path) -> Callable[..., Loader]:
 
     def make(one: dict[str, Any], other: dict[str, Any], **options: Any) -> Loader:
         datasets = {"one": {"path": packed} | one, "other": {"path": packed} | other}
-        options = {"num_workers": 2, "meta": META} | options
+        options = {"num_workers": 2, "meta": META if options.get("image") else META[:4]} | options
         return datapipe.make_loader(datasets, **options)
 
     return make
@@ -283,6 +283,10 @@ def test_images_of_two_forms_are_kept_encoded_where_a_cache_may_choose(
 def test_texts_that_make_no_batch_are_refused(
     mix: Callable[..., Loader], text: MakeText, qwen: MakeText, tokenizer: Path
 ) -> None:
+    own = {"text": text()}
+    with pytest.raises(PlanError, match="'other' of the mixture has no text, and 'one' has"):
+        mix(own, {}, batch_size=4)
+    assert "input_ids" in next(iter(mix(own, {}, batch_size=4, text=text(), image=None)))
     native = {"image_tokens": "native"}
     first = {"text": qwen(**native), "image": NATIVE}
     options: dict[str, Any] = {"batch_size": 4, "image": NATIVE, "text": qwen(**native)}

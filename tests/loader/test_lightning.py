@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,47 +187,3 @@ def test_a_run_without_an_end_is_saved_by_the_step(make: Make, tmp_path: Path) -
             make(batch_size=8, epochs=None), resume=tmp_path / f"{step}.ckpt", max_steps=12
         )
         assert resumed.seen == keys_of(make, 3)[step:12]
-
-
-SCRIPT = """
-import json, sys
-from pathlib import Path
-import pytorch_lightning as pl
-import torch
-import datapipe
-from datapipe.testing import valid_keys
-
-class Model(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Linear(1, 1)
-        self.seen = []
-
-    def train_dataloader(self):
-        return datapipe.make_loader(sys.argv[1], batch_size=4, num_workers=1,
-                                    image=datapipe.ImageSpec(size=8))
-
-    def training_step(self, batch, index):
-        self.seen += valid_keys([batch])
-        return self.weight(batch["pixel_values"].float().mean().reshape(1, 1)).sum()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=1e-6)
-
-model = Model()
-trainer = pl.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False,
-                     enable_checkpointing=False, enable_progress_bar=False)
-trainer.fit(model)
-Path(sys.argv[2], f"{trainer.global_rank}.json").write_text(json.dumps(model.seen))
-"""
-
-
-@pytest.mark.campaign
-def test_processes_that_lightning_starts_share_the_epoch(packed: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / "train.py"), str(packed), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
-    assert abs(len(seen[0]) - len(seen[1])) <= 4
-    assert len(seen[0] + seen[1]) == len({*seen[0], *seen[1]}) == 37

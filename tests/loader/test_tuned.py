@@ -61,9 +61,6 @@ def test_where_nothing_was_tuned_the_default_is_taken_and_the_log_says_how(
         options = make(num_workers="auto", prefetch_factor="auto").options
         assert (options.num_workers, options.prefetch_factor) == (default_workers(), 2)
     assert caplog.text.count("datapipe tune-workers") == 1
-
-
-def test_none_is_the_default(make: Callable[..., Any]) -> None:
     options = make(num_workers=None, prefetch_factor=None).options
     assert (options.num_workers, options.prefetch_factor) == (default_workers(), 2)
 

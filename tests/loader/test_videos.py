@@ -171,11 +171,6 @@ def test_caches_keep_numbers_of_frames_apart(
             check(batch, image_id, most)
 
 
-def test_worker_processes_have_the_same_frames(make: Make, image_id: int) -> None:
-    for batch in make(4, num_workers=1, workers="processes"):
-        check(batch, image_id, 4)
-
-
 def test_arrays_hold_all_frames(make: Make, shards: Path, tmp_path: Path, image_id: int) -> None:
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=image())
     for batch in make(path=tmp_path / "arrays"):

@@ -184,20 +184,3 @@ def test_batches_are_copied_to_page_locked_memory_in_a_thread(
     assert_same_batches(pinned, make(shuffle=False, epochs=2))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
-
-
-def test_what_a_transform_prints_to_standard_error_reaches_that_of_the_program(
-    make_processes: Make, user_module: Import, capfd: pytest.CaptureFixture[str]
-) -> None:
-    module = user_module(
-        """
-        import sys
-        def note(sample, generator):
-            print("saw", sample["key"], file=sys.stderr)
-            return sample
-        """
-    )
-    list(make_processes(transform=module.note, batch_size=37))
-    lines = capfd.readouterr().err.splitlines()
-    assert [line.partition("] ")[2] for line in lines] == [f"saw {n:09}" for n in range(37)]
-    assert "the batch from sample 000000000 of shard-000000.tar] saw" in lines[0]

@@ -36,16 +36,6 @@ def test_order_changes_with_the_epoch_and_with_the_seed() -> None:
     assert len(orders) == 16
 
 
-def test_shards_are_mixed_a_few_at_a_time(source: MakeSource) -> None:
-    shards = np.full(50, 20)
-    options = PlanOptions(shuffle="shards", shards_mixed=4, seed=1)
-    plan = EpochPlan(source(1000, options, shards=shards), options, epoch=0)
-    order = np.array(samples_of(plan))
-    assert sorted(order.tolist()) == list(range(1000))
-    for window in (order[:960] // 20).reshape(-1, 80):
-        assert len(set(window.tolist())) == 4
-
-
 def test_packs_keep_to_their_capacities(source: MakeSource) -> None:
     options = PlanOptions(
         shuffle=True, seed=0, pack=72, pack_multiple_of=8, max_images=4, max_samples=3, block=300

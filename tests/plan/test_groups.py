@@ -88,12 +88,6 @@ def test_groups_come_in_random_order_and_so_do_the_units_inside() -> None:
     assert order.tolist() != other.tolist()
 
 
-def test_fewer_units_than_a_group_are_all_laid_out() -> None:
-    text, images = costs(5)
-    assert sorted(lay_out(text, images, group=64, phase=3, key=1).tolist()) == [0, 1, 2, 3, 4]
-    assert lay_out(text[:0], images[:0], group=64, phase=3, key=1).tolist() == []
-
-
 def test_the_layout_of_a_key_never_changes_between_releases() -> None:
     # A change here is a change of PLAN_VERSION: saved states would go on in another order.
     text = np.array([(37 * number) % 61 for number in range(22)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -166,13 +165,6 @@ def test_a_dataset_goes_on_from_pass_to_pass_over_the_whole_run(make: Make) -> N
                 assert len({tuple(one) for one in passes}) == len(passes)
 
 
-def test_shares_are_those_that_were_asked_for(make: Make) -> None:
-    found = Counter(name for name, _ in draws(make(epochs=10, image=None)))
-    total = sum(found.values())
-    for name, share in {"chats": 0.5, "captions": 0.3, "drawings": 0.15, "one": 0.05}.items():
-        assert abs(found[name] - share * total) <= 2
-
-
 def test_tokens_are_the_shares_where_weights_are_by_tokens(
     make: Make, folders: dict[str, Path]
 ) -> None:
@@ -189,26 +181,6 @@ def test_tokens_are_the_shares_where_weights_are_by_tokens(
     assert total == pytest.approx(20_000, rel=0.01)
     for name in given["datasets"]:
         assert tokens[name] / total == pytest.approx(1 / 3, abs=0.01)
-
-
-@pytest.mark.parametrize("shuffle", [False, "shards"])
-def test_other_orders_are_those_of_each_dataset(
-    make: Make, folders: dict[str, Path], shuffle: Any
-) -> None:
-    given = plain("chats", "captions", folders=folders)
-    options = {"image": None, "text": None, "shuffle": shuffle, "shards_mixed": 1, "epochs": 2}
-    found = draws(make(given, **options))
-    for name in given:
-        own = [int(key) for key in of(name, found)]
-        size = SIZES[name]
-        for start in range(0, len(own) - size + 1, size):
-            one = own[start : start + size]
-            assert sorted(one) == list(range(size))
-            if shuffle is False:
-                assert one == list(range(size))
-            else:
-                shards = [number // 7 for number in one]
-                assert len(list(itertools.groupby(shards))) == len(set(shards))
 
 
 @pytest.mark.parametrize("options", [rare({"batch_size": 4}), {"pack": 128}], ids=str)

@@ -94,13 +94,6 @@ def test_texts_of_the_datasets_are_enough(
     assert_same_batches(make(whole, **{"meta": META, **options, "text": None}), expected)
 
 
-def test_a_dataset_without_text_beside_others_with_one_is_refused(make: Make, mixture: Any) -> None:
-    with pytest.raises(PlanError, match="dataset 'captions' of the mixture has no text"):
-        make(text=None)
-    mixed = mixture(parts=("captions", "drawings"))
-    assert "input_ids" not in next(iter(make(mixed, text=None)))
-
-
 def test_tokens_of_an_image_follow_from_the_images_of_its_dataset(
     make: Make, folders: dict[str, Path], tokenizer: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_batch_that_is_kept_is_never_written_over(make: Make) -> None:
         ({"rank": 0}, "give both"),
         ({"batch_size": 38, "drop_last": True}, "leaves no step"),
         ({"meta": "labels"}, "keys of batches"),
+        ({"meta": "image_geometry", "image": None}, "image_geometry"),
         ({"image": 336}, "image 336: give an ImageSpec or None"),
         ({"shuffle": "shard"}, "shuffle 'shard': give True, False or 'shards'"),
         ({"batch_size": 2**62}, "more than the 2147483647"),

@@ -256,6 +256,12 @@ def test_a_text_that_cannot_be_used_fails_alone(foreign, caplog):
     assert "3 of 5 samples have a text that cannot be used" in caplog.text
 
 
+def test_a_shard_of_nothing_but_failures_is_counted(foreign):
+    tokens = count_tokens(foreign([("a.txt", b"\xff"), ("b.txt", b"\xff")]), Words())
+    assert tokens.text_tokens.tolist() == [-1, -1]
+    assert tokens.failed == 2
+
+
 def test_what_lies_between_texts_is_not_read(foreign):
     large = b"7" * (8 << 20)
     members = [m for key in "abc" for m in ((f"{key}.cls", large), (f"{key}.txt", b"one two"))]

@@ -83,8 +83,11 @@ def test_a_loader_is_closed_at_the_end_of_its_block(make: Make) -> None:
     with make() as loader:
         iterator = iter(loader)
         next(iterator)
+    loader.close()  # again
     with pytest.raises(DatapipeError, match="closed"):
         next(iterator)
+    assert next(iter(loader)) is not None
+    loader.close()
 
 
 def test_a_new_iterator_closes_the_one_before_it(make: Make) -> None:

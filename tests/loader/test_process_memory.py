@@ -91,6 +91,15 @@ def test_a_region_is_free_when_the_last_tensor_in_it_is_gone() -> None:
     assert regions.allocate().number == number
 
 
+def test_a_region_is_not_free_while_its_task_exists() -> None:
+    regions = Regions(SharedFile(1), keep=2)
+    first, second = regions.allocate(), regions.allocate()
+    assert second.number != first.number
+    number = first.number
+    del first
+    assert regions.allocate().number == number
+
+
 def test_regions_beyond_those_in_use_give_their_pages_back() -> None:
     file = SharedFile(1)
     regions = Regions(file, keep=2)

@@ -6,11 +6,14 @@ import itertools
 import json
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import webdataset as wds
 from torch.utils.data import DataLoader
 
@@ -34,6 +37,19 @@ def through_json(state: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(state)))
 
 
+class WatchedMemory(torch.Tensor):
+    """Integers that say which of them were written."""
+
+    def __new__(cls, size: int) -> WatchedMemory:
+        made = torch.zeros(size, dtype=torch.int64).as_subclass(cls)
+        made.written = []
+        return made
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.written.append(index)
+        super().__setitem__(index, value)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_keep_the_order(source: MakeSource, workers: int) -> None:
     expected = list(loaded(source(), 0))
@@ -54,6 +70,20 @@ def test_epochs_follow_each_other_in_persistent_workers(source: MakeSource) -> N
     next(iter(loader))  # left early
     made.set_epoch(1)
     assert [keys for (keys,) in made.track(loader)] == tracked[1]
+
+
+def test_only_the_first_worker_writes_to_memory_that_all_share(
+    source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that adds nothing could still write back a count that it read too early."""
+    module = sys.modules[WebDatasetSource.__module__]
+    for worker, written in (1, []), (0, [4]):
+        info = SimpleNamespace(id=worker, num_workers=2)
+        monkeypatch.setattr(module, "get_worker_info", lambda info=info: info)
+        made, memory = source(), WatchedMemory(6)
+        made.share(memory)
+        assert list(made)
+        assert memory.written == written
 
 
 def test_processes_that_are_not_forked_share_the_epoch(source: MakeSource) -> None:

@@ -146,6 +146,12 @@ def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
             assert abs(np.corrcoef(own[:-1], own[1:])[0, 1]) < 0.15
 
 
+def test_which_dataset_comes_first_is_even() -> None:
+    rates = constant([0.5, 0.5])
+    first = [Interleaving(rates, keys_of(2, seed)).draws(0, 1)[0][0] for seed in range(400)]
+    assert 150 < sum(first) < 250
+
+
 def test_another_dataset_moves_no_turn_of_the_others_past_each_other() -> None:
     """The others come in the same order, as long as their shares to each other are the same."""
     two = Interleaving(constant([0.6, 0.4]), keys_of(2))

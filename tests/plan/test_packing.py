@@ -152,6 +152,13 @@ def test_nothing_makes_no_packs() -> None:
         assert offsets.tolist() == [0]
 
 
+@pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.int64])
+def test_lengths_of_any_integer_type_give_the_same_packs(dtype: type) -> None:
+    lengths = np.array([5, 3, 8, 2, 9, 7], dtype)
+    lengths.setflags(write=False)
+    assert pack_units(lengths, 10)[0].tolist() == pack_units([5, 3, 8, 2, 9, 7], 10)[0].tolist()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -99,17 +99,6 @@ def test_what_is_used_twice_before_the_same_use_leaves_once() -> None:
     assert policy.bytes == 30
 
 
-def test_what_is_used_once_does_not_flush_what_is_used_again() -> None:
-    policy = NextUse(2)
-    policy.offer(1, 1, 100)
-    policy.offer(2, 1, 101)
-    for sample in range(10, 40):
-        assert policy.offer(sample, 1, 200 + sample) == (False, [])
-    assert 1 in policy
-    assert 2 in policy
-    assert policy.offer(50, 1, 50) == (True, [2])
-
-
 def test_a_policy_that_is_used_for_days_forgets_what_is_out_of_date() -> None:
     policy = NextUse(10)
     for sample in range(10):

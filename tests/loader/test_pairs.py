@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -363,9 +362,3 @@ def test_specs_and_arrays_of_one_text_are_refused(
         datapipe.convert_dataset(
             pairs, tmp_path / "a", image=ImageSpec(size=28), text=text(pairs=True)
         )
-
-
-def test_tokens_of_pairs_are_counted_apart_from_those_of_other_specs(text: MakeText) -> None:
-    plain = text()
-    assert repr(plain) == repr(replace(plain, pairs=False, prompts=False))
-    assert "pairs=True" in repr(replace(plain, pairs=True))

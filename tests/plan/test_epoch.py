@@ -36,19 +36,6 @@ def test_order_changes_with_the_epoch_and_with_the_seed() -> None:
     assert len(orders) == 16
 
 
-def test_packs_keep_to_their_capacities(source: MakeSource) -> None:
-    options = PlanOptions(
-        shuffle=True, seed=0, pack=72, pack_multiple_of=8, max_images=4, max_samples=3, block=300
-    )
-    plan = EpochPlan(source(1000, options), options, epoch=0)
-    for block in range(plan.blocks):
-        units = plan.form(block)
-        assert units.sizes is not None
-        assert units.total(-(-units.sizes.tokens // 8) * 8).max() <= 72
-        assert units.total(units.sizes.images).max() <= 4
-        assert np.diff(units.offsets).max() <= 3
-
-
 def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(source: MakeSource) -> None:
     options = PlanOptions(shuffle=True, seed=0, pack=64, block=100)
     plan = EpochPlan(source(350, options), options, epoch=2)

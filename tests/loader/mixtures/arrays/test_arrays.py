@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import torch
 import datapipe
 from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, convert_dataset
 from datapipe.index.dataset import open_dataset
-from datapipe.testing import assert_resumes_exactly, assert_same_batches
+from datapipe.testing import assert_same_batches
 
 from ....campaigns import rare
 from ....remote.server import serving
@@ -84,13 +83,6 @@ def test_images_on_the_device_are_those_of_the_shards(mix: Callable[..., Loader]
         arrays = mix("AbT", **options)
         assert_same_batches(arrays, mix("abc", **options))
         assert arrays.stats()["device"].hits > 0
-
-
-@pytest.mark.parametrize("letters", [rare("ABT"), "aBc"])
-def test_resuming_is_exact(mix: Callable[..., Loader], text: MakeText, letters: str) -> None:
-    assert_resumes_exactly(
-        lambda **where: mix(letters, text=text(), pack=200, epochs=1, **where), stops=(0.4,)
-    )
 
 
 def test_images_have_the_form_of_the_arrays_unless_another_is_given(
@@ -162,20 +154,6 @@ def test_arrays_without_the_images_of_their_samples_are_refused(
     assert len(list(datapipe.make_loader(entries, batch_size=4, image=None))) > 0
 
 
-def test_arrays_that_lie_elsewhere_are_refused(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("aiohttp")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with (
-        serving(folders["A"]) as server,
-        pytest.raises(PlanError, match=r"'?far'?.*have to be here"),
-    ):
-        datapipe.make_loader(
-            {"far": {"path": server.url}, "b": {"path": folders["b"]}}, batch_size=4
-        )
-
-
 def test_shards_that_lie_elsewhere_are_read_beside_arrays(
     mix: Callable[..., Loader],
     folders: dict[str, Path],
@@ -241,24 +219,6 @@ def test_arrays_that_were_replaced_are_noticed(folders: dict[str, Path], tmp_pat
         list(loader)
     again = datapipe.make_loader(entries, batch_size=4, num_workers=0, image=None)
     assert len(again.dataset) == 46
-
-
-def test_a_run_goes_on_with_arrays_that_were_replaced(
-    folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    place = tmp_path / "arrays"
-    shutil.copytree(folders["B"], place)
-    entries = {"a": {"path": folders["A"]}, "b": {"path": place}}
-    common: dict[str, Any] = {"batch_size": 4, "num_workers": 0, "meta": META}
-    loader = datapipe.make_loader(entries, **common)
-    next(iter(loader))
-    shutil.rmtree(place)
-    convert_dataset(folders["a"], place, image=SPEC)
-    again = datapipe.make_loader(entries, **common)
-    with caplog.at_level(logging.WARNING):
-        again.load_state_dict(loader.state_dict())
-    assert "b has other samples, and starts again" in caplog.text
-    assert len(list(again)) > 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux tells open files")

@@ -48,33 +48,6 @@ def test_a_sample_is_used_next_in_the_nearest_epoch_that_is_planned() -> None:
     assert (uses.of(np.arange(SAMPLES), 1) > found).all()
 
 
-def test_an_epoch_that_begins_while_the_planner_ends_is_planned_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    planned, go = threading.Event(), threading.Event()
-
-    class Slow(threading.Thread):
-        """Thread that lives on for a while when its work is done."""
-
-        def run(self) -> None:
-            try:
-                super().run()
-            finally:
-                planned.set()
-                go.wait()
-
-    uses = next_uses()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading, "Thread", Slow)
-        uses.of(np.arange(1), 0)
-    planned.wait()
-    far = AHEAD + 1  # beyond the epochs that are planned
-    uses.of(np.arange(1), far)
-    go.set()
-    uses.wait()
-    assert are_known(uses, far)
-
-
 def test_a_plan_that_is_made_while_an_epoch_begins_is_kept_if_it_is_ahead() -> None:
     begun, go, planned = threading.Event(), threading.Event(), []
 

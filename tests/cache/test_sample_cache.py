@@ -131,14 +131,11 @@ def test_an_entry_in_place_in_two_tiers_is_read_once() -> None:
     assert [int((each.starts >= 0).sum()) for each in found] == [5, 10]
 
 
-def test_what_was_evicted_is_counted() -> None:
-    cache = make_cache(EvictingTier(NextUse(4 * SIZE)))
+def test_uses_are_planned_ahead_and_evictions_counted_if_a_tier_needs_them() -> None:
+    cache = make_cache(DictTier("a"), EvictingTier(NextUse(4 * SIZE)))
+    assert cache.plans_ahead
     put(cache, range(COUNT - 1, -1, -1))
     assert cache.stats()["memory"].evicted == COUNT - 4
-
-
-def test_uses_are_planned_ahead_if_a_tier_needs_them() -> None:
-    assert make_cache(DictTier("a"), EvictingTier(NextUse(SIZE))).plans_ahead
     assert not make_cache(DictTier("a")).plans_ahead
 
 

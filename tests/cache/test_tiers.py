@@ -81,21 +81,9 @@ def test_a_tier_gives_back_what_was_put(kind: str, tmp_path: Path) -> None:
         found = tier.get(use(sample))
         assert held[sample] == (found is not None) == (sample % 2 == 0)
         assert found is None or (found == entry_of(sample)).all()
-
-
-@every_tier
-def test_a_tier_takes_entries_that_were_made_elsewhere(kind: str, tmp_path: Path) -> None:
-    tier = make_tier(kind, tmp_path)
-    assert tier.put(use(5), entry_of(5))
-    found = tier.get(use(5))
-    assert found is not None
-    assert (found == entry_of(5)).all()
-
-
-@every_tier
-def test_an_entry_that_is_there_is_not_put_again(kind: str, tmp_path: Path) -> None:
-    tier = make_tier(kind, tmp_path)
+    # An entry that was made elsewhere is taken, once.
     assert [tier.put(use(5), entry_of(5)) for _ in range(2)] == [True, False]
+    assert (tier.get(use(5)) == entry_of(5)).all()
 
 
 @every_tier
@@ -178,7 +166,7 @@ def test_entries_come_and_go_under_many_threads(policy: Policy) -> None:
 
     def work(seed: int) -> None:
         draw = np.random.default_rng(seed)
-        for now in range(2000):
+        for now in range(700):
             wanted = use(int(draw.integers(COUNT)), now)
             found = tier.get(wanted)
             if found is None:
@@ -213,9 +201,11 @@ def test_what_is_read_stays_whole_when_it_is_evicted() -> None:
 
 def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path / "a", layout())
+    other = DiskTier(tmp_path / "a", layout())  # of another process
     for sample in range(0, COUNT, 2):
         tier.put(use(sample), entry_of(sample))
-    del tier
+        assert (other.get(use(sample)) == entry_of(sample)).all()
+    del tier, other
     tier = DiskTier(tmp_path / "a", layout())
     assert tier.present == COUNT // 2
     for sample in range(COUNT):
@@ -223,12 +213,6 @@ def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
         assert (found is None) == bool(sample % 2)
         if found is not None:
             assert (found == entry_of(sample)).all()
-
-
-def test_processes_that_use_a_disk_see_what_others_keep(tmp_path: Path) -> None:
-    one, other = (DiskTier(tmp_path / "a", layout()) for _ in range(2))
-    one.put(use(7), entry_of(7))
-    assert (other.get(use(7)) == entry_of(7)).all()
 
 
 def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path: Path) -> None:
@@ -264,7 +248,7 @@ def test_damage_is_noticed_and_mended(
     assert all((tier.get(use(sample)) == entry_of(sample)).all() for sample in found)
 
 
-@pytest.mark.parametrize("bit", [0, 31, 32, 33, 63])
+@pytest.mark.parametrize("bit", [0, 32, 63])
 def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(
     tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -364,22 +348,6 @@ def test_a_limit_below_one_entry_is_said(tmp_path: Path, caplog: pytest.LogCaptu
     tier = open_disk(tmp_path, 10)
     assert tier.room(use(1), 64) is None
     assert caplog.text.count("there is no room for a single entry") == 1
-
-
-def test_folders_of_others_that_cannot_be_read_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "theirs").mkdir()
-    stat = os.stat
-
-    def denied(path: str, *options: Any, **more: Any) -> os.stat_result:
-        if "theirs" in os.fspath(path):
-            raise PermissionError(errno.EACCES, "denied")
-        return stat(path, *options, **more)
-
-    monkeypatch.setattr(os, "stat", denied)
-    assert open_disk(tmp_path).expected == 1
-    assert not caplog.records
 
 
 def test_equal_members_make_equal_entries_whatever_the_memory_held() -> None:

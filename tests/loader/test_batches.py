@@ -17,8 +17,6 @@ from PIL import Image
 
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
-from datapipe.decode.forms.fixed import FixedTransform
-from datapipe.decode.image import Decoded
 from datapipe.testing import assert_same_batches, valid_keys
 
 Make = Callable[..., Loader]
@@ -61,65 +59,6 @@ def test_images_of_all_samples_stand_one_behind_the_other(make: Make, packed: Pa
         assert batch["pixel_values"].shape == (len(expected), 3, 24, 24)
         actual = batch["pixel_values"].permute(0, 2, 3, 1).numpy().astype(int)
         assert np.abs(actual - np.stack(expected)).max() <= 1
-
-
-def test_padding_keeps_the_aspect_ratio_and_fills_with_the_mean(make: Make, packed: Path) -> None:
-    spec = ImageSpec(size=(40, 40), resize="pad", normalize="clip")
-    batch = next(iter(make(image=spec, shuffle=False, batch_size=1)))
-    (image,) = pictures(members(packed), batch["key"][0])
-    height = round(40 * image.height / image.width)
-    top = (40 - height) // 2
-    pixels = batch["pixel_values"][0]
-    assert pixels[:, :top].abs().max() < 0.02  # the mean, to a grey level
-    assert pixels[:, top + height :].abs().max() < 0.02
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in spec.mean_std or ((), ()))
-    inner = torch.from_numpy(np.array(image.resize((40, height), Image.Resampling.BILINEAR)))
-    expected = (inner.permute(2, 0, 1) / 255 - mean) / std
-    assert (pixels[:, top : top + height] - expected).abs().max() < 1.1 / 255 / std.min()
-
-
-def test_padding_takes_the_fill_colour_given(make: Make) -> None:
-    spec = ImageSpec(size=40, resize="pad", fill=(10, 20, 30))
-    batch = next(iter(make(image=spec, shuffle=False, batch_size=1)))
-    assert batch["pixel_values"][0, :, 0, 0].tolist() == [10, 20, 30]
-
-
-def test_cropping_keeps_the_centre(make: Make, packed: Path) -> None:
-    batch = next(iter(make(image=ImageSpec(size=60, resize="crop"), shuffle=False, batch_size=1)))
-    (image,) = pictures(members(packed), batch["key"][0])
-    width = image.width * 60 // image.height
-    left = (width - 60) // 2
-    expected = image.resize((width, 60), Image.Resampling.BILINEAR).crop((left, 0, left + 60, 60))
-    actual = batch["pixel_values"][0].permute(1, 2, 0).numpy().astype(int)
-    assert np.abs(actual - np.asarray(expected)).max() <= 1
-
-
-@pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
-@pytest.mark.parametrize("size", [(20, 50), (50, 20), 200])
-def test_every_fit_gives_the_size_asked_for(make: Make, resize: Any, size: Any) -> None:
-    spec = ImageSpec(size=size, resize=resize)
-    height, width = (size, size) if isinstance(size, int) else size
-    for batch in make(image=spec):
-        assert batch["pixel_values"].shape[1:] == (3, height, width)
-
-
-@pytest.mark.parametrize(
-    ("spec", "dtype", "low", "high"),
-    [
-        (ImageSpec(size=16), torch.uint8, 0, 255),
-        (ImageSpec(size=16, dtype=torch.float32), torch.float32, 0, 1),
-        (ImageSpec(size=16, normalize="siglip"), torch.float32, -1, 1),
-        (ImageSpec(size=16, normalize="siglip", dtype=torch.bfloat16), torch.bfloat16, -1, 1),
-        (ImageSpec(size=16, normalize=((0, 0, 0), (0.5, 0.5, 0.5))), torch.float32, 0, 2),
-    ],
-)
-def test_number_formats_and_ranges(
-    make: Make, spec: ImageSpec, dtype: torch.dtype, low: float, high: float
-) -> None:
-    pixels = torch.cat([batch["pixel_values"].clone() for batch in make(image=spec)])
-    assert pixels.dtype == dtype
-    assert low <= pixels.min() < pixels.max() <= high
-    assert pixels.max() - pixels.min() > (high - low) / 2
 
 
 def test_normalised_values_are_those_of_the_uint8_image(make: Make) -> None:
@@ -165,8 +104,7 @@ def test_epochs_differ_in_order_and_shuffle_false_keeps_the_dataset_order(make: 
     assert sorted(first) == sorted(second) == valid_keys(make(shuffle=False))
 
 
-@pytest.mark.parametrize("num_workers", [1, 3, 8])
-@pytest.mark.parametrize("prefetch_factor", [1, 5])
+@pytest.mark.parametrize(("num_workers", "prefetch_factor"), [(1, 5), (3, 1), (8, 5)])
 def test_workers_and_prefetch_do_not_change_a_bit(
     make: Make, num_workers: int, prefetch_factor: int
 ) -> None:
@@ -192,21 +130,14 @@ def test_a_batch_that_is_kept_is_never_written_over(make: Make) -> None:
         ({"rank": 0}, "give both"),
         ({"batch_size": 38, "drop_last": True}, "leaves no step"),
         ({"meta": "labels"}, "keys of batches"),
-        ({"batch_size": "4"}, "batch_size '4': give an integer"),
-        ({"num_workers": 1.5}, "num_workers 1.5: give an integer, 'auto' or None"),
-        ({"seed": "a"}, "seed 'a': give an integer"),
+        ({"meta": "image_geometry", "image": None}, "image_geometry"),
         ({"image": 336}, "image 336: give an ImageSpec or None"),
         ({"shuffle": "shard"}, "shuffle 'shard': give True, False or 'shards'"),
-        ({"shuffle": [True]}, "shuffle"),
-        ({"drop_last": "no"}, "drop_last 'no': give True or False"),
-        ({"seed": None}, "seed None: give an integer"),
-        ({"rank": 0, "world_size": "2"}, "world_size '2': give an integer"),
         ({"batch_size": 2**62}, "more than the 2147483647"),
         ({"num_workers": 10**6}, "num_workers 1000000: give at most .* CPU cores"),
         ({"epochs": np.bool_(True)}, "epochs .*: give an integer or None"),
         ({"exclude": np.array(5.0)}, "exclude array"),
         ({"meta": np.array("key")}, "meta array"),
-        ({"meta": 5}, "meta 5: give a string or a list, each a string"),
         ({"meta": ("key", 5)}, "meta .*: give a string"),
         ({"exclude": b"000000001"}, "exclude b'000000001'"),
         ({"exclude": {"epoch": 0, "start": 0.5, "stop": 3}}, "exclude"),
@@ -218,38 +149,12 @@ def test_impossible_options_are_refused(make: Make, options: dict[str, Any], cau
         make(**options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"size": 0},
-        {"size": True},
-        {"size": (336, 336, 3)},
-        {"fill": (300, 0, 0)},
-        {"refuse_above": 0},
-        {"resize": "squash"},
-        {"normalize": "imagenett"},
-        {"normalize": ((0, 0, 0), (1, 0, 1))},
-        {"normalize": (0.5, 0.5)},
-        {"dtype": torch.float16},
-        {"dtype": torch.uint8, "normalize": "clip"},
-    ],
-)
-def test_impossible_image_specs_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(PlanError):
-        ImageSpec(**options)
-
-
-def test_a_folder_without_a_dataset_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(datapipe.IndexMismatch, match="datapipe pack"):
-        datapipe.make_loader(tmp_path, batch_size=1)
-    with pytest.raises(datapipe.IndexMismatch, match="no such folder"):
-        datapipe.make_loader(tmp_path / "absent", batch_size=1)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_made_in_inference_mode_are_ordinary_tensors(make: Make, num_workers: int) -> None:
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {}, {"device": "cpu"}], ids=str)
+def test_batches_made_in_inference_mode_are_ordinary_tensors(
+    make: Make, options: dict[str, Any]
+) -> None:
     expected = list(make(image=ImageSpec(size=16, normalize="clip")))
-    loader = make(image=ImageSpec(size=16, normalize="clip"), num_workers=num_workers)
+    loader = make(image=ImageSpec(size=16, normalize="clip"), **options)
     iterator = iter(loader)
     with torch.inference_mode():
         batches = [next(iterator)]
@@ -272,18 +177,6 @@ def test_defaults_of_torch_do_not_change_the_numbers(make: Make) -> None:
     assert_same_batches(changed, expected)
 
 
-def test_cropping_a_line_needs_no_mountain_of_memory() -> None:
-    line = np.zeros((1, 60_000, 3), np.uint8)
-    line[:, 29_000:31_000] = 200
-    out = torch.empty(1, 3, 336, 336, dtype=torch.uint8)
-    for pixels in (line, line.transpose(1, 0, 2).copy()):
-        height, width, _ = pixels.shape
-        FixedTransform(ImageSpec(size=336, resize="crop")).place(
-            Decoded(pixels, width, height), out.zero_()
-        )
-        assert (out == 200).all()
-
-
 def test_a_field_that_no_sample_has_is_named_once(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -296,31 +189,22 @@ def test_a_field_that_no_sample_has_is_named_once(
 
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 300}], ids=str)
 def test_a_batch_may_be_written_to(
-    make: Make,
-    text: Callable[..., datapipe.TextSpec],
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
+    make: Make, text: Callable[..., datapipe.TextSpec], options: dict[str, Any]
 ) -> None:
-    jobs = []
-    count = Loader._count
-
-    def spy(self: Loader, job: Any) -> None:
-        jobs.append(job)
-        count(self, job)
-
-    monkeypatch.setattr(Loader, "_count", spy)
     names = ("sample", "images_per_sample", "valid")
-    for batch in make(text=text(), meta=names, **options):
+    options = options | {"text": text(), "meta": names, "num_workers": 0}
+    expected, loader = list(make(**options)), make(**options)
+    plan = [str(loader.plan.step(step)) for step in range(len(loader))]
+    for batch in loader:
         for name in names:
             batch[name].zero_()  # warns where the memory is read-only
-        units = jobs[-1].step.share.units
-        planned = (units.samples, units.offsets, *units.sizes.columns, jobs[-1].step.share.valid)
-        for name in names:
-            assert not any(np.shares_memory(batch[name].numpy(), array) for array in planned)
-    assert jobs
+    assert [str(loader.plan.step(step, epoch=0)) for step in range(len(expected))] == plan
+    loader.set_epoch(0)
+    assert_same_batches(loader, expected)
 
 
-def test_without_workers_torch_works_alone_inside_a_batch_only(make: Make) -> None:
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torch_works_alone_inside_a_batch_only(make: Make, num_workers: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     seen: list[int] = []
@@ -332,20 +216,15 @@ def test_without_workers_torch_works_alone_inside_a_batch_only(make: Make) -> No
         return sample
 
     try:
-        between = []
-        batches = iter(make(num_workers=0, transform=transform))
-        for _ in range(6):
-            next(batches)
-            between.append(torch.get_num_threads())
+        batches = iter(make(num_workers=num_workers, transform=transform))
+        between = [(next(batches), torch.get_num_threads())[1] for _ in range(6)]
         with pytest.raises(datapipe.TransformError):
             list(batches)
-        assert set(seen) == {1}
-        assert len(between) > 5
-        assert {*between, torch.get_num_threads()} == {3}
         found: list[int] = []
         new = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
         new.start()
         new.join()
-        assert found == [3]
+        assert set(seen) == {1}
+        assert {*between, *found, torch.get_num_threads()} == {3}
     finally:
         torch.set_num_threads(before)

@@ -8,7 +8,7 @@ import torch
 from datapipe.loader.batch.buffer_pool import BufferPool
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_memory_comes_back_when_the_last_tensor_that_shares_it_is_gone(dtype: torch.dtype) -> None:
     pool = BufferPool(keep=2)
     tensor = pool.allocate((4, 3, 8, 8), dtype)
@@ -18,27 +18,14 @@ def test_memory_comes_back_when_the_last_tensor_that_shares_it_is_gone(dtype: to
     del tensor
     gc.collect()
     assert pool.idle == 0
+    array = part.numpy()
     del part
-    gc.collect()
-    assert pool.idle == 1
-    assert pool.allocate((4, 3, 8, 8), dtype).data_ptr() == address
-
-
-def test_what_is_still_held_is_not_lent_again() -> None:
-    pool = BufferPool(keep=2)
-    held = [pool.allocate((100,), torch.float32).fill_(number) for number in range(5)]
-    assert len({tensor.data_ptr() for tensor in held}) == 5
-    assert [tensor[0].item() for tensor in held] == [0, 1, 2, 3, 4]
-
-
-def test_a_numpy_view_of_a_batch_keeps_its_memory() -> None:
-    pool = BufferPool(keep=2)
-    array = pool.allocate((10,), torch.float32).numpy()
     gc.collect()
     assert pool.idle == 0
     del array
     gc.collect()
     assert pool.idle == 1
+    assert pool.allocate((4, 3, 8, 8), dtype).data_ptr() == address
 
 
 def test_idle_memory_is_bounded() -> None:
@@ -46,6 +33,8 @@ def test_idle_memory_is_bounded() -> None:
     held = [pool.allocate((1000,), torch.uint8) for _ in range(10)]
     held.clear()
     gc.collect()
+    assert pool.idle == 3
+    assert pool.allocate((0, 3, 8, 8), torch.float32).shape == (0, 3, 8, 8)  # takes none
     assert pool.idle == 3
 
 
@@ -56,12 +45,6 @@ def test_a_somewhat_larger_buffer_serves_and_a_much_larger_one_does_not() -> Non
     assert pool.allocate((900,), torch.uint8).data_ptr() == address
     gc.collect()
     assert pool.allocate((100,), torch.uint8).data_ptr() != address
-
-
-def test_an_empty_batch_needs_no_memory() -> None:
-    pool = BufferPool(keep=1)
-    assert pool.allocate((0, 3, 8, 8), torch.float32).shape == (0, 3, 8, 8)
-    assert pool.idle == 0
 
 
 def test_memory_is_reused_while_older_batches_are_kept_for_good() -> None:

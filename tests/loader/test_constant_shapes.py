@@ -58,12 +58,6 @@ def test_lengths_are_rounded_up_to_a_multiple(make: Make, text: Make, buckets: i
         assert torch.equal(batch["input_ids"][:, :length], own["input_ids"])
 
 
-def test_buckets_have_constant_images_too(make: Make, text: Make) -> None:
-    batch = BatchSpec(4, sample_images=3)
-    loader = make(text=text(), batch_size=batch, buckets=3, image=ImageSpec(size=16))
-    assert {len(batch["pixel_values"]) for batch in loader} == {12}
-
-
 def test_patches_are_filled_up_to_those_of_every_sample(make: Make, text: Make) -> None:
     image = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels=1024)
     batch = BatchSpec(3, pad_to=64, sample_patches=40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,6 @@ from PIL import Image
 
 import datapipe
 from datapipe import ImageSpec, PackError, PlanError, convert_dataset
-from datapipe.convert import job
-from datapipe.convert.array_files import ArrayFiles
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_same_batches
 
@@ -42,47 +41,35 @@ def test_bytes_do_not_depend_on_threads(packed: Path, text: MakeText, tmp_path: 
     assert content(tmp_path / "1") == content(tmp_path / "3")
 
 
-@pytest.mark.parametrize("after", [0, 1, 4])
-def test_an_interrupted_conversion_goes_on(
-    packed: Path, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    options: dict[str, Any] = {"image": IMAGE, "text": text(), "workers": 2}
-    convert_dataset(packed, whole, **options)
-    append = ArrayFiles.append
-    calls = iter(range(100))
-
-    def interrupted(self: ArrayFiles, *args: Any) -> None:
-        if next(calls) == after:
-            raise KeyboardInterrupt
-        append(self, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ArrayFiles, "append", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            convert_dataset(packed, broken, **options)
+def break_off(limit: int, **options: Any) -> None:
+    """Convert while no file may have more bytes than these, as on a disk that is full."""
+    given = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, given[1]))
+    try:
+        with pytest.raises((OSError, PackError), match="File too large"):
+            convert_dataset(**options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, given)
     with pytest.raises(datapipe.IndexMismatch, match="not finished"):
-        open_dataset(broken)
-    convert_dataset(packed, broken, **options)
-    assert content(broken) == content(whole)
+        open_dataset(options["arrays"])
 
 
-def test_a_torn_line_of_the_journal_is_done_again(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+TINY = ImageSpec(size=2)  # so that texts.npy is the largest file, which grows shard by shard
+
+
+@pytest.mark.parametrize("limit", [500, 1_000, 4_500])
+def test_a_conversion_that_broke_off_goes_on(
+    packed: Path, text: MakeText, tmp_path: Path, limit: int
 ) -> None:
-    out = tmp_path / "arrays"
-    with monkeypatch.context() as patch:
-        patch.setattr(job._Conversion, "_publish", lambda *_: pytest.fail("power cut"))
-        with pytest.raises(pytest.fail.Exception):
-            convert_dataset(packed, out, image=IMAGE)
-    journal = out / ".pack/convert.jsonl"
-    journal.write_bytes(journal.read_bytes()[:-20])
-    convert_dataset(packed, out, image=IMAGE)
-    convert_dataset(packed, tmp_path / "whole", image=IMAGE)
-    assert content(out) == content(tmp_path / "whole")
+    options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
+    convert_dataset(arrays=tmp_path / "whole", **options)
+    options["arrays"] = tmp_path / "broken"
+    break_off(limit, **options, workers=2)
+    convert_dataset(**options)
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("moved", [1, 4, 7])
+@pytest.mark.parametrize("moved", [1, 7])
 def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
     packed: Path, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
 ) -> None:
@@ -119,18 +106,12 @@ def test_torch_keeps_its_threads(packed: Path, tmp_path: Path) -> None:
 def test_the_same_command_again_has_nothing_to_do(packed: Path, tmp_path: Path) -> None:
     first = convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
     before = content(tmp_path / "arrays")
-    again = convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
+    # How images are normalised and mirrored makes no difference.
+    same = ImageSpec(size=24, normalize="clip", flip=0.5)
+    again = convert_dataset(packed, tmp_path / "arrays", image=same)
     assert again.finished_before
     assert (again.samples, again.images, again.bytes) == (first.samples, first.images, first.bytes)
     assert content(tmp_path / "arrays") == before
-
-
-def test_how_images_are_normalised_and_mirrored_makes_no_difference(
-    packed: Path, tmp_path: Path
-) -> None:
-    convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
-    same = ImageSpec(size=24, normalize="clip", flip=0.5)
-    assert convert_dataset(packed, tmp_path / "arrays", image=same).finished_before
 
 
 def test_broken_images_are_named(damaged: Path, tmp_path: Path) -> None:
@@ -250,36 +231,27 @@ def test_tars_of_someone_else(packed: Path, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("texts.npy", "tokens.npy", "labels.npy", "token_offsets.npy", "image_crc32.npy"),
-        *("image_placement.npy", "image_offsets.npy", "part-000000.parquet", "convert.jsonl"),
-        None,
-    ],
-)
 def test_what_was_damaged_meanwhile_is_converted_again(
-    packed: Path,
-    text: MakeText,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    name: str | None,
+    packed: Path, text: MakeText, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    options: dict[str, Any] = {"image": IMAGE, "text": text()}
-    convert_dataset(packed, whole, **options)
-    with monkeypatch.context() as patch:
-        patch.setattr(job._Conversion, "_publish", lambda *_: pytest.fail("power cut"))
-        with pytest.raises(pytest.fail.Exception):
-            convert_dataset(packed, broken, **options)
-    if name:
-        path = broken / ".pack" / name
-        data = path.read_bytes()
-        place = min(140, len(data) - 1)
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-    caplog.clear()
-    convert_dataset(packed, broken, **options)
-    assert content(broken) == content(whole)
-    assert ("is not as it was written" in caplog.text) == bool(name)
-    assert not name or name in caplog.text
+    out, kept = tmp_path / "broken", tmp_path / "kept"
+    options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
+    convert_dataset(arrays=tmp_path / "whole", **options)
+    whole = content(tmp_path / "whole")
+    options["arrays"] = out
+    break_off(4_500, **options)
+    shutil.copytree(out, kept)
+    names = [f"{name}.npy" for name in ("texts", "tokens", "labels", "token_offsets")]
+    names += [f"image_{name}.npy" for name in ("crc32", "placement", "offsets")]
+    names += ["part-000000.parquet", "convert.jsonl"]
+    for name in (*names, "torn journal"):
+        shutil.rmtree(out)
+        shutil.copytree(kept, out)
+        path = out / ".pack" / ("convert.jsonl" if name == "torn journal" else name)
+        data = bytearray(path.read_bytes())
+        data[150] ^= 1
+        path.write_bytes(data if path.name == name else path.read_bytes()[:-20])
+        caplog.clear()
+        convert_dataset(**options)
+        assert content(out) == whole, name
+        assert name == "torn journal" or f"{name} is not as it was written" in caplog.text

@@ -11,25 +11,26 @@ import pytest
 
 import datapipe
 from datapipe import PackSpec
-from datapipe.array_types import Int64
-from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.dataset import open_dataset
 from datapipe.remote.folder import RemoteFolder
 
 Make = Callable[..., datapipe.Loader]
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], str]:
-    """Datasets hold samples of two names, as a mixture does; returns the name by number."""
+def two(packed: Path) -> Make:
+    """Makes loaders of a mixture of two names for one folder."""
 
-    def name(sample: int) -> str:
-        return "thirds" if sample % 3 == 0 else "others"
+    def make(**options: Any) -> datapipe.Loader:
+        mixture = {name: {"path": packed, "weight": 1} for name in ("first", "second")}
+        options = {"batch_size": 4, "image": datapipe.ImageSpec(size=16)} | options
+        return datapipe.make_loader(mixture, **options)
 
-    def names(dataset: Dataset, samples: Int64) -> list[str]:
-        return [name(sample) for sample in samples.tolist()]
+    return make
 
-    monkeypatch.setattr(Dataset, "dataset_names", names)
-    return name
+
+def name_of(sample: int) -> str:
+    return "first" if sample < 37 else "second"
 
 
 def test_a_folder_has_its_own_name(make: Make) -> None:
@@ -65,27 +66,27 @@ def test_the_name_is_the_last_part_of_the_folder(
     ids=str,
 )
 def test_names_are_aligned_with_keys(
-    make: Make, text: Callable[..., Any], two: Callable[[int], str], options: dict[str, Any]
+    text: Callable[..., Any], two: Make, options: dict[str, Any]
 ) -> None:
     seen = set()
-    for batch in make(text=text(), meta=("key", "dataset", "sample"), **options):
+    for batch in two(text=text(), meta=("key", "dataset", "sample"), **options):
         assert len(batch["dataset"]) == len(batch["key"])
-        assert batch["dataset"] == [two(sample) for sample in batch["sample"].tolist()]
+        assert batch["dataset"] == [name_of(sample) for sample in batch["sample"].tolist()]
         seen.update(batch["dataset"])
         if "pack" in options:
             parts = datapipe.unpack(
                 batch["labels"], batch["cu_seq_lens_q"], samples=len(batch["dataset"])
             )
             assert len(parts) == len(batch["dataset"])
-    assert seen == {"thirds", "others"}
+    assert seen == {"first", "second"}
 
 
-def test_views_of_steps_name_datasets(make: Make, two: Callable[[int], str]) -> None:
-    view = make(rank=0, world_size=2).plan.step(1)
+def test_views_of_steps_name_datasets(two: Make) -> None:
+    view = two(rank=0, world_size=2).plan.step(1)
     for rank in view.ranks:
-        assert rank.datasets == [two(sample) for sample in rank.samples]
+        assert rank.datasets == [name_of(sample) for sample in rank.samples]
     assert view.to_dict()["ranks"][1]["datasets"] == view.ranks[1].datasets
-    assert "  thirds:  " in str(view)
+    assert "  first:  " in str(view)
 
 
 def test_views_of_one_dataset_do_not_repeat_its_name(make: Make) -> None:

@@ -49,13 +49,16 @@ def test_six_frames_lead_from_a_worker_to_the_jpeg_decoder(
     workers: str,
     entry: str,
 ) -> None:
-    monkeypatch.setattr(simplejpeg, "decode_jpeg", simplejpeg.decode_jpeg)  # put back at the end
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / f"recorder_{workers}.py"
     module.write_text(textwrap.dedent(RECORDER))
-    loader = make(transform=__import__(module.stem).same, workers=workers, num_workers=1)
-    next(iter(loader))
-    loader.close()
+    decode_jpeg = simplejpeg.decode_jpeg
+    try:
+        loader = make(transform=__import__(module.stem).same, workers=workers, num_workers=1)
+        next(iter(loader))
+        loader.close()
+    finally:
+        simplejpeg.decode_jpeg = decode_jpeg
     stacks = [line.split() for line in module.with_suffix(".txt").read_text().splitlines()]
     between = [stack[: stack.index(entry)] for stack in stacks if entry in stack]
     assert between

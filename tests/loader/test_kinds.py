@@ -1,56 +1,77 @@
-"""Batches of samples with different images and texts: as each dataset's own loader makes them."""
+"""Batches of datasets with different images and texts: each sample as its own loader makes it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, PlanError
-from datapipe.cache.factory import kept_transform
-from datapipe.decode import normalize
-from datapipe.decode.forms.fixed import FixedTransform
-from datapipe.decode.normalize import ImageMoves
-from datapipe.loader.batch.token_batch import TextKind, TokenContext, TokenSlots, check_texts
-from datapipe.plan.units import PASS_BIT, RandomKeys, Units
-from datapipe.text.encode import SampleText
+from datapipe import BatchSpec, CacheSpec, ImageSpec, Loader, PlanError
+from datapipe.testing import assert_same_batches
 
-from .kinds import (
-    META,
-    NATIVE,
-    PAIRS,
-    SAMPLES,
-    Make,
-    MakeText,
-    alone,
-    build,
-    check_images,
-    job,
-    kinds_of,
-    together,
-)
+MakeText = Callable[..., datapipe.TextSpec]
+
+META = ("dataset", "key", "valid", "images_per_sample", "image_geometry")
+NATIVE = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels=4096)
+
+PAIRS = {
+    "fixed": (
+        ImageSpec(size=24, random_crop=(0.2, 1.0), flip=0.5, normalize="imagenet"),
+        ImageSpec(size=24, resize="pad", normalize="siglip"),
+    ),
+    "bfloat16": (
+        ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16),
+        ImageSpec(size=24, normalize="siglip", flip=0.5, dtype=torch.bfloat16),
+    ),
+    "scaled": (ImageSpec(size=24), ImageSpec(size=24, scaled_decode=True)),
+    "tiles": (
+        ImageSpec(resize="tiles", size=16, tiles=4, normalize="imagenet"),
+        ImageSpec(resize="tiles", size=16, tiles=2, thumbnail=False, normalize="clip"),
+    ),
+    "fixed and tiles": (
+        ImageSpec(size=16, flip=0.5, normalize="clip"),
+        ImageSpec(resize="tiles", size=16, tiles=4, normalize="clip"),
+    ),
+    "anyres": (
+        ImageSpec(resize="tiles", size=16, grids=((16, 32), (32, 16)), normalize="clip"),
+        ImageSpec(resize="tiles", size=16, grids=((16, 48), (48, 48)), normalize="siglip"),
+    ),
+    "native": (
+        replace(NATIVE, normalize="clip"),
+        replace(NATIVE, normalize="siglip", min_pixels=4096, max_pixels=16384),
+    ),
+    "mrope": (
+        replace(NATIVE, normalize="clip", mrope=True),
+        replace(NATIVE, normalize="clip", mrope=True, max_pixels=1024),
+    ),
+    "shortest": (
+        ImageSpec(resize="shortest", size=16, normalize="clip"),
+        ImageSpec(resize="shortest", size=32, normalize="siglip"),
+    ),
+    "shortest and dynamic": (
+        ImageSpec(resize="shortest", size=32, patch=16, normalize="clip"),
+        ImageSpec(resize="dynamic", patch=16, max_pixels=4096, normalize="clip"),
+    ),
+    "none": (None, None),
+}
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("meta", [META, (*META, "image_geometry")], ids=["plain", "geometry"])
-def test_images_are_those_of_each_dataset(make: Make, pair: str, meta: tuple[str, ...]) -> None:
-    specs = PAIRS[pair]
-    loaders = [make(image=spec, meta=meta) for spec in specs]
-    references = [alone(make, spec, meta=meta) for spec in specs]
-    # One of them alone, a few, and samples without images only.
-    for samples in map(np.array, (SAMPLES, SAMPLES[:9], [0, 1], [5, 6], [1, 2, 19], [19, 29])):
-        batch = build(together(loaders), job(loaders, samples))
-        kinds = kinds_of(samples).tolist()
-        expected = [references[k][s] for k, s in zip(kinds, samples.tolist(), strict=True)]
-        assert batch["sample"].tolist() == samples.tolist()
-        check_images(batch, expected, padded="shortest" in pair)
+@pytest.fixture
+def mix(packed: Path) -> Callable[..., Loader]:
+    """Makes a loader of `one` and `other`, of the same samples, with specs of their own."""
+
+    def make(one: dict[str, Any], other: dict[str, Any], **options: Any) -> Loader:
+        datasets = {"one": {"path": packed} | one, "other": {"path": packed} | other}
+        options = {"num_workers": 2, "meta": META if options.get("image") else META[:4]} | options
+        return datapipe.make_loader(datasets, **options)
+
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -75,203 +96,208 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"image_tokens": "native", "max_length": 40, "overlong": "truncate"},
         {"image_tokens": "native", "system": "Be brief."},
     ),
+    "mrope": ({"image_tokens": "native"}, {"image_tokens": "native", "system": "Be brief."}),
     "none": ({"image_tokens": 6}, {"image_tokens": 5, "system": "Be brief."}),
 }
 
 
-@pytest.mark.parametrize("pack", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize(("pair", "mrope"), [*((p, False) for p in TEXTS), ("native", True)])
-def test_tokens_are_those_of_each_dataset(
-    make: Make, qwen: MakeText, pair: str, mrope: bool, pack: bool
-) -> None:
-    images: Sequence[ImageSpec | None] = PAIRS.get(pair, (None, None))
-    specs = [replace(spec, mrope=mrope) if spec is not None else None for spec in images]
-    texts = [qwen(**options) for options in TEXTS[pair]]
-    loaders, references = [], []
-    for spec, text in zip(specs, texts, strict=True):
-        loaders.append(make(image=spec, text=text, meta=META, batch_size=4))
-        references.append(alone(make, spec, text=text, meta=META))
-    batch = build(together(loaders, pack=pack), job(loaders, SAMPLES))
-    chosen = zip(kinds_of(SAMPLES).tolist(), SAMPLES.tolist(), strict=True)
-    expected = [references[kind][sample] for kind, sample in chosen]
-    if images[0] is not None:
-        check_images(batch, expected, padded=False)
-    start = 0
+def check_images(batch: dict[str, Any], expected: list[dict[str, Any]], *, padded: bool) -> None:
+    """Assert that images are those of batches of one sample each, in this order."""
+    row = image = 0
+    for one in expected:
+        rows, count = one.get("pixel_values"), int(one["images_per_sample"])
+        for name in ("image_sizes", "image_grid_thw", "image_geometry"):
+            if name in one:
+                assert torch.equal(batch[name][image : image + count], one[name]), name
+        image += count
+        if rows is None or not count:
+            continue
+        found = batch["pixel_values"][row : row + len(rows)]
+        row += len(rows)
+        if padded:
+            height, width = rows.shape[2:]
+            assert not found[:, :, height:].any()
+            assert not found[:, :, :, width:].any()
+            found = found[:, :, :height, :width]
+        assert torch.equal(found, rows)
+
+
+def check_tokens(batch: dict[str, Any], expected: list[dict[str, Any]]) -> None:
+    """Assert that tokens are those of batches of one sample each, padded or packed."""
+    packed, start = "cu_seq_lens_q" in batch, 0
     for slot, one in enumerate(expected):
         length = one["input_ids"].shape[1]
-        row, part = (0, slice(start, start + length)) if pack else (slot, slice(0, length))
+        row, part = (0, slice(start, start + length)) if packed else (slot, slice(0, length))
         start += length
-        for name in ("input_ids", "labels"):
-            assert torch.equal(batch[name][row, part], one[name][0]), name
-        if mrope:
-            positions = batch["position_ids"][1:] if pack else batch["position_ids"]
-            assert torch.equal(positions[:, row, part], one["position_ids"][:, 0])
-        if not pack:
+        assert torch.equal(batch["input_ids"][row, part], one["input_ids"][0])
+        assert torch.equal(batch["labels"][row, part][1:], one["labels"][0, 1:])
+        if len(one.get("position_ids", ())) == 3:
+            positions = batch["position_ids"][-3:, row, part]
+            assert torch.equal(positions, one["position_ids"][:, 0])
+        if not packed:
             assert int(batch["attention_mask"][slot].sum()) == length
-    lengths = [one["input_ids"].shape[1] for one in expected]
-    if pack:
+    if packed:
+        lengths = [one["input_ids"].shape[1] for one in expected]
         assert batch["cu_seq_lens_q"].diff().tolist() == lengths
-    assert len(set(lengths)) > 3
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_samples_of_a_batch_are_as_alone(
+    mix: Callable[..., Loader], make: Callable[..., Loader], qwen: MakeText, pair: str
+) -> None:
+    given: list[dict[str, Any]] = [{"image": spec} if spec else {} for spec in PAIRS[pair]]
+    options: dict[str, Any] = {
+        "image": PAIRS[pair][0],
+        "meta": META if PAIRS[pair][0] else META[:4],
+    }
+    if pair in TEXTS:
+        options["text"] = qwen(**TEXTS[pair][0])
+        for own, text in zip(given, TEXTS[pair], strict=True):
+            own["text"] = qwen(**text)
+    alone = {}
+    for batch in mix(*given, batch_size=1, **options):
+        alone[batch["dataset"][0], batch["key"][0]] = batch
+    assert len(alone) == 2 * 37
+    for name, own in zip(("one", "other"), given, strict=True):
+        spec = own.get("image")
+        for batch in make(image=spec, text=own.get("text"), batch_size=1, meta="key"):
+            there = alone[name, batch.pop("key")[0]]
+            for value, expected in batch.items():
+                random = value == "pixel_values" and (spec.flip or spec.random_crop)
+                if torch.is_tensor(expected) and not random:
+                    assert torch.equal(there[value], expected), value
+    units: list[dict[str, Any]] = [{"batch_size": 7}, {"batch_size": 2}]
+    for unit in [*units, {"pack": 300}] if pair in TEXTS else units:
+        seen = 0
+        for batch in mix(*given, **unit, **options):
+            valid = batch["valid"].tolist()
+            samples = zip(batch["dataset"], batch["key"], strict=True)
+            expected = [alone[sample] for sample, ok in zip(samples, valid, strict=True) if ok]
+            check_images(batch, expected, padded="shortest" in pair)
+            if pair in TEXTS:
+                check_tokens(batch, expected)
+            seen += sum(valid)
+        assert seen == len(alone)
 
 
 def test_a_failed_sample_keeps_the_tokens_and_rows_of_its_kind(
-    damaged: Path, text: MakeText
+    mix: Callable[..., Loader], damaged: Path, text: MakeText
 ) -> None:
-    texts = [text(image_tokens=6), text(image_tokens=9)]
-    loaders = [
-        datapipe.make_loader(
-            damaged, batch_size=4, image=image, text=each, meta=META, on_error="skip"
-        )
-        for each, image in zip(texts, PAIRS["fixed"], strict=True)
+    given = [
+        {"path": damaged, "text": text(image_tokens=tokens), "image": image}
+        for tokens, image in zip((6, 9), PAIRS["fixed"], strict=True)
     ]
-    samples = np.arange(37)
-    batch = build(together(loaders), job(loaders, samples))
-    failed = np.flatnonzero(~batch["valid"].numpy())
-    assert failed.tolist() == [6, 20]
-    encoder = together(loaders).tokens.texts[0].encoder  # type: ignore[union-attr]
-    counts = (batch["input_ids"][failed] == encoder.image_id).sum(1)
-    assert counts.tolist() == [9, 6]
-    assert (batch["labels"][failed] == -100).all()
+    options = {"text": text(), "image": PAIRS["fixed"][0], "on_error": "skip", "batch_size": 74}
+    (batch,) = mix(*given, **options)
+    failed = (~batch["valid"]).nonzero()[:, 0].tolist()
+    assert len(failed) == 4
     first = batch["images_per_sample"].cumsum(0) - batch["images_per_sample"]
-    assert not batch["pixel_values"][first[failed]].any()
-    assert batch["pixel_values"][first[7]].any()
+    for slot in failed:
+        assert batch["key"][slot] in ("000000006", "000000020")
+        tokens = int((batch["input_ids"][slot] == 3).sum())
+        assert tokens == (6 if batch["dataset"][slot] == "one" else 9)
+        assert (batch["labels"][slot] == -100).all()
+        assert not batch["pixel_values"][first[slot]].any()
 
 
-def test_texts_of_one_encoder_are_encoded_together(
-    make: Make, qwen: MakeText, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kinds may share an encoder, and number their samples from 0 on."""
-    loader = make(image=None, text=qwen(image_tokens=6), batch_size=4)
-    (kind,) = loader.components().context.tokens.texts  # type: ignore[union-attr]
-    asked: list[int] = []
-    later = TextKind(
-        encoder=kind.encoder,
-        stored=None,
-        image_runs=lambda sample: asked.append(sample) or kind.image_runs(sample),  # type: ignore[func-returns-value]
-        image_grids=None,
-        limit=None,
-        first=37,
-    )
-    calls: list[int] = []
-    encode = type(kind.encoder).encode
-
-    def counted(encoder: Any, texts: Sequence[SampleText]) -> Any:
-        calls.append(len(texts))
-        return encode(encoder, texts)
-
-    monkeypatch.setattr(type(kind.encoder), "encode", counted)
-    context = TokenContext(texts=(kind, later), kinds=lambda samples: samples // 37, pack=True)
-    samples = np.array([3, 40, 4, 41])
-    sizes = loader.components().schedule.origin.parts[0].text().measure(samples % 37)
-    slots = TokenSlots(context, samples, sizes)
-    said = {"conversations": [{"from": "human", "value": "<image><image>What is number 3?"}]}
-    answer = {"from": "gpt", "value": "It is 3."}
-    texts = {0: said, 1: said}
-    texts = {slot: {"conversations": [*r["conversations"], answer]} for slot, r in texts.items()}
-    valid = np.ones(4, bool)
-    slots.fill({slot: SampleText(None, record, 2) for slot, record in texts.items()}, valid)
-    slots.empty(3)
-    assert calls == [2]
-    assert asked == [3, 4]
-    ids = slots.result()["input_ids"][0]
-    bounds = np.concatenate([[0], np.cumsum(sizes.tokens)])
-    assert torch.equal(ids[: bounds[1]], ids[bounds[1] : bounds[2]])
-
-
-def paint(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    shade = generator.integers(256)
-    return sample | {"images": [np.full_like(image, shade) for image in sample["images"]]}
-
-
-def test_random_numbers_are_of_each_samples_pass_and_identity(make: Make) -> None:
-    """The shade and the mirroring of a sample are those of another one in a plain dataset."""
-    spec = ImageSpec(size=8, flip=0.5)
-    options: dict[str, Any] = {"meta": (*META, "image_geometry"), "transform": paint}
-    plain: dict[tuple[int, int], tuple[int, bool]] = {}
-    for number, batch in enumerate(
-        make(image=spec, epochs=3, shuffle=False, batch_size=1, **options)
-    ):
-        if len(batch["pixel_values"]):
-            place = number // 37, int(batch["sample"])
-            plain[place] = _seen(batch, 0)
-    loaders = [make(image=spec, **options)] * 2
-    with_images = np.unique([sample for _, sample in plain])
-    identities = np.random.default_rng(3).permutation(with_images)
-    passes = identities % 3
-    units = Units(with_images | passes << PASS_BIT, np.arange(len(passes) + 1), None)
-    keys = RandomKeys(units, identities=lambda numbers: identities)  # type: ignore[arg-type]
-    step = job(loaders, with_images, epoch=7, keys=keys)
-    batch = build(together(loaders), step)
-    first = (batch["images_per_sample"].cumsum(0) - batch["images_per_sample"]).tolist()
-    found = [_seen(batch, image) for image in first]
-    wanted = zip(passes.tolist(), identities.tolist(), strict=True)
-    assert found == [plain[place] for place in wanted]
-    assert len({mirrored for _, mirrored in found}) == 2
-
-
-def _seen(batch: dict[str, Any], image: int) -> tuple[int, bool]:
-    return int(batch["pixel_values"][image, 0, 0, 0]), float(batch["image_geometry"][image, 0]) < 0
-
-
-@pytest.mark.parametrize("normalizes", [torch.float32, torch.uint8], ids=["float32", "uint8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
 def test_decoded_images_of_one_cache_are_finished_by_kind(
-    make: Make, monkeypatch: pytest.MonkeyPatch, normalizes: torch.dtype
+    mix: Callable[..., Loader], kernel: str, dtype: torch.dtype
 ) -> None:
-    normalize.KERNEL.load()
-    both = {"dtype": normalizes}
-    names = ("clip", "siglip") if normalizes == torch.float32 else (None, None)
-    specs = [
-        ImageSpec(size=24, flip=flip, normalize=name, **both)  # type: ignore[arg-type]
+    names = ("clip", "siglip") if dtype == torch.float32 else (None, None)
+    given: list[Any] = [
+        {"image": ImageSpec(size=24, flip=flip, normalize=name, dtype=dtype)}  # type: ignore[arg-type]
         for flip, name in zip((1.0, 0.3), names, strict=True)
     ]
-    cache = CacheSpec(memory=1 << 30, keep="decoded")
-    named = dict(zip(("one", "other"), specs, strict=True))
-    kept = kept_transform(cache, named, decoder=False, transform=False)
-    plain = [make(image=spec) for spec in specs]
-    cached = [make(image=spec, cache=cache) for spec in specs]
-    context = together(cached)
-    assert context.images is not None
-    context = replace(
-        context,
-        images=replace(context.images, kept=kept),
-    )
-    expected = build(together(plain), job(plain, SAMPLES))["pixel_values"]
-    assert torch.equal(build(context, job(cached, SAMPLES))["pixel_values"], expected)
-    calls: list[int] = []
-    finish_many = FixedTransform.finish_many
+    options: dict[str, Any] = {"batch_size": 7, "epochs": 3, "image": given[0]["image"]}
+    cached = mix(*given, cache=CacheSpec(memory=1 << 30, keep="decoded"), **options)
+    meter = cached.start_metering()
+    assert_same_batches(cached, mix(*given, **options))
+    images = 2 * int(cached.dataset.parts[0].dataset().columns.sample_image[-1])
+    assert images <= meter.reading().stages["decode"].count < 1.5 * images
 
-    def counted(transform: Any, moves: list[ImageMoves], out: Any, **way: Any) -> bool:
-        calls.extend(len(each.starts) for each in moves)
-        return finish_many(transform, moves, out, **way)
 
-    monkeypatch.setattr(FixedTransform, "finish_many", counted)
-    again = build(context, job(cached, SAMPLES))
-    assert torch.equal(again["pixel_values"], expected)
-    assert sum(calls) == len(expected)  # none was decoded, or finished by itself
+@pytest.mark.parametrize("pair", ["fixed and tiles", "shortest and dynamic"])
+def test_a_device_normalises_images_of_two_specs(mix: Callable[..., Loader], pair: str) -> None:
+    first, other = PAIRS[pair]
+    options: dict[str, Any] = {"batch_size": 7, "image": first}
+    given = {"image": first}, {"image": other}
+    assert_same_batches(mix(*given, device="cpu", **options), mix(*given, **options))
+
+
+SMALL = ImageSpec(size=24, normalize="clip")
+TILES = {"resize": "tiles", "size": 24}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "options", "told"),
+    [
+        (SMALL, {"size": 448}, {}, r"\[3, 24, 24\] of one, \[3, 448, 448\] of other"),
+        (SMALL, {"normalize": None}, {}, "torch.float32 of one, torch.uint8 of other"),
+        (SMALL, NATIVE, {}, "'image_grid_thw'"),
+        (SMALL, TILES | {"grids": ((24, 48),)}, {}, "'image_sizes'"),
+        (SMALL, {"resize": "shortest"}, {}, "of the largest image of other"),
+        (NATIVE, {"merge": 1}, {}, "merge: 2 of one, 1 of other"),
+        (NATIVE, {"patch": 4, "temporal": 8}, {}, "patch: 8 of one, 4 of other"),
+        (SMALL, {"resize": "crop"}, {"cache": CacheSpec(memory=1 << 30, keep="decoded")},
+         "one and other differ"),
+        (SMALL, {"normalize": "siglip"}, {"device": "cpu"}, "normalised on the device"),
+        (SMALL, {"resize": "shortest"}, {"device": "cpu"}, "pads images of resize='stretch'"),
+        (SMALL, {"flip": 0.5}, {"device": "cpu", "cache": CacheSpec(device=1 << 20)},
+         "keeps images of one ImageSpec"),
+        (SMALL, TILES, {"batch_size": BatchSpec(4, sample_images=2), "text": True},
+         "sample_images=2"),
+        (SMALL, {"flip": 0.5}, {"decoder": "dali"}, "DALI makes all images of a batch alike"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_images_that_cannot_be_in_one_batch_are_refused(
+    mix: Callable[..., Loader],
+    text: MakeText,
+    one: ImageSpec,
+    other: Any,
+    options: dict[str, Any],
+    told: str,
+) -> None:
+    if options.get("decoder"):
+        pytest.importorskip("nvidia.dali")
+    changed = other if isinstance(other, ImageSpec) else replace(one, **other)
+    options = {"batch_size": 4, "image": one} | options
+    if "text" in options:
+        options["text"] = text()
+    alike = {"image": replace(one)}
+    mix(alike, alike, **options)
+    with pytest.raises(PlanError, match=told):
+        mix(alike, {"image": changed}, **options)
+
+
+def test_images_of_two_forms_are_kept_encoded_where_a_cache_may_choose(
+    mix: Callable[..., Loader],
+) -> None:
+    given = {"image": SMALL}, {"image": replace(SMALL, resize="crop")}
+    options: dict[str, Any] = {"batch_size": 7, "epochs": 2, "image": SMALL}
+    cached = mix(*given, cache=CacheSpec(memory=1 << 30, keep="auto"), **options)
+    assert_same_batches(cached, mix(*given, **options))
 
 
 def test_texts_that_make_no_batch_are_refused(
-    make: Make, text: MakeText, qwen: MakeText, tokenizer: Path
+    mix: Callable[..., Loader], text: MakeText, qwen: MakeText, tokenizer: Path
 ) -> None:
-    def kind(spec: datapipe.TextSpec, **image: Any) -> TextKind:
-        loader = make(image=replace(NATIVE, **image), text=spec, batch_size=4)
-        (found,) = loader.components().context.tokens.texts  # type: ignore[union-attr]
-        return found
-
+    own = {"text": text()}
+    with pytest.raises(PlanError, match="'other' of the mixture has no text, and 'one' has"):
+        mix(own, {}, batch_size=4)
+    assert "input_ids" in next(iter(mix(own, {}, batch_size=4, text=text(), image=None)))
     native = {"image_tokens": "native"}
-    first = kind(qwen(**native))
-    check_texts([first, kind(qwen(system="Be brief.", **native))], ["one", "other"])
+    first = {"text": qwen(**native), "image": NATIVE}
+    options: dict[str, Any] = {"batch_size": 4, "image": NATIVE, "text": qwen(**native)}
+    mix(first, {"text": qwen(system="Be brief.", **native)}, **options)
+    for told, other in {
+        "one and other have different tokenizers": {"text": text(**native)},
+        r"<\|image_pad\|>.* and .*<image>": {"text": qwen(image_token="<image>", **native)},
+        "one axis and along three": {"image": replace(NATIVE, mrope=True)},
+    }.items():
+        with pytest.raises(PlanError, match=told):
+            mix(first, first | other, **options)
     again = Tokenizer.from_str(Tokenizer.from_file(str(tokenizer)).to_str())
-    others = {
-        "one and other have different tokenizers": kind(text(**native)),
-        "<|image_pad|>.* and .*<image>": kind(qwen(image_token="<image>", **native)),
-        "one axis and along three": kind(qwen(**native), mrope=True),
-    }
-    for told, other in others.items():
-        with pytest.raises(PlanError, match=told.replace("|", r"\|")):
-            check_texts([first, other], ["one", "other"])
-    same = (
-        kind(text(**native)),
-        kind(datapipe.TextSpec(tokenizer=again, template="chatml", **native)),
-    )  # type: ignore[arg-type]
-    check_texts(same, ["one", "other"])
+    same = datapipe.TextSpec(tokenizer=again, template="chatml", **native)  # type: ignore[arg-type]
+    mix({"text": text(**native)}, {"text": same}, **options | {"text": text(**native)})

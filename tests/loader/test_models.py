@@ -109,7 +109,7 @@ def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
 ) -> None:
     spec = text(image_tokens=IMAGE_TOKENS)
     seen: list[str] = []
-    for batch in make(text=spec, image=IMAGE, meta=META, **options):
+    for batch in make(**{"text": spec, "image": IMAGE, "meta": META} | options):
         valid = batch["valid"].tolist()
         keys = [key for key, counts in zip(batch["key"], valid, strict=True) if counts]
         assert batch["num_items_in_batch"] == sum(losses[key][1] for key in keys)

@@ -118,7 +118,6 @@ def rope_index(vocabulary: Tokenizer) -> Callable[[dict[str, Any]], torch.Tensor
 @pytest.mark.parametrize(
     "options",
     [
-        {"batch_size": 5},
         {"batch_size": 5, "world_size": 2, "rank": 1},
         {"max_tokens": 400},
         {"batch_size": 5, "num_workers": 1, "workers": "processes"},
@@ -226,20 +225,6 @@ def test_nothing_but_positions_depends_on_it(make: Make, text: MakeText) -> None
             ordinary = other.pop("position_ids", None)
             assert ordinary is None or torch.equal(positions[0], ordinary)
             assert_same_batches([one], [other])
-
-
-def test_a_run_goes_on_with_other_positions_as_with_other_colours(
-    make: Make, text: MakeText
-) -> None:
-    both = {"text": text(image_tokens="native"), "pack": 200, "meta": "key"}
-    loader = make(image=replace(IMAGE, mrope=False), **both)
-    iterator = iter(loader)
-    first = next(iterator)["key"]
-    state = loader.state_dict()
-    rest = [batch["key"] for batch in iterator]
-    other = make(image=IMAGE, **both)
-    other.load_state_dict(state)
-    assert [batch["key"] for batch in other] == rest != [first, *rest]
 
 
 def test_images_whose_tokens_have_no_rows_are_refused(make: Make, text: MakeText) -> None:

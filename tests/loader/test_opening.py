@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import pickle
 import shutil
 from collections import Counter
@@ -172,18 +171,6 @@ def test_other_folders_say_what_to_give(tmp_path: Path, packed: Path) -> None:
         with pytest.raises(DatapipeError, match=said) as error:
             make_loader(tmp_path / name, batch_size=1)
         assert "RAW shards" not in str(error.value)
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-@pytest.mark.parametrize("mode", [0o000, 0o600])
-def test_a_folder_without_permission_is_named(tmp_path: Path, packed: Path, mode: int) -> None:
-    folder = shutil.copytree(packed, tmp_path / "shards")
-    folder.chmod(mode)
-    try:
-        with pytest.raises(IndexMismatch, match=r"shards.*[Pp]ermission denied; let this user"):
-            make_loader(folder, batch_size=1)
-    finally:
-        folder.chmod(0o755)
 
 
 def test_a_denied_folder_is_named_for_every_user(

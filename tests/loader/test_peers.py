@@ -53,6 +53,8 @@ def taken(loader):
     return [(digest(batch), loader.state_dict()) for batch in loader]
 
 out["each"] = taken(make(good, once=False))
+out["keys"] = [key for batch in make(good, once=False, meta=("key", "valid"))
+               for key, valid in zip(batch["key"], batch["valid"]) if valid]
 seen.clear()
 loader = make(good)
 out["once"] = taken(loader)
@@ -106,6 +108,8 @@ def check_peers(ranks: list[dict[str, Any]], peers: int) -> None:
         assert rank.get("error") == ranks[first].get("error")
     assert sum(rank["skipped"] for rank in ranks[::peers]) == 2
     assert ranks[0]["error"].endswith("`datapipe index --force`")
+    keys = [key for rank in ranks[::peers] for key in rank["keys"]]
+    assert len(keys) == len(set(keys)) == 37  # ranks of data share the epoch
 
 
 @pytest.mark.campaign

@@ -34,8 +34,8 @@ def test_all_results_are_copied_in_order_in_another_thread(results: Results[int]
     pinned.close()
 
 
-def test_an_error_of_a_copy_is_raised_in_its_turn(results: Results[int]) -> None:
-    pinned = PinnedResults(results, lambda number: 1 // (2 - number))
+def test_an_error_of_a_copy_is_raised_in_its_turn() -> None:
+    pinned = PinnedResults(ThreadPool(abs, 2).run(range(5)), lambda number: 1 // (2 - number))
     assert [next(pinned), next(pinned)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(pinned)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,22 +134,6 @@ def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one() -> None:
         assert (one == 1).all()
         assert (two == 2).all()
         del one, two, region
-
-
-def test_a_pinned_batch_does_not_hold_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without an accelerator nothing can be pinned; that it is a copy is what matters here.
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-    file = SharedFile(1)
-    regions, pool = Regions(file, keep=1), RegionPool(file)
-    region = regions.allocate()
-    pool.start(region.number)
-    written = pool.allocate((MIB,), torch.uint8).fill_(3)
-    content = dump_batch([written], pool.locate)
-    pinned = load_batch(content, regions.buffer(region.number, pool.used), pin=True)
-    del region
-    assert regions.allocate().number == 0
-    written.fill_(4)
-    assert (pinned[0] == 3).all()
 
 
 def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Loaders in processes of their own: exit, Ctrl-C, kill, fork."""
+"""Programs that load: exit, Ctrl-C, kill, fork, with threads and with worker processes."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,44 +11,84 @@ from pathlib import Path
 
 import pytest
 
+from tests.workers.process_list import left
+
+pytestmark = pytest.mark.campaign
+
 PROGRAM = """
-import sys, threading
+import os, sys, threading
 import datapipe
-loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2,
+loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers="{workers}",
                               image=datapipe.ImageSpec(size=32))
 {body}
 """
 
+# Programs that print their workers import a module of the tests.
+WITH_TESTS = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
-def run(body: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    program = PROGRAM.format(body=body)
+both = pytest.mark.parametrize("workers", ["threads", "processes"])
+
+
+def run(
+    body: str, folder: Path, *args: object, workers: str = "threads"
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that is not guarded by `if __name__ == "__main__"`."""
+    script = folder.parent / f"train{abs(hash((body, workers)))}.py"
+    script.write_text(PROGRAM.format(body=body, workers=workers))
     return subprocess.run(
-        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=120
+        [sys.executable, script, str(folder), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=WITH_TESTS,
     )
 
 
-@pytest.mark.campaign
+def interrupted(body: str, folder: Path, seconds: float = 0) -> tuple[str, list[str], int]:
+    """Send Ctrl-C some time after the first line of a program; return its lines and its status."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(body=body, workers="threads"), str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()  # a lost signal must not leave it running
+    return out, err.splitlines(), process.returncode
+
+
+@both
 @pytest.mark.parametrize(
     ("body", "code"),
     [
         ("iterator = iter(loader); next(iterator)", 0),
-        ("iterator = iter(loader); next(iterator); sys.exit(3)", 3),
-        ("keep = [iter(loader)]; keep.append(keep); next(keep[0])", 0),
+        ("keep = [iter(loader)]; keep.append(keep); next(keep[0])", 3),
         ("threading.current_thread().iterator = iter(loader)", 0),
     ],
 )
 def test_the_interpreter_exits_cleanly_with_an_iterator_open(
-    packed: Path, body: str, code: int
+    packed: Path, body: str, code: int, workers: str
 ) -> None:
-    done = run(body, packed)
+    show = "from tests.workers.process_list import worker_processes; print(*worker_processes())"
+    done = run(f"{body}\n{show}\nsys.exit({code})", packed, workers=workers)
     assert (done.returncode, done.stderr) == (code, "")
+    assert left({int(pid) for pid in done.stdout.split()}) == set()
 
 
-@pytest.mark.campaign
+def test_a_script_without_a_guard_is_not_run_again(packed: Path) -> None:
+    done = run("print('begun'); print(sum(1 for _ in loader))", packed, workers="processes")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n19\n", "")
+
+
 def test_ctrl_c_ends_a_waiting_loop_at_once(packed: Path) -> None:
     body = """
 from datapipe.decode.forms.fixed import FixedTransform
-import os, threading
 def stuck(self, data, indexed=None):
     os.write(1, b"stuck\\n")
     threading.Event().wait(2)
@@ -58,28 +99,29 @@ try:
 except KeyboardInterrupt:
     print("interrupted", threading.active_count(), flush=True)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(body=body), str(packed)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "stuck\n"
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert out.splitlines()[-1] == "interrupted 1"
-    assert err == ""
-    assert process.returncode == 0
+    out, err, code = interrupted(body, packed, 0.2)
+    assert (out.splitlines()[-1], err, code) == ("interrupted 1", [], 0)
 
 
-@pytest.mark.campaign
+def test_ctrl_c_is_never_lost_between_loops_that_are_left_early(packed: Path) -> None:
+    body = """
+print("running", flush=True)
+while True:
+    for step, _ in enumerate(loader):
+        if step == 1:
+            break
+"""
+    for number in range(6):
+        _, err, code = interrupted(body, packed, 0.01 * number)
+        assert (code, err[-1]) == (-signal.SIGINT, "KeyboardInterrupt"), err
+        assert not any("ignored" in line for line in err)
+
+
 def test_a_killed_run_goes_on_with_the_batch_that_would_have_come(
     packed: Path, tmp_path: Path
 ) -> None:
     body = """
-import json, os, signal
+import json, signal
 from pathlib import Path
 log, saved = Path(sys.argv[2]), Path(sys.argv[3])
 if saved.exists():
@@ -93,57 +135,16 @@ for batch in loader:
         os.kill(os.getpid(), signal.SIGKILL)
 """
     log, saved = tmp_path / "log", tmp_path / "state.json"
-    codes = []
-    for last in (0, 8, 18, 30):
-        done = subprocess.run(
-            [
-                *(sys.executable, "-c", PROGRAM.format(body=body), str(packed)),
-                *(str(log), str(saved), str(last)),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        codes.append(done.returncode)
-    assert codes == [-signal.SIGKILL] * 3 + [0], done.stderr
+    codes = [run(body, packed, log, saved, last).returncode for last in (0, 8, 18, 30)]
+    assert codes == [-signal.SIGKILL] * 3 + [0]
     whole = run("for batch in loader: print(' '.join(batch['key']))", packed)
     assert log.read_text() == whole.stdout
 
 
-@pytest.mark.campaign
-def test_ctrl_c_is_never_lost_between_loops_that_are_left_early(packed: Path) -> None:
-    body = """
-print("running", flush=True)
-while True:
-    for step, _ in enumerate(loader):
-        if step == 1:
-            break
-"""
-    command = [sys.executable, "-c", PROGRAM.format(body=body), str(packed)]
-    for number in range(6):
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
-        time.sleep(0.01 * number)
-        process.send_signal(signal.SIGINT)
-        try:
-            _, err = process.communicate(timeout=60)
-        finally:
-            process.kill()  # a lost signal must not leave it running
-        assert process.returncode == -signal.SIGINT, err
-        assert err.splitlines()[-1] == "KeyboardInterrupt"
-        assert "ignored" not in err
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("workers", ["threads", "processes"])
+@both
 def test_a_loader_carried_over_a_fork_says_so(packed: Path, workers: str) -> None:
     body = f"""
-import os, time
-loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers="{workers}",
-                              image=datapipe.ImageSpec(size=32))
+import time
 iterator = iter(loader)
 next(iterator)
 time.sleep(1)  # the workers wait by then: whoever forks amid torch's work copies its locks
@@ -162,6 +163,62 @@ if os.fork() == 0:
 os.wait()
 print(sum(1 for _ in iterator))
 """
-    out = run(body, packed).stdout.splitlines()
+    out = run(body, packed, workers=workers).stdout.splitlines()
     assert all("before a fork" in line and "call make_loader" in line for line in out[:2])
     assert out[2:] == ["18", "18"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "sys.exit(0)",
+        "loader.close(); os._exit(0)",
+        "del loader, iterator; gc.collect(); os._exit(0)",
+        "pass",
+    ],
+)
+def test_a_forked_child_leaves_the_workers_to_its_parent(packed: Path, end: str) -> None:
+    body = f"""
+import gc
+iterator = iter(loader)
+next(iterator)
+child = os.fork()
+if child == 0:
+    {end}
+else:
+    print(os.waitpid(child, 0)[1], sum(1 for _ in iterator))
+"""
+    done = run(body, packed, workers="processes")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 18\n", "")
+
+
+@pytest.mark.parametrize(
+    "default", ["torch.set_default_device('meta')", "torch.set_default_dtype(torch.float64)"]
+)
+def test_defaults_of_torch_do_not_reach_batches(packed: Path, tmp_path: Path, default: str) -> None:
+    script = tmp_path / "defaults.py"
+    script.write_text(
+        f"""
+import sys, torch, datapipe
+{default}
+def same(sample, generator):
+    return sample
+if __name__ == "__main__":
+    for workers, number in (("threads", 0), ("threads", 1), ("processes", 1)):
+        device = datapipe.DeviceSpec("cpu", channels_last=True)
+        for options in ({{"transform": same}}, {{"device": device}}):
+            loader = datapipe.make_loader(sys.argv[1], batch_size=8, image=datapipe.ImageSpec(
+                size=32, normalize="clip"), workers=workers, num_workers=number, **options)
+            pixels = [batch["pixel_values"] for batch in loader]
+            print({{rows.device.type for rows in pixels}}, {{rows.dtype for rows in pixels}},
+                  f"{{sum(rows.double().sum().item() for rows in pixels):.3f}}")
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, script, packed], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6
+    assert len(set(lines)) == 1
+    assert lines[0].startswith("{'cpu'} {torch.float32} ")

@@ -30,17 +30,12 @@ def test_ranks_come_from_torchrun(
     assert next(iter(loader))["key"] == ["000000001", "000000004"]
 
 
-def test_ranks_given_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert resolve_ranks(0, 2) == (0, 2)
-
-
-def test_a_process_group_wins_over_the_environment(
+def test_a_process_group_wins_over_the_environment_and_numbers_given_over_both(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
+    assert resolve_ranks(0, 2) == (0, 2)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         assert resolve_ranks(None, None) == (0, 1)
@@ -73,11 +68,10 @@ def test_nonsense_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_local_ranks_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datapipe.loader.distributed.available_cpus", lambda: 16)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert default_workers() == 4
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "64")
-    assert default_workers() == 1
+    cpus = available_cpus()
+    for ranks in (1, 2, 10**6):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        assert default_workers() == max(1, cpus // ranks)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -18,7 +19,6 @@ import pytest
 
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, Loader, PlanError, WorkerError
-from datapipe.loader.workers import executor
 from datapipe.testing import assert_same_batches
 
 from ..remote.server import serving
@@ -105,35 +105,35 @@ def test_a_state_is_continued_by_threads_and_the_other_way_round(
         assert seen + [batch["key"] for batch in resumed] == keys
 
 
-def test_batches_are_for_the_training_loop_to_write_to(make_far: Make) -> None:
-    for batch in make_far():
-        batch["pixel_values"] += 1
-
-
 def test_a_loop_that_is_left_can_be_begun_again_and_again(make_far: Make) -> None:
     loader = make_far(shuffle=False)
     for _ in range(20):  # tasks that were begun come to their end
-        assert next(iter(loader))["key"][0] == "000000000"
+        batch = next(iter(loader))
+        assert batch["key"][0] == "000000000"
+        batch["pixel_values"] += 1  # it is the training loop's to write to
 
 
 class Idler:
     """An actor that has all CPUs, and does nothing."""
 
 
-def test_the_log_says_that_no_cpu_is_free(make_far: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_says_that_no_cpu_is_free(make_far: Make, caplog: pytest.LogCaptureFixture) -> None:
     idler = ray.remote(num_cpus=2)(Idler).remote()
     ray.get(idler.__ray_ready__.remote())
-    said: list[str] = []
 
-    def release(message: str, *values: object) -> None:
-        if not said:
+    class Release(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
             ray.kill(idler)
-        said.append(message % values)
 
-    monkeypatch.setattr(executor.logger, "warning", release)
-    workers = datapipe.WorkerSpec("ray", stall_warning=0.1)
-    assert len(list(make_far(shuffle=False, workers=workers))) == 10
-    assert "the batch from sample 000000000 of shard-000000.tar is not done, and 0 of" in said[0]
+    logger = logging.getLogger("datapipe.loader.workers.executor")
+    logger.addHandler(release := Release())
+    try:
+        workers = datapipe.WorkerSpec("ray", stall_warning=0.1)
+        assert len(list(make_far(shuffle=False, workers=workers))) == 10
+    finally:
+        logger.removeHandler(release)
+    said = "the batch from sample 000000000 of shard-000000.tar is not done, and 0 of"
+    assert said in caplog.messages[0]
 
 
 def test_errors_name_the_sample_and_the_node(damaged: Path, cluster: None) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import datapipe
-from datapipe import EndlessError, ImageSpec, Loader, PlanError, RunSpec
-from datapipe.loader.schedule import plan_options
-from datapipe.plan.epoch import EpochPlan
-from datapipe.plan.options import PlanOptions
+from datapipe import CacheSpec, EndlessError, ImageSpec, Loader, PlanError, RunSpec
 from datapipe.testing import assert_same_batches, valid_keys
 
 Make = Callable[..., Loader]
@@ -44,44 +41,25 @@ def test_a_run_of_steps_goes_over_epochs_and_ends(make: Make) -> None:
     loader = make(epochs=None, run=RunSpec(max_steps=23))
     assert len(loader) == 23
     assert_same_batches(list(loader), epochs_of(make, 3)[:23])
-
-
-def test_a_run_of_steps_within_an_epoch_ends_with_either(make: Make) -> None:
-    for most, steps in ((4, 4), (400, 10)):
+    for most, steps in ((4, 4), (400, 10)):  # within an epoch
         run = RunSpec(max_steps=most)
         assert len(make(run=run)) == len(list(make(run=run))) == steps
 
 
 @pytest.mark.parametrize("options", [{"pack": 200}, {"max_tokens": 200}], ids=str)
 def test_the_length_of_a_run_of_steps_plans_no_more_than_that(
-    make: Make, text: MakeText, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    make: Make, text: MakeText, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(plan_options, "PlanOptions", partial(PlanOptions, block=8))
+    """What was planned is in the plan's folder, an epoch in a file."""
     options = options | {"text": text(), "num_workers": 0}
-    formed: list[tuple[int, int]] = []
-    form = EpochPlan.form
-
-    def noted(self: EpochPlan, block: int) -> Any:
-        formed.append((self.epoch, block))
-        return form(self, block)
-
-    monkeypatch.setattr(EpochPlan, "form", noted)
     whole = len(make(**options))
-    assert formed == [(0, block) for block in range(5)]
-    for steps, epochs in ((1, 3), (whole, 3), (whole + 1, 3), (3 * whole + 9, 3), (5, None)):
-        formed.clear()
-        loader = make(run=RunSpec(max_steps=steps), epochs=epochs, **options)
-        for _ in range(2):  # the second call plans nothing
-            said = len(loader)
-            planned = list(formed)
-        assert planned == formed == sorted(set(formed))
+    cases = [(1, 3, 1), (whole, 3, 1), (whole + 1, 3, 2), (3 * whole + 9, 3, 3), (5, None, 0)]
+    for number, (steps, epochs, planned) in enumerate(cases):
+        cache = CacheSpec(plan=tmp_path / str(number))
+        loader = make(run=RunSpec(max_steps=steps), epochs=epochs, cache=cache, **options)
+        said = len(loader)
+        assert len(list((tmp_path / str(number)).rglob("*.npz"))) == planned
         assert said == len(list(loader))
-        if steps == 1:
-            assert planned == [(0, 0)]
-        elif steps == whole:
-            assert {epoch for epoch, _ in planned} <= {0, 1}
-        elif epochs is None:
-            assert not planned
 
 
 def test_a_run_of_tokens_ends_with_the_step_that_reaches_them(make: Make, text: MakeText) -> None:
@@ -103,15 +81,11 @@ def test_epochs_without_end_have_no_length(make: Make) -> None:
 
 def test_a_finished_run_of_steps_stays_finished_when_resumed(make: Make) -> None:
     loader = make(epochs=None, run=RunSpec(max_steps=7))
-    list(loader)
+    first = list(loader)
     resumed = make(epochs=None, run=RunSpec(max_steps=7))
     resumed.load_state_dict(loader.state_dict())
     assert list(resumed) == []
-
-
-def test_after_a_finished_run_the_next_one_goes_on(make: Make) -> None:
-    loader = make(epochs=None, run=RunSpec(max_steps=7))
-    assert_same_batches([*loader, *loader], epochs_of(make, 2)[:14])
+    assert_same_batches([*first, *loader], epochs_of(make, 2)[:14])  # the next run goes on
 
 
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"pack": 200}], ids=str)
@@ -144,12 +118,6 @@ def test_leaving_a_run_and_iterating_again_starts_it_over(make: Make) -> None:
     loader = make(epochs=2)
     take(loader, 15)
     assert_same_batches(take(loader, 3), epochs_of(make, 1)[:3])
-
-
-def test_len_of_packs_is_the_number_of_batches(make: Make, text: MakeText) -> None:
-    loader = make(text=text(), pack=200)
-    assert len(loader) == len(list(loader))
-    assert len(loader) == len(list(loader))
 
 
 def test_accumulation_follows_from_the_world_size(make: Make) -> None:

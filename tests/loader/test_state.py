@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from datapipe import DatapipeError, ImageSpec, Loader, PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
@@ -37,23 +35,8 @@ Make = Callable[..., Loader]
 )
 def test_a_loader_resumes_exactly(make: Make, options: dict[str, Any]) -> None:
     world_sizes = (1,) if options.get("drop_last") else (1, 2, 3)
-    assert_resumes_exactly(lambda **more: make(**options, **more), world_sizes=world_sizes)
-
-
-@pytest.mark.campaign
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    batch_size=st.integers(1, 9),
-    seed=st.integers(0, 99),
-    worlds=st.lists(st.integers(1, 6), min_size=2, max_size=3, unique=True),
-    stop=st.floats(0, 1),
-)
-def test_random_configurations_resume_exactly(
-    make: Make, batch_size: int, seed: int, worlds: list[int], stop: float
-) -> None:
-    options = {"batch_size": batch_size, "seed": seed, "image": ImageSpec(size=8)}
     assert_resumes_exactly(
-        lambda **more: make(**options, **more), world_sizes=worlds, stops=(stop,)
+        lambda **more: make(**options, **more), world_sizes=world_sizes, stops=(0.3, 1.0)
     )
 
 
@@ -71,15 +54,6 @@ def test_the_check_itself_notices_a_loader_that_does_not_resume(make: Make) -> N
 
     with pytest.raises(AssertionError):
         assert_resumes_exactly(forgetful)
-
-
-def test_state_counts_what_was_yielded_and_not_what_was_prefetched(make: Make) -> None:
-    loader = make(batch_size=4, prefetch_factor=8)
-    iterator = iter(loader)
-    next(iterator)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["unit"]) == (0, 4)
-    next(iterator)
-    assert loader.state_dict()["unit"] == 8
 
 
 def test_state_survives_break_and_the_next_loop_starts_the_epoch_over(make: Make) -> None:
@@ -120,25 +94,24 @@ def test_state_of_a_step_counts_from_where_the_iterator_began(make: Make) -> Non
     loader = make(batch_size=5)
     iterator = iter(loader)
     next(iterator)
-    loader.load_state_dict(loader.state_dict())
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert loader.state_dict(step=0) == state
     iterator = iter(loader)
     next(iterator)
     assert loader.state_dict(step=0)["unit"] == 5
     assert loader.state_dict(step=1)["unit"] == 10
 
 
-def test_set_epoch_to_the_current_one_keeps_the_position(make: Make) -> None:
+def test_set_epoch_keeps_the_position_in_the_current_epoch_alone(make: Make) -> None:
     state = _state_after(make(), steps=3)
     resumed = make()
     resumed.load_state_dict(state)
     resumed.set_epoch(0)
     assert_same_batches(list(resumed), list(make())[3:])
-
-
-def test_set_epoch_to_another_one_starts_it_from_the_beginning(make: Make) -> None:
     jumped, counted = make(), make()
-    jumped.load_state_dict(_state_after(make(), steps=3))
-    jumped.set_epoch(2)
+    jumped.load_state_dict(state)
+    jumped.set_epoch(2)  # from its beginning
     list(counted), list(counted)
     assert_same_batches(jumped, counted)
 
@@ -169,7 +142,7 @@ def test_a_state_of_another_plan_is_refused_with_the_difference(
         {"unit": 37},
         {"unit": -1},
         {"epoch": -1},
-        {"plan": None},
+        *({"plan": None}, {"unit": "5"}, {"unit": 5.5}, {"block": -1}, {"fingerprint": 5}),
     ],
     ids=str,
 )
@@ -179,11 +152,6 @@ def test_a_state_that_cannot_be_continued_is_refused(make: Make, change: dict[st
         loader.load_state_dict({**loader.state_dict(), **change})
     with pytest.raises(StateMismatch):
         loader.load_state_dict({})
-
-
-def test_the_state_is_small_and_json(make: Make) -> None:
-    text = json.dumps(make().state_dict())
-    assert len(text) < 1000
 
 
 def _take(loader: Loader, steps: int) -> list[Any]:
@@ -206,24 +174,10 @@ def test_setting_another_epoch_inside_a_loop_ends_the_loop(make: Make) -> None:
     assert (loader.state_dict()["epoch"], loader.state_dict()["unit"]) == (7, 0)
 
 
-def test_step_zero_after_loading_a_state_is_that_state(make: Make) -> None:
-    state = _state_after(make(), steps=3)
-    loader = make()
-    loader.load_state_dict(state)
-    assert loader.state_dict(step=0) == state
-
-
-def test_integers_of_numpy_are_integers(make: Make) -> None:
+def test_the_state_is_small_json_also_with_integers_of_numpy(make: Make) -> None:
     loader = make(seed=np.int64(3), batch_size=np.int32(4))
     loader.set_epoch(np.int64(2))
     next(iter(loader))
-    assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
-
-
-@pytest.mark.parametrize(
-    "change", [{"unit": "5"}, {"unit": 5.5}, {"block": -1}, {"fingerprint": 5}]
-)
-def test_a_state_with_odd_values_is_refused(make: Make, change: dict[str, Any]) -> None:
-    loader = make()
-    with pytest.raises(StateMismatch):
-        loader.load_state_dict({**loader.state_dict(), **change})
+    text = json.dumps(loader.state_dict())
+    assert json.loads(text) == loader.state_dict()
+    assert len(text) < 1000

@@ -38,10 +38,6 @@ def test_a_dict_gives_a_dict_for_each_sample() -> None:
     ]
 
 
-def test_one_token_is_a_row_of_one() -> None:
-    assert datapipe.unpack(torch.ones(1, 1, 4), torch.tensor([0, 1]))[0].shape == (1, 4)
-
-
 @pytest.mark.parametrize("static", [False, True])
 def test_each_sample_gets_its_own_tokens(
     make: Callable[..., Any], text: Callable[..., Any], static: bool

@@ -117,24 +117,6 @@ def test_packs_count_the_frames_that_they_have(
     assert found == sorted([*FRAMES] * 4)
 
 
-def test_fewer_frames_need_fewer_packs(make: Make, tmp_path: Path) -> None:
-    folder = make_shards(tmp_path / "many", repeats=4)
-    assert len(make(path=folder, pack=250)) > len(make(4, path=folder, pack=250))
-
-
-def test_ranks_share_images_evenly(make: Make, tmp_path: Path) -> None:
-    folder = make_shards(tmp_path / "many", repeats=24)
-    options = {"path": folder, "pack": 1000, "shuffle": True, "world_size": 2, "drop_last": True}
-    ranks = [list(make(rank=rank, **options)) for rank in range(2)]
-    full = [
-        [len(batch["pixel_values"]) for batch in step]
-        for step in zip(*ranks, strict=True)
-        if all(batch["input_ids"].numel() > 900 for batch in step)
-    ]
-    assert len(full) > 2
-    assert all(max(rows) <= 1.4 * min(rows) for rows in full)
-
-
 def test_a_run_with_fewer_frames_resumes_exactly(make: Make, tmp_path: Path) -> None:
     folder = make_shards(tmp_path / "many", repeats=4)
 
@@ -187,11 +169,6 @@ def test_caches_keep_numbers_of_frames_apart(
     for most in (4, None, 4, None):
         for batch in make(most, cache=cache, epochs=2):
             check(batch, image_id, most)
-
-
-def test_worker_processes_have_the_same_frames(make: Make, image_id: int) -> None:
-    for batch in make(4, num_workers=1, workers="processes"):
-        check(batch, image_id, 4)
 
 
 def test_arrays_hold_all_frames(make: Make, shards: Path, tmp_path: Path, image_id: int) -> None:

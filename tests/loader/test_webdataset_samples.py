@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 import webdataset as wds
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -86,12 +84,12 @@ def test_the_order_is_that_of_the_loader(
     source: MakeSource, make_raw: Callable[..., Loader], options: dict[str, Any]
 ) -> None:
     made, loader = source(**options), make_raw(**options)
-    for _ in range(3):  # epochs
+    for _ in range(2):  # epochs
         assert list(itertools.chain(*loaded(made, 0))) == valid_keys(loader)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("world_size", [2, 3, 5])
+@pytest.mark.parametrize("world_size", [2, 5])
 def test_ranks_share_an_epoch(
     source: MakeSource, make_raw: Callable[..., Loader], world_size: int, drop_last: bool
 ) -> None:
@@ -105,17 +103,6 @@ def test_ranks_share_an_epoch(
     assert len(seen) == len(set(seen)) == (SAMPLES // step * step if drop_last else SAMPLES)
 
 
-def test_ranks_come_from_the_environment(
-    source: MakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    found = source()
-    monkeypatch.delenv("RANK")
-    monkeypatch.delenv("WORLD_SIZE")
-    assert keys_of(pickle.loads(pickle.dumps(found))) == keys_of(source(rank=1, world_size=3))
-
-
 def test_a_source_made_before_its_process_group_is_refused(source: MakeSource) -> None:
     found, given = source(), source(rank=1, world_size=3)
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
@@ -127,8 +114,7 @@ def test_a_source_made_before_its_process_group_is_refused(source: MakeSource) -
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_stages_of_webdataset_go_on_behind_it(source: MakeSource, workers: int) -> None:
+def test_stages_of_webdataset_go_on_behind_it(source: MakeSource) -> None:
     made = source(where="images > 0", batch_size=8)
     pipeline = wds.DataPipeline(
         made,
@@ -138,7 +124,7 @@ def test_stages_of_webdataset_go_on_behind_it(source: MakeSource, workers: int) 
         wds.to_tuple("__key__", "image", "record"),
         wds.batched(8, collation_fn=lambda samples: list(zip(*samples, strict=True))),
     )
-    loader = wds.WebLoader(pipeline, batch_size=None, num_workers=workers)
+    loader = wds.WebLoader(pipeline, batch_size=None, num_workers=2)
     for number, (keys, sizes, records) in enumerate(made.track(loader), 1):
         assert list(records) == [f"id-{int(key)}" for key in keys]
         assert [tuple(size) for size in sizes] == [(160 + int(key), 120) for key in keys]
@@ -156,12 +142,8 @@ def test_a_damaged_member_is_named(damaged: Path) -> None:
     assert caught.value.member.startswith("000000006.")
     trusting = datapipe.webdataset_source(damaged, batch_size=4, shuffle=False, verify=False)
     assert len(keys_of(trusting)) == SAMPLES
-
-
-def test_workers_name_a_damaged_member(damaged: Path) -> None:
-    made = datapipe.webdataset_source(damaged, batch_size=4, shuffle=False)
     with pytest.raises(DecodeError, match=r"sample 000000006 .*of shard-000000\.tar"):
-        list(loaded(made, 1))
+        list(loaded(made, 1))  # in a worker
 
 
 def test_a_shard_that_is_cut_while_it_is_read_is_named(packed: Path, tmp_path: Path) -> None:
@@ -178,17 +160,15 @@ def test_arrays_are_refused(packed: Path, tmp_path: Path) -> None:
         datapipe.webdataset_source(tmp_path / "arrays", batch_size=4)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_remote_dataset_gives_the_same_samples(packed: Path, workers: int) -> None:
+def test_a_remote_dataset_gives_the_same_samples(packed: Path) -> None:
     pytest.importorskip("aiohttp")
     expected = {
         sample["__key__"]: sample for sample in datapipe.webdataset_source(packed, batch_size=4)
     }
     with serving(packed) as server:
         made = datapipe.webdataset_source(server.url, batch_size=4)
-        if workers:
-            assert [key for keys in loaded(made, workers) for key in keys] == list(expected)
-            return
+        assert [key for keys in loaded(made, 2) for key in keys] == list(expected)
+        made.set_epoch(0)
         for sample in made:
             name = Path(expected[sample["__key__"]]["__url__"]).name
             assert sample == expected[sample["__key__"]] | {"__url__": f"{server.url}/{name}"}
@@ -201,7 +181,3 @@ def test_samples_are_read_without_webdataset(packed: Path) -> None:
         "assert len(list(samples)) == 37"
     )
     subprocess.run([sys.executable, "-c", program, packed], timeout=120, check=True)
-
-
-def test_torch_is_told_that_it_is_iterable(source: MakeSource) -> None:
-    assert isinstance(source(), torch.utils.data.IterableDataset)

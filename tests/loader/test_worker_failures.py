@@ -95,25 +95,14 @@ def test_a_worker_that_is_killed_is_told_from_other_errors(
     assert_same_batches(loader, make(shuffle=False), "with new workers")
 
 
-def test_a_worker_that_leaves_is_told_from_other_errors(
-    make_processes: Make, user_module: Import
-) -> None:
-    module = user_module(
-        """
-        import os
-        def leave(sample, generator):
-            os._exit(7)
-        """
-    )
-    with pytest.raises(DatapipeError, match="ended with 7"):
-        list(make_processes(transform=module.leave))
-
-
+@pytest.mark.parametrize(("kind", "seconds"), [("threads", 0.1), ("processes", 1.5)])
 def test_a_stalled_worker_is_named_with_sample_and_stage(
     make_processes: Make,
     user_module: Import,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    kind: Any,
+    seconds: float,
 ) -> None:
     seen = tmp_path / "seen"
     module = user_module(
@@ -136,10 +125,10 @@ def test_a_stalled_worker_is_named_with_sample_and_stage(
         list(
             make_processes(
                 transform=module.wait,
-                workers=datapipe.WorkerSpec("processes", stall_warning=1.5),
+                workers=datapipe.WorkerSpec(kind, stall_warning=seconds),
                 batch_size=8,
             )
         )
     finally:
         logger.removeHandler(release)
-    assert "sample 000000002 of shard-000000.tar in stage" in caplog.text
+    assert "sample 000000002 of shard-000000.tar in stage 'transform'" in caplog.text

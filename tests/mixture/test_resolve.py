@@ -163,21 +163,6 @@ def test_weights_by_tokens_are_shares_of_the_tokens(
     assert shares.tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_tokens_of_simulated_draws_have_the_shares_of_the_weights() -> None:
-    mixture = Mixture.of({"weights": "tokens", "datasets": {"short": 0.7, "long": 0.3}})
-    means = means_of(20, 500)
-    rates = resolve(mixture, sizes_of(10, 10), means).rates.first[0]
-    rng = np.random.default_rng(0)
-    which = rng.choice(2, size=200_000, p=rates)
-    lengths = rng.poisson(means[which])
-    assert lengths[which == 0].sum() / lengths.sum() == pytest.approx(0.7, abs=0.01)
-
-
-def test_a_group_of_repeats_divides_its_share_by_size() -> None:
-    mixture = Mixture.of({"a": 0.5, "g": {"weight": 0.5, "datasets": {"b": "2x", "c": "1x"}}})
-    assert resolve(mixture, sizes_of(9, 10, 30)).rates.first.tolist() == [[0.5, 0.2, 0.3]]
-
-
 def test_repeats_are_times_each_sample_is_drawn_whatever_weights_count() -> None:
     datasets = {"a": "2x", "g": {"repeat": "0.5x", "datasets": {"b": 3, "c": 1}}}
     for weights in ("samples", "tokens"):
@@ -290,20 +275,6 @@ def test_a_change_added_to_the_schedule_leaves_the_past_as_it_was() -> None:
         assert before.tobytes() == after[: len(before)].tobytes()
 
 
-def test_a_thousand_datasets_are_resolved() -> None:
-    weights = {f"d{number}": 1 + number % 7 for number in range(1000)}
-    half = {name: weight / 2 for name, weight in list(weights.items())[:500]}
-    mixture = Mixture.of(
-        {
-            "datasets": weights,
-            "schedule": [{"from": "1M samples", "over": "1B samples", "weights": half}],
-        }
-    )
-    resolved = resolve(mixture, sizes_of(*[10**6] * 1000))
-    assert resolved.rates.first.shape == (3, 1000)
-    assert resolved.epoch > 10**9
-
-
 def test_torch_is_not_imported() -> None:
     program = (
         "import sys, json, datapipe, numpy; from datapipe.mixture import resolve; "
@@ -311,8 +282,3 @@ def test_torch_is_not_imported() -> None:
         "resolve(mixture, numpy.array([3, 4])); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
-
-
-def test_a_weight_of_0_leaves_a_dataset_out() -> None:
-    found = resolve(Mixture.of({"a": 1, "b": 0}), sizes_of(5, 50))
-    assert (found.rates.first.tolist(), found.epoch) == ([[1.0, 0.0]], 5)

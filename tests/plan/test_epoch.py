@@ -29,49 +29,11 @@ def test_without_shuffling_the_order_is_that_of_the_dataset() -> None:
 
 def test_order_changes_with_the_epoch_and_with_the_seed() -> None:
     orders = set()
-    for seed in range(4):
+    for seed in (0, -1, 2**63 - 1, -(2**63)):
         options = PlanOptions(shuffle=True, seed=seed)
         source = Source.of_dataset(50, options)
         orders |= {tuple(samples_of(EpochPlan(source, options, epoch))) for epoch in range(4)}
     assert len(orders) == 16
-
-
-def test_negative_and_huge_seeds_are_seeds_like_any_other() -> None:
-    for seed in (-1, 2**63 - 1, -(2**63)):
-        options = PlanOptions(shuffle=True, seed=seed)
-        plan = EpochPlan(Source.of_dataset(20, options), options, epoch=0)
-        assert sorted(samples_of(plan)) == list(range(20))
-
-
-def test_a_selection_names_the_samples_that_take_part() -> None:
-    chosen = np.array([3, 5, 8, 13])
-    options = PlanOptions(shuffle=True, seed=0)
-    source = Source.of_dataset(4, options, select=lambda places: chosen[places])
-    plan = EpochPlan(source, options, epoch=0)
-    assert sorted(samples_of(plan)) == chosen.tolist()
-
-
-def test_shards_are_mixed_a_few_at_a_time(source: MakeSource) -> None:
-    shards = np.full(50, 20)
-    options = PlanOptions(shuffle="shards", shards_mixed=4, seed=1)
-    plan = EpochPlan(source(1000, options, shards=shards), options, epoch=0)
-    order = np.array(samples_of(plan))
-    assert sorted(order.tolist()) == list(range(1000))
-    for window in (order[:960] // 20).reshape(-1, 80):
-        assert len(set(window.tolist())) == 4
-
-
-def test_packs_keep_to_their_capacities(source: MakeSource) -> None:
-    options = PlanOptions(
-        shuffle=True, seed=0, pack=72, pack_multiple_of=8, max_images=4, max_samples=3, block=300
-    )
-    plan = EpochPlan(source(1000, options), options, epoch=0)
-    for block in range(plan.blocks):
-        units = plan.form(block)
-        assert units.sizes is not None
-        assert units.total(-(-units.sizes.tokens // 8) * 8).max() <= 72
-        assert units.total(units.sizes.images).max() <= 4
-        assert np.diff(units.offsets).max() <= 3
 
 
 def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(source: MakeSource) -> None:

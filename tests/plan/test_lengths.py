@@ -34,17 +34,3 @@ def test_an_image_larger_than_the_limit_takes_all_after_it_away() -> None:
     )
     assert (lengths.tokens[0], lengths.labels[0]) == (2, 1)
     assert (lengths.images[0], lengths.image_tokens[0]) == (0, 0)
-
-
-def test_no_samples_have_no_lengths() -> None:
-    lengths = planned(
-        NONE,
-        image_at=NONE,
-        image_counts=NONE,
-        image_offsets=np.zeros(1, np.int64),
-        label_start=NONE,
-        label_stop=NONE,
-        label_offsets=np.zeros(1, np.int64),
-        limit=3,
-    )
-    assert lengths.tokens.shape == lengths.labels.shape == (0,)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.array_types import Float64
@@ -42,13 +40,6 @@ def made(starts: list[int], first: Any, last: Any = None) -> Rates:
     return Rates(
         starts=np.array(starts, np.int64), first=begin, last=begin if last is None else rows(last)
     )
-
-
-def walk(rates: Rates, stop: int, seed: int = 0) -> tuple[list[int], list[int]]:
-    """Draws from the start, one after the other, each found alone."""
-    mixed = Interleaving(rates, keys_of(rates.first.shape[1], seed))
-    found = [mixed.draws(at, at + 1) for at in range(stop)]
-    return [int(one[0]) for one, _ in found], [int(turn[0]) for _, turn in found]
 
 
 def ideal(rates: Rates, draw: int) -> Float64:
@@ -87,14 +78,6 @@ def test_a_stretch_is_that_of_the_whole_walk(rates: Rates, start: int, length: i
     assert own.tolist() == turns[start : start + length].tolist()
     counts = np.bincount(datasets[:start], minlength=len(mixed.counts(0)))
     assert mixed.counts(start).tolist() == counts.tolist()
-
-
-@given(rates=random_rates())
-def test_the_turns_of_a_dataset_are_counted_from_zero_without_gaps(rates: Rates) -> None:
-    datasets, turns = Interleaving(rates, keys_of(rates.first.shape[1])).draws(0, 400)
-    for number in set(datasets.tolist()):
-        own = turns[datasets == number].tolist()
-        assert own == list(range(len(own)))
 
 
 @given(rates=random_rates(), start=st.integers(0, 300), length=st.integers(1, 100))
@@ -150,32 +133,6 @@ def test_far_stretches_are_found_alone(start: int, ramp: tuple[int, int]) -> Non
     assert np.abs(counts - ideal(rates, start)).max() <= 2
 
 
-def test_a_ramp_rises_along_its_line() -> None:
-    rates = made([0, 10_000], [[0, 1], [1, 0]], [[1, 0], [1, 0]])
-    mixed = Interleaving(rates, keys_of(2))
-    shares = [
-        (mixed.counts(stop) - mixed.counts(start))[0] / 1000
-        for start, stop in pairwise(range(0, 11_000, 1000))
-    ]
-    assert shares == pytest.approx(np.arange(0.05, 1, 0.1), abs=0.004)
-    assert mixed.counts(20_000)[0] - mixed.counts(10_002)[0] >= 9_996
-
-
-def test_a_dataset_of_rate_zero_enters_where_its_segment_begins() -> None:
-    mixed = Interleaving(made([0, 1000], [[1, 0], [1, 1]]), keys_of(2))
-    assert mixed.counts(998).tolist() == [998, 0]
-    assert np.abs(mixed.counts(2000) - [1500, 500]).max() <= 2
-    drawn, _ = mixed.draws(0, 1100)
-    assert 997 <= int(np.flatnonzero(drawn == 1)[0]) <= 1006
-
-
-def test_a_dataset_leaves_where_its_rate_becomes_zero() -> None:
-    rates = made([0, 1000, 2000], [[1, 1], [1, 0], [1, 1]])
-    mixed = Interleaving(rates, keys_of(2))
-    assert (mixed.counts(1998) - mixed.counts(1002))[1] == 0
-    assert np.abs(mixed.counts(3000) - [2000, 1000]).max() <= 2
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
     """A rank that takes every n-th draw sees all datasets, for any n."""
@@ -190,7 +147,8 @@ def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
 
 
 def test_which_dataset_comes_first_is_even() -> None:
-    first = [walk(constant([0.5, 0.5]), 1, seed)[0][0] for seed in range(400)]
+    rates = constant([0.5, 0.5])
+    first = [Interleaving(rates, keys_of(2, seed)).draws(0, 1)[0][0] for seed in range(400)]
     assert 150 < sum(first) < 250
 
 
@@ -229,21 +187,6 @@ def test_each_pass_of_a_dataset_has_every_sample_once(
         assert indices.tolist() == list(range(samples)) * 5
 
 
-def test_passes_are_shuffled_differently() -> None:
-    _, indices = DatasetOrder(100, SHUFFLED, key=5)(np.arange(300))
-    one, two, three = indices.reshape(3, 100).tolist()
-    assert one != two != three != one
-
-
-def test_orders_of_shards_keep_to_a_few_shards_at_a_time() -> None:
-    options = PlanOptions(shuffle="shards", seed=3, shards_mixed=2)
-    order = DatasetOrder(100, options, shards=[10] * 10)
-    _, indices = order(np.arange(200))
-    windows = (indices // 10).reshape(-1, 20)
-    assert all(len(set(one)) == 2 for one in windows.tolist())
-    assert windows[:5].tolist() != windows[5:].tolist()
-
-
 @given(
     old=st.integers(1, 30),
     new=st.integers(1, 30),
@@ -272,12 +215,6 @@ def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(
         assert [part.tolist() for part in more] == [part.tolist() for part in there]
 
 
-def test_a_dataset_of_one_sample_is_drawn_in_every_turn() -> None:
-    passes, indices = DatasetOrder(1, SHUFFLED, key=9)(np.array([0, 1, 5, 10**6]))
-    assert passes.tolist() == [0, 1, 5, 10**6]
-    assert not indices.any()
-
-
 @pytest.mark.parametrize(
     ("starts", "first", "last", "told"),
     [
@@ -303,26 +240,3 @@ def test_rates_from_a_draw_on_are_the_rest_of_the_line(rates: Rates, draw: int) 
     for more in (0, 1, 17, 150):
         expected = ideal(rates, draw + more) - ideal(rates, draw)
         assert ideal(rest, more) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.campaign
-@settings(max_examples=400)
-@given(
-    datasets=st.integers(1, 300),
-    seed=st.integers(0, 10**6),
-    start=st.integers(0, 4 * FAR),
-    data=st.data(),
-)
-def test_random_mixtures_keep_their_shares(
-    datasets: int, seed: int, start: int, data: st.DataObject
-) -> None:
-    weights = np.random.default_rng(seed).dirichlet(np.full(datasets, 0.3))
-    mixed = Interleaving(constant(weights.tolist()), keys_of(datasets, seed))
-    drawn, turns = mixed.draws(start, start + 10_000)
-    counts = Counter(drawn.tolist())
-    assert all(abs(counts[n] / 10_000 - share) <= 0.001 for n, share in enumerate(weights.tolist()))
-    at = data.draw(st.integers(0, 9_000))
-    length = data.draw(st.integers(0, 1000))
-    some, own = mixed.draws(start + at, start + at + length)
-    assert some.tolist() == drawn[at : at + length].tolist()
-    assert own.tolist() == turns[at : at + length].tolist()

@@ -1,7 +1,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable
-from itertools import product
 
 import numpy as np
 import pytest
@@ -61,14 +60,6 @@ def test_a_position_has_the_same_sample_whatever_is_asked_with_it(
     assert order([]).tolist() == []
 
 
-@pytest.mark.parametrize("make", ORDERS)
-def test_asking_leaves_the_question_as_it_was(make: Callable[[], Order]) -> None:
-    positions = np.arange(1000)
-    samples = make()(positions)
-    samples += 1
-    assert positions.tolist() == list(range(1000))
-
-
 def test_the_order_of_a_seed_never_changes_between_releases() -> None:
     # A change here is a change of PLAN_VERSION: saved states would go on in another order.
     assert Permutation(10, key=1)(np.arange(10)).tolist() == ORDER_OF_KEY_1
@@ -105,20 +96,6 @@ def test_all_orders_of_a_small_set_are_about_equally_likely(
     assert len(counts) == math.factorial(size)
     expected = keys / math.factorial(size)
     assert sum((count - expected) ** 2 / expected for count in counts.values()) < limit
-
-
-def test_neighbours_in_the_dataset_are_neighbours_in_the_order_no_more_than_others() -> None:
-    # In sizes just past those that are sorted, where the network is smallest.
-    size, keys = 4097, 1000
-    pairs = [(0, 1), (64, 128), (0, 4096), (17, 81)]
-    for a, b in pairs:
-        gaps = [
-            int(first - second)
-            for first, second in (Permutation(size, key)([a, b]) for key in range(keys))
-        ]
-        parity = sum(gap % 2 for gap in gaps)
-        assert abs(parity - keys / 2) < 4 * math.sqrt(keys) / 2
-        assert abs(np.mean(np.abs(gaps)) - size / 3) < 4 * size / math.sqrt(18 * keys)
 
 
 @settings(deadline=None)
@@ -165,23 +142,10 @@ def test_shards_come_in_another_order_with_every_key() -> None:
     assert all(abs(first[shard] - 1000) < 4 * math.sqrt(750) for shard in range(4))
 
 
-def test_windows_of_a_shard_order_are_not_permuted_alike() -> None:
-    order = ShardOrder([100] * 8, key=3, shards_mixed=1)
-    windows = np.split(order(np.arange(800)) % 100, 8)
-    assert len({tuple(window.tolist()) for window in windows}) == 8
-
-
 @pytest.mark.parametrize(("counts", "mixed"), [([4, 4], 0), ([4, -1], 2)])
 def test_a_shard_order_that_cannot_be_is_refused(counts: list[int], mixed: int) -> None:
     with pytest.raises(AssertionError):
         ShardOrder(counts, 0, shards_mixed=mixed)
-
-
-@pytest.mark.parametrize(("counts", "mixed"), list(product([[], [0], [0, 0, 0]], [1, 16])))
-def test_a_dataset_without_samples_has_an_empty_order(counts: list[int], mixed: int) -> None:
-    order = ShardOrder(counts, 1, shards_mixed=mixed)
-    assert order.size == 0
-    assert order([]).tolist() == []
 
 
 ORDER_OF_KEY_1 = [9, 8, 5, 3, 0, 1, 4, 7, 6, 2]

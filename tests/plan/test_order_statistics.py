@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 
 from datapipe.array_types import Int64
-from datapipe.plan import order as order_module
 from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.rng import derive
 
@@ -76,16 +75,6 @@ def _evenness(shares: npt.NDArray[np.float64], bins: int) -> float:
     return float((chi - (bins - 1)) / np.sqrt(2 * (bins - 1)))
 
 
-STATISTICS: list[Statistic] = [
-    position_correlation,
-    serial_correlation,
-    shard_mixing,
-    runs,
-    gaps,
-    low_bits,
-]
-
-
 def ours(key: int) -> Int64:
     return Permutation(SIZE, key)(np.arange(SIZE))
 
@@ -115,16 +104,6 @@ def stride(key: int) -> Int64:
     return (np.arange(SIZE) * 38_197 + key) % SIZE
 
 
-def few_rounds(rounds: int) -> Callable[[int], Int64]:
-    def order(key: int) -> Int64:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(order_module, "_ROUNDS", rounds)
-            return ours(key)
-
-    order.__name__ = f"{rounds}_rounds"
-    return order
-
-
 def rising_pairs(key: int) -> Int64:
     """A uniform order whose pairs of neighbours are sorted."""
     return np.sort(numpys(key).reshape(-1, 2), axis=1).reshape(-1)
@@ -133,25 +112,20 @@ def rising_pairs(key: int) -> Int64:
 # What each statistic must notice, at every key.
 WEAK: dict[Statistic, list[Callable[[int], Int64]]] = {
     position_correlation: [shuffle_buffer],
-    serial_correlation: [shuffle_buffer, shards_in_turn, stride, few_rounds(2), rising_pairs],
-    shard_mixing: [shuffle_buffer, shards_in_turn, stride, few_rounds(2), few_rounds(3)],
-    runs: [stride, few_rounds(1), rising_pairs],
-    gaps: [shuffle_buffer, shards_in_turn, stride, few_rounds(2), few_rounds(3)],
-    low_bits: [stride, few_rounds(1), few_rounds(2)],
+    serial_correlation: [shuffle_buffer, shards_in_turn, stride, rising_pairs],
+    shard_mixing: [shuffle_buffer, shards_in_turn, stride],
+    runs: [stride, rising_pairs],
+    gaps: [shuffle_buffer, shards_in_turn, stride],
+    low_bits: [stride],
 }
-
-
-def test_every_statistic_is_shown_to_notice_a_weak_order() -> None:
-    assert set(WEAK) == set(STATISTICS)
+STATISTICS = list(WEAK)
 
 
 @pytest.mark.parametrize("make", [numpys, ours])
-@pytest.mark.parametrize("statistic", STATISTICS)
-def test_the_order_looks_uniformly_random(
-    statistic: Statistic, make: Callable[[int], Int64]
-) -> None:
-    scores = [statistic(make(key)) for key in KEYS]
-    assert max(map(abs, scores)) < LIMIT
+def test_the_order_looks_uniformly_random(make: Callable[[int], Int64]) -> None:
+    orders = [make(key) for key in KEYS]
+    for statistic in STATISTICS:
+        assert max(abs(statistic(order)) for order in orders) < LIMIT, statistic
 
 
 @pytest.mark.parametrize(
@@ -162,19 +136,13 @@ def test_a_weak_order_does_not_pass(statistic: Statistic, weak: Callable[[int], 
     assert min(map(abs, scores)) > LIMIT
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
-def test_epochs_are_independent_of_each_other(statistic: Statistic) -> None:
+def test_epochs_are_independent_of_each_other() -> None:
     # Where an epoch has what stands at each position of the one before: uniform if independent.
     every = np.arange(SIZE)
     orders = [Permutation(SIZE, derive(7, epoch)) for epoch in range(9)]
     moves = [later.inverse(earlier(every)) for earlier, later in pairwise(orders)]
-    assert max(abs(statistic(move)) for move in moves) < LIMIT
-
-
-def test_an_order_that_only_turns_from_epoch_to_epoch_is_noticed() -> None:
-    order = Permutation(SIZE, 7)
-    move = (order.inverse(order(np.arange(SIZE))) + 12_345) % SIZE
-    assert all(abs(statistic(move)) > LIMIT for statistic in (serial_correlation, runs, gaps))
+    for statistic in STATISTICS:
+        assert max(abs(statistic(move)) for move in moves) < LIMIT, statistic
 
 
 @pytest.mark.campaign
@@ -191,7 +159,7 @@ def test_any_sample_may_stand_first_in_the_middle_or_last(size: int, place: floa
 def test_a_sample_stays_in_its_place_once_an_epoch_on_average(size: int) -> None:
     # The number of fixed points of a uniform order is about Poisson of mean and variance 1.
     every = np.arange(size)
-    fixed = [np.count_nonzero(Permutation(size, key)(every) == every) for key in range(1000)]
+    fixed = [np.count_nonzero(Permutation(size, key)(every) == every) for key in range(400)]
     assert abs(np.mean(fixed) - 1) * np.sqrt(len(fixed)) < LIMIT
     # The variance of the sample variance of a Poisson number of mean 1 is about 3 / n.
     assert abs(np.var(fixed) - 1) * np.sqrt(len(fixed) / 3) < LIMIT

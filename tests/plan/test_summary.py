@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.plan import summary as summary_module
 from datapipe.plan.groups import TEXT_LINEAR
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Exclusion, Position, Share, Step, walk
@@ -75,13 +74,12 @@ def imbalance(costs: list[int]) -> float:
     return 1 - np.mean(costs) / max(costs) if max(costs) else 0.0
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
     samples=st.integers(1, 150),
     ranks=st.integers(1, 5),
     units_per_rank=st.integers(1, 4),
-    together=st.integers(1, 200),
 )
 def test_a_summary_says_what_the_ranks_get(
     blocks: Blocks,
@@ -89,16 +87,13 @@ def test_a_summary_says_what_the_ranks_get(
     samples: int,
     ranks: int,
     units_per_rank: int,
-    together: int,
 ) -> None:
     options = PlanOptions(**{"shuffle": True, "seed": 3} | kind)
     if options.unit == "batch":
         units_per_rank = 1
     made = blocks(samples, block=50, **kind)
     steps = list(walk(made, Position(0), share=units_per_rank * ranks))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary_module, "_TOGETHER", together)
-        found = summarise(iter(steps), options, units_per_rank=units_per_rank, world_size=ranks)
+    found = summarise(iter(steps), options, units_per_rank=units_per_rank, world_size=ranks)
     shares = [
         [
             step.share(units_per_rank=units_per_rank, rank=rank, world_size=ranks)
@@ -193,6 +188,16 @@ def test_every_length_is_in_its_bin_of_the_histogram(lengths: list[int]) -> None
 def test_bins_grow_by_half_an_octave() -> None:
     bins = summary_of([list(range(1, 65))], max_tokens=10**6).histogram
     assert [each.start for each in bins] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+
+
+def test_a_summary_of_many_samples_is_that_of_its_steps() -> None:
+    """More samples than are added up at once, on two ranks."""
+    step, plan = made_of([[7, 3]] * 20, pack=16)
+    found = summarise([step] * 2000, plan, units_per_rank=10, world_size=2)
+    assert (found.steps, found.units, found.samples) == (2000, 40_000, 80_000)
+    assert (found.tokens, found.labels) == (400_000, 40_000 * (3 + 1))
+    assert found.fill == pytest.approx(10 / 16)
+    assert sum(each.samples for each in found.histogram) == 80_000
 
 
 def test_without_tokens_steps_and_samples_are_counted() -> None:

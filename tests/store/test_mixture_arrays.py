@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,21 +55,19 @@ def test_another_process_opens_the_parts_itself(folders: list[Path]) -> None:
     assert again.data.tolist() == held.data.tolist()
 
 
-def test_each_image_is_compared_once(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = arrays_of(folders)
-    compared: list[int] = []
-    held = arrays.part(2).images
-    assert held is not None
-
-    def is_whole(image: int) -> bool:
-        compared.append(image)
-        return image != 3
-
-    monkeypatch.setattr(held, "is_whole", is_whole)
-    first = int(arrays.image_edges[2])
+def test_damaged_images_are_named_until_they_are_compared(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    copy = shutil.copytree(folders[2], tmp_path / "b")
+    arrays = arrays_of([folders[1], copy])
+    with (copy / "images.npy").open("r+b") as file:
+        file.seek(-8 * 8 * 3, os.SEEK_END)  # the last image of five
+        file.write(bytes(8 * 8 * 3))
+    first = int(arrays.image_edges[1])
     images = first + np.array([4, 3, 0])
-    assert arrays.damaged_images(images) == arrays.damaged_images(images) == [1]
-    assert compared == [4, 3, 0, 3]
+    for _ in range(2):
+        assert arrays.damaged_images(images) == [0]
+        assert arrays.damaged_images(images[1:]) == []
 
 
 def test_images_that_are_not_those_of_the_index_are_refused(folders: list[Path]) -> None:

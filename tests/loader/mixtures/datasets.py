@@ -59,11 +59,6 @@ def draws(batches: Iterable[Any]) -> list[Draw]:
     ]
 
 
-def content(batch: Any) -> dict[str, Any]:
-    names = ("input_ids", "labels", "pixel_values")
-    return {name: batch[name].tolist() for name in names if name in batch}
-
-
 def pixels_of(batch: Any) -> bytes:
     """The images of a batch; a batch without any has no key for them."""
     return batch["pixel_values"].numpy().tobytes() if "pixel_values" in batch else b""

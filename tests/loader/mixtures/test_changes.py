@@ -119,7 +119,7 @@ def test_a_state_of_the_changed_run_resumes_exactly(make: Any) -> None:
     _, state = stopped(make)
     other = {"a": 0.2, "b": 0.6, "c": 0.2, "b2": 0.1}
     whole = draws(resumed(make, other, state))
-    for steps in (1, 4, 11, 19):
+    for steps in (4, 19):
         loader = resumed(make, other, state)
         first = draws(loader, steps)
         again = json.loads(json.dumps(loader.state_dict()))

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tokenizers import Tokenizer
 
 import datapipe
@@ -26,7 +25,6 @@ from .datasets import (
     SMALL,
     Draw,
     Make,
-    content,
     draws,
     pixels_of,
     plain,
@@ -44,92 +42,6 @@ def test_random_numbers_differ_between_passes_and_samples(make: Make, mixture: A
     assert min(map(len, crops)) >= 3
     assert all(len(set(images)) == len(images) for images in crops)
     assert all(len(set(images)) == 1 for (name, _), images in seen.items() if name == "chats")
-
-
-def test_neighbours_have_random_numbers_of_their_own(make: Make, mixture: Any) -> None:
-    draws_of = make(mixture()).components().schedule.origin  # type: ignore[attr-defined]
-    numbers = np.arange(sum(SIZES.values()))
-    identities = draws_of.identities(numbers)
-    assert len(np.unique(identities)) == len(numbers)
-    assert identities.min() >= 0
-
-
-def test_samples_are_those_of_their_own_loaders(
-    make: Make, mixture: Any, folders: dict[str, Path], tokenizer: Path
-) -> None:
-    """Tokens, labels and pixels are those that each dataset's own loader makes."""
-    short = datapipe.TextSpec(
-        tokenizer=tokenizer,
-        template="chatml",
-        image_tokens=4,
-        max_length=24,
-        overlong="truncate",
-    )
-    specs = {
-        "chats": (short, ImageSpec(size=16, resize="pad")),
-        "captions": (None, ImageSpec(size=16, resize="crop")),
-        "drawings": (None, None),
-    }
-    own = {
-        name: {key: value for key, value in zip(("text", "image"), spec, strict=True) if value}
-        for name, spec in specs.items()
-    }
-    expected: dict[Draw, dict[str, list[Any]]] = {}
-    for name, options in own.items():
-        for batch in make(str(folders[name]), **{"batch_size": 1, **options}):
-            expected[name, batch["key"][0]] = content(batch)
-    given = mixture(
-        parts=specs, **{name: {"image": SMALL, **options} for name, options in own.items()}
-    )
-    checked = set()
-    for batch in make(given, batch_size=1):
-        (draw,) = draws([batch])
-        assert content(batch) == expected[draw]
-        checked.add(draw)
-    assert len(checked) == sum(SIZES[name] for name in specs)
-    for batch in make(given, batch_size=7, num_workers=2, meta=(*META, "images_per_sample")):
-        row = image = 0
-        counts = batch["images_per_sample"].tolist()
-        for draw, count in zip(draws([batch]), counts, strict=False):
-            alone = expected[draw]
-            length = len(alone["input_ids"][0])
-            assert batch["input_ids"][row, :length].tolist() == alone["input_ids"][0]
-            assert batch["labels"][row, :length].tolist() == alone["labels"][0]
-            pixels = batch["pixel_values"][image : image + count].tolist() if count else []
-            assert pixels == alone.get("pixel_values", [])
-            row, image = row + 1, image + count
-    for batch in make(given, pack=200, meta=(*META, "images_per_sample")):
-        parts = datapipe.unpack(
-            {"input_ids": batch["input_ids"], "labels": batch["labels"]},
-            batch["cu_seq_lens_q"],
-            samples=len(batch["key"]),
-        )
-        image = 0
-        counts = batch["images_per_sample"].tolist()
-        for draw, part, count in zip(draws([batch]), parts, counts, strict=True):
-            alone = expected[draw]
-            assert part["input_ids"].tolist() == alone["input_ids"][0]
-            # Of a pack, the first token of a sample is predicted from none.
-            assert part["labels"].tolist()[1:] == alone["labels"][0][1:]
-            pixels = batch["pixel_values"][image : image + count].tolist() if count else []
-            assert pixels == alone.get("pixel_values", [])
-            image += count
-
-
-def test_tiles_of_two_datasets_are_those_of_each(make: Make, mixture: Any) -> None:
-    specs = {
-        "captions": ImageSpec(resize="tiles", size=16, tiles=4),
-        "drawings": ImageSpec(resize="tiles", size=16, tiles=2, thumbnail=False),
-    }
-    given = mixture(parts=specs, **{name: {"image": spec} for name, spec in specs.items()})
-    images = {}
-    for name, spec in specs.items():
-        alone = mixture(parts=(name,), **{name: {"image": spec}})
-        for batch in make(alone, batch_size=1, text=None, meta=("dataset", "key", "valid")):
-            images[draws([batch])[0]] = batch["pixel_values"]
-    for batch in make(given, batch_size=5, text=None, meta=("dataset", "key", "valid")):
-        rows = torch.cat([images[draw] for draw in draws([batch])])
-        assert torch.equal(batch["pixel_values"][: len(rows)], rows)
 
 
 def turned(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
@@ -180,13 +92,6 @@ def test_texts_of_the_datasets_are_enough(
     assert_same_batches(make(given, **{"meta": META, **options, "text": None}), expected)
     whole = {"datasets": mixture(), "text": caption}
     assert_same_batches(make(whole, **{"meta": META, **options, "text": None}), expected)
-
-
-def test_a_dataset_without_text_beside_others_with_one_is_refused(make: Make, mixture: Any) -> None:
-    with pytest.raises(PlanError, match="dataset 'captions' of the mixture has no text"):
-        make(text=None)
-    mixed = mixture(parts=("captions", "drawings"))
-    assert "input_ids" not in next(iter(make(mixed, text=None)))
 
 
 def test_tokens_of_an_image_follow_from_the_images_of_its_dataset(

@@ -11,6 +11,7 @@ from datapipe import (
     PlanError,
 )
 
+from ...campaigns import rare
 from .datasets import (
     Make,
     draws,
@@ -94,7 +95,7 @@ def test_conditions_of_the_loader_and_of_datasets_hold_together(make: Make, mixt
         make(mixture(drawings={"where": "colour > 9"}))
 
 
-@pytest.mark.parametrize(("limit", "count"), [(10, 10), ("50%", 14), ("5%", 1), (10**6, 29)])
+@pytest.mark.parametrize(("limit", "count"), [(10, 10), ("5%", 1), rare(10**6, 29)])
 def test_a_limit_keeps_the_same_samples_in_every_epoch(
     make: Make, mixture: Any, limit: Any, count: int
 ) -> None:
@@ -103,7 +104,7 @@ def test_a_limit_keeps_the_same_samples_in_every_epoch(
     every = set(of("chats", draws(make(mixture(parts=("chats", "captions")), **options))))
     kept = set(of("chats", draws(make(given, **options))))
     assert len(kept) == count
-    for other in ({"epochs": 4}, {"seed": 9, "epochs": 3}, {"pack": 100, "epochs": 2}):
+    for other in ({"seed": 9, "epochs": 3}, {"pack": 100, "epochs": 2}):
         assert set(of("chats", draws(make(given, **options | other)))) == kept
     if count == 10:
         assert kept != set(sorted(every)[:count])  # of the whole dataset, and not its begin

@@ -10,7 +10,7 @@ import pytest
 from datapipe.monitor.durations import Durations, Timeline
 
 
-@pytest.mark.parametrize("scale", [50, 10_000, 10_000_000, 10**12])
+@pytest.mark.parametrize("scale", [50, 10_000_000, 10**12])
 def test_percentiles_are_those_of_the_durations(scale: int) -> None:
     draw = random.Random(scale)
     values = [int(draw.expovariate(1 / scale)) for _ in range(20_000)]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -200,14 +199,11 @@ def test_samples_that_are_skipped_change_nothing_for_others(
 def test_packs_of_constant_shape_are_taken_by_smolvlm(shards: Path) -> None:
     model = Model("smolvlm", "sdpa", shards)
     options = {"pack": datapipe.PackSpec(512, max_images=6, static_shapes=True)}
-    batches = list(loader_of(shards, "smolvlm", **options))
-    batches += loader_of(shards, "smolvlm", where="images == 0", **options)
-    assert {(len(batch["pixel_values"]), batch["input_ids"].shape[1]) for batch in batches} == {
-        (6, 512)
-    }
-    for batch in batches:
-        with torch.no_grad():
-            assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
+    for more in ({}, {"where": "images == 0"}):
+        for batch in loader_of(shards, "smolvlm", **options, **more):
+            assert (len(batch["pixel_values"]), batch["input_ids"].shape[1]) == (6, 512)
+            with torch.no_grad():
+                assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
 
 
 def test_qwen2_vl_counts_the_positions_that_batches_bring(shards: Path) -> None:
@@ -258,12 +254,9 @@ def test_a_tokenizer_without_a_token_for_images_is_refused() -> None:
 def test_the_command_line_prints_the_loss_of_each_step(
     shards: Path,
     options: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = (str(shards), "--family", "qwen2-vl", "--steps", "3", *options)
-    monkeypatch.setattr(sys, "argv", ["huggingface_models.py", *arguments])
-    example.main()
+    example.main([str(shards), "--family", "qwen2-vl", "--steps", "3", *options])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("qwen2-vl: ")
     assert [line.split()[:3] for line in lines[1:]] == [
@@ -274,23 +267,17 @@ def test_the_command_line_prints_the_loss_of_each_step(
 def test_the_command_line_says_plainly_what_is_missing(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(*arguments: str) -> None:
-        monkeypatch.setattr(sys, "argv", ["huggingface_models.py", *arguments])
-        example.main()
-
-    with pytest.raises(SystemExit, match=f"IndexMismatch: .*{tmp_path / 'none'}"):
-        run(str(tmp_path / "none"))
-    with pytest.raises(SystemExit, match=f"PlanError: .*{tmp_path / 'tokenizer.json'}"):
-        run(str(shards), "--tokenizer", str(tmp_path / "tokenizer.json"))
-    with pytest.raises(SystemExit, match="PlanError: pack 0"):
-        run(str(shards), "--pack", "0")
-
-    def find_spec(name: str) -> ModuleSpec | None:
-        return None
-
-    monkeypatch.setattr(example, "find_spec", find_spec)
+    missing, tokenizer = str(tmp_path / "none"), str(tmp_path / "tokenizer.json")
+    for arguments, said in (
+        ([missing], f"IndexMismatch: .*{missing}"),
+        ([str(shards), "--tokenizer", tokenizer], f"PlanError: .*{tokenizer}"),
+        ([str(shards), "--pack", "0"], "PlanError: pack 0"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            example.main(arguments)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(SystemExit, match="pip install transformers"):
-        run(str(shards))
+        example.main([str(shards)])
 
 
 def test_the_file_runs_as_a_script_from_any_folder(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_the_heaviest_batches_are_those_of_the_plan(shards: Path, runs: list[Run
     ids=str,
 )
 def test_the_largest_batch_under_a_limit_is_found(
-    shards: Path, arguments: tuple[Any, ...], runs: list[Run], monkeypatch: pytest.MonkeyPatch
+    shards: Path, arguments: tuple[Any, ...], runs: list[Run]
 ) -> None:
     common = (*arguments, "--overlong", "drop", "--steps", 2)
     fit(shards, *common)

@@ -7,44 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from examples.vlm.model.attention import attend
 from examples.vlm.model.layers import Attention, Transformer
-from examples.vlm.model.rotary import angles, rotate
+from examples.vlm.model.rotary import angles
 from examples.vlm.techniques.recompute import NONE, Recompute, read_recompute
 
 from .attend import make_segments
 
 TOKENS = 12
 TURNED, SEGMENTS = angles(torch.arange(TOKENS), 8), make_segments([7, 5], True)
-
-
-def test_one_projection_is_three_whose_rows_lie_group_by_group() -> None:
-    torch.manual_seed(0)
-    layer = Attention(width=48, heads=6, kv_heads=2).double()
-    x = torch.randn(TOKENS, 48, dtype=torch.float64)
-    groups = layer.qkv.weight.view(2, 3 + 2, 8, 48)
-    q, k, v = (
-        (x @ rows.reshape(-1, 48).T).view(TOKENS, -1, 8)
-        for rows in (groups[:, :3], groups[:, 3:4], groups[:, 4:])
-    )
-    wanted = attend(rotate(q, TURNED), rotate(k, TURNED), v, SEGMENTS, "split")
-    torch.testing.assert_close(
-        layer(x, TURNED, SEGMENTS, "split"), layer.out(wanted.flatten(1)), rtol=1e-12, atol=1e-12
-    )
-
-
-def test_a_contiguous_part_of_the_projection_is_whole_heads() -> None:
-    """As tensor parallelism divides it: each half of the rows, and of the columns behind it."""
-    torch.manual_seed(0)
-    layer = Attention(width=48, heads=6, kv_heads=2).double()
-    x = torch.randn(TOKENS, 48, dtype=torch.float64)
-    halves = torch.zeros_like(x)
-    for half in range(2):
-        part = Attention(width=48, heads=6, kv_heads=2).double()
-        part.qkv.weight = torch.nn.Parameter(layer.qkv.weight.chunk(2)[half])
-        part.out.weight = torch.nn.Parameter(layer.out.weight.chunk(2, dim=1)[half])
-        halves += part(x, TURNED, SEGMENTS, "split")
-    torch.testing.assert_close(halves, layer(x, TURNED, SEGMENTS, "split"), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

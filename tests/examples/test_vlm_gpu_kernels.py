@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def test_varlen_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None
     ) -> Tensor:
         return query + value.mean() if enable_gqa and window_size == (-1, 0) else query
 
-    use(monkeypatch, {"torch.nn.attention.varlen": SimpleNamespace(varlen_attn=stand_in)})
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", stand_in)
     layer = Attention(width=32, heads=4, kv_heads=2)
     inputs = torch.randn(60, 32), angles(torch.arange(60), 8), make_segments([20, 40], True)
     fast = torch.compile(layer, backend="eager", fullgraph=True)

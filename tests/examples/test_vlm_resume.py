@@ -98,7 +98,7 @@ def test_a_checkpoint_of_another_model_is_refused(shards: Path, tmp_path: Path) 
         fit(shards, *PACKED, "--steps", 1, "--resume", file)
     content = torch.load(file, weights_only=True)
     torch.save(content | {"version": 1}, file)
-    with pytest.raises(ValueError, match=r"of version 1, and this program reads \d+: the parts"):
+    with pytest.raises(ValueError, match=r"has version 1, and this program reads \d+: the parts"):
         fit(shards, *PACKED, "--steps", 2, "--resume", file)
 
 

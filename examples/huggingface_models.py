@@ -11,7 +11,7 @@ loss is that of their samples one by one. Needs transformers 5.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -218,7 +218,7 @@ def train(model: nn.Module, batches: Iterable[dict[str, Any]]) -> Iterator[float
         yield loss.item()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, train, and print the losses."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("shards", type=Path, help="a folder made by `datapipe pack`")
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8, help="samples of a padded batch")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--attention", default="sdpa", help="as transformers names it: %(default)s")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     if find_spec("transformers") is None:
         sys.exit("this example trains models of transformers: pip install transformers")
     device = "cuda" if torch.cuda.is_available() else "cpu"

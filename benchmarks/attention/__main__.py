@@ -47,14 +47,14 @@ AIM = 2048  # tokens
 FASTER, SMALLER = 3.7, 2.9
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print and write the results."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.attention",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options = parse(parser)
+    options = parse(parser, arguments)
     layer = Layer(
         heads=options.heads,
         kv_heads=options.kv_heads or options.heads,
@@ -112,7 +112,7 @@ def in_order(settings: Sequence[Measured]) -> list[dict[str, Any]]:
     return [asdict(at) for at in sorted(settings, key=lambda at: at.length)]
 
 
-def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; the defaults depend on the device."""
     add = parser.add_argument
     add("--lengths", type=int, nargs="+", metavar="N", help="tokens (default: 2048, 256 to 8192)")
@@ -131,7 +131,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--rehearse", action="store_true", help="in seconds, on the CPU")
     add("--json", type=Path, metavar="FILE", help="also write every round to this file")
     add("--plot", type=Path, metavar="FILE", help="also draw time and memory by length")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.rehearse:
         options.device, options.rounds, options.tokens = "cpu", 1, 512
         options.lengths = options.lengths or [64, 128]

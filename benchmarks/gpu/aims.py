@@ -88,7 +88,7 @@ def read(folder: Path) -> Iterator[tuple[str, Bar]]:
             yield path.name, Bar(**bar)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print all bars of a folder."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu.aims",
@@ -96,7 +96,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path, help="of the results")
-    folder = parser.parse_args().folder
+    folder = parser.parse_args(arguments).folder
     found = list(read(folder))
     if not found:
         print(f"{folder}: no results with figures that were aimed for")

@@ -11,7 +11,7 @@ import pytest
 import benchmarks.mixtures.__main__ as mixtures
 import datapipe
 from benchmarks.common import Result, Run
-from benchmarks.mixtures import beside, data, opening, ranks, realised
+from benchmarks.mixtures import beside, data, ranks, realised
 from benchmarks.mixtures.data import joined, small, synthetic, text_spec, weights
 from benchmarks.mixtures.ranks import Failed, Memory, Peak, Rank, Ranks, Seen
 from benchmarks.mixtures.realised import deviation, order_of
@@ -54,18 +54,13 @@ def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths() -> None:
     dataset = open_dataset(folder)
     assert (np.diff(dataset.columns.sample_image) == images).all()
     assert (np.diff(dataset.columns.sample_member) == images + 1).all()
+    both = np.diff(open_dataset(joined(1, SAMPLES, kinds=2)).columns.sample_image)
+    for kind in (0, 1):
+        assert (both[kind::2] == mixtures_data.lengths(SAMPLES // 2, kind, 2)[1]).all()
     sizes = next(steps(folder)).units.sizes
     assert sizes is not None
     assert (sizes.tokens >= 10).all()
     assert set(sizes.tokens.tolist()) <= set((text + 144 * images).tolist())
-
-
-def test_one_dataset_has_every_kind() -> None:
-    dataset = open_dataset(joined(1, SAMPLES, kinds=2))
-    images = np.diff(dataset.columns.sample_image)
-    for kind in (0, 1):
-        expected = data.lengths(SAMPLES // 2, kind, 2)[1]
-        assert (images[kind::2] == expected).all()
 
 
 def test_small_datasets_have_sizes_by_their_weights_and_are_linked() -> None:
@@ -143,11 +138,6 @@ def test_a_peak_is_the_most_at_one_moment() -> None:
     assert peak.files == 3
 
 
-def test_aims_name_what_was_missed() -> None:
-    assert opening.aim("fill", 0.9985, 0.999, least=True)["reached"] == "no"
-    assert opening.aim("files", 64, 64)["reached"] == "yes"
-
-
 def test_a_mixture_that_cannot_be_read_is_said_to_be_missing() -> None:
     one = Result(name="one", note="", runs=[Run(samples=10, seconds=1.0)])
     half = Result(name="half", note="", runs=[Run(samples=10, seconds=2.0)])
@@ -155,3 +145,5 @@ def test_a_mixture_that_cannot_be_read_is_said_to_be_missing() -> None:
     rows = list(mixtures.ratios([one, half, gone]))
     assert [row.get("x one dataset") for row in rows] == [1.0, 0.5, None]
     assert rows[2]["missing"] == "not built"
+    assert mixtures_many.aim("fill", 0.9985, 0.999, least=True)["reached"] == "no"
+    assert mixtures_many.aim("files", 64, 64)["reached"] == "yes"

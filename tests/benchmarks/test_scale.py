@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,14 @@ from benchmarks.scale.requests import requests
 from datapipe import make_loader
 
 
-def test_a_dataset_that_is_mostly_holes_is_opened_and_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mixtures_data, "HOME", tmp_path / "home")
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path) -> Iterator[None]:
+    """Benchmarks keep their data in a folder beside where they are started."""
+    with chdir(tmp_path):
+        yield
+
+
+def test_a_dataset_that_is_mostly_holes_is_opened_and_planned(tmp_path: Path) -> None:
     samples = 2 * SHARD + 500
     folder = dataset(tmp_path, samples)
     assert dataset(tmp_path, samples) == folder  # made once

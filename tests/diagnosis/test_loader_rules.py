@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,71 +12,51 @@ from datapipe.diagnosis.loader_rules import find_limit
 from datapipe.loader.metrics.meter import Reading, Stage
 
 
-def stage(seconds: float, cpu: float) -> Stage:
-    return Stage(seconds=seconds, cpu=cpu)
+def stages(**times: tuple[float, float]) -> dict[str, Stage]:
+    """Stages of so many seconds, and of so many on a core."""
+    return {name: Stage(seconds=seconds, cpu=cpu) for name, (seconds, cpu) in times.items()}
 
 
-def seen(
-    cpu: float, *, others: float = 0.0, gil: float | None = 0.02, **more: object
-) -> LoaderFigures:
+def seen(cpu: float, *, others: float = 0.0, gil: float = 0.02, **more: Any) -> LoaderFigures:
     """Ten seconds on four cores, of which `cpu` were used all the time."""
-    read = more.pop("read", 0)
-    usage = Usage(
-        seconds=10.0, cpu=10 * cpu, cores=4, others=10 * others, gil=gil, memory=1, read=read
-    )  # type: ignore[arg-type]
-    reading = Reading(seconds=10.0, workers=more.pop("workers", 4), stages=more.pop("stages", {}))  # type: ignore[arg-type]
-    return LoaderFigures(reading=reading, usage=usage, **more)  # type: ignore[arg-type]
+    usage = {"cpu": 10 * cpu, "cores": 4, "others": 10 * others, "gil": gil, "memory": 1}
+    reading = {"workers": more.pop("workers", 4), "stages": more.pop("stages", {})}
+    return LoaderFigures(
+        usage=Usage(seconds=10.0, read=more.pop("read", 0), **usage),
+        reading=Reading(seconds=10.0, **reading),
+        **more,
+    )
 
 
-DECODES = {"read": stage(2.0, 0.5), "decode": stage(35.0, 28.0), "collate": stage(3.0, 3.0)}
-READS = {"read": stage(36.0, 0.5), "decode": stage(4.0, 4.0)}
-SENDS = {"read": stage(1.0, 0.5), "transform": stage(34.0, 0.5), "decode": stage(4.0, 4.0)}
+DECODES = stages(read=(2.0, 0.5), decode=(35.0, 28.0), collate=(3.0, 3.0))
+READS = stages(read=(36.0, 0.5), decode=(4.0, 4.0))
+SENDS = stages(read=(1.0, 0.5), transform=(34.0, 0.5), decode=(4.0, 4.0))
+BUSY = {"caller_cpu": 9.9, "workers": 0}
+"""One thread that does it all."""
+
+CASES: list[tuple[LoaderFigures, str]] = [
+    (seen(3.9, stages=DECODES), "cpu decode: all 4 cores are busy, 89% of the loader's CPU"),
+    (seen(3.9), "cpu unknown: all 4 cores are busy"),
+    (seen(2.0, others=1.9), "cpu unknown: 1.9 of them with other processes"),
+    (seen(1.05, gil=0.8), "lock unknown: Python code holds the interpreter's lock"),
+    (seen(1.05, gil=0.8, stages=DECODES), "lock decode: 80% of its time"),
+    (seen(3.95, gil=0.8, processes=True), "cpu unknown: all 4 cores"),
+    (seen(0.4, stages=READS), "storage read: workers wait 89% of their time for storage"),
+    (seen(0.4, read=3_000_000_000), "storage read: 300 MB/s come from storage"),
+    (seen(0.4, stages=SENDS), "wait transform: without using a core"),
+    (seen(0.4), "unknown unknown: waits for something else"),
+    (seen(2.0, waited=0.004), "step step: waits 0.4% of its time"),
+    (seen(3.9, waited=0.3, stages=DECODES), "cpu decode: all 4 cores"),
+    (seen(2.0, caller_cpu=9.8), "caller unknown: the thread that takes the batches is busy"),
+    (seen(1.0, workers=1, stages=DECODES), "cpu decode: each worker is busy, and cores are left"),
+    (seen(1.0, **BUSY), "cpu unknown: the caller's thread is busy"),
+    (seen(1.0, gil=0.7, **BUSY), "cpu unknown: the caller's thread is busy"),
+]
 
 
-@pytest.mark.parametrize(
-    ("case", "resource", "stage", "says"),
-    [
-        (
-            seen(3.9, stages=DECODES),
-            "cpu",
-            "decode",
-            "all 4 cores are busy, 89% of the loader's CPU",
-        ),
-        (seen(3.9), "cpu", "unknown", "all 4 cores are busy"),
-        (seen(2.0, others=1.9), "cpu", "unknown", "1.9 of them with other processes"),
-        (seen(1.05, gil=0.8), "lock", "unknown", "Python code holds the interpreter's lock"),
-        (seen(1.05, gil=0.8, stages=DECODES), "lock", "decode", "80% of its time"),
-        (seen(3.95, gil=0.8, processes=True), "cpu", "unknown", "all 4 cores"),
-        (seen(0.4, stages=READS), "storage", "read", "workers wait 89% of their time for storage"),
-        (seen(0.4, read=3_000_000_000), "storage", "read", "300 MB/s come from storage"),
-        (seen(0.4, stages=SENDS), "wait", "transform", "without using a core"),
-        (seen(0.4), "unknown", "unknown", "waits for something else"),
-        (seen(2.0, waited=0.004), "step", "step", "waits 0.4% of its time"),
-        (seen(3.9, waited=0.3, stages=DECODES), "cpu", "decode", "all 4 cores"),
-        (
-            seen(2.0, caller_cpu=9.8),
-            "caller",
-            "unknown",
-            "the thread that takes the batches is busy",
-        ),
-        (
-            seen(1.0, workers=1, stages=DECODES),
-            "cpu",
-            "decode",
-            "each worker is busy, and cores are left",
-        ),
-        (seen(1.0, workers=0, caller_cpu=9.9), "cpu", "unknown", "the caller's thread is busy"),
-        (
-            seen(1.0, workers=0, gil=0.7, caller_cpu=9.9),
-            "cpu",
-            "unknown",
-            "the caller's thread is busy",
-        ),
-    ],
-)
-def test_a_planted_limit_is_named_with_what_was_seen(
-    case: LoaderFigures, resource: str, stage: str, says: str
-) -> None:
-    limit = find_limit(case)
-    assert (limit.resource, limit.stage, says in limit.reason) == (resource, stage, True), limit
-    assert json.loads(json.dumps(limit.to_dict()))["resource"] == resource
+@pytest.mark.parametrize(("case", "said"), CASES)
+def test_a_planted_limit_is_named_with_what_was_seen(case: LoaderFigures, said: str) -> None:
+    limit, (named, says) = find_limit(case), said.split(": ")
+    assert f"{limit.resource} {limit.stage}" == named
+    assert says in limit.reason
+    assert json.loads(json.dumps(limit.to_dict()))["resource"] == limit.resource

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Iterator
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from examples.vlm.parallel.ranks import Ranks
 
 from .mesh_ranks import CONFIG, make_run
 from .test_vlm_model import FIXED, load
+from .vlm_runs import group_of, outcome
 
 RANKS = 2
 SHARES = {"never": 0.1, "even": 0.4, "odd": 0.3, "ninth": 0.2}
@@ -108,22 +108,12 @@ def check(shards: Path, case: dict[str, Any]) -> None:
 
 
 def main(shards: str, folder: str, rank: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=int(rank),
-        world_size=RANKS,
-        timeout=timedelta(seconds=60),
-    )
-    errors = {}
-    for name, case in CASES.items():
-        try:
-            check(Path(shards), case)
-        except Exception:
-            errors[name] = traceback.format_exc()
-    Path(folder, f"{rank}.json").write_text(json.dumps(errors))
-    dist.destroy_process_group()
+    with group_of(RANKS, folder, rank):
+        found = {
+            name: outcome(partial(check, Path(shards), case))["error"]
+            for name, case in CASES.items()
+        }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

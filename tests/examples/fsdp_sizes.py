@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-os.environ["KINETO_LOG_LEVEL"] = "99"
-
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -21,7 +14,9 @@ from torch.distributed.tensor import DTensor
 from examples.vlm.measure.memory import peak_of
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.techniques.switches import Techniques
-from tests.examples.test_vlm_budget import CPU, LOAD, TINY, make, make_batch
+
+from .test_vlm_budget import CPU, LOAD, TINY, make, make_batch
+from .vlm_runs import group_of
 
 
 def held(tensor: Any) -> int:
@@ -30,14 +25,7 @@ def held(tensor: Any) -> int:
     return int(local.nbytes)
 
 
-def main(rank: int, store: str) -> None:
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=60),
-    )
+def main() -> None:
     techniques = Techniques()
     model = make(TINY, techniques)
     mesh = init_device_mesh("cpu", (2,))
@@ -61,10 +49,9 @@ def main(rank: int, store: str) -> None:
     techniques.zero(optimizer)
     given = sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
     found["peak"] = peak_of(step, CPU) + found["parameters"] + found["optimizer"] + given
-    dist.destroy_process_group()
-    if rank == 0:
-        print(json.dumps(found))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    with group_of(2, *sys.argv[1:]):
+        main()

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,7 @@ from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques.switches import Techniques
 
 from .test_vlm_model import WORDS, make_model
+from .vlm_runs import group_of, outcome
 
 RANKS = 4
 CONFIG = ModelConfig(
@@ -187,6 +186,7 @@ def run_of(shards: str, folder: str, *arguments: Any) -> dict[str, Any]:
 
 LINE = ("--num-workers", "0", "--lr-steps", "9", "--pack", "240", "--multiple-of", "4")
 GROUPS = ("--tensor", 2, "--context", 2)
+SHARDED = ("--parallel", "fsdp", "--steps", 8, "--resume", "FOLDER/file", "--save", "FOLDER/shards")
 CHECKS: dict[str, Callable[[str, str], Any]] = {
     **{f"steps {name}": partial(check_steps, name=name) for name in MESHES},
     **{
@@ -203,18 +203,7 @@ CHECKS: dict[str, Callable[[str, str], Any]] = {
         *a, "--context", 4, "--steps", 6, "--resume", "FOLDER/begun", "--save", "FOLDER/file"
     ),
     "resumed from a file": lambda *a: run_of(*a, *GROUPS, "--steps", 8, "--resume", "FOLDER/file"),
-    "shards": lambda *a: run_of(
-        *a,
-        *GROUPS,
-        "--parallel",
-        "fsdp",
-        "--steps",
-        8,
-        "--resume",
-        "FOLDER/file",
-        "--save",
-        "FOLDER/shards",
-    ),
+    "shards": lambda *a: run_of(*a, *GROUPS, *SHARDED),
     "fp16": lambda *a: run_of(*a, *GROUPS, "--steps", 3, "--precision", "fp16"),
     "bf16": lambda *a: run_of(*a, *GROUPS, "--steps", 3, "--precision", "bf16"),
     "native": lambda *a: run_of(*a, *GROUPS, "--steps", 3, "--native"),
@@ -222,23 +211,10 @@ CHECKS: dict[str, Callable[[str, str], Any]] = {
 
 
 def main(shards: str, folder: str, rank: str) -> None:
-    torch.set_num_threads(1)
     MODELS["tiny"] = CONFIG
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=int(rank),
-        world_size=RANKS,
-        timeout=timedelta(seconds=60),
-    )
-    results = {}
-    for name, check in CHECKS.items():
-        try:
-            results[name] = {"error": "", "value": check(shards, folder)}
-        except Exception:
-            results[name] = {"error": traceback.format_exc(), "value": None}
+    with group_of(RANKS, folder, rank):
+        results = {name: outcome(partial(check, shards, folder)) for name, check in CHECKS.items()}
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from itertools import accumulate
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,41 +93,38 @@ def memory_efficient_attention(
     return naive(query[0], key[0], value[0], bounds, attn_bias.causal)[None]
 
 
-def use_installed_varlen(monkeypatch: pytest.MonkeyPatch) -> None:
+def installed_varlen() -> dict[str, Any]:
     """A stand-in that takes exactly what the installed release takes."""
-    module = pytest.importorskip("torch.nn.attention.varlen")
-    real = inspect.signature(module.varlen_attn)
+    real = inspect.signature(pytest.importorskip("torch.nn.attention.varlen").varlen_attn)
 
-    def stand_in(*args: Any, **options: Any) -> Tensor:
+    def varlen_attn(*args: Any, **options: Any) -> Tensor:
         given = real.bind(*args, **options)
         given.apply_defaults()
         known = given.arguments
         causal = windowed(known) if "window_size" in known else known["is_causal"]
         return varlen_result(known, causal, grouped=known.get("enable_gqa", False))
 
-    stand_in.__signature__ = real  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "varlen_attn", stand_in)
+    return {"torch.nn.attention.varlen": SimpleNamespace(varlen_attn=varlen_attn)}
 
 
-def use_flash(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("flash_attn")
-    module.flash_attn_varlen_func = flash_attn_varlen_func  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flash_attn", module)
+def flash() -> dict[str, Any]:
+    return {"flash_attn": SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)}
 
 
-def use_xformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    package, ops = ModuleType("xformers"), ModuleType("xformers.ops")
-    masks = SimpleNamespace(
-        BlockDiagonalMask=BlockDiagonalMask, BlockDiagonalCausalMask=BlockDiagonalCausalMask
-    )
-    ops.fmha = SimpleNamespace(attn_bias=masks)  # type: ignore[attr-defined]
-    ops.memory_efficient_attention = memory_efficient_attention  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "xformers", package)
-    monkeypatch.setitem(sys.modules, "xformers.ops", ops)
+def xformers() -> dict[str, Any]:
+    masks = {each.__name__: each for each in (BlockDiagonalMask, BlockDiagonalCausalMask)}
+    fmha = SimpleNamespace(attn_bias=SimpleNamespace(**masks))
+    ops = SimpleNamespace(fmha=fmha, memory_efficient_attention=memory_efficient_attention)
+    return {"xformers": SimpleNamespace(ops=ops), "xformers.ops": ops}
+
+
+def use(monkeypatch: pytest.MonkeyPatch, modules: dict[str, Any]) -> None:
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
 
 
 STAND_INS = {
-    "varlen as installed": ("varlen", use_installed_varlen),
-    "flash": ("flash", use_flash),
-    "xformers": ("xformers", use_xformers),
+    "varlen as installed": ("varlen", installed_varlen),
+    "flash": ("flash", flash),
+    "xformers": ("xformers", xformers),
 }

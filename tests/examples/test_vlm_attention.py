@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch.nn.attention.flex_attention import flex_attention
 
 from examples.vlm.model.attention import Segments, attend, kernels, prepare
 from examples.vlm.model.layers import Attention
@@ -136,11 +136,8 @@ def test_flex_agrees_with_plain_in_rows_of_one_length(causal: bool) -> None:
 @pytest.mark.usefixtures("fresh_compiler")
 def test_flex_is_compiled_for_all_that_a_run_meets(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU these are numbers of tokens, one image, float32, and all that without gradients."""
-    compile = torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda call, **options: compile(call, backend="eager", **options)
-    )
-    monkeypatch.setattr(kernels, "compiled_flex", cache(kernels.compiled_flex.__wrapped__))
+    eager = torch.compile(flex_attention, backend="eager", fullgraph=True, dynamic=False)
+    monkeypatch.setattr(kernels, "compiled_flex", lambda device: eager)
     with torch._dynamo.config.patch(recompile_limit=2):
         for number in range(1, 12):
             segments = make_segments([5, 16 * number], True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,8 @@ from examples.vlm.model.config import MODELS, ModelConfig
 from examples.vlm.model.inputs import Inputs, make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.techniques.switches import Techniques
+
+from .vlm_runs import start_ranks
 
 CPU = torch.device("cpu")
 IMAGE = 3
@@ -248,24 +248,9 @@ def test_options_that_make_no_sense_are_refused(arguments: str, reason: str) -> 
 
 @pytest.mark.campaign
 def test_what_fsdp_holds_is_what_zero_3_says(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("fsdp_sizes.py")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(tmp_path / "store")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        first, _ = (process.communicate(timeout=180)[0] for process in ranks)
-    finally:
-        for process in ranks:
-            process.kill()
-    measured = json.loads(first)
+    measured = json.loads(start_ranks(2, "fsdp_sizes", tmp_path)[0])
     found = estimate(TINY, LOAD, vocabulary=WORDS, ranks=2, zero=3, device="cpu")
-    assert measured["parameters"] == found.parameters
-    assert measured["gradients"] == found.gradients
-    assert measured["optimizer"] == found.optimizer
+    for use in ("parameters", "gradients", "optimizer"):
+        assert measured[use] == getattr(found, use)
     # Its peak has the activations of the same batch, and what was gathered.
     assert found.peak == pytest.approx(measured["peak"], rel=0.1)

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-import datapipe
 from datapipe import PackSpec
-from examples.vlm import train as program
-from examples.vlm.data import loaders as data
 from examples.vlm.data.accumulate import labels_of
 from examples.vlm.loop import train_step
 from examples.vlm.measure.by_dataset import MOST, DatasetFigures, dataset_table
-from examples.vlm.measure.report import Line
 from examples.vlm.model.inputs import IGNORE, following, make_inputs
 from examples.vlm.parallel.ranks import Ranks
 
@@ -29,7 +22,7 @@ from .dataset_ranks import CASES, RANKS, SHARES, check_total, dataset_of, groups
 from .mesh_ranks import CONFIG, make_run
 from .test_vlm_model import FIXED, load, losses_of, make_model
 from .test_vlm_model import by_key as losses_by_key
-from .vlm_runs import PACKED, fit
+from .vlm_runs import PACKED, fit, start_ranks
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 SHAPES: list[dict[str, Any]] = [
@@ -130,85 +123,33 @@ def test_sums_on_a_gpu_wait_for_nothing(shards: Path, options: dict[str, Any]) -
 
 @pytest.mark.campaign
 def test_two_processes_have_the_sums_of_one(shards: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.examples.dataset_ranks", str(shards), str(tmp_path)]
-    processes = [subprocess.Popen([*command, str(rank)]) for rank in range(RANKS)]
-    try:
-        assert [process.wait(timeout=240) for process in processes] == [0] * RANKS
-    finally:
-        for process in processes:
-            process.kill()
-    for rank in range(RANKS):
-        errors = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert not errors, f"rank {rank}, of {list(CASES)}: " + "\n".join(errors.values())
-
-
-class Mixture:
-    """A loader whose samples are of several datasets."""
-
-    def __init__(self, loader: datapipe.Loader) -> None:
-        self._loader = loader
-        self.plan = SimpleNamespace(shares=lambda: SHARES, steps=loader.plan.steps)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(named, self._loader)
-
-    def __enter__(self) -> Mixture:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loader.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+    for printed in start_ranks(RANKS, "dataset_ranks", shards, tmp_path):
+        assert json.loads(printed) == dict.fromkeys(CASES, "")
 
 
 @pytest.mark.usefixtures("small_model")
-def test_a_run_logs_and_reports_them(
-    shards: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_run_on_a_mixture_logs_and_reports_them(
+    shards: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    make, log = data.make_loader, program.log_line
-    lines: list[Line] = []
-    monkeypatch.setattr(program, "make_loader", lambda *args: Mixture(make(*args)))
-
-    def note(line: Line) -> None:
-        lines.append(line)
-        log(line)
-
-    monkeypatch.setattr(program, "log_line", note)
-    report = fit(shards, *PACKED, "--steps", 5, "--log-every", 2, "--accumulate", 2)
-    assert [line.step for line in lines] == [2, 4, 5]
-    # Steps of the warm-up are in the losses, and so they are here.
-    for name in SHARES:
-        parts = [each for line in lines for each in line.datasets if each.name == name]
-        (whole,) = (each for each in report.datasets if each.name == name)
-        assert [whole.labels, whole.tokens, whole.samples] == [
-            sum(getattr(part, field) for part in parts) for field in ("labels", "tokens", "samples")
-        ]
-    # The last line is of one step.
-    labels = sum(each.labels for each in lines[-1].datasets)
-    total = sum((each.loss or 0) * each.labels for each in lines[-1].datasets)
-    assert total / labels == pytest.approx(report.losses[-1], rel=1e-5)
-    assert "    even   loss " in capfd.readouterr().err
-    assert report.to_dict()["datasets"][1]["name"] == "even"
-
-
-@pytest.mark.usefixtures("small_model")
-def test_a_run_on_a_mixture_has_them(shards: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mixture.json"
-    given = {
-        "often": {"path": str(shards), "weight": 3},
-        "rare": {"path": str(shards), "weight": 1},
-    }
-    path.write_text(json.dumps({"datasets": given, "epoch": 40}))
-    report = fit(path, "--batch-size", 8, "--steps", 5, "--log-every", 2)
+    path, given = tmp_path / "mixture.json", {"often": 3, "rare": 1}
+    datasets = {name: {"path": str(shards), "weight": weight} for name, weight in given.items()}
+    path.write_text(json.dumps({"datasets": datasets, "epoch": 40}))
+    report = fit(path, "--batch-size", 4, "--accumulate", 2, "--steps", 5, "--log-every", 2)
     found = {each.name: (each.samples, each.share, each.planned) for each in report.datasets}
     assert found == {"often": (30, 0.75, 0.75), "rare": (10, 0.25, 0.25)}
-    assert all(each.loss for each in report.datasets)
-
-
-@pytest.mark.usefixtures("small_model")
-def test_a_run_on_one_folder_has_no_figures_by_dataset(shards: Path) -> None:
-    assert fit(shards, *PACKED, "--steps", 1).datasets == ()
+    assert report.to_dict()["datasets"][1]["name"] == "rare"
+    said = re.sub(r"(?<=\d),(?=\d)", "", capfd.readouterr().err)
+    assert re.findall(r"^step +(\d+)", said, re.MULTILINE) == ["2", "4", "5"]
+    # Steps of the warm-up are in the losses, and so they are here.
+    figures = re.findall(r"^ +(\w+) +loss +(\S+) +(\d+) labels +(\d+) tokens", said, re.MULTILINE)
+    for each in report.datasets:
+        lines = [list(map(int, line[2:])) for line in figures if line[0] == each.name]
+        assert [each.labels, each.tokens] == [sum(column) for column in zip(*lines, strict=True)]
+    # The last line is of one step.
+    counts = [(float(loss), int(labels)) for _, loss, labels, _ in figures[-2:]]
+    total = sum(loss * labels for loss, labels in counts)
+    assert total / sum(n for _, n in counts) == pytest.approx(report.losses[-1], rel=1e-3)
+    assert fit(shards, *PACKED, "--steps", 1).datasets == ()  # of one folder
 
 
 def test_tables_show_the_largest_of_many_datasets() -> None:

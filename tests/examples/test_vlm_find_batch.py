@@ -58,11 +58,10 @@ def test_a_step_that_runs_out_of_memory_is_survived() -> None:
     assert largest(bisect(step, 4)) == 37
     with pytest.raises(OutOfMemory), surviving():
         torch.empty(2**60, dtype=torch.uint8)  # what the CPU's allocator says
-    with pytest.raises(OutOfMemory), surviving():
-        raise MemoryError
-    for said in ("CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when"):
+    said = ("CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when")
+    for error in (MemoryError(), *map(RuntimeError, said)):
         with pytest.raises(OutOfMemory), surviving():
-            raise RuntimeError(said)
+            raise error
     with pytest.raises(RuntimeError, match="size of tensor"), surviving():
         torch.ones(2) + torch.ones(3)
 
@@ -102,7 +101,7 @@ def test_the_heaviest_batches_are_those_of_the_plan(shards: Path, runs: list[Run
     ids=str,
 )
 def test_the_largest_batch_under_a_limit_is_found(
-    shards: Path, arguments: tuple[Any, ...], runs: list[Run], monkeypatch: pytest.MonkeyPatch
+    shards: Path, arguments: tuple[Any, ...], runs: list[Run]
 ) -> None:
     common = (*arguments, "--overlong", "drop", "--steps", 2)
     fit(shards, *common)
@@ -134,20 +133,18 @@ def test_the_largest_batch_under_a_limit_is_found(
 
 
 def test_the_command_prints_what_it_tried(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = [str(shards), "--device", "cpu", "--batch-size", "1"]
-    program.main([*common, "--find-batch-size", "8MB"])
+    common = [str(shards), "--device", "cpu", "--batch-size", "1", "--find-batch-size"]
+    program.main([*common, "8MB"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("batch of 1 (")
     assert lines[-1].endswith("is the largest that fits, with 10% to spare")
-    with pytest.raises(SystemExit, match="give a limit, such as"):
-        program.main([*common, "--find-batch-size"])
-    with pytest.raises(SystemExit, match="give --recompute"):
-        program.main([*common, "--find-batch-size", "1500kB"])
-    with pytest.raises(SystemExit, match="size 'much'"):
-        program.main([*common, "--find-batch-size", "much"])
-
-
-def test_sizes_in_words() -> None:
+    for said, limit in {
+        "give a limit, such as": [],
+        "give --recompute": ["1500kB"],
+        "size 'much'": ["much"],
+    }.items():
+        with pytest.raises(SystemExit, match=said):
+            program.main([*common, *limit])
     assert [bytes_of(text) for text in ("80GB", "1.5 MiB", "7")] == [80 * 10**9, 3 * 2**19, 7]
 
 

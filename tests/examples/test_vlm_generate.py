@@ -104,7 +104,7 @@ def test_the_images_of_a_prompt_matter_to_it_alone(shards: Path) -> None:
 
 
 def test_texts_end_at_a_token_of_stop_and_others_go_on(shards: Path) -> None:
-    model = make_model("split")
+    model, before = make_model("split").train(), torch.get_rng_state()
     prompts = Prompts.of_batch(model, batch_of(shards, batch_size=4))
     free = generate(model, prompts, max_new_tokens=STEPS)
     stop = free[0][3]
@@ -112,6 +112,10 @@ def test_texts_end_at_a_token_of_stop_and_others_go_on(shards: Path) -> None:
     assert ended == [text[: text.index(stop)] if stop in text else text for text in free]
     everything = generate(model, prompts, max_new_tokens=STEPS, stop=range(WORDS.size))
     assert everything == [[]] * 4
+    # The model is left as it was.
+    assert model.training
+    assert all(block.attention.attend is attend for block in model.language.blocks)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_drawn_tokens_are_among_the_likeliest_and_repeat_with_the_seed() -> None:
@@ -134,16 +138,6 @@ def test_drawn_tokens_are_among_the_likeliest_and_repeat_with_the_seed() -> None
     assert once == again
     cold = draw(3, max_new_tokens=STEPS, temperature=1e-6)
     assert cold == generate(model, prompts, max_new_tokens=STEPS)
-
-
-def test_a_model_is_left_as_it_was(shards: Path) -> None:
-    model = make_model("split").train()
-    prompts = Prompts.of_batch(model, batch_of(shards, batch_size=2))
-    before = torch.get_rng_state()
-    generate(model, prompts, max_new_tokens=2)
-    assert model.training
-    assert all(block.attention.attend is attend for block in model.language.blocks)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(

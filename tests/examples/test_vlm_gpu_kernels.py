@@ -13,7 +13,7 @@ from examples.vlm.model.layers import Attention
 from examples.vlm.model.rotary import angles
 
 from .attend import assert_same, causality, make_inputs, make_segments, run
-from .stand_ins import STAND_INS
+from .stand_ins import STAND_INS, use
 
 
 @pytest.mark.parametrize("name", STAND_INS)
@@ -22,8 +22,8 @@ from .stand_ins import STAND_INS
 def test_what_kernels_of_a_gpu_are_given_makes_the_result_of_plain(
     name: str, heads: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, use = STAND_INS[name]
-    use(monkeypatch)
+    kernel, modules = STAND_INS[name]
+    use(monkeypatch, modules())
     ragged = make_segments([7, 0, 1, 20, 12], causal)
     rows = Segments.of_rows(4, 10, causal=causal, device=torch.device("cpu"))
     roomy = ragged._replace(longest=64)  # known on the host to be this at most
@@ -34,14 +34,14 @@ def test_what_kernels_of_a_gpu_are_given_makes_the_result_of_plain(
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_varlen_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = pytest.importorskip("torch.nn.attention.varlen")
+    pytest.importorskip("torch.nn.attention.varlen")
 
     def stand_in(
         query: Tensor, key: Tensor, value: Tensor, *bounds: Any, window_size: Any, enable_gqa: bool
     ) -> Tensor:
         return query + value.mean() if enable_gqa and window_size == (-1, 0) else query
 
-    monkeypatch.setattr(module, "varlen_attn", stand_in)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", stand_in)
     layer = Attention(width=32, heads=4, kv_heads=2)
     inputs = torch.randn(60, 32), angles(torch.arange(60), 8), make_segments([20, 40], True)
     fast = torch.compile(layer, backend="eager", fullgraph=True)

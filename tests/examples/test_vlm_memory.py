@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from examples.vlm import train as program
 from examples.vlm.measure.memory import Allocations
-from examples.vlm.measure.phases import Phase, Phases, phases_of, read_memory, table_of
+from examples.vlm.measure.phases import Phase, Phases, phases_of, table_of
 from examples.vlm.measure.report import with_costs
 
 from .vlm_runs import PACKED, fit
@@ -84,65 +83,37 @@ def test_phases_tell_what_recomputing_saves(shards: Path) -> None:
     assert again["after step"]["allocated"] == pytest.approx(after, rel=1e-3)
 
 
-def test_each_phase_of_a_gpu_is_read_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters())
-    before = model.weight.item()
-    calls: list[str] = []
-
-    def read(device: torch.device) -> dict[str, int]:
-        learnt, moved = model.weight.grad is not None, model.weight.item() != before
-        calls.append(f"{learnt} {moved}")
-        return {"peak": len(calls)}
-
-    monkeypatch.setattr("examples.vlm.measure.phases.read_memory", read)
-    phases = Phases(model, optimizer, torch.device("cuda"))
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-    phases.close()
-    assert calls == ["False False", "False False", "True False", "True True"]
-    assert phases.most == 4
-
-
-def test_fragmentation_is_what_is_reserved_and_not_allocated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counts = {
-        "allocated_bytes.all.current": 60,
-        "reserved_bytes.all.current": 80,
-        "allocated_bytes.all.peak": 75,
-        "inactive_split_bytes.all.current": 15,
-    }
-    reset: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: counts)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
-    gpu = torch.device("cuda", 0)
-    phase = Phase("after forward", read_memory(gpu))
-    assert phase.bytes == {"allocated": 60, "reserved": 80, "peak": 75, "split": 15}
-    assert phase.fragmentation == pytest.approx(0.25)
-    assert reset == [gpu]
-    assert "25.0% of what is reserved is unused" in table_of([phase])
-    assert Phase("", {"resident": 1}).fragmentation is None
-
-
-def test_watching_phases_leaves_the_peak_of_a_run_as_it_is(
+def test_each_phase_of_a_gpu_is_read_where_it_says_and_leaves_the_peak_of_a_run_as_it_is(
     shards: Path, small_model: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU every phase begins the count of torch anew."""
-    peaks = iter([5, 70, 40, 6])
-    monkeypatch.setattr(
-        "examples.vlm.measure.phases.read_memory", lambda device: {"peak": next(peaks)}
-    )
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters())
+    before = model.weight.item()
+    peaks, calls = iter([5, 70, 40, 6]), []
+
+    def read(device: torch.device) -> dict[str, int]:
+        calls.append((model.weight.grad is not None, model.weight.item() != before))
+        return {"peak": next(peaks)}
+
+    monkeypatch.setattr("examples.vlm.measure.phases.read_memory", read)
     with phases_of(True, model, optimizer, torch.device("cuda")) as phases:
         model(torch.ones(1, 1)).sum().backward()
         optimizer.step()
+    assert calls == [(False, False), (False, False), (True, False), (True, True)]
     report = fit(shards, *PACKED, "--steps", 2)
     counted = replace(report, memory={"parameters": 1, "rest": 2, "peak": 3})
     told = with_costs(counted, phases, None)
     assert told.memory == {"parameters": 1, "rest": 69, "peak": 70}
     assert [phase.bytes["peak"] for phase in told.memory_phases] == [5, 70, 40, 6]
+
+
+def test_fragmentation_is_what_is_reserved_and_not_allocated() -> None:
+    sizes = {"allocated": 60, "reserved": 80, "peak": 75, "split": 15}
+    phase = Phase("after forward", sizes)
+    assert phase.fragmentation == pytest.approx(0.25)
+    assert "25.0% of what is reserved is unused" in table_of([phase])
+    assert Phase("", {"resident": 1}).fragmentation is None
 
 
 def test_a_run_tells_its_memory_by_phase(

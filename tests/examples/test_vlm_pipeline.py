@@ -128,18 +128,13 @@ def test_options_of_other_ranks_are_refused() -> None:
 
 
 def test_every_part_of_the_model_is_on_one_rank() -> None:
-    whole = set(make_model("split").state_dict())
+    whole = make_model("split")
     parts = []
     for number in range(3):
         model = make_model("split")
         keep(model, number, 3)
         parts += list(model.state_dict())
-    assert len(parts) == len(set(parts))
-    assert set(parts) == whole
-
-
-def test_more_ranks_than_layers_are_refused() -> None:
-    model = make_model("split")
-    layers = len(model.language.blocks)
+    assert sorted(parts) == sorted(whole.state_dict())
+    layers = len(whole.language.blocks)
     with pytest.raises(ValueError, match=f"{layers} layers do not fill {layers + 2} ranks"):
-        keep(model, 0, layers + 2)
+        keep(whole, 0, layers + 2)

@@ -26,6 +26,7 @@ SHAPES: list[dict[str, Any]] = [
     {"batch_size": 6, "buckets": 2},
     {"pack": 300},
     {"pack": 300, "batch_size": 2},
+    {"batch_size": 3, "rank": 1, "world_size": 2},
 ]
 
 
@@ -37,9 +38,8 @@ def resident(shards: Path, form: str, limit: int = 10**9, **options: Any) -> Res
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", SHAPES, ids=str)
-@pytest.mark.parametrize("rank", [0, 1])
 def test_they_are_those_of_the_loader_over_epochs(
-    shards: Path, form: str, options: dict[str, Any], rank: int
+    shards: Path, form: str, options: dict[str, Any]
 ) -> None:
     wanted = load(shards, FORMS[form], epochs=3, meta=META, **options)
     count = 0

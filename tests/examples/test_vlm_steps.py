@@ -146,18 +146,7 @@ def test_ranks_choose_the_same_accumulation_and_learn_as_with_it_given(
     assert auto["losses"] == pytest.approx(given["losses"], rel=1e-6)
     last, wanted = (Evaluation(**report["evaluations"][0]) for report in (auto, given))
     assert last == pytest.approx(wanted, rel=1e-6)
-    alone = fit(
-        shards,
-        "--batch-size",
-        2,
-        "--accumulate",
-        chosen[0],
-        "--steps",
-        3,
-        "--lr-steps",
-        3,
-        "--evaluate",
-        shards,
-    )
+    common = ("--batch-size", 2, "--steps", 3, "--lr-steps", 3, "--evaluate", shards)
+    alone = fit(shards, *common, "--accumulate", chosen[0])
     assert last.labels == alone.evaluations[0].labels
     assert last.loss == pytest.approx(alone.evaluations[0].loss, rel=2e-3)

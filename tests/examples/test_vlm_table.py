@@ -119,17 +119,15 @@ def test_a_missing_table_is_named() -> None:
 
 
 def test_a_table_that_the_benchmark_writes_on_a_cpu_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "table.json"
     line = ["--device", "cpu", "--lengths", 16, "--rounds", 1, "--tokens", 32, "--heads", 1]
     line += ["--size", 8, "--threads", 1, "--kernels", "split", "plain", "--json", path]
-    monkeypatch.setattr("sys.argv", ["attention", *map(str, line)])
-    attention.main()
+    attention.main(list(map(str, line)))
     assert set(choose_by(Table.read([path]), CPU, torch.float32).kernels) == {"split", "plain"}
     assert json.loads(path.read_text())["aims"] == []
-    monkeypatch.setattr("sys.argv", ["attention", *map(str, line), "--rehearse"])
-    attention.main()
+    attention.main([*map(str, line), "--rehearse"])
     with pytest.raises(ValueError, match="figures of a rehearsal mean nothing"):
         Table.read([path])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -69,22 +68,6 @@ def test_gradients_are_clipped_to_the_norm_asked_for(
     assert clipped == pytest.approx(0.01, rel=0.01)
 
 
-def test_recomputed_blocks_run_twice(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = 0
-    forward = Block.forward
-
-    def count(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return forward(*arguments)
-
-    monkeypatch.setattr(Block, "forward", count)
-    fit(shards, *PACKED, "--steps", 1)
-    once = calls
-    fit(shards, *PACKED, "--steps", 1, "--recompute")
-    assert calls - once == 2 * once == 8
-
-
 def test_losses_are_read_when_they_are_logged_and_not_before(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,13 +87,7 @@ def test_losses_are_read_when_they_are_logged_and_not_before(
     assert reads - kept == kept + 6
 
 
-def test_switches_reach_what_they_are_for(
-    shards: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bool] = []
-    monkeypatch.setattr(
-        torch.optim.AdamW, "zero_grad", lambda self, set_to_none=True: asked.append(set_to_none)
-    )
+def test_switches_reach_what_they_are_for(shards: Path, runs: list[Run]) -> None:
     two = (*PACKED, "--steps", 2)
     plain = fit(shards, *two, "--optimizer", "loop")
     fit(shards, *two, "--optimizer", "foreach", "--zero-gradients", "--attention", "sdpa")
@@ -122,13 +99,23 @@ def test_switches_reach_what_they_are_for(
     assert fit(shards, *two, "--precision", "bf16").losses != plain.losses
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.are_deterministic_algorithms_enabled()
-    assert asked == [True] * 2 + [False] * 2 + [True] * 6
     kinds = [(r.optimizer.defaults["foreach"], r.optimizer.defaults["fused"]) for r in runs]
     assert kinds[:3] == [(False, False), (True, False), (False, True)]
     assert [run.model.kernel for run in runs[:2]] == ["split", "sdpa"]
-    scaled = [run.scaler.is_enabled() for run in runs]
     fit(shards, *two, "--precision", "fp16")
-    assert [*scaled, runs[-1].scaler.is_enabled()] == [False] * 5 + [True]
+    assert [run.scaler.is_enabled() for run in runs] == [False] * 5 + [True]
+    for run in runs[:2]:
+        run.techniques.zero(run.optimizer)
+    freed, zeroed = ([p.grad for p in run.model.parameters()] for run in runs[:2])
+    assert set(freed) == {None}
+    assert not any(gradient is None or gradient.any() for gradient in zeroed)
+
+
+def test_groups_of_an_optimizer_decay_matrices_alone(shards: Path, runs: list[Run]) -> None:
+    fit(shards, *PACKED, "--steps", 1)
+    for group, flat in zip(runs[0].optimizer.param_groups, (False, True), strict=True):
+        assert all((p.ndim <= 1) == flat for p in group["params"])
+        assert (group["weight_decay"] == 0) == flat
 
 
 @needs_a_compiler
@@ -151,15 +138,31 @@ def test_compiled_blocks_learn_the_same_and_are_compiled_once(
     assert longer.to_dict()["compiled"]["graphs"] == graphs
 
 
-def test_modes_reach_the_compiler(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mode", "more", "keeps"),
+    [
+        ("default", (), False),
+        ("reduce-overhead", (), False),
+        ("max-autotune", ("--accumulate", 2), True),
+        ("max-autotune", ("--accumulate", "auto"), True),
+        ("max-autotune", ("--global-batch-size", 4), True),
+    ],
+    ids=str,
+)
+def test_modes_reach_the_compiler_and_what_keeps_gradients_its_check(
+    shards: Path, mode: str, more: tuple[Any, ...], keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(Block, "compile", lambda block, **options: asked.append(options))
-    monkeypatch.setattr("examples.vlm.train.check_compiler", lambda *args, **more: None)
-    for mode in ("default", "reduce-overhead", "max-autotune"):
-        fit(shards, *PACKED, "--steps", 1, "--compile", mode)
-        assert {options["mode"] for options in asked} == {mode}
-        assert len(asked) == 4  # blocks of both transformers
-        asked.clear()
+    checked: list[Any] = []
+
+    def check(mode: str, device: Any, keeps_gradients: bool) -> None:
+        checked.append((mode, keeps_gradients))
+
+    monkeypatch.setattr(Block, "compile", lambda block, **options: asked.append(options["mode"]))
+    monkeypatch.setattr("examples.vlm.train.check_compiler", check)
+    fit(shards, *PACKED, "--steps", 1, "--compile", mode, *more)
+    assert asked == [mode] * 4  # blocks of both transformers
+    assert checked == [(mode, keeps)]
 
 
 def test_what_cannot_be_compiled_is_refused_with_what_to_install(
@@ -170,49 +173,25 @@ def test_what_cannot_be_compiled_is_refused_with_what_to_install(
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match="there is no no-such-compiler; install g"):
         fit(shards, *PACKED, "--steps", 1, "--compile")
-    monkeypatch.setattr("examples.vlm.techniques.compiling.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="pip install triton"):
-        check_compiler("default", torch.device("cuda"))
 
 
 def test_cuda_graphs_are_refused_where_they_would_overwrite_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("examples.vlm.techniques.compiling.find_spec", lambda name: name)
-    gpu = torch.device("cuda")
+    gpu, there = torch.device("cuda"), None
+    monkeypatch.setattr("examples.vlm.techniques.compiling.find_spec", lambda name: there)
+    with pytest.raises(ValueError, match="pip install triton"):
+        check_compiler("default", gpu)
+    there = "triton"
     for mode in ("reduce-overhead", "max-autotune"):
         check_compiler(mode, gpu)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=rf"--compile {mode} .*give --compile default"):
             check_compiler(mode, gpu, keeps_gradients=True)  # type: ignore[arg-type]
     check_compiler("default", gpu, keeps_gradients=True)
-    kept = [
-        Techniques(**options)  # type: ignore[arg-type]
-        for options in (
-            {"accumulate": 2},
-            {"accumulate_tokens": 9},
-            {"accumulate_samples": 9},
-            {"set_to_none": False},
-        )
-    ]
-    assert all(techniques.keeps_gradients for techniques in kept)
+    for option in ("accumulate=2", "accumulate_tokens=9", "accumulate_samples=9", "set_to_none=0"):
+        name, value = option.split("=")
+        assert Techniques(**{name: int(value)}).keeps_gradients  # type: ignore[arg-type]
     assert not Techniques().keeps_gradients
-
-
-@pytest.mark.parametrize(
-    "more", [("--accumulate", 2), ("--accumulate", "auto"), ("--global-batch-size", 4)], ids=str
-)
-def test_a_run_says_that_it_keeps_gradients(
-    shards: Path, more: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bool] = []
-    monkeypatch.setattr(Block, "compile", lambda block, **options: None)
-    monkeypatch.setattr(
-        "examples.vlm.train.check_compiler",
-        lambda mode, device, keeps_gradients: asked.append(keeps_gradients),
-    )
-    for options in ((), more):
-        fit(shards, *PACKED, "--steps", 1, "--compile", "max-autotune", *options)
-    assert asked == [False, True]
 
 
 @pytest.mark.parametrize("option", [("--accumulate", 4), ("--accumulate-samples", 7)], ids=str)
@@ -257,39 +236,22 @@ def test_frozen_parts_stay_and_the_others_learn(shards: Path, runs: list[Run]) -
     for arguments in ((), ("--freeze-vision",), ("--lora", "2")):
         fit(shards, *PACKED, "--steps", 1, *arguments)
         fit(shards, *PACKED, "--steps", 4, *arguments)
-    before, after = runs[-2:]
-    was, now = before.model.state_dict(), after.model.state_dict()
-    moved = {name for name in was if not torch.equal(was[name], now[name])}
-    assert moved == {name for name in was if "lora_" in name or name.startswith("projector")}
-    before, after = runs[-4:-2]
-    was, now = before.model.state_dict(), after.model.state_dict()
-    moved = {name for name in was if not torch.equal(was[name], now[name])}
-    assert moved == {name for name in was if not name.startswith("vision")}
+    learnt = {2: lambda name: not name.startswith("vision")}
+    learnt[4] = lambda name: "lora_" in name or name.startswith("projector")
+    for begun, learns in learnt.items():
+        was, now = (run.model.state_dict() for run in runs[begun : begun + 2])
+        moved = {name for name in was if not torch.equal(was[name], now[name])}
+        assert moved == set(filter(learns, was))
 
 
 def test_missing_packages_are_named(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, arguments in {
-        "bitsandbytes.optim": ("--optimizer", "8bit"),
-        "peft": ("--lora", 2),
-    }.items():
+    for module, arguments in (
+        ("bitsandbytes.optim", ("--optimizer", "8bit")),
+        ("peft", ("--lora", 2)),
+    ):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ValueError, match=f"pip install {module.partition('.')[0]}"):
             fit(shards, *PACKED, "--steps", 1, *arguments)
-
-
-def test_an_optimizer_of_8_bits_gets_the_same_groups(
-    shards: Path, monkeypatch: pytest.MonkeyPatch, runs: list[Run]
-) -> None:
-    standing_in = ModuleType("bitsandbytes.optim")
-    standing_in.AdamW8bit = torch.optim.AdamW  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
-    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", standing_in)
-    other = fit(shards, *PACKED, "--steps", 4, "--optimizer", "8bit")
-    plain = fit(shards, *PACKED, "--steps", 4, "--optimizer", "foreach")
-    assert other.losses == plain.losses
-    for group, flat in zip(runs[0].optimizer.param_groups, (False, True), strict=True):
-        assert all((p.ndim <= 1) == flat for p in group["params"])
-        assert (group["weight_decay"] == 0) == flat
 
 
 def test_states_of_8_bits_take_a_quarter_and_learn_and_go_on(

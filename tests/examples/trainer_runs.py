@@ -25,27 +25,17 @@ RATE = 1e-3
 
 @dataclass(frozen=True)
 class Example:
-    """One file.
-
-    Attributes:
-        name: of it.
-        package: that it needs, and that may be missing.
-        fused: whether AdamW is, which rounds in another order.
-        decay: weight decay of AdamW.
-        rate: factor of the learning rate, by the step and the number of steps.
-        accumulates: whether a step can have several packs.
-        hugging: whether its options have the names of transformers.
-        incomplete: folder that a kill leaves in the middle of a later checkpoint; none if files
-            are written at once.
-    """
+    """One file."""
 
     name: str
-    package: str
-    fused: bool = False
-    decay: float = 0.01
+    package: str  # that it needs, and that may be missing
+    fused: bool = False  # whether AdamW is, which rounds in another order
+    decay: float = 0.01  # weight decay of AdamW
+    # factor of the learning rate, by the step and the number of steps
     rate: Callable[[int, int], float] = lambda step, steps: 1.0
-    accumulates: bool = True
-    hugging: bool = False
+    accumulates: bool = True  # whether a step can have several packs
+    hugging: bool = False  # whether its options have the names of transformers
+    # folder that a kill leaves in the middle of a checkpoint; none if files are written at once
     incomplete: str = ""
 
     @property
@@ -56,22 +46,14 @@ class Example:
         self, model: Path, shards: Path, out: Path, steps: int, accumulate: int = 1
     ) -> list[str]:
         """Return its command line; a checkpoint is made every third step."""
-        numbers: dict[str, Any]
+        numbers: dict[str, Any] = {"pack": PACK}
         if self.hugging:
-            numbers = {
-                "model": model,
-                "shards": shards,
-                "output_dir": out,
-                "max_steps": steps,
-                "save_steps": 3,
-                "gradient_accumulation_steps": accumulate,
-                "learning_rate": RATE,
-                "bf16": False,
-                "pack": PACK,
-            }
+            numbers |= {"model": model, "shards": shards, "output_dir": out, "max_steps": steps}
+            numbers |= {"save_steps": 3, "gradient_accumulation_steps": accumulate}
+            numbers |= {"learning_rate": RATE, "bf16": False}
             paths = []
         else:
-            numbers = {"pack": PACK, "steps": steps, "save-every": 3, "lr": RATE}
+            numbers |= {"steps": steps, "save-every": 3, "lr": RATE}
             numbers |= {"accumulate": accumulate} if self.accumulates else {}
             paths = [model, shards, out]
         options = chain.from_iterable((f"--{name}", value) for name, value in numbers.items())
@@ -99,35 +81,22 @@ class Example:
         return losses
 
 
+HUGGING: dict[str, Any] = {
+    "fused": True,
+    "decay": 0.0,
+    "rate": lambda step, steps: 1 - step / steps,
+    "hugging": True,
+    "incomplete": "checkpoint-6",
+}
+WARM: dict[str, Any] = {"rate": lambda step, steps: min(1.0, 0.1 + 0.09 * step)}
 EXAMPLES = {
     example.name: example
     for example in (
         Example("train_torchtitan", "transformers", accumulates=False, incomplete="step-6"),
-        Example(
-            "train_accelerate",
-            "accelerate",
-            rate=lambda step, steps: min(1.0, 0.1 + 0.09 * step),
-            incomplete="part",
-        ),
+        Example("train_accelerate", "accelerate", **WARM, incomplete="part"),
         Example("train_lightning", "pytorch_lightning"),
-        Example(
-            "train_hf_trainer",
-            "accelerate",
-            fused=True,
-            decay=0.0,
-            rate=lambda step, steps: 1 - step / steps,
-            hugging=True,
-            incomplete="checkpoint-6",
-        ),
-        Example(
-            "train_trl",
-            "trl",
-            fused=True,
-            decay=0.0,
-            rate=lambda step, steps: 1 - step / steps,
-            hugging=True,
-            incomplete="checkpoint-6",
-        ),
+        Example("train_hf_trainer", "accelerate", **HUGGING),
+        Example("train_trl", "trl", **HUGGING),
     )
 }
 

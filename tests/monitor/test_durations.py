@@ -10,7 +10,7 @@ import pytest
 from datapipe.monitor.durations import Durations, Timeline
 
 
-@pytest.mark.parametrize("scale", [50, 10_000, 10_000_000, 10**12])
+@pytest.mark.parametrize("scale", [50, 10_000_000, 10**12])
 def test_percentiles_are_those_of_the_durations(scale: int) -> None:
     draw = random.Random(scale)
     values = [int(draw.expovariate(1 / scale)) for _ in range(20_000)]
@@ -25,14 +25,6 @@ def test_percentiles_are_those_of_the_durations(scale: int) -> None:
     assert timing.count == len(values)
 
 
-def test_a_single_duration_is_its_own_median_to_the_width_of_a_bucket() -> None:
-    for exponent in range(50):
-        for value in (2**exponent - 1, 2**exponent, 2**exponent + 1):
-            durations = Durations()
-            durations.add(value)
-            assert durations.quantile(0.5) * 1e9 == pytest.approx(value, rel=0.016)
-
-
 def test_durations_out_of_range_are_counted_and_none_is_zero() -> None:
     durations = Durations()
     assert durations.timing().p99 == durations.timing().longest == 0.0
@@ -40,6 +32,11 @@ def test_durations_out_of_range_are_counted_and_none_is_zero() -> None:
         durations.add(value)
     assert durations.count == 2
     assert durations.quantile(0.01) < 1e-9
+    for exponent in range(50):  # alone, its own median to the width of a bucket
+        for value in (2**exponent - 1, 2**exponent, 2**exponent + 1):
+            durations = Durations()
+            durations.add(value)
+            assert durations.quantile(0.5) * 1e9 == pytest.approx(value, rel=0.016)
 
 
 @pytest.mark.parametrize("turns", [0, 1, 7, 8, 9, 1000, 12_345])

@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from datapipe.monitor import gpu
 from datapipe.monitor.device_time import DeviceMark, DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
-from datapipe.monitor.gpu import GpuSampler, find_gpu
+from datapipe.monitor.gpu import Gpu, GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 
 
@@ -78,70 +79,42 @@ def mean(durations: Durations) -> float:
 
 
 def one_turn(device: FakeDevice, times: DeviceTimes, *, counts: bool = True) -> None:
-    """A turn of 10 ms of copying and 50 ms of work."""
-    times.note(ENTER, TRANSFER)
-    device.queued.append(0.01)
-    times.note(LEAVE, TRANSFER)
-    times.note(ENTER, STEP)
-    device.queued.append(0.05)
-    times.note(LEAVE, STEP)
+    """A turn of 10 ms of copying and 50 ms of work, with 20 ms of copying inside of it."""
+    for part, before, inside, after in ((TRANSFER, 0.01, 0.0, 0.0), (STEP, 0.02, 0.02, 0.03)):
+        times.note(ENTER, part)
+        device.queued.append(before)
+        if inside:
+            times.note(ENTER, TRANSFER)
+            device.queued.append(inside)
+            times.note(LEAVE, TRANSFER)
+        device.queued.append(after)
+        times.note(LEAVE, part)
     times.end_turn(counts)
 
 
 def test_nothing_is_read_before_the_device_has_passed_it(device: FakeDevice) -> None:
     times = DeviceTimes(device)
-    for _ in range(3):
+    for _ in range(5):
         one_turn(device, times)
+    times.read()
     assert times.steps.count == 0
     device.run()
     times.read()
-    assert times.steps.count == 3
-    assert mean(times.steps) == pytest.approx(0.05)
-    assert mean(times.transfers) == pytest.approx(0.01)
-
-
-def test_a_device_whose_work_is_queued_ahead_does_not_wait(device: FakeDevice) -> None:
-    times = DeviceTimes(device)
-    for _ in range(5):
-        one_turn(device, times)
-    device.run()
-    times.read()
-    assert times.idle.count == 4
-    assert times.idle.total == 0
+    assert (times.steps.count, times.transfers.count, times.idle.count) == (5, 10, 4)
+    assert mean(times.steps) == pytest.approx(0.05)  # without the transfer inside
+    assert mean(times.transfers) == pytest.approx(0.015)
+    assert times.idle.total == 0  # as the work was queued ahead
 
 
 def test_idle_time_is_what_no_transfer_fills(device: FakeDevice) -> None:
     times = DeviceTimes(device)
-    for _ in range(5):
-        one_turn(device, times)
-        device.run(until=device.now + 0.2 + 0.06)
+    for counts in (True, True, False, True, True):
+        one_turn(device, times, counts=counts)
+        device.run(until=device.now + 0.2 + 0.08)
     times.read()
     assert mean(times.idle) == pytest.approx(0.2)
-    assert times.transfers.count == 5
-
-
-def test_a_transfer_inside_a_step_is_no_part_of_it(device: FakeDevice) -> None:
-    times = DeviceTimes(device)
-    times.note(ENTER, STEP)
-    times.note(ENTER, TRANSFER)
-    device.queued.append(0.02)
-    times.note(LEAVE, TRANSFER)
-    device.queued.append(0.03)
-    times.note(LEAVE, STEP)
-    times.end_turn(True)
-    device.run()
-    times.read()
-    assert mean(times.steps) == pytest.approx(0.03)
-    assert mean(times.transfers) == pytest.approx(0.02)
-
-
-def test_turns_that_do_not_count_leave_nothing_and_no_gap(device: FakeDevice) -> None:
-    times = DeviceTimes(device)
-    for counts in (True, False, True, True):
-        one_turn(device, times, counts=counts)
-        device.run(until=device.now + 1)
-    times.read()
-    assert (times.steps.count, times.idle.count) == (3, 1)
+    # A turn that does not count leaves nothing, and no gap.
+    assert (times.steps.count, times.idle.count) == (4, 2)
 
 
 def test_marks_are_used_again_and_a_stuck_device_costs_no_memory(device: FakeDevice) -> None:
@@ -154,17 +127,17 @@ def test_marks_are_used_again_and_a_stuck_device_costs_no_memory(device: FakeDev
     assert times.steps.count == 100
     for _ in range(2000):
         one_turn(device, times)
-        device.queued.clear()
-    assert len(times._pending) <= 256
+    device.run()
+    times.read()
+    assert times.steps.count == 100 + 256
 
 
 def test_nothing_is_queued_while_a_graph_is_captured(device: FakeDevice) -> None:
     times = DeviceTimes(device)
-    device.captures = True
-    one_turn(device, times)
-    assert device.made == 0
-    device.captures = False
-    one_turn(device, times)
+    for captures in (True, False):
+        device.captures = captures
+        one_turn(device, times)
+        assert (device.made == 0) == captures
     device.run()
     times.read()
     assert times.steps.count == 1
@@ -242,17 +215,25 @@ def test_a_driver_that_fails_is_reported_once(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.fixture
-def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Fake {device}")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 + device, 20 + device))
-    return monkeypatch
+def use_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Gpu | None]:
+    """Find a GPU in a process that uses one, whose utilization is asked for as given."""
+    cuda = {
+        "is_initialized": lambda: True,
+        "current_device": lambda: 1,
+        "get_device_name": lambda device: f"Fake {device}",
+        "mem_get_info": lambda device: (10 + device, 20 + device),
+    }
+
+    def find(utilization: Callable[[int], int]) -> Gpu | None:
+        for name, answer in (cuda | {"utilization": utilization}).items():
+            monkeypatch.setattr(torch.cuda, name, answer)
+        return find_gpu()
+
+    return find
 
 
-def test_torch_is_asked_for_its_current_gpu(pretended_cuda: pytest.MonkeyPatch) -> None:
-    pretended_cuda.setattr(torch.cuda, "utilization", lambda device: 92 + device)
-    found = find_gpu()
+def test_torch_is_asked_for_its_current_gpu(use_gpu: Callable[..., Gpu | None]) -> None:
+    found = use_gpu(lambda device: 92 + device)
     assert found is not None
     assert found.name == "Fake 1"
     assert found.sample() == (0.93, 10, 21)
@@ -266,7 +247,7 @@ def test_torch_is_asked_for_its_current_gpu(pretended_cuda: pytest.MonkeyPatch) 
     ],
 )
 def test_a_gpu_that_cannot_be_asked_is_said_with_the_remedy(
-    pretended_cuda: pytest.MonkeyPatch,
+    use_gpu: Callable[..., Gpu | None],
     caplog: pytest.LogCaptureFixture,
     error: Exception,
     said: str,
@@ -274,7 +255,6 @@ def test_a_gpu_that_cannot_be_asked_is_said_with_the_remedy(
     def refuse(device: int) -> int:
         raise error
 
-    pretended_cuda.setattr(torch.cuda, "utilization", refuse)
-    assert find_gpu() is None
+    assert use_gpu(refuse) is None
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert said in caplog.text

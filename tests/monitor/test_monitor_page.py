@@ -7,35 +7,20 @@ import random
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import datapipe
 
-
-class Clock:
-    now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += round(seconds * 1e9)
+from .virtual import Batches, Clock
 
 
-def trained(steps: int, **times: float) -> datapipe.Monitor:
+def trained(steps: int, wait: float = 0.0, step: float = 0.1) -> datapipe.Monitor:
     clock, draw = Clock(), random.Random(steps)
     monitor = datapipe.Monitor(clock=clock, warmup=2)
-
-    def batches() -> Any:
-        for _ in range(steps):
-            clock.sleep(times.get("wait", 0.0))
-            yield None
-
-    for _ in monitor(batches()):
+    for _ in monitor(Batches(clock, steps, wait)):
         with monitor.step():
-            clock.sleep(times.get("step", 0.1) * draw.uniform(0.9, 1.1))
+            clock.sleep(step * draw.uniform(0.9, 1.1))
     return monitor
 
 
@@ -72,10 +57,3 @@ def test_without_matplotlib_the_remedy_is_said(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(datapipe.PlanError, match=r"pip install 'datapipe-vlm\[report\]'"):
         trained(10).save(tmp_path / "report.html")
-
-
-def test_times_are_said_as_people_say_them() -> None:
-    from datapipe.report.table import time_text
-
-    said = {0.0: "0 s", 2e-9: "2 ns", 4.567e-5: "45.7 µs", 0.0123: "12.3 ms", 1234.5: "1,234 s"}
-    assert {seconds: time_text(seconds) for seconds in said} == said

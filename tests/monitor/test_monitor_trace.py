@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ import torch
 
 import datapipe
 from datapipe.monitor import session
+
+from .virtual import Batches, Clock
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -173,77 +176,42 @@ def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do() -> N
     assert not any(event.key.startswith("datapipe") for event in profiler.key_averages())
 
 
-class HostMark:
-    """A mark on a device that does its work at once, on a clock of its own."""
-
-    def __init__(self, device: HostDevice) -> None:
-        self.device = device
-        self.at = 0.0
-
-    def record(self) -> None:
-        self.at = self.device.now
-
-    def query(self) -> bool:
-        return self.device.passed
-
-    def elapsed_time(self, later: HostMark) -> float:
-        return (later.at - self.at) * 1e3
-
-
 class HostDevice:
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.passed = True
+    """A device that does its work at once, on a clock of its own."""
 
-    def mark(self) -> HostMark:
-        return HostMark(self)
+    now = 0.0
+
+    def mark(self) -> Any:
+        mark = SimpleNamespace(at=0.0, query=lambda: True)
+        mark.record = lambda: setattr(mark, "at", self.now)
+        mark.elapsed_time = lambda later: (later.at - mark.at) * 1e3
+        return mark
 
     def recording(self) -> bool:
         return False
-
-
-class BusyGpu:
-    name = "Fake 1"
-
-    def __init__(self, busy: float) -> None:
-        self.busy = busy
-
-    def sample(self) -> tuple[float, int, int]:
-        return self.busy, 1 << 30, 4 << 30
 
 
 def on_device(
     monkeypatch: pytest.MonkeyPatch, *, idle: float, busy: float | None
 ) -> datapipe.Monitor:
     """A loop that waits half of its time on the host, on a device with clocks of its own."""
-    device = HostDevice()
-    now = 0
-
-    def clock() -> int:
-        return now
-
-    monkeypatch.setattr(session, "current_device", lambda: device)
-    if busy is not None:
-        monkeypatch.setattr(session, "find_gpu", lambda: BusyGpu(busy))
-        real = session.GpuSampler
-        monkeypatch.setattr(session, "GpuSampler", lambda gpu: real(gpu, every=0.001))
+    device, clock, sampler = HostDevice(), Clock(), session.GpuSampler
+    gpu = SimpleNamespace(name="Fake 1", sample=lambda: (busy, 1 << 30, 4 << 30))
+    for name, stand_in in {
+        "current_device": lambda: device,
+        "find_gpu": lambda: None if busy is None else gpu,
+        "GpuSampler": lambda gpu: sampler(gpu, every=0.001),
+    }.items():
+        monkeypatch.setattr(session, name, stand_in)
     monitor = datapipe.Monitor(clock=clock)
-
-    def batches() -> Any:
-        nonlocal now
-        for _ in range(60):
-            now += 10_000_000
-            device.now += idle
-            yield None
-
-    for _ in monitor(batches()):
+    for number in monitor(Batches(clock, 60, wait=0.02)):
+        device.now += idle
         with monitor.step():
-            now += 10_000_000
+            clock.sleep(0.02)
             device.now += 0.02
-        if busy is not None and monitor._meter._counters.sampler is not None:
-            end = time.monotonic() + 30
-            while monitor.report().gpu is None and time.monotonic() < end:
-                time.sleep(0.001)
+        end = time.monotonic() + 30
+        while busy and number > 9 and monitor.report().gpu is None and time.monotonic() < end:
+            time.sleep(0.001)
     return monitor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from datapipe.index.dataset import open_dataset
 from datapipe.profile.measure import samples as module
 from datapipe.profile.measure.alone import StageCost, StageCosts, measure_alone
 from datapipe.profile.measure.samples import COLD
-from datapipe.store.shards import ShardStore
 
 Make = Callable[..., Loader]
 IMAGES = ["read", "decode", "resize", "collate"]
@@ -61,16 +61,6 @@ def test_a_loader_without_images_has_none_of_their_stages(endless: Make) -> None
     assert stages(endless(image=None)) == ["read", "collate"]
 
 
-def test_a_transform_is_a_stage_between_decoding_and_resizing(endless: Make) -> None:
-    def halve(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-        return sample | {"images": [image[::2, ::2] for image in sample["images"]]}
-
-    alone = measured(endless(transform=halve))
-    assert [name for name in alone.stages if name != COLD] == [
-        *("read", "decode", "transform", "resize", "collate")
-    ]
-
-
 def test_a_device_has_a_transfer(endless: Make) -> None:
     alone = measured(endless(device="cpu"))
     assert list(alone.stages)[-1] == "transfer"
@@ -86,31 +76,27 @@ def test_dali_does_decoding_and_resizing_as_one_stage(endless: Make) -> None:
     loader.close()
 
 
-def test_a_stage_that_waits_takes_time_and_no_cpu(
-    endless: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = ShardStore.read
-
-    def slow(*args: Any) -> Any:
+def test_a_transform_is_a_stage_whose_waiting_takes_no_cpu(endless: Make) -> None:
+    def slow(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
         time.sleep(0.01)
-        return read(*args)
+        return sample | {"images": [image[::2, ::2] for image in sample["images"]]}
 
-    monkeypatch.setattr(ShardStore, "read", slow)
-    cost = measured(endless(), samples=8).stages["read"]
+    alone = measured(endless(transform=slow), samples=8)
+    assert [name for name in alone.stages if name != COLD] == [
+        *("read", "decode", "transform", "resize", "collate")
+    ]
+    cost = alone.stages["transform"]
     assert cost.wait >= 0.005
     assert cost.rate <= 100
 
 
+@pytest.mark.parametrize(("delivered", "cold"), [(10**8, True), (0, False), (None, False)])
 def test_cold_reads_are_given_only_where_storage_has_delivered_them(
-    endless: Make, monkeypatch: pytest.MonkeyPatch
+    endless: Make, monkeypatch: pytest.MonkeyPatch, delivered: int | None, cold: bool
 ) -> None:
-    delivered = iter(range(0, 10**12, 10**8))
-    monkeypatch.setattr(module, "delivered", lambda: next(delivered))
-    assert COLD in measured(endless()).stages
-    monkeypatch.setattr(module, "delivered", lambda: 0)
-    assert COLD not in measured(endless()).stages
-    monkeypatch.setattr(module, "delivered", lambda: None)
-    assert COLD not in measured(endless()).stages
+    calls = itertools.count()
+    monkeypatch.setattr(module, "delivered", lambda: delivered and delivered * next(calls))
+    assert (COLD in measured(endless()).stages) == cold
 
 
 def test_damaged_samples_are_counted_and_left_out(photos: Path, tmp_path: Path) -> None:

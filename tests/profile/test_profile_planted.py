@@ -30,17 +30,6 @@ def named(loader: datapipe.Loader, **how: Any) -> Limit:
     return find_bottleneck(run_pipeline(loader, seconds=SECONDS), **how)
 
 
-def before(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, slow: Any) -> None:
-    """Do something slow before a method does what it does."""
-    method = getattr(owner, name)
-
-    def both(*args: Any, **options: Any) -> Any:
-        slow()
-        return method(*args, **options)
-
-    monkeypatch.setattr(owner, name, both)
-
-
 def burn() -> None:
     """Some 10 ms of a core, without the interpreter's lock."""
     hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 20_000)
@@ -59,27 +48,43 @@ def asleep(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
     return sample
 
 
-def test_slow_storage_is_named(endless: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    before(monkeypatch, ShardStore, "read", lambda: time.sleep(0.02))
-    found = named(endless())
-    assert (found.stage, found.resource) == ("read", "storage")
-    assert "for storage" in str(found)
+READ, SEND = (ShardStore, "read"), (DevicePrefetcher, "send")
+DECODE, COLLATE = (ImageSlots, "decode"), (BatchBuilder, "result")
+PLANTED: dict[str, tuple[Any, Callable[[], Any], dict[str, Any], str]] = {
+    "storage": (READ, lambda: time.sleep(0.02), {}, "read storage"),
+    "storage, no workers": (READ, lambda: time.sleep(0.02), {"num_workers": 0}, "read storage"),
+    "decoding, no workers": (DECODE, burn, {"num_workers": 0}, "decode cpu"),
+    "decoding, one worker": (DECODE, burn, {"num_workers": 1}, "decode cpu"),
+    "decoding, two workers": (DECODE, burn, {}, "decode cpu"),
+    "collating waits": (COLLATE, lambda: time.sleep(0.15), {}, "collate caller"),
+    "collating": (COLLATE, lambda: [burn() for _ in range(12)], {}, "collate caller"),
+    "transfer": (SEND, lambda: time.sleep(0.15), {"device": "cpu"}, "transfer caller"),
+}
+"""A method, what it does before its work, options of the loader, and what is to be named."""
 
 
-def test_slow_storage_is_named_without_workers(
-    endless: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before(monkeypatch, ShardStore, "read", lambda: time.sleep(0.02))
-    assert named(endless(num_workers=0)).stage == "read"
+@pytest.fixture
+def plant(endless: Make, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], datapipe.Loader]:
+    """Makes a loader, a stage of which is slow."""
+
+    def make(name: str) -> datapipe.Loader:
+        (owner, method), slow, options, _ = PLANTED[name]
+        real = getattr(owner, method)
+
+        def both(*args: Any, **more: Any) -> Any:
+            slow()
+            return real(*args, **more)
+
+        monkeypatch.setattr(owner, method, both)
+        return endless(**options)
+
+    return make
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_slow_decoding_is_named(
-    endless: Make, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    before(monkeypatch, ImageSlots, "decode", burn)
-    found = named(endless(num_workers=workers))
-    assert (found.stage, found.resource) == ("decode", "cpu")
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_slow_stage_is_named(plant: Callable[[str], datapipe.Loader], name: str) -> None:
+    found = named(plant(name))
+    assert f"{found.stage} {found.resource}" == PLANTED[name][-1]
 
 
 def test_a_slow_transform_in_python_is_named(endless: Make) -> None:
@@ -105,21 +110,6 @@ def test_a_transform_that_waits_is_named(endless: Make) -> None:
     assert (found.stage, found.resource) == ("transform", "wait")
 
 
-@pytest.mark.parametrize("slow", [lambda: time.sleep(0.15), lambda: [burn() for _ in range(12)]])
-def test_slow_collation_is_named(
-    endless: Make, monkeypatch: pytest.MonkeyPatch, slow: Callable[[], Any]
-) -> None:
-    before(monkeypatch, BatchBuilder, "result", slow)
-    found = named(endless())
-    assert (found.stage, found.resource) == ("collate", "caller")
-
-
-def test_a_slow_transfer_is_named(endless: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    before(monkeypatch, DevicePrefetcher, "send", lambda: time.sleep(0.15))
-    found = named(endless(device="cpu"))
-    assert (found.stage, found.resource) == ("transfer", "caller")
-
-
 def test_a_slow_step_is_named_and_the_loader_is_fine(endless: Make) -> None:
     loader = endless()
     run = run_pipeline(loader, seconds=SECONDS)
@@ -132,10 +122,9 @@ def test_a_slow_step_is_named_and_the_loader_is_fine(endless: Make) -> None:
 
 
 def test_a_loader_that_training_waits_for_is_not_fine(
-    endless: Make, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[str], datapipe.Loader],
 ) -> None:
-    before(monkeypatch, ShardStore, "read", lambda: time.sleep(0.02))
-    loader = endless()
+    loader = plant("storage")
     run = run_pipeline(loader, seconds=SECONDS)
     paced = run_pipeline(loader, seconds=SECONDS, step_time=0.002)
     found = find_bottleneck(run, paced)

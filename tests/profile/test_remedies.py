@@ -45,9 +45,16 @@ def found(loader: Loader, forecast: Forecast, shards: str = "shards") -> dict[st
     return {remedy.name: remedy for remedy in predict_remedies(loader, forecast, shards=shards)}
 
 
-def kept(loader: Loader) -> list[Any]:
-    return measure_alone(loader, samples=16, seconds=1.0).first.images
+def busy(loader: Loader, **seen: Any) -> Forecast:
+    """Figures of busy cores, with images of the loader."""
+    images = measure_alone(loader, samples=16, seconds=1.0).first.images
+    return measured(run(BUSY, **seen), images=images)
 
+
+COLD_READS = measured(
+    run({"read": (19.0, 0.5), "decode": (0.8, 0.8)}, read=10_000_000),
+    ONE_MS | {COLD: (2.05, 0.05)},
+)
 
 # The cost of a sample.
 
@@ -84,28 +91,22 @@ def test_waiting_for_storage_is_that_of_cold_reads_as_far_as_reads_were_cold() -
 # Remedies.
 
 
-def test_more_workers_are_the_remedy_where_they_wait(endless: Make) -> None:
+def test_the_number_of_workers_is_a_remedy_where_it_is_the_limit(endless: Make) -> None:
     waits = {"read": (19.0, 0.5), "decode": (0.8, 0.8)}
-    figures = measured(
-        run(waits, samples=1_000), {"read": (19.0, 0.5), "decode": (0.8, 0.8), "collate": (0, 0)}
-    )
+    figures = measured(run(waits, samples=1_000), waits | {"collate": (0, 0)})
     remedy = found(endless(num_workers=2), figures)["workers"]
     workers = remedy.changes["num_workers"] if remedy.changes else 0
     assert workers > 2
     assert remedy.how == f"make_loader(num_workers={workers})"
     assert remedy.gain > 3
     assert "more workers" in remedy.title
-
-
-def test_fewer_workers_are_as_good_where_the_caller_is_the_limit(endless: Make) -> None:
+    # The caller is the limit.
     figures = measured(run({"decode": (3, 3)}, {"collate": (9.0, 9.0)}, idle=17, count=4, cores=16))
     remedy = found(endless(num_workers=4), figures)["workers"]
     assert remedy.changes == {"num_workers": 1}
     assert remedy.gain == pytest.approx(1.0, abs=0.03)
     assert "fewer workers" in remedy.title
-
-
-def test_no_other_number_of_workers_is_offered_where_cores_are_the_limit(endless: Make) -> None:
+    # Cores are.
     assert "workers" not in found(endless(num_workers=2), measured(run(BUSY)))
 
 
@@ -124,19 +125,17 @@ def test_processes_are_the_remedy_for_a_lock(endless: Make) -> None:
 def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(
     endless: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cold = run({"read": (19.0, 0.5), "decode": (0.8, 0.8)}, read=10_000_000)
-    figures = measured(cold, ONE_MS | {COLD: (2.05, 0.05)})
-    remedy = found(endless(), figures, "my shards/")["page cache"]
+    remedy = found(endless(), COLD_READS, "my shards/")["page cache"]
     assert remedy.how == "cat 'my shards'/*.tar > /dev/null"
     assert remedy.gain > 2
     assert "page cache" not in found(endless(), measured(run(BUSY)))
     monkeypatch.setattr("datapipe.profile.remedies.free_memory", lambda: 1000)
-    assert "page cache" not in found(endless(), figures)
+    assert "page cache" not in found(endless(), COLD_READS)
 
 
 def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endless: Make) -> None:
     loader = endless()
-    remedies = found(loader, measured(run(BUSY), images=kept(loader)))
+    remedies = found(loader, busy(loader))
     assert set(remedies) >= {"scaled_decode", "uint8", "decoded cache", "memmap arrays"}
     assert remedies["smaller images"].max_side == 96
     assert remedies["smaller images"].gain > 1.5  # of 320x240
@@ -155,23 +154,27 @@ def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endl
         assert byte_changes["image"].out_dtype == torch.uint8
 
 
-def test_what_is_there_already_is_not_offered(endless: Make) -> None:
-    loader = endless(image=ImageSpec(size=320, scaled_decode=True))
-    remedies = found(loader, measured(run(BUSY), images=kept(loader)))
-    assert not {"scaled_decode", "uint8", "smaller images"} & set(remedies)
-
-
-def test_caches_are_not_offered_for_what_is_random(endless: Make) -> None:
-    loader = endless(image=ImageSpec(size=64, random_crop=(0.5, 1.0), normalize="clip"))
-    remedies = found(loader, measured(run(BUSY), images=kept(loader)))
-    assert not {"decoded cache", "memmap arrays"} & set(remedies)
+@pytest.mark.parametrize(
+    ("image", "absent"),
+    [
+        (ImageSpec(size=320, scaled_decode=True), {"scaled_decode", "uint8", "smaller images"}),
+        (  # random
+            ImageSpec(size=64, random_crop=(0.5, 1.0), normalize="clip"),
+            {"decoded cache", "memmap arrays"},
+        ),
+    ],
+    ids=["there already", "random"],
+)
+def test_what_cannot_help_is_not_offered(endless: Make, image: ImageSpec, absent: set[str]) -> None:
+    loader = endless(image=image)
+    assert not absent & set(found(loader, busy(loader)))
 
 
 def test_a_cache_that_does_not_fit_gives_less(
     endless: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = endless()
-    figures = measured(run(BUSY), images=kept(loader))
+    figures = busy(loader)
     whole = found(loader, figures)["decoded cache"].gain
     # 48 samples; seven tenths of what is free may be filled.
     kept_images = make_transform(ImageSpec(size=64, normalize=None))
@@ -192,7 +195,7 @@ def test_a_loader_without_images_has_no_remedies_for_them(endless: Make) -> None
 
 def test_every_option_that_is_named_is_taken(endless: Make) -> None:
     loader = endless(num_workers=1)
-    figures = measured(run(BUSY, count=1, cores=4), images=kept(loader))
+    figures = busy(loader, count=1, cores=4)
     remedies = [remedy for remedy in found(loader, figures).values() if remedy.changes]
     assert len(remedies) >= 3
     for remedy in remedies:
@@ -203,7 +206,7 @@ def test_every_option_that_is_named_is_taken(endless: Make) -> None:
 
 def test_the_command_for_smaller_images_packs_them(endless: Make, photos: Path) -> None:
     loader = endless()
-    figures = measured(run(BUSY), images=kept(loader))
+    figures = busy(loader)
     how = found(loader, figures, f"{photos}/")["smaller images"].how
     there = found(loader, figures, "https://host/shards")["smaller images"]
     assert there.how == "datapipe pack RAW OUT --max-side 96"
@@ -255,15 +258,9 @@ def test_forms_of_images_are_compared_by_the_time_they_take(encode: Any, crop: A
     transform = make_transform(ImageSpec(size=32))
     factors = compare_images((transform, large), (transform, small))
     assert factors["decode"] < 0.7
+    large[3] = large[3][:200]  # damaged images are left out
     same = compare_images((transform, large), (transform, large))
     assert 0.5 < same["decode"] < 2
-
-
-def test_damaged_images_are_left_out_of_comparisons(encode: Any, crop: Any) -> None:
-    images = [encode(crop("chelsea.png", (320, 240), left)) for left in range(4)]
-    transform = make_transform(ImageSpec(size=32))
-    damaged = [*images[:3], images[3][:200]]
-    assert compare_images((transform, damaged), (transform, damaged))["decode"] > 0
 
 
 @pytest.mark.parametrize(
@@ -305,13 +302,10 @@ def test_a_colour_that_the_command_cannot_say_is_left_to_python() -> None:
 
 
 def test_a_list_of_shards_is_named_as_a_shell_takes_it(endless: Make) -> None:
-    cold = run({"read": (19.0, 0.5), "decode": (0.8, 0.8)}, read=10_000_000)
-    figures = measured(cold, ONE_MS | {COLD: (2.05, 0.05)})
-    how = found(endless(), figures, "a/{0..1}.tar::b/*.tar")["page cache"].how
-    assert how == "cat a/{0..1}.tar b/*.tar > /dev/null"
     loader = endless()
-    figures = measured(run(BUSY), images=kept(loader))
-    remedies = found(loader, figures, "a/{0..1}.tar")
+    how = found(loader, COLD_READS, "a/{0..1}.tar::b/*.tar")["page cache"].how
+    assert how == "cat a/{0..1}.tar b/*.tar > /dev/null"
+    remedies = found(loader, busy(loader), "a/{0..1}.tar")
     assert remedies["smaller images"].how == (
         "datapipe pack 'a/{0..1}.tar' shards-96 --max-side 96"
     )

@@ -53,24 +53,38 @@ def test_cpu_time_of_all_threads_counts_and_sleep_does_not() -> None:
     assert 0.6 <= work.cpu <= work.seconds * available_cpus() + 0.1
     idle = during(lambda: time.sleep(0.5))
     assert idle.cpu < 0.25
+    assert idle.gil is None  # unasked
     assert idle.seconds >= 0.5
 
 
-def test_cpu_time_of_processes_that_live_and_that_have_ended_counts() -> None:
-    def start(seconds: float) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-c", BURN.format(seconds=seconds) + "\nprint(flush=True)\ninput()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+def started(program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """A process that has done what a program says, and waits until it is ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program + "\nprint(flush=True)\ninput()", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
 
+
+def end(*processes: subprocess.Popen[bytes]) -> None:
+    for process in processes:
+        process.communicate(b"\n")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_cpu_time_of_processes_that_live_and_that_have_ended_counts() -> None:
     with metered(UsageMeter()) as meter:
-        ended, living = start(0.5), start(0.5)
-        for process in (ended, living):
-            assert process.stdout is not None
-            process.stdout.readline()
-        ended.communicate(b"\n")
-    living.communicate(b"\n")
+        ended, living = (started(BURN.format(seconds=0.5)) for _ in range(2))
+        end(ended)
+    end(living)
     assert meter.stop().cpu >= 0.95
 
 
@@ -95,50 +109,31 @@ def test_what_others_take_is_not_ours() -> None:
     assert usage.cpu < usage.others + 0.3
 
 
-def test_memory_is_that_of_the_whole_tree_at_its_peak() -> None:
-    size = 64 << 20
-    program = f"x = b'1' * {size}\nprint(flush=True)\ninput()"
-    with metered(UsageMeter()) as meter:
-        before = meter.memory
-        child = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert child.stdout is not None
-        child.stdout.readline()
-        deadline = time.monotonic() + 30
-        while meter.memory < before + size and time.monotonic() < deadline:
-            time.sleep(0.05)
-        child.communicate(b"\n")
-    assert before + size <= meter.stop().memory <= before + 2 * size
+SIZE = 64 << 20
+OWN = f"x = b'1' * {SIZE}"
+SHARED = """
+import mmap, sys
+file = open(sys.argv[1], "r+b")
+m = mmap.mmap(file.fileno(), 0)
+x = m[::4096]"""
+shares = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="nobody divides pages"
+)
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="nobody divides pages")
-def test_memory_that_processes_share_counts_once(tmp_path: Path) -> None:
-    size = 64 << 20
-    (tmp_path / "shared").write_bytes(b"1" * size)
-    program = (
-        "import mmap, sys\nfile = open(sys.argv[1], 'r+b')\nm = mmap.mmap(file.fileno(), 0)\n"
-        "x = m[::4096]\nprint(flush=True)\ninput()"
-    )
+@pytest.mark.parametrize(
+    ("program", "count"), [(OWN, 1), pytest.param(SHARED, 3, marks=shares)], ids=["own", "shared"]
+)
+def test_memory_is_that_of_the_whole_tree_at_its_peak_and_counts_once(
+    tmp_path: Path, program: str, count: int
+) -> None:
+    (tmp_path / "shared").write_bytes(b"1" * SIZE)
     with metered(UsageMeter()) as meter:
         before = meter.memory
-        children = [
-            subprocess.Popen(
-                [sys.executable, "-c", program, str(tmp_path / "shared")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            for _ in range(3)
-        ]
-        for child in children:
-            assert child.stdout is not None
-            child.stdout.readline()
-        deadline = time.monotonic() + 30
-        while meter.memory < before + size and time.monotonic() < deadline:
-            time.sleep(0.05)
-        for child in children:
-            child.communicate(b"\n")
-    assert before + size <= meter.stop().memory < before + 2 * size
+        children = [started(program, str(tmp_path / "shared")) for _ in range(count)]
+        wait_until(lambda: meter.memory >= before + SIZE)
+        end(*children)
+    assert before + SIZE <= meter.stop().memory < before + 2 * SIZE
 
 
 def test_the_interpreters_lock_is_seen_where_python_code_holds_it() -> None:
@@ -162,10 +157,6 @@ def test_work_that_releases_the_lock_does_not_look_like_a_held_lock() -> None:
     assert usage.gil < 0.3
 
 
-def test_nobody_looks_at_the_lock_unasked() -> None:
-    assert during(lambda: None).gil is None
-
-
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not say")
 def test_bytes_from_storage_are_counted_and_those_from_the_cache_are_not(tmp_path: Path) -> None:
     file = tmp_path / "data"
@@ -185,9 +176,7 @@ def test_no_thread_stays() -> None:
     assert threading.active_count() <= before + 2
     del forgotten
     gc.collect()
-    deadline = time.monotonic() + 30
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: threading.active_count() <= before)
     assert threading.active_count() <= before
 
 

@@ -67,33 +67,20 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a loader is made of and runs on.
+    """What a loader is made of and runs on."""
 
-    Attributes:
-        name: of the case.
-        work: seconds for a batch, by one worker alone.
-        kind: "sleep", "cpu", "gil", "memory", "storage" or "worse": what workers share.
-        share: how many of it there are: cores, or workers that a bus or disk can serve.
-        noise: of the work of a batch: standard deviation of its logarithm.
-        stragglers: share of the batches that take `slow` times as long.
-        slow: see there.
-        startup: seconds until the first worker begins.
-        each: seconds that each further worker takes to start.
-        handover: seconds of the caller for a batch that a worker made.
-        length: batches of a pass; None for no end.
-    """
-
-    name: str
-    work: float
+    name: str  # of the case
+    work: float  # seconds for a batch, by one worker alone
+    # what workers share: "sleep", "cpu", "gil", "memory", "storage" or "worse"
     kind: str = "cpu"
-    share: float = 2.0
-    noise: float = 0.1
-    stragglers: float = 0.0
+    share: float = 2.0  # how many of it there are: cores, or workers that a bus or disk can serve
+    noise: float = 0.1  # of the work of a batch: standard deviation of its logarithm
+    stragglers: float = 0.0  # share of the batches that take `slow` times as long
     slow: float = 5.0
-    startup: float = 0.02
-    each: float = 0.0
-    handover: float = 0.0003
-    length: int | None = None
+    startup: float = 0.02  # seconds until the first worker begins
+    each: float = 0.0  # seconds that each further worker takes to start
+    handover: float = 0.0003  # seconds of the caller for a batch that a worker made
+    length: int | None = None  # batches of a pass; None for no end
 
     def speed(self, active: int) -> float:
         """Of each of the active workers."""
@@ -247,35 +234,19 @@ def wander(seed: int, depth: float) -> Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A sweep whose right answer is known.
-
-    Attributes:
-        machine: what is tuned.
-        drift: of the machine while it is.
-        budget: seconds.
-        step: seconds of a step of training; None takes batches as fast as they come.
-        seed: of noise and of the sweep.
-    """
+    """A sweep whose right answer is known."""
 
     machine: Machine
-    drift: Drift = field(default=steady)
-    budget: float = 60.0
-    step: float | None = None
-    seed: int = 0
+    drift: Drift = field(default=steady)  # of the machine while it is tuned
+    budget: float = 60.0  # seconds
+    step: float | None = None  # seconds of a step of training; None takes batches as they come
+    seed: int = 0  # of noise and of the sweep
 
 
 @cache
 def true_rate(machine: Machine, workers: int, ahead: int | None, batches: int = 1200) -> float:
     """Batches a second on an idle machine, in the long run."""
-    clock = Clock()
-    endless = replace(machine, length=None)
-    batches_made = iter(Loader(endless, clock, num_workers=workers, prefetch_factor=ahead, seed=77))
-    for _ in range(32):
-        next(batches_made)
-    began = clock()
-    for _ in range(batches):
-        next(batches_made)
-    return batches / (clock() - began)
+    return batches / _taken(machine, workers, ahead, 0.0, batches, before=32, seed=77)[0]
 
 
 @cache
@@ -283,19 +254,32 @@ def true_waiting(
     machine: Machine, workers: int, ahead: int | None, step: float, batches: int = 1200
 ) -> float:
     """Share of its time that training waits on an idle machine, in the long run."""
-    clock = Clock()
+    seconds, waited = _taken(machine, workers, ahead, step, batches, before=200, seed=78)
+    return waited / seconds
+
+
+def _taken(
+    machine: Machine,
+    workers: int,
+    ahead: int | None,
+    step: float,
+    batches: int,
+    *,
+    before: int,
+    seed: int,
+) -> tuple[float, float]:
+    """Seconds in which so many batches are taken, and those spent waiting, after some others."""
+    clock, waited, began = Clock(), 0.0, 0.0
     endless = replace(machine, length=None)
-    batches_made = iter(Loader(endless, clock, num_workers=workers, prefetch_factor=ahead, seed=78))
-    waited = 0.0
-    began = clock()
-    for number in range(batches + 200):
-        if number == 200:
+    made = iter(Loader(endless, clock, num_workers=workers, prefetch_factor=ahead, seed=seed))
+    for number in range(before + batches):
+        if number == before:
             waited, began = 0.0, clock()
         asked = clock()
-        next(batches_made)
+        next(made)
         waited += clock() - asked
         clock.sleep(step)
-    return waited / (clock() - began)
+    return clock() - began, waited
 
 
 def is_right(

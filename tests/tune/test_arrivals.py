@@ -27,8 +27,7 @@ def test_start_and_warm_up_are_left_out() -> None:
     assert segment.waits == (1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("begin", range(4))
-@pytest.mark.parametrize("end", range(4))
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (1, 3), (2, 1), (3, 2)])
 def test_bursts_count_as_a_whole_wherever_the_trial_begins_and_ends(begin: int, end: int) -> None:
     # Four workers that deliver together: four batches in four seconds, and then all at once.
     gaps = [4.0, 0.0, 0.0, 0.0] * 9

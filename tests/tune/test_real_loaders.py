@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,9 @@ from datapipe.tune.trial import samples_of
 pytestmark = pytest.mark.campaign  # measures real time
 
 
+Make = Callable[..., datapipe.Loader]
+
+
 class Numbers(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 10_000
@@ -32,31 +34,22 @@ class Numbers(Dataset[torch.Tensor]):
         return torch.tensor([index])
 
 
-def torch_loader(**given: Any) -> DataLoader[torch.Tensor]:
-    return DataLoader(Numbers(), batch_size=4, **given)
-
-
 @pytest.fixture
-def photos(tmp_path: Path, make_folder: Any) -> Path:
+def make(tmp_path: Path, make_folder: Any) -> Make:
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 24), tmp_path / "shards")
-    return tmp_path / "shards"
+    usual = {"batch_size": 4, "image": datapipe.ImageSpec(size=32)}
+    return lambda **given: datapipe.make_loader(tmp_path / "shards", **usual, **given)
 
 
-@pytest.fixture
-def make(photos: Path) -> Callable[..., datapipe.Loader]:
-    def make_loader(**given: Any) -> datapipe.Loader:
-        return datapipe.make_loader(
-            photos, batch_size=4, image=datapipe.ImageSpec(size=32), **given
-        )
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_torch_loader_is_tuned_and_leaves_no_process_behind(persistent: bool) -> None:
+    def make(num_workers: int, prefetch_factor: int | None) -> DataLoader[torch.Tensor]:
+        given = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
+        persists = persistent and num_workers > 0
+        return DataLoader(Numbers(), batch_size=4, persistent_workers=persists, **given)
 
-    return make_loader
-
-
-def test_a_torch_loader_is_tuned_and_leaves_no_process_behind() -> None:
     before = set(psutil.Process().children())  # such as servers that other tests' workers left
-    result = datapipe.tune_workers(
-        torch_loader, num_workers=(0, 1, 2), prefetch_factor=(2,), budget=4.0
-    )
+    result = datapipe.tune_workers(make, num_workers=(0, 1, 2), prefetch_factor=(2,), budget=4.0)
     assert not multiprocessing.active_children()
     assert set(psutil.Process().children()) <= before
     assert result.samples_rate == pytest.approx(4 * result.rate)
@@ -67,21 +60,7 @@ def test_a_torch_loader_is_tuned_and_leaves_no_process_behind() -> None:
     assert result.seconds < 30
 
 
-def test_persistent_workers_of_torch_end_too() -> None:
-    def make(num_workers: int, prefetch_factor: int | None) -> DataLoader[torch.Tensor]:
-        return torch_loader(
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=num_workers > 0,
-        )
-
-    datapipe.tune_workers(make, num_workers=(1,), prefetch_factor=(2,), budget=2.0)
-    assert not multiprocessing.active_children()
-
-
-def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(
-    make: Callable[..., datapipe.Loader],
-) -> None:
+def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(make: Make) -> None:
     before = threading.active_count()
     result = datapipe.tune_workers(make, num_workers=(1, 2), prefetch_factor=(3,), budget=3.0)
     assert threading.active_count() <= before
@@ -98,59 +77,25 @@ def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(
     assert result.samples_rate == pytest.approx(4 * result.rate, rel=0.01)
 
 
-def test_a_result_for_a_step_time_says_so(make: Callable[..., datapipe.Loader]) -> None:
-    result = datapipe.tune_workers(
-        make, num_workers=(1,), prefetch_factor=(2,), budget=3.0, step_time=0.01
-    )
-    key = make(num_workers=1).components().find_tuning_key()
-    assert key is not None
-    kept = recall(key)
-    assert kept is not None
-    assert kept.step_time == result.step_time == 0.01
-
-
-@pytest.mark.campaign
-def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(
-    make: Callable[..., datapipe.Loader],
-) -> None:
+def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(make: Make) -> None:
     result = datapipe.tune_workers(
         make,
         num_workers=(1,),
         prefetch_factor=(2, 3),
         variants=[{"workers": "threads"}, {"workers": "processes"}],
         budget=7.0,
+        step_time=0.01,
     )
     key = make(**result.variant).components().find_tuning_key()
+    assert key is not None
     kept = recall(key)
     assert kept is not None
     assert kept.prefetch_factor == result.prefetch_factor
+    assert kept.step_time == result.step_time == 0.01
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.campaign
-def test_a_loader_that_is_slow_by_sleeping_is_given_more_workers() -> None:
-    class Sleeps(Dataset[int]):
-        def __len__(self) -> int:
-            return 100_000
-
-        def __getitem__(self, index: int) -> int:
-            time.sleep(0.02)
-            return index
-
-    def make(**given: Any) -> DataLoader[int]:
-        return DataLoader(Sleeps(), batch_size=2, multiprocessing_context=_fork(given), **given)
-
-    result = datapipe.tune_workers(make, num_workers=(0, 1, 4), prefetch_factor=(2,), budget=15.0)
-    assert result.num_workers == 4
-
-
-def _fork(given: dict[str, Any]) -> str | None:
-    return "fork" if given["num_workers"] else None
-
-
-def test_a_report_is_written_and_shows_every_setting(
-    make: Callable[..., datapipe.Loader], tmp_path: Path
-) -> None:
+def test_a_report_is_written_and_shows_every_setting(make: Make, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2, 3), budget=3.0)
     write_report(result, tmp_path / "report.html", "datapipe tune-workers <shards>")

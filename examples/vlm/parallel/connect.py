@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -225,12 +225,17 @@ def shard(model: VLM, techniques: Techniques, ranks: Ranks) -> Exchange:
     return Exchange(module=model, norms=norms)
 
 
-class _NotingReduceScatter(DefaultReduceScatter):
-    """Reduce-scatter that notes the norm of what this rank sends."""
+class _NotingReduceScatter:
+    """Reduce-scatter of FSDP that notes the norm of what this rank sends."""
 
     def __init__(self, norms: Norms) -> None:
         self._norms = norms
 
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> Any:
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
         self._norms.note(input_tensor)
-        return super().__call__(output_tensor, input_tensor, *rest, **more)
+        # Before torch 2.13 it has another name.
+        send = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        return send(output_tensor, input_tensor, **how)

@@ -64,7 +64,7 @@ def make_hook(
             "bf16": default_hooks.bf16_compress_hook,
         }[kind]
 
-    def hook(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+    def hook(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
         norms.note(bucket.buffer())
         return send(state, bucket)
 

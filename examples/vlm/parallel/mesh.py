@@ -8,7 +8,6 @@ heads and hidden units of every block ("tp").
 from argparse import Namespace
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -142,8 +141,10 @@ def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
     assert ranks.learners is not None
     group = ranks.learners.get_group()
     gradients = [local(p.grad) for p in model.parameters() if p.grad is not None]
-    torch._foreach_div_(gradients, ranks.shares)
-    works = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in gradients]
+    works = [
+        dist.all_reduce(gradient.div_(ranks.shares), group=group, async_op=True)
+        for gradient in gradients
+    ]
     for work in works:
         work.wait()
 

@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from examples.vlm.parallel.places import (
     Place,
@@ -51,9 +50,9 @@ class Watch:
     def __init__(self, ranks: Ranks, limit: float) -> None:
         self._ranks, self._limit = ranks, limit
         self._place = Place.here()
-        self._store: Any = PrefixStore(
+        self._store: Any = dist.PrefixStore(
             f"watch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
-            TCPStore(
+            dist.TCPStore(
                 os.environ["MASTER_ADDR"],
                 int(os.environ["MASTER_PORT"]),
                 is_master=False,

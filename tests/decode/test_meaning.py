@@ -71,21 +71,12 @@ def assert_same(by_dali, by_kernels, most=MOST):
         assert (by_dali.float() - by_kernels.float()).abs().mean() <= most
 
 
-def test_every_kind_of_file_means_the_same_to_both_decoders(both, encode, crop, lossless_jpeg):
-    made = kinds(encode, crop) | {"lossless JPEG": lossless_jpeg}
-    for name, data in made.items():
-        by_dali, by_kernels = both(data)
-        try:
-            assert_same(by_dali, by_kernels)
-        except AssertionError as error:
-            raise AssertionError(f"{name}: {error}") from error
-    assert len(made) > 130
-
-
 @pytest.mark.parametrize("options", [pytest.param(None, id="cpu"), *ON_GPU])
-def test_a_batch_of_every_kind_means_the_same_to_both_decoders(encode, crop, options):
+def test_a_batch_of_every_kind_means_the_same_to_both_decoders(
+    encode, crop, lossless_jpeg, options
+):
     # A GPU's own decoder takes images of a batch that are alike, and leaves small batches alone.
-    made = kinds(encode, crop)
+    made = kinds(encode, crop) | {"lossless JPEG": lossless_jpeg}
     spec = ImageSpec(size=(40, 56))
     decoder, transform = make_decoder(spec, options, 64), make_transform(spec)
     names, images = list(made), list(made.values())
@@ -103,14 +94,6 @@ def test_a_batch_of_every_kind_means_the_same_to_both_decoders(encode, crop, opt
         assert far.mean() <= MOST, name
         assert far.quantile(0.99) <= 12, name
     decoder.close()
-
-
-def test_whatever_was_cut_off_is_a_decode_error_to_both(both, encode, crop):
-    data = encode(crop("coffee.png", (96, 80), 0))
-    for length in range(0, len(data), 61):
-        by_dali, by_kernels = both(data[:length])
-        assert isinstance(by_dali, str)
-        assert by_dali == by_kernels
 
 
 @pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
@@ -154,10 +137,3 @@ def test_values_are_normalised_and_padded_alike(both, encode, crop, resize, dtyp
         assert_same(by_dali, by_kernels, most=0.01)
         if resize == "pad":
             assert (by_dali[:, 0] - by_kernels[:, 0]).abs().max() < 1e-2
-
-
-def test_what_both_agree_on_is_the_picture(both, encode, crop):
-    image = crop("coffee.png", (96, 80), 0)
-    expected = np.asarray(image.resize((56, 40), Image.Resampling.BILINEAR)).astype(int)
-    by_dali, _ = both(encode(image, quality=95))
-    assert np.abs(by_dali.permute(1, 2, 0).numpy() - expected).mean() < 3

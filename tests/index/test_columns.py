@@ -77,19 +77,11 @@ def test_missing_or_stale_columns_are_rebuilt(packed, contents, harm):
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
 def test_columns_of_a_read_only_dataset_go_to_the_cache(
-    packed, monkeypatch, contents, caplog, tmp_path, code
+    packed, contents, caplog, tmp_path, code, deny
 ):
     (packed / "columns" / "columns.json").unlink()
     before = contents(packed)
-    mkdtemp = tempfile.mkdtemp
-
-    def denied(prefix, dir):
-        if Path(dir) == packed:
-            raise OSError(code, "no writing here")
-        return mkdtemp(prefix=prefix, dir=dir)
-
-    monkeypatch.setattr(tempfile, "mkdtemp", denied)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    deny(packed, code)
     for _ in range(2):
         assert len(as_lists(open_dataset(packed).columns)) == 6
     assert contents(packed) == before
@@ -98,16 +90,9 @@ def test_columns_of_a_read_only_dataset_go_to_the_cache(
 
 
 @pytest.fixture
-def nowhere(packed, monkeypatch, tmp_path):
+def nowhere(packed, monkeypatch, tmp_path, deny):
     """Let neither the dataset's folder nor the user's cache folder be written, even by root."""
-    mkdtemp = tempfile.mkdtemp
-
-    def denied(prefix, dir):
-        if Path(dir) == packed:
-            raise OSError(errno.EROFS, "Read-only file system")
-        return mkdtemp(prefix=prefix, dir=dir)
-
-    monkeypatch.setattr(tempfile, "mkdtemp", denied)
+    deny(packed)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     shutil.rmtree(packed / "columns")

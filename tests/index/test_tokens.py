@@ -160,20 +160,10 @@ def test_failures_are_told_and_written_down(tmp_path, manifest, caplog):
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
-def test_counts_of_a_read_only_dataset_go_to_the_cache(
-    tmp_path, manifest, monkeypatch, caplog, code
-):
+def test_counts_of_a_read_only_dataset_go_to_the_cache(tmp_path, manifest, deny, caplog, code):
     home = tmp_path / "home"
     home.mkdir()
-    mkdir = Path.mkdir
-
-    def denied(self, *args, **kwargs):
-        if self.parent == home:
-            raise OSError(code, "no writing here")
-        return mkdir(self, *args, **kwargs)
-
-    monkeypatch.setattr(Path, "mkdir", denied)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    deny(home, code)
     columns, _ = count(home, manifest)
     assert "token counts go to" in caplog.text
     assert columns.folder.is_relative_to(tmp_path / "cache")
@@ -183,16 +173,9 @@ def test_counts_of_a_read_only_dataset_go_to_the_cache(
     assert open_tokens(home, manifest, DIGEST) is not None
 
 
-def test_a_full_disk_is_not_taken_for_a_read_only_one(tmp_path, manifest, monkeypatch):
-    mkdir = Path.mkdir
-
-    def full(self, *args, **kwargs):
-        if self.parent == tmp_path:
-            raise OSError(errno.ENOSPC, "no room")
-        return mkdir(self, *args, **kwargs)
-
-    monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(OSError, match="no room"):
+def test_a_full_disk_is_not_taken_for_a_read_only_one(tmp_path, manifest, deny):
+    deny(tmp_path, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
         count(tmp_path, manifest)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from datapipe.index.tokens import stats as tokenstats
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.tokens.stats import token_stats
 
@@ -33,11 +32,10 @@ def columns_of(lengths: list[int]) -> TokenColumns:
 
 
 @settings(deadline=None)
-@given(lengths=st.lists(st.integers(-1, 300), max_size=60), chunk=st.integers(1, 70))
-def test_figures_are_those_of_the_texts_that_can_be_used(lengths: list[int], chunk: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenstats, "_CHUNK", chunk)
-        stats = token_stats(columns_of(lengths))
+@example(lengths=[7, -1, 300] * (1 << 21))  # more than are looked at together
+@given(lengths=st.lists(st.integers(-1, 300), max_size=60))
+def test_figures_are_those_of_the_texts_that_can_be_used(lengths: list[int]) -> None:
+    stats = token_stats(columns_of(lengths))
     usable = sorted(length for length in lengths if length >= 0)
     assert stats.failed == len(lengths) - len(usable)
     assert stats.text.total == sum(usable)

@@ -71,15 +71,6 @@ def test_scaling_never_goes_below_the_target(size, target, orientation):
     )
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_without_a_target_it_is_what_decode_rgb_gives(encode, crop, mode, orientation):
-    data = encode(crop().convert(mode), exif=exif(orientation))
-    image = decode_for(data)
-    assert np.array_equal(image.pixels, decode_rgb(data))
-    assert (image.height, image.width) == image.pixels.shape[:2]
-
-
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", [1, 4, 6, 7])
 def test_other_formats_are_decoded_whole(encode, crop, kind, orientation):

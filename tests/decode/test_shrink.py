@@ -203,12 +203,6 @@ def test_a_jpeg_too_long_to_be_written_keeps_its_bytes():
     assert shrunk(data, quality=50) is None
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_equal_images_give_equal_bytes_of_views_too(crop, kind):
-    data = save(crop(), kind)
-    assert shrunk(data, max_side=20) == shrunk(memoryview(data), max_side=20)
-
-
 def test_noise_at_the_highest_quality_can_be_written():
     noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
     data = save(Image.fromarray(noise), "PNG")

@@ -21,13 +21,9 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.columns import DTYPES, Columns, find_keys
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import (
-    CheckedColumn,
-    CheckedFiles,
     as_one_of,
-    write_sums,
 )
 from datapipe.index.files.mixture_column import MixtureColumn
-from datapipe.index.files.npy import NpyFile
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.mixture_columns import ColumnCounts, MixtureColumns
 
@@ -118,44 +114,6 @@ def test_numbers_out_of_range_are_refused(parts: list[Any], data: st.DataObject)
         gather(array, np.array([*inside, -1]))
     with pytest.raises(IndexError):
         array[np.zeros(len(whole) + 1, bool)]
-
-
-@pytest.mark.parametrize("dtype", DTYPES.values())
-def test_values_of_any_type_are_read(dtype: str) -> None:
-    limits = np.iinfo(dtype)
-    parts = [np.array([limits.min, limits.max, 1], dtype), np.array([3, limits.min], dtype)]
-    array = joined(parts, dtype=dtype)
-    found = array[np.array([0, 4, 1, 2, 3])]
-    assert found.tolist() == [limits.min, limits.min, limits.max, 1, 3]
-    assert found.dtype == dtype
-
-
-def test_blocks_are_compared_before_they_are_read(tmp_path: Path) -> None:
-    path, values = tmp_path / "a.npy", np.arange(5000) * 3
-    file = NpyFile(path, "<i8")
-    file.append(values)
-    file.close()
-    sums = write_sums(tmp_path, ["a.npy"])
-    with as_one_of(1 << 40):  # as large as many
-        column = CheckedFiles(tmp_path, {"a.npy": "<i8"}, sums, remedy="remove it").array("a.npy")
-    assert isinstance(column, CheckedColumn)
-    bounds, shifts = np.array([0, 2, 5001]), np.array([0, 2])
-    array = MixtureColumn(as_parts([np.array([5, 6]), column]), bounds)
-    offsets = MixtureColumn(as_parts([np.arange(3), column]), bounds - [0, 0, 1], shifts=shifts)
-    first, last = np.array([1, 40]), np.array([1, 4990])
-    for _ in range(2):
-        assert array[first].tolist() == [6, 38 * 3]
-        assert offsets.spans(first)[1].tolist() == [1, 3]
-        assert offsets.spans(first)[0].tolist() == [1, 38 * 3 + 2]
-    data = bytearray(path.read_bytes())
-    data[-100] ^= 1
-    path.write_bytes(data)
-    assert array[first].tolist() == [6, 38 * 3]
-    for _ in range(2):
-        with pytest.raises(IndexMismatch, match=r"a\.npy is damaged between bytes 32,768"):
-            array[last]
-        with pytest.raises(IndexMismatch, match="is damaged"):
-            offsets.spans(last)
 
 
 @pytest.fixture(scope="module")

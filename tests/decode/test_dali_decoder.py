@@ -304,14 +304,6 @@ def test_large_images_go_in_smaller_batches(decoder, jpeg, monkeypatch):
     assert taken == [1, 1, 1, 1]
 
 
-def test_rows_without_an_image_are_zero(decoder, dirty):
-    pixels, errors = decoder.decode([None, None])
-    assert pixels.shape == (2, 3, 24, 32)
-    assert not pixels.any()
-    assert not errors
-    assert len(decoder.decode([])[0]) == 0
-
-
 def test_a_closed_decoder_says_so(jpeg):
     decoder = DaliDecoder(SPEC, batch_size=1, threads=1)
     decoder.close()

@@ -124,16 +124,3 @@ def test_photographs_are_within_a_grey_level_and_a_half(both, resize, interpolat
 def test_images_of_any_shape_are_fitted_alike(both, encode, crop, resize, width, height):
     data = encode(crop("coffee.png", (96, 80), 0).resize((width, height)), quality=95)
     assert_same(*both(data, resize=resize))
-
-
-@pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_are_normalised_and_padded_alike(both, encode, crop, resize, dtype):
-    data = encode(crop("coffee.png", (96, 40), 0), quality=95)
-    for normalize in ("clip", None):
-        options = {"resize": resize, "dtype": dtype, "normalize": normalize}
-        by_dali, by_kernels = both(data, **options)
-        assert by_dali.dtype == dtype
-        assert_same(by_dali, by_kernels, most=0.01)
-        if resize == "pad":
-            assert (by_dali[:, 0] - by_kernels[:, 0]).abs().max() < 1e-2

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -178,17 +177,6 @@ def test_an_image_at_the_end_of_its_memory_is_written_whole(kernel):
 def test_an_empty_image_writes_nothing(kernel):
     out = torch.empty((3, 0, 7))
     Normalizer(CLIP, torch.float32).write(torch.empty((3, 0, 7), dtype=torch.uint8), out)
-
-
-def test_threads_share_one_normalizer(kernel):
-    normalizer = Normalizer(CLIP, torch.float32)
-    images = [picture(30, 40, seed=n) for n in range(16)]
-    alone, together = (torch.empty((16, 3, 30, 40)) for _ in range(2))
-    for image, out in zip(images, alone, strict=True):
-        normalizer.write(image, out)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(normalizer.write, images, together))
-    assert torch.equal(alone, together)
 
 
 def test_the_kernel_is_loaded_once_it_pays(kernel_loader):

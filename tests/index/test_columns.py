@@ -37,16 +37,11 @@ def column_files(packed, contents):
     return {name: data for name, data in contents(packed).items() if name.startswith("columns/")}
 
 
-def test_columns_are_plain_npy_files(packed):
-    offsets = np.load(packed / "columns" / "member_offset.npy")
-    assert offsets.dtype == np.int64
-    assert offsets.tolist() == open_dataset(packed).columns.member_offset.tolist()
-    for path in (packed / "columns").glob("*.npy"):
-        assert np.load(path).ndim == 1
-
-
-def test_columns_hold_what_the_parquet_index_holds(packed):
+def test_columns_are_plain_npy_files_of_what_the_parquet_index_holds(packed):
     columns = open_dataset(packed).columns
+    assert all(np.load(path).ndim == 1 for path in (packed / "columns").glob("*.npy"))
+    stored = np.load(packed / "columns" / "member_offset.npy")
+    assert (stored.dtype, stored.tolist()) == (np.int64, columns.member_offset.tolist())
     tables = [read_index(path) for path in sorted(packed.glob("*.parquet"))]
     keys = [key for table in tables for key in table["key"].to_pylist()]
     offsets = [offset for table in tables for row in table["offset"].to_pylist() for offset in row]

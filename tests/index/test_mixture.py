@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -212,16 +210,6 @@ def test_keys_are_found_in_joined_columns(parts: list[Columns], columns: Mixture
     assert len(set(keys)) < 15  # some are those of another dataset
     found = find_keys(columns, [*keys, "none"])
     assert found == {key: keys.index(key) for key in keys}
-
-
-def test_joined_columns_are_pickled_with_their_parts(folders: list[Path]) -> None:
-    dataset = mixture_of(folders)
-    again = pickle.loads(pickle.dumps(dataset))
-    assert again.fingerprint == dataset.fingerprint
-    numbers = np.arange(len(dataset))
-    assert again.columns.keys(numbers) == dataset.columns.keys(numbers)
-    assert again.dataset_names(numbers) == dataset.dataset_names(numbers)
-    assert {item.name for item in fields(again)} == {item.name for item in fields(dataset)}
 
 
 def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders: list[Path]) -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from .fitted import rows_first as rows_first
+
 
 @pytest.fixture(scope="session")
 def lossless_jpeg():

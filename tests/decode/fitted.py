@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from torch import Tensor
@@ -14,6 +15,21 @@ from torch import Tensor
 from datapipe.decode.image import Decoded
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, ImageTransform, Placement, make_transform
+
+
+@pytest.fixture
+def rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Pillow resize rows first, then columns, as torch and every Pillow before 13 do.
+
+    Pillow 13 begins with the columns where the height shrinks much more than the width, which moves
+    some pixels by up to 32 levels (`tools/pillow_order.py`).
+    """
+    resize = Image.Image.resize
+
+    def resized(image: Image.Image, size: Any, resample: Any = None, **_: Any) -> Any:
+        return resize(resize(image, (size[0], image.height), resample), size, resample)
+
+    monkeypatch.setattr(Image.Image, "resize", resized)
 
 
 @cache

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from datapipe.decode import resize as resize_module
 from datapipe.decode.batched import normalize_batch, resize_batch, zero_outside
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.resize import resize, resize_by_products
@@ -54,7 +53,7 @@ def by_the_loader(images: Tensor, mean_std: object, dtype: torch.dtype) -> Tenso
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mean_std", [None, IMAGENET, CLIP, HALF])
 def test_normalised_batches_have_the_bits_of_the_loaders_kernel(
-    mean_std: object, dtype: torch.dtype, channels_last: bool, device: str
+    kernel: str, mean_std: object, dtype: torch.dtype, channels_last: bool, device: str
 ) -> None:
     images = every_value()
     expected = by_the_loader(images, mean_std, dtype)
@@ -63,13 +62,9 @@ def test_normalised_batches_have_the_bits_of_the_loaders_kernel(
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert got.is_contiguous(memory_format=layout)
     assert torch.equal(got.cpu(), expected)
-
-
-def test_patches_are_normalised_by_channel_whatever_their_shape() -> None:
-    images = every_value()
-    expected = by_the_loader(images, CLIP, torch.float32)
-    patches = images.reshape(4, 3, 256)
-    assert torch.equal(normalize_batch(patches, CLIP, torch.float32), expected.view(4, 3, 256))
+    patches = images.reshape(4, 3, 256)  # by channel, whatever their shape
+    got = normalize_batch(patches.to(device), mean_std, dtype)  # type: ignore[arg-type]
+    assert torch.equal(got.cpu(), expected.view(4, 3, 256))
 
 
 def test_pixels_that_stay_as_they_are_are_not_copied() -> None:
@@ -117,12 +112,6 @@ def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(
         assert torch.equal(resize(image, 96, 128, filter), expected)  # type: ignore[arg-type]
 
 
-def difference(photo: Tensor, height: int, width: int, filter: str) -> Tensor:
-    expected = resize(photo, height, width, filter)  # type: ignore[arg-type]
-    got = resize_by_products(photo[None], height, width, filter)[0]  # type: ignore[arg-type]
-    return (got.int() - expected.int()).abs().float()
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     old=st.tuples(st.integers(1, 300), st.integers(1, 300)),
@@ -133,28 +122,20 @@ def test_matrix_products_resize_as_the_loaders_kernel_does(
     photos: list[Tensor], old: tuple[int, int], new: tuple[int, int], filter: str
 ) -> None:
     photo = photos[0][:, : old[0], : old[1]].contiguous()
-    off = difference(photo, *new, filter)
+    expected = resize(photo, *new, filter)  # type: ignore[arg-type]
+    got = resize_by_products(photo[None], *new, filter)[0]  # type: ignore[arg-type]
+    off = (got.int() - expected.int()).abs().float()
     assert off.max() <= 2  # one for each pass
     # What comes close to the middle between two grey levels may be rounded either way.
     assert off.sum() <= 0.05 * off.numel() + 12
 
 
-@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_large_photographs_shrink_as_far_as_one_likes(photos: list[Tensor], filter: str) -> None:
-    large = photos[2].repeat(1, 6, 6)  # 2400 x 3600
-    off = difference(large, 37, 29, filter)
-    assert off.max() <= 1
-    assert off.mean() < 0.02
-
-
-def test_batches_too_large_for_memory_are_resized_in_parts(
-    photos: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = torch.stack([photos[0], photos[0].flip(-1), photos[0].flip(-2)])
-    together = resize_by_products(batch, 64, 64, "bilinear")
-    monkeypatch.setattr(resize_module, "_AT_ONCE", 12 * photos[0][0].numel())
-    parts = resize_by_products(batch, 64, 64, "bilinear")
-    assert (parts.int() - together.int()).abs().max() <= 1
+def test_batches_too_large_for_memory_are_resized_in_parts(photos: list[Tensor]) -> None:
+    # 194 images of 300 x 451 pixels are 300 MB as float32; 164 are resized at once.
+    batch = photos[0].expand(194, -1, -1, -1)
+    expected = resize_by_products(photos[0][None], 16, 16, "bilinear")[0]
+    for parts in resize_by_products(batch, 16, 16, "bilinear"):
+        assert (parts.int() - expected.int()).abs().max() <= 1
 
 
 def test_autocast_does_not_reach_the_pixels(photos: list[Tensor]) -> None:

@@ -6,7 +6,6 @@ from random import Random
 import numpy as np
 import pytest
 import simplejpeg
-from PIL import Image
 
 from datapipe.decode.check import check_image
 from datapipe.decode.image import decode_rgb
@@ -134,29 +133,13 @@ def test_other_damaged_images_are_judged_as_decoding_judges_them(encode, crop, k
         assert said == reason(decode_rgb, damaged, max_pixels=10**6)
 
 
-def test_whole_jpegs_of_every_kind_pass(encode, crop):
-    for data in jpegs(encode, crop).values():
+def test_whole_images_of_every_kind_pass(encode, crop):
+    made = list(jpegs(encode, crop).values())
+    for mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
+        image = crop().convert("L" if mode == "LA" else "RGB").convert(mode)
+        made += [encode(image, "PNG"), encode(image, "TIFF")]
+    for data in made:
         check_image(data, probe(data))
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_whole_images_of_every_mode_pass(encode, crop, kind, mode):
-    data = encode((crop().convert("L") if mode == "LA" else crop()).convert(mode), kind)
-    check_image(data, probe(data))
-
-
-def test_pixels_that_decoding_refuses_are_refused(encode):
-    data = encode(Image.fromarray(np.zeros((4, 4), np.float32)), "TIFF")
-    with pytest.raises(DecodeError, match="convert them to 8 bits"):
-        check_image(data, probe(data))
-
-
-def test_more_pixels_than_the_limit_are_refused(encode):
-    data = encode()
-    check_image(data, probe(data), max_pixels=48 * 32)
-    with pytest.raises(DecodeError, match="more than the limit of 1,535"):
-        check_image(data, probe(data), max_pixels=48 * 32 - 1)
 
 
 @pytest.mark.parametrize("marker", [0xC3, 0xC7, 0xC9, 0xCB])
@@ -184,20 +167,10 @@ def test_a_view_of_bytes_is_as_good_as_bytes(encode, crop, kind):
     assert probe(view) == probe(data)
     check_image(view, probe(view))
     assert (decode_rgb(view) == decode_rgb(data)).all()
-
-
-@pytest.mark.parametrize("data", [b"", b"<html>", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"])
-def test_a_view_of_something_else_is_refused_like_bytes(data):
-    assert reason(probe, memoryview(data)) == reason(probe, data)
-    assert reason(probe, data)
+    assert reason(probe, view[:3]) == reason(probe, data[:3])
 
 
 def test_a_reason_is_the_same_in_every_run(encode):
     start = encode().index(b"\xff\xc0")
     two_components = encode()[: start + 9] + b"\2" + encode()[start + 10 :]
     assert reason(decode_rgb, two_components) == "Pillow cannot read the header"
-
-
-def test_a_lossless_jpeg_which_cannot_be_scaled_passes(lossless_jpeg):
-    check_image(lossless_jpeg, probe(lossless_jpeg))
-    assert (decode_rgb(lossless_jpeg) == [200, 100, 50]).all()

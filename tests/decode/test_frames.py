@@ -51,15 +51,7 @@ def processor(name: str) -> Any:
     return kind(size=limits, cap_pixels_per_frame=False)
 
 
-@pytest.fixture(autouse=True)
-def passes_in_the_usual_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows first, then columns, as torch and every Pillow before 13 do."""
-    resize = Image.Image.resize
-
-    def rows_first(image: Image.Image, size: Any, resample: Any = None, **options: Any) -> Any:
-        return resize(resize(image, (size[0], image.height), resample), size, resample)
-
-    monkeypatch.setattr(Image.Image, "resize", rows_first)
+pytestmark = pytest.mark.usefixtures("rows_first")
 
 
 def frames_of(count: int, size: tuple[int, int]) -> list[Image.Image]:

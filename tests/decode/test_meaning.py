@@ -71,21 +71,12 @@ def assert_same(by_dali, by_kernels, most=MOST):
         assert (by_dali.float() - by_kernels.float()).abs().mean() <= most
 
 
-def test_every_kind_of_file_means_the_same_to_both_decoders(both, encode, crop, lossless_jpeg):
-    made = kinds(encode, crop) | {"lossless JPEG": lossless_jpeg}
-    for name, data in made.items():
-        by_dali, by_kernels = both(data)
-        try:
-            assert_same(by_dali, by_kernels)
-        except AssertionError as error:
-            raise AssertionError(f"{name}: {error}") from error
-    assert len(made) > 130
-
-
 @pytest.mark.parametrize("options", [pytest.param(None, id="cpu"), *ON_GPU])
-def test_a_batch_of_every_kind_means_the_same_to_both_decoders(encode, crop, options):
+def test_a_batch_of_every_kind_means_the_same_to_both_decoders(
+    encode, crop, lossless_jpeg, options
+):
     # A GPU's own decoder takes images of a batch that are alike, and leaves small batches alone.
-    made = kinds(encode, crop)
+    made = kinds(encode, crop) | {"lossless JPEG": lossless_jpeg}
     spec = ImageSpec(size=(40, 56))
     decoder, transform = make_decoder(spec, options, 64), make_transform(spec)
     names, images = list(made), list(made.values())
@@ -103,14 +94,6 @@ def test_a_batch_of_every_kind_means_the_same_to_both_decoders(encode, crop, opt
         assert far.mean() <= MOST, name
         assert far.quantile(0.99) <= 12, name
     decoder.close()
-
-
-def test_whatever_was_cut_off_is_a_decode_error_to_both(both, encode, crop):
-    data = encode(crop("coffee.png", (96, 80), 0))
-    for length in range(0, len(data), 61):
-        by_dali, by_kernels = both(data[:length])
-        assert isinstance(by_dali, str)
-        assert by_dali == by_kernels
 
 
 @pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
@@ -141,23 +124,3 @@ def test_photographs_are_within_a_grey_level_and_a_half(both, resize, interpolat
 def test_images_of_any_shape_are_fitted_alike(both, encode, crop, resize, width, height):
     data = encode(crop("coffee.png", (96, 80), 0).resize((width, height)), quality=95)
     assert_same(*both(data, resize=resize))
-
-
-@pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_are_normalised_and_padded_alike(both, encode, crop, resize, dtype):
-    data = encode(crop("coffee.png", (96, 40), 0), quality=95)
-    for normalize in ("clip", None):
-        options = {"resize": resize, "dtype": dtype, "normalize": normalize}
-        by_dali, by_kernels = both(data, **options)
-        assert by_dali.dtype == dtype
-        assert_same(by_dali, by_kernels, most=0.01)
-        if resize == "pad":
-            assert (by_dali[:, 0] - by_kernels[:, 0]).abs().max() < 1e-2
-
-
-def test_what_both_agree_on_is_the_picture(both, encode, crop):
-    image = crop("coffee.png", (96, 80), 0)
-    expected = np.asarray(image.resize((56, 40), Image.Resampling.BILINEAR)).astype(int)
-    by_dali, _ = both(encode(image, quality=95))
-    assert np.abs(by_dali.permute(1, 2, 0).numpy() - expected).mean() < 3

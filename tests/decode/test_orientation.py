@@ -110,6 +110,8 @@ def test_tiffs_of_every_mode_are_turned_once(encode, crop, mode, compression):
 @pytest.mark.parametrize("first", range(1, 9))
 def test_exif_counts_before_xmp(encode, first):
     for data in (
+        encode(exif=exif(first)),
+        encode(kind="PNG", exif=exif(first)),
         with_segments(encode(), exif(first), xmp_segment(6)),
         with_segments(encode(), xmp_segment(6), exif(first)),
         encode(kind="WEBP", exif=exif(first), xmp=packet(6)),
@@ -118,19 +120,52 @@ def test_exif_counts_before_xmp(encode, first):
         assert_as_pillow(data)
 
 
-def test_exif_without_an_orientation_leaves_it_to_xmp(encode):
+def maker():
+    """EXIF without an orientation."""
     block = Image.Exif()
     block[0x010F] = "a maker"
-    for kind in ("JPEG", "WEBP"):
-        data = encode(kind=kind, exif=block, xmp=packet(8))
-        assert_as_pillow(data)
-        assert probe(data).orientation == 8
+    return block
 
 
-def test_of_several_xmp_packets_the_last_counts(encode):
-    data = with_segments(encode(), xmp_segment(6), xmp_segment(3))
-    assert_as_pillow(data)
-    assert probe(data).orientation == 3
+def profile(name, content):
+    """A text chunk that names what it holds."""
+    return chunk(b"tEXt", f"Raw profile type {name}\0".encode() + raw_profile(content, name))
+
+
+ODD = {
+    "JPEG, EXIF without": (8, lambda encode: encode(exif=maker(), xmp=packet(8))),
+    "WebP, EXIF without": (8, lambda encode: encode(kind="WEBP", exif=maker(), xmp=packet(8))),
+    "the last packet": (
+        3,
+        lambda encode: with_segments(encode(), xmp_segment(6), xmp_segment(3)),
+    ),
+    # Pillow leaves them alone.
+    "profile APP1": (1, lambda encode: with_chunk(encode(kind="PNG"), profile("APP1", exif(6)))),
+    "profile xmp": (1, lambda encode: with_chunk(encode(kind="PNG"), profile("xmp", packet(6)))),
+    "the last chunk": (
+        3,
+        lambda encode: with_chunk(
+            with_chunk(encode(kind="PNG"), chunk(b"eXIf", exif(6)[6:]), behind=True),
+            chunk(b"eXIf", exif(3)[6:]),
+            behind=True,
+        ),
+    ),
+    "a later frame": (
+        1,
+        lambda encode: with_chunk(
+            encode(kind="PNG", save_all=True, append_images=[Image.new("RGB", (48, 32))]),
+            chunk(b"eXIf", exif(6)[6:]),
+            behind=True,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_one_of_several_metadata_counts(encode, name):
+    orientation, make = ODD[name]
+    assert_as_pillow(make(encode))
+    assert probe(make(encode)).orientation == orientation
 
 
 @pytest.mark.parametrize("mark", [b"\xff\xdb", b"\xff\xc4", b"\xff\xda"])
@@ -158,30 +193,6 @@ def test_a_raw_profile_of_imagemagick_is_applied(encode, kind, behind, orientati
     data = with_chunk(encode(kind="PNG"), made, behind=behind)
     assert_as_pillow(data)
     assert probe(data).orientation == orientation
-
-
-@pytest.mark.parametrize("name", ["APP1", "xmp"])
-def test_raw_profiles_that_pillow_leaves_alone_are_left_alone(encode, name):
-    content = exif(6) if name == "APP1" else packet(6)
-    made = chunk(b"tEXt", f"Raw profile type {name}\0".encode() + raw_profile(content, name))
-    data = with_chunk(encode(kind="PNG"), made)
-    assert_as_pillow(data)
-    assert probe(data).orientation == 1
-
-
-def test_of_several_chunks_of_a_png_the_last_exif_counts(encode):
-    data = encode(kind="PNG")
-    for orientation in (6, 3):
-        data = with_chunk(data, chunk(b"eXIf", exif(orientation)[6:]), behind=True)
-    assert_as_pillow(data)
-    assert probe(data).orientation == 3
-
-
-def test_chunks_of_later_frames_do_not_count(encode, crop):
-    data = encode(crop(), "PNG", save_all=True, append_images=[crop(left=0)])
-    data = with_chunk(data, chunk(b"eXIf", exif(6)[6:]), behind=True)
-    assert_as_pillow(data)
-    assert probe(data).orientation == 1
 
 
 @st.composite

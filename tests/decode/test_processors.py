@@ -48,21 +48,7 @@ ORDINARY = ("rocket 640x427", "coffee 600x400", "astronaut 512x512")
 NAMES = [rare(name) if name in ORDINARY else name for name in PHOTOS]
 
 
-@pytest.fixture(autouse=True)
-def passes_in_the_usual_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows first, then columns.
-
-    Pillow 13 begins with the columns where the height shrinks much more than the width, which moves
-    some pixels by up to 32 levels (`tools/pillow_order.py`). Every earlier Pillow begins with the
-    rows, as torch does.
-    """
-    resize = Image.Image.resize
-
-    def rows_first(image: Image.Image, size: Any, resample: Any = None, **options: Any) -> Any:
-        rows = resize(image, (size[0], image.height), resample)
-        return resize(rows, size, resample)
-
-    monkeypatch.setattr(Image.Image, "resize", rows_first)
+pytestmark = pytest.mark.usefixtures("rows_first")
 
 
 def in_grey_levels(values: Tensor, spec: ImageSpec) -> Tensor:
@@ -87,29 +73,34 @@ def assert_same_pixels(
     assert off.mean() < 0.01
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("size", [224, 336])
-def test_clip(name: str, size: int) -> None:
-    spec = ImageSpec.preset("clip", size=size)
-    processor = CLIPImageProcessorPil(
-        size={"shortest_edge": size}, crop_size={"height": size, "width": size}
-    )
-    image = PHOTOS[name]()
-    ours, _, _ = place(spec, decoded(image))
-    assert_same_pixels(
-        ours, processor(images=[image])["pixel_values"], spec, blown_up=blown_up(image)
-    )
+def clip(size: int, **options: Any) -> Any:
+    crop = {"crop_size": {"height": size, "width": size}} | options
+    return CLIPImageProcessorPil(size={"shortest_edge": size}, **crop)
+
+
+FIXED = {
+    "clip 224": (ImageSpec.preset("clip"), clip(224)),
+    "clip 336": (ImageSpec.preset("clip", size=336), clip(336)),
+    "siglip": (
+        ImageSpec.preset("siglip"),
+        SiglipImageProcessorPil(size={"height": 384, "width": 384}),
+    ),
+    "shortest": (
+        ImageSpec(size=224, resize="shortest", interpolation="bicubic", normalize="clip"),
+        clip(224, do_center_crop=False),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_siglip(name: str) -> None:
-    spec = ImageSpec.preset("siglip")
-    processor = SiglipImageProcessorPil(size={"height": 384, "width": 384})
-    image = PHOTOS[name]()
-    ours, _, _ = place(spec, decoded(image))
-    assert_same_pixels(
-        ours, processor(images=[image])["pixel_values"], spec, blown_up=blown_up(image)
-    )
+@pytest.mark.parametrize("preset", FIXED)
+def test_one_tensor_an_image(name: str, preset: str) -> None:
+    (spec, processor), image = FIXED[preset], PHOTOS[name]()
+    ours, _, facts = place(spec, decoded(image))
+    theirs = processor(images=[image])["pixel_values"]
+    assert_same_pixels(ours, theirs, spec, blown_up=blown_up(image))
+    if preset == "shortest":
+        assert facts["image_sizes"].tolist() == [list(ours.shape[2:])]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -190,15 +181,3 @@ def test_imagenet_is_resizing_to_256_and_cutting_out_the_centre(name: str) -> No
     ours, _, _ = place(spec, decoded(image))
     pixels = torch.from_numpy(np.array(expected)).permute(2, 0, 1).flatten(1)
     assert (in_grey_levels(ours, spec)[0] - pixels).abs().max() < 1.01
-
-
-@pytest.mark.parametrize("name", ["coffee 600x400", "tall 30x380"])
-def test_shortest_side_is_what_transformers_makes_of_it(name: str) -> None:
-    spec = ImageSpec(size=224, resize="shortest", interpolation="bicubic", normalize="clip")
-    processor = CLIPImageProcessorPil(size={"shortest_edge": 224}, do_center_crop=False)
-    image = PHOTOS[name]()
-    ours, _, facts = place(spec, decoded(image))
-    assert facts["image_sizes"].tolist() == [list(ours.shape[2:])]
-    assert_same_pixels(
-        ours, processor(images=[image])["pixel_values"], spec, blown_up=blown_up(image)
-    )

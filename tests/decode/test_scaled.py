@@ -11,13 +11,8 @@ from PIL import Image
 
 from datapipe.decode.image import decode_for, decode_rgb
 from datapipe.decode.resize import resize
-from datapipe.errors import DecodeError
 
-
-def exif(orientation):
-    block = Image.Exif()
-    block[0x0112] = orientation
-    return block
+from .image_kinds import exif
 
 
 def always(height, width):
@@ -76,25 +71,12 @@ def test_scaling_never_goes_below_the_target(size, target, orientation):
     )
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_without_a_target_it_is_what_decode_rgb_gives(encode, crop, mode, orientation):
-    data = encode(crop().convert(mode), exif=exif(orientation))
-    image = decode_for(data)
-    assert np.array_equal(image.pixels, decode_rgb(data))
-    assert (image.height, image.width) == image.pixels.shape[:2]
-
-
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", [1, 4, 6, 7])
 def test_other_formats_are_decoded_whole(encode, crop, kind, orientation):
     data = encode(crop(), kind, exif=exif(orientation))
     image = decode_for(data, always(2, 2))
     assert np.array_equal(image.pixels, decode_rgb(data))
-
-
-def test_what_libjpeg_cannot_scale_is_decoded_whole(lossless_jpeg):
-    assert decode_for(lossless_jpeg, always(8, 8)).pixels.shape == (64, 64, 3)
 
 
 @pytest.mark.parametrize("orientation", range(2, 9))
@@ -134,19 +116,6 @@ def test_an_edge_that_lies_outside_of_the_image_is_left_out(encode):
     # 65 columns at an eighth are 9, of the last of which an eighth shows the image.
     data = encode(Image.new("RGB", (65, 70), (10, 20, 30)))
     assert decode_for(data, always(8, 8)).pixels.shape == (9, 8, 3)
-
-
-def test_an_image_with_too_many_pixels_is_refused_before_it_is_decoded(encode):
-    with pytest.raises(DecodeError, match="more than the limit of 100"):
-        decode_for(encode(), always(2, 2), max_pixels=100)
-
-
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_a_truncated_jpeg_is_refused_at_any_scale(encode, crop, orientation):
-    data = encode(crop("coffee.png", (96, 80), 0), exif=exif(orientation))
-    for target in (None, always(10, 12)):
-        with pytest.raises(DecodeError, match="JPEG is damaged"):
-            decode_for(data[: len(data) * 2 // 3], target)
 
 
 def test_a_jpeg_that_only_pillow_takes_is_decoded_whole(encode, crop):

@@ -14,6 +14,8 @@ from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError, PackError
 from datapipe.index.images.header import ImageInfo, probe
 
+from .image_kinds import exif
+
 # What Pillow can write. WebP and AVIF turn everything into RGB or RGBA themselves.
 MODES = {
     "JPEG": "1 L RGB CMYK YCbCr",
@@ -26,12 +28,6 @@ MODES = {
     "AVIF": "L RGB RGBA",
     "JPEG2000": "L LA RGB RGBA CMYK YCbCr I;16",
 }
-
-
-def exif(orientation):
-    block = Image.Exif()
-    block[0x0112] = orientation
-    return block
 
 
 def save(image, kind, **options):
@@ -152,14 +148,9 @@ def test_an_image_that_fits_keeps_its_bytes(crop, kind):
     data = save(crop(), kind)
     assert shrunk(data, max_side=48) is None
     assert shrunk(data, max_side=48, quality=99) is None
-
-
-@pytest.mark.parametrize(("kind", "image_format"), [("JPEG", "jpg"), ("WEBP", "webp")])
-def test_an_image_of_the_wanted_format_keeps_its_bytes_and_its_orientation(
-    crop, kind, image_format
-):
-    data = save(crop(), kind, exif=exif(6))
-    assert shrunk(data, image_format=image_format) is None
+    if kind in ("JPEG", "WEBP"):  # with its orientation
+        turned = save(crop(), kind, exif=exif(6))
+        assert shrunk(turned, image_format={"JPEG": "jpg", "WEBP": "webp"}[kind]) is None
 
 
 def test_alpha_is_laid_over_white_where_an_image_is_encoded_anew(crop):
@@ -168,14 +159,6 @@ def test_alpha_is_laid_over_white_where_an_image_is_encoded_anew(crop):
     for image_format in ("keep", "jpg", "webp"):
         new, _ = shrunk(save(image, "PNG"), max_side=20, image_format=image_format)
         assert decode_rgb(new).min() >= 254
-
-
-def test_an_animation_gives_its_first_frame():
-    first, second = Image.new("RGB", (40, 20), (255, 0, 0)), Image.new("RGB", (40, 20), (0, 0, 255))
-    data = save(first, "GIF", save_all=True, append_images=[second])
-    new, info = shrunk(data, max_side=20)
-    assert info.format == "png"
-    assert (decode_rgb(new) == [255, 0, 0]).all()
 
 
 @pytest.mark.parametrize("image_format", ["keep", "jpg", "webp"])
@@ -218,55 +201,6 @@ def test_a_jpeg_too_long_to_be_written_keeps_its_bytes():
     data = save(Image.new("L", (65_500, 1)), "JPEG", quality=99)
     data = data.replace((65_500).to_bytes(2, "big"), (65_501).to_bytes(2, "big"), 1)
     assert shrunk(data, quality=50) is None
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "CMYK"])
-@pytest.mark.parametrize("share", [0.5, 0.95])
-def test_a_truncated_image_is_a_decode_error(crop, kind, share):
-    image = crop("coffee.png", (96, 80), 0)
-    data = save(image.convert("CMYK"), "JPEG") if kind == "CMYK" else save(image, kind)
-    data = data[: int(len(data) * share)]
-    with pytest.raises(DecodeError):
-        shrink(data, probe(data), ShrinkOptions(max_side=20))
-
-
-@pytest.mark.parametrize("max_side", [20, 96])
-def test_damaged_jpeg_data_is_a_decode_error(crop, max_side):
-    data = bytearray(save(crop("coffee.png", (192, 160), 0), "JPEG"))
-    data[-900:-300] = bytes(600)
-    with pytest.raises(DecodeError, match="JPEG is damaged"):
-        shrink(bytes(data), probe(bytes(data)), ShrinkOptions(max_side=max_side))
-
-
-def test_a_png_chunk_whose_checksum_is_wrong_is_a_decode_error(crop):
-    data = bytearray(save(crop(), "PNG"))
-    data[-20] ^= 1
-    with pytest.raises(DecodeError, match="checksum of the IDAT chunk"):
-        shrink(bytes(data), probe(bytes(data)), ShrinkOptions(max_side=20))
-
-
-def test_bytes_before_the_end_marker_do_not_cost_the_image(crop):
-    data = save(crop(size=(96, 64)), "JPEG")
-    padded = data[:-2] + bytes(5) + data[-2:]
-    assert shrunk(padded, max_side=40)[1] == ImageInfo("jpg", 40, 27, 1, 3, True)
-
-
-def test_a_lossless_jpeg_which_cannot_be_scaled_is_decoded_whole(lossless_jpeg):
-    new, info = shrunk(lossless_jpeg, max_side=16)
-    assert info.upright == (16, 16)
-    assert away(decode_rgb(new), np.full((16, 16, 3), (200, 100, 50)))[1] <= 3
-
-
-def test_more_pixels_than_the_limit_are_refused(crop):
-    data = save(crop(), "JPEG")
-    with pytest.raises(DecodeError, match="more than the limit of 1,535"):
-        shrink(data, probe(data), ShrinkOptions(max_side=20), max_pixels=48 * 32 - 1)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_equal_images_give_equal_bytes_of_views_too(crop, kind):
-    data = save(crop(), kind)
-    assert shrunk(data, max_side=20) == shrunk(memoryview(data), max_side=20)
 
 
 def test_noise_at_the_highest_quality_can_be_written():

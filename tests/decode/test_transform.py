@@ -292,15 +292,6 @@ def test_what_is_random_is_decided_by_the_draw_alone() -> None:
     assert torch.equal(place(plain, image, Draw(3))[0], place(plain, image)[0])
 
 
-def test_a_mirrored_image_is_the_mirror_image() -> None:
-    image = decoded(photo("coffee.png"))
-    spec = ImageSpec(size=(40, 60), resize="crop", normalize="clip")
-    plain, _, _ = place(spec, image)
-    mirrored, where, _ = place(dataclasses.replace(spec, flip=1.0), image, Draw(5))
-    assert torch.equal(mirrored, plain.flip(3))
-    assert where.scale_x < 0
-
-
 def test_cropping_a_line_needs_no_mountain_of_memory() -> None:
     line = np.zeros((1, 60_000, 3), np.uint8)
     line[:, 29_000:31_000] = 200

@@ -1,18 +1,37 @@
-"""Sizes that images are resized to, against the published functions."""
+"""Sizes, tiles and tokens of images, against the functions of transformers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from transformers.image_processing_utils import select_best_resolution
 from transformers.image_transforms import get_resize_output_image_size
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
+from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
+from datapipe.geometry.anyres import Grids, anyres_tiles, anyres_tokens, best_grid
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
+from datapipe.geometry.tiles import per_tile, tile_grid
 
 from .sides import SIDES, SIZES, columns
+
+PUBLISHED: Grids = PRESETS["llava-next"]["grids"]
+TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
+Sizes = list[tuple[int, int]]
+
+
+def pairs(found: Any) -> Sizes:
+    first, second = found
+    return list(zip(first.tolist(), second.tolist(), strict=True))
 
 
 @settings(deadline=None)
@@ -22,17 +41,15 @@ from .sides import SIDES, SIZES, columns
     limits=st.sampled_from([(56 * 56, 28 * 28 * 1280), (4 * 784, 256 * 784), (65536, 16777216)]),
 )
 def test_native_sizes_are_those_of_qwen2_vl(
-    sizes: list[tuple[int, int]], factor: int, limits: tuple[int, int]
+    sizes: Sizes, factor: int, limits: tuple[int, int]
 ) -> None:
     sizes = [(w, h) for w, h in sizes if max(w, h) / min(w, h) <= 200]
-    if not sizes:
-        return
+    assume(sizes)
+    least, most = limits
     widths, heights = native_size(
-        *columns(sizes), multiple_of=factor, min_pixels=limits[0], max_pixels=limits[1]
+        *columns(sizes), multiple_of=factor, min_pixels=least, max_pixels=most
     )
-    assert list(zip(heights.tolist(), widths.tolist(), strict=True)) == [
-        smart_resize(h, w, factor, *limits) for w, h in sizes
-    ]
+    assert pairs((heights, widths)) == [smart_resize(h, w, factor, *limits) for w, h in sizes]
 
 
 def test_a_long_image_is_never_resized_to_nothing() -> None:
@@ -51,59 +68,97 @@ def test_native_tokens_are_patches_merged_two_by_two() -> None:
 
 @settings(deadline=None)
 @given(sizes=SIZES, side=st.integers(1, 1000))
-def test_the_shorter_side_becomes_what_transformers_makes_of_it(
-    sizes: list[tuple[int, int]], side: int
-) -> None:
+def test_the_shorter_side_becomes_what_transformers_makes_of_it(sizes: Sizes, side: int) -> None:
     sizes = [(w, h) for w, h in sizes if max(w, h) <= LONGEST * min(w, h)]
-    if not sizes:
-        return
+    assume(sizes)
     widths, heights = shortest(*columns(sizes), side=side)
-    assert list(zip(heights.tolist(), widths.tolist(), strict=True)) == [
-        get_resize_output_image_size(
-            np.empty((1, h, w)), side, default_to_square=False, input_data_format="channels_first"
-        )
-        for w, h in sizes
+    options: Any = {"default_to_square": False, "input_data_format": "channels_first"}
+    assert pairs((heights, widths)) == [
+        get_resize_output_image_size(np.empty((1, h, w)), side, **options) for w, h in sizes
     ]
 
 
 def test_a_line_does_not_become_a_mountain() -> None:
-    (width,), (height,) = shortest(*one(20_000, 1), side=336)
-    assert (width, height) == (LONGEST * 336, 336)
-    (width,), (height,) = shortest(*one(3, 60_000), side=336)
-    assert (width, height) == (336, LONGEST * 336)
+    assert pairs(shortest(*one(20_000, 1), side=336)) == [(LONGEST * 336, 336)]
+    assert pairs(shortest(*one(3, 60_000), side=336)) == [(336, LONGEST * 336)]
 
 
-@given(width=SIDES, height=SIDES, inner=st.tuples(SIDES, SIDES))
-def test_what_covers_is_the_smallest_that_does(
-    width: int, height: int, inner: tuple[int, int]
+@given(width=SIDES, height=SIDES, box=st.tuples(SIDES, SIDES))
+def test_what_covers_is_the_smallest_and_what_is_contained_the_largest(
+    width: int, height: int, box: tuple[int, int]
 ) -> None:
-    new_height, new_width = cover(width, height, inner=inner)
-    assert new_height >= inner[0]
-    assert new_width >= inner[1]
-    assert new_height == inner[0] or new_width == inner[1]
+    scales = box[0] / height, box[1] / width
+    new_height, new_width = cover(width, height, inner=box)
+    assert new_height >= box[0]
+    assert new_width >= box[1]
+    assert new_height == box[0] or new_width == box[1]
     # The other side is rounded down, so its relation to the original's is off by less than a pixel.
-    scale = max(inner[0] / height, inner[1] / width)
-    assert abs(new_height - height * scale) < 1 + 1e-9
-    assert abs(new_width - width * scale) < 1 + 1e-9
+    assert abs(new_height - height * max(scales)) < 1 + 1e-9
+    assert abs(new_width - width * max(scales)) < 1 + 1e-9
+    new_height, new_width = contain(width, height, outer=box)
+    assert 1 <= new_height <= box[0]
+    assert 1 <= new_width <= box[1]
+    assert new_height == box[0] or new_width == box[1]
+    assert abs(new_height - max(1, height * min(scales))) <= 0.5 + 1e-9
+    assert abs(new_width - max(1, width * min(scales))) <= 0.5 + 1e-9
 
 
-@given(width=SIDES, height=SIDES, outer=st.tuples(SIDES, SIDES))
-def test_what_is_contained_is_the_largest_that_fits(
-    width: int, height: int, outer: tuple[int, int]
-) -> None:
-    new_height, new_width = contain(width, height, outer=outer)
-    assert 1 <= new_height <= outer[0]
-    assert 1 <= new_width <= outer[1]
-    assert new_height == outer[0] or new_width == outer[1]
-    scale = min(outer[0] / height, outer[1] / width)
-    assert abs(new_height - max(1, height * scale)) <= 0.5 + 1e-9
-    assert abs(new_width - max(1, width * scale)) <= 0.5 + 1e-9
+@settings(deadline=None)
+@given(sizes=SIZES, tile=st.sampled_from([448, 384]), most=st.sampled_from([1, 6, 12]))
+def test_tile_grids_are_those_of_internvl(sizes: Sizes, tile: int, most: int) -> None:
+    assert pairs(tile_grid(*columns(sizes), tile=tile, max_tiles=most)) == [
+        get_optimal_tiled_canvas((h, w), (tile, tile), 1, most) for w, h in sizes
+    ]
 
 
-def test_a_size_of_nothing_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"0 x 5 pixels \(number 1 of 2\)"):
-        native(np.array([5, 0]), np.array([5, 5]))
-    with pytest.raises(PlanError, match="0 x 5 pixels"):
-        shortest(*one(0, 5), side=3)
-    with pytest.raises(PlanError, match="at most max_pixels"):
-        native_size(*one(5, 5), multiple_of=28, min_pixels=5, max_pixels=4)
+def test_tiles_have_a_thumbnail_beside_them_if_there_are_several() -> None:
+    widths, heights = np.array([448, 896, 4480]), np.array([448, 448, 448])
+    assert per_tile(widths, heights, tokens=1).tolist() == [1, 3, 11]
+    assert per_tile(widths, heights).tolist() == [256, 3 * 256, 11 * 256]
+    assert per_tile(widths, heights, thumbnail=False, tokens=64).tolist() == [64, 128, 640]
+
+
+@settings(deadline=None)
+@given(sizes=SIZES, grids=st.sampled_from([PUBLISHED, TALL]))
+def test_canvases_and_tokens_are_those_of_llava_next(sizes: Sizes, grids: Grids) -> None:
+    across, down = best_grid(*columns(sizes), grids=grids)
+    assert pairs((down, across)) == [select_best_resolution((h, w), list(grids)) for w, h in sizes]
+    processor: Any = SimpleNamespace(
+        image_processor=SimpleNamespace(image_grid_pinpoints=list(grids)),
+        patch_size=14,
+        num_additional_image_tokens=0,
+        _get_unpadded_features=lambda *sides: LlavaNextProcessor._get_unpadded_features(
+            None,  # type: ignore[arg-type]
+            *sides,
+        ),
+    )
+    tokens = anyres_tokens(*columns(sizes), grids=grids, tile=336, patch=14)
+    counted = LlavaNextProcessor._get_number_of_features
+    assert tokens.tolist() == [counted(processor, h, w, 336, 336) for w, h in sizes]
+
+
+def test_the_whole_image_is_a_tile_of_its_own() -> None:
+    widths, heights = np.array([672, 100]), np.array([336, 1000])
+    tiles = anyres_tiles(widths, heights, grids=PUBLISHED, tile=336)
+    assert tiles.tolist() == [1 + 2, 1 + 3]
+    # 24 x 24 of the whole, and rows of the canvas that have one token more each.
+    tokens = anyres_tokens(widths[:1], heights[:1], grids=PUBLISHED, tile=336, patch=14)
+    assert tokens.tolist() == [576 + 24 * 48 + 24]
+
+
+NO_SIDE = {"multiple_of": 28, "min_pixels": 5, "max_pixels": 4}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: native(np.array([5, 0]), np.array([5, 5])), r"0 x 5 pixels \(number 1 of 2\)"),
+        (lambda: shortest(*one(0, 5), side=3), "0 x 5 pixels"),
+        (lambda: native_size(*one(5, 5), **NO_SIDE), "at most max_pixels"),
+        (lambda: per_tile(*one(5, 5), max_tiles=0), "at least 1"),
+        (lambda: tile_grid(*one(5, 0)), "5 x 0 pixels"),
+    ],
+)
+def test_sizes_and_limits_of_nothing_are_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        call()

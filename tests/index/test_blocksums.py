@@ -1,15 +1,14 @@
 """What is mapped is compared block by block before it is used."""
 
-import os
 import pickle
+from contextlib import suppress
 from itertools import accumulate
 
 import numpy as np
 import pytest
 
 from datapipe.errors import IndexMismatch
-from datapipe.index.files import block_checksums
-from datapipe.index.files.block_checksums import BLOCK, SUMS, CheckedFiles, write_sums
+from datapipe.index.files.block_checksums import BLOCK, SUMS, CheckedFiles, as_one_of, write_sums
 from datapipe.index.files.npy import HEADER, NpyFile
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.files.sealed_json import seal, unseal, unseal_lines
@@ -22,7 +21,7 @@ B = np.arange(3 * BLOCK // 8, dtype=np.float64).reshape(-1, 4)
 
 @pytest.fixture
 def files(tmp_path):
-    """Opens the folder; `sums` is the checksum of the checksums."""
+    """Opens the folder, as one of many datasets if its files should count as large."""
     for name, dtype, row, values in (
         ("a.npy", "<i8", (), A),
         ("b.npy", "<f8", (4,), B),
@@ -32,7 +31,13 @@ def files(tmp_path):
         file.append(values)
         file.close()
     sums = write_sums(tmp_path, KINDS)
-    return lambda: CheckedFiles(tmp_path, KINDS, sums, remedy="make it anew")
+
+    def opened(*, large=False):
+        with as_one_of(1 << 40 if large else 1):
+            found = CheckedFiles(tmp_path, KINDS, sums, remedy="make it anew")
+            return {name: found.array(name) for name in KINDS}
+
+    return opened
 
 
 def flip(path, place):
@@ -41,15 +46,9 @@ def flip(path, place):
     path.write_bytes(data)
 
 
-@pytest.fixture
-def large(monkeypatch):
-    monkeypatch.setattr(block_checksums, "_WHOLE", -1)
-
-
-@pytest.mark.parametrize("whole", [-1, 1 << 30])
-def test_values_are_those_that_were_written(files, monkeypatch, whole):
-    monkeypatch.setattr(block_checksums, "_WHOLE", whole)
-    a, b, none = (files().array(name) for name in KINDS)
+@pytest.mark.parametrize("large", [False, True])
+def test_values_are_those_that_were_written(files, large):
+    a, b, none = files(large=large).values()
     some = np.array([3, len(A) - 1, 700, 3])
     assert np.array_equal(a, A)
     assert np.array_equal(b, B)
@@ -72,12 +71,12 @@ def test_values_are_those_that_were_written(files, monkeypatch, whole):
 def test_damage_is_found_when_small_files_are_opened(files, tmp_path, name, place):
     flip(tmp_path / name, place)
     with pytest.raises(IndexMismatch, match=rf"{name} is damaged.*; make it anew"):
-        [files().array(kind) for kind in KINDS]
+        files()
 
 
-def test_damage_of_large_files_is_found_when_it_is_touched(files, tmp_path, large):
+def test_damage_of_large_files_is_found_when_it_is_touched(files, tmp_path):
     flip(tmp_path / "a.npy", 3 * BLOCK + 9)
-    a = files().array("a.npy")
+    a = files(large=True)["a.npy"]
     inside = (3 * BLOCK + 9 - HEADER) // 8
     assert a[: inside - BLOCK // 8].tolist() == A[: inside - BLOCK // 8].tolist()
     for touch in (
@@ -92,12 +91,11 @@ def test_damage_of_large_files_is_found_when_it_is_touched(files, tmp_path, larg
             touch()
 
 
-def test_values_at_random_of_a_large_column_are_read_by_position(
-    files, tmp_path, large, monkeypatch
-):
-    monkeypatch.setattr(block_checksums, "_LARGE", 0)
-    a = files().array("a.npy")
+@pytest.mark.parametrize("by_position", [True, False])
+def test_values_at_random_of_a_large_column_are_compared(files, tmp_path, by_position):
+    a = files(large=True)["a.npy"]
     assert a.by_position
+    a.by_position = by_position
     edge = (BLOCK - HEADER) // 8 - 1  # the value after it is in the next block
     numbers = np.array([edge, 3, len(A) - 2, edge, edge + 1, 0])
     for _ in range(2):
@@ -106,49 +104,29 @@ def test_values_at_random_of_a_large_column_are_read_by_position(
     assert gather(a, numbers[:0]).tolist() == []
     with pytest.raises(IndexError):
         gather(a, np.array([len(A) + BLOCK]))
-    flip(tmp_path / "a.npy", BLOCK + 9)
-    with pytest.raises(IndexMismatch, match="between bytes 8,192 and 16,384"):
-        gather(a, np.array([edge + 3]))
-
-
-def test_a_slow_disk_is_told_of_the_blocks_of_all_values_before_it_reads_them_one_by_one(
-    files, large, monkeypatch
-):
-    monkeypatch.setattr(block_checksums, "_LARGE", 0)
-    monkeypatch.setattr(block_checksums, "_AT_ONCE", 2)  # blocks that are read together
-    monkeypatch.setattr("datapipe.index.files.read_at._SLOW", -1.0)
-    monkeypatch.setattr("datapipe.index.files.read_at._HANDED_OVER", 1)
-    monkeypatch.setattr("datapipe.index.files.read_at._CERTAIN", 1)
-    told = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: told.append(arguments[1:]))
-    a = files().array("a.npy")
-    starts = np.minimum(np.arange(len(a.compared)) * BLOCK // 8, len(A) - 1)
-    assert gather(a, starts).tolist() == A[starts].tolist()
-    ahead = [offset for offset, _, advice in told if advice == os.POSIX_FADV_WILLNEED]
-    assert ahead == [block * BLOCK for block in range(1, len(a.compared))]
+    flip(tmp_path / "a.npy", 2 * BLOCK + 9)
+    with pytest.raises(IndexMismatch, match="between bytes 16,384 and 24,576"):
+        gather(a, np.array([edge + 3 + BLOCK // 8]))
 
 
 @pytest.mark.parametrize("name", ["a.npy", SUMS])
 def test_files_that_are_cut_or_gone_are_named(files, tmp_path, name):
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-8])
     with pytest.raises(IndexMismatch, match="damaged"):
-        files().array("a.npy")
+        files()
     (tmp_path / name).unlink()
     with pytest.raises(IndexMismatch, match=name):
-        files().array("a.npy")
+        files()
 
 
 def test_sealed_json_is_what_was_written_or_an_error():
     held = {"name": "größe", "pair": (1, 2), "nested": {"b": None, "a": 1.5}}
     text = seal(held)
-    assert unseal(text) == {**held, "pair": [1, 2]}
-    assert unseal(seal(held, indent=1).encode()) == unseal(text)
+    assert unseal(seal(held, indent=1).encode()) == unseal(text) == {**held, "pair": [1, 2]}
     for place in range(len(text)):
         for changed in (text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :], text[:place]):
-            try:
+            with suppress(ValueError):
                 assert unseal(changed) == unseal(text)
-            except ValueError:
-                continue
 
 
 def test_sealed_lines_end_at_damage():
@@ -166,8 +144,8 @@ def test_sealed_lines_end_at_damage():
     assert unseal_lines(b"") == ([], [])
 
 
-def test_only_blocks_with_the_wanted_spans_are_compared(files, large):
-    a = files().array("a.npy")
+def test_only_blocks_with_the_wanted_spans_are_compared(files):
+    a = files(large=True)["a.npy"]
     starts, counts = spans(a, np.array([0, 3]))
     assert (starts.tolist(), counts.tolist()) == (
         A[[0, 3]].tolist(),

@@ -37,16 +37,11 @@ def column_files(packed, contents):
     return {name: data for name, data in contents(packed).items() if name.startswith("columns/")}
 
 
-def test_columns_are_plain_npy_files(packed):
-    offsets = np.load(packed / "columns" / "member_offset.npy")
-    assert offsets.dtype == np.int64
-    assert offsets.tolist() == open_dataset(packed).columns.member_offset.tolist()
-    for path in (packed / "columns").glob("*.npy"):
-        assert np.load(path).ndim == 1
-
-
-def test_columns_hold_what_the_parquet_index_holds(packed):
+def test_columns_are_plain_npy_files_of_what_the_parquet_index_holds(packed):
     columns = open_dataset(packed).columns
+    assert all(np.load(path).ndim == 1 for path in (packed / "columns").glob("*.npy"))
+    stored = np.load(packed / "columns" / "member_offset.npy")
+    assert (stored.dtype, stored.tolist()) == (np.int64, columns.member_offset.tolist())
     tables = [read_index(path) for path in sorted(packed.glob("*.parquet"))]
     keys = [key for table in tables for key in table["key"].to_pylist()]
     offsets = [offset for table in tables for row in table["offset"].to_pylist() for offset in row]
@@ -77,19 +72,11 @@ def test_missing_or_stale_columns_are_rebuilt(packed, contents, harm):
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
 def test_columns_of_a_read_only_dataset_go_to_the_cache(
-    packed, monkeypatch, contents, caplog, tmp_path, code
+    packed, contents, caplog, tmp_path, code, deny
 ):
     (packed / "columns" / "columns.json").unlink()
     before = contents(packed)
-    mkdtemp = tempfile.mkdtemp
-
-    def denied(prefix, dir):
-        if Path(dir) == packed:
-            raise OSError(code, "no writing here")
-        return mkdtemp(prefix=prefix, dir=dir)
-
-    monkeypatch.setattr(tempfile, "mkdtemp", denied)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    deny(packed, code)
     for _ in range(2):
         assert len(as_lists(open_dataset(packed).columns)) == 6
     assert contents(packed) == before
@@ -98,16 +85,9 @@ def test_columns_of_a_read_only_dataset_go_to_the_cache(
 
 
 @pytest.fixture
-def nowhere(packed, monkeypatch, tmp_path):
+def nowhere(packed, monkeypatch, tmp_path, deny):
     """Let neither the dataset's folder nor the user's cache folder be written, even by root."""
-    mkdtemp = tempfile.mkdtemp
-
-    def denied(prefix, dir):
-        if Path(dir) == packed:
-            raise OSError(errno.EROFS, "Read-only file system")
-        return mkdtemp(prefix=prefix, dir=dir)
-
-    monkeypatch.setattr(tempfile, "mkdtemp", denied)
+    deny(packed)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     shutil.rmtree(packed / "columns")
@@ -157,16 +137,13 @@ def test_an_index_without_checksums_is_refused_until_it_is_made_again(tmp_path, 
     assert open_dataset(tmp_path).columns.members(0)[0].crc32 == zlib.crc32(b"hello")
 
 
-def test_a_shard_of_another_size_is_refused(packed):
+def test_a_shard_of_another_size_or_none_is_refused(packed):
     shard = packed / "shard-000001.tar"
     shard.write_bytes(shard.read_bytes() + bytes(512))
     with pytest.raises(IndexMismatch, match=r"shard-000001\.tar has \d+ bytes, its index says \d+"):
         open_dataset(packed)
-
-
-def test_a_missing_shard_is_refused(packed):
-    (packed / "shard-000000.tar").unlink()
-    with pytest.raises(IndexMismatch, match=r"shard-000000\.tar is missing; restore it"):
+    shard.unlink()
+    with pytest.raises(IndexMismatch, match=r"shard-000001\.tar is missing; restore it"):
         open_dataset(packed)
 
 
@@ -191,17 +168,12 @@ def test_an_index_file_that_is_missing_or_cut_is_noticed_although_columns_are_th
         datapipe.make_loader(folder, batch_size=1)
 
 
-def test_an_index_of_another_pack_is_refused(packed):
-    (packed / "columns" / "columns.json").unlink()
-    (packed / "shard-000001.parquet").replace(packed / "shard-000000.parquet")
-    with pytest.raises(IndexMismatch, match=r"shard-000000\.parquet"):
-        open_dataset(packed)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"PAR1 nonsense"])
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 nonsense", "of another shard"])
 def test_a_missing_or_damaged_index_is_refused(packed, content):
     (packed / "columns" / "columns.json").unlink()
     index = packed / "shard-000000.parquet"
+    if content == "of another shard":
+        content = (packed / "shard-000001.parquet").read_bytes()
     index.unlink() if content is None else index.write_bytes(content)
     with pytest.raises(IndexMismatch, match=r"index of the shard is missing|is not the index that"):
         open_dataset(packed)
@@ -214,19 +186,14 @@ def test_a_missing_or_damaged_index_is_refused(packed, content):
         (lambda document: document | {"version": 99}, "format version 99.*upgrade datapipe"),
         (lambda document: document | {"shards": [{"name": "x"}]}, "is damaged"),
         (lambda document: [], "was not written by datapipe"),
+        (None, r"dataset\.json is damaged: .*; restore it"),
     ],
 )
 def test_a_manifest_of_another_kind_is_refused(packed, change, message):
     manifest = packed / "dataset.json"
     document = unseal(manifest.read_bytes())
-    manifest.write_text(json.dumps(change(document)))
+    manifest.write_text(json.dumps(change(document)) if change else "{")
     with pytest.raises(IndexMismatch, match=message):
-        open_dataset(packed)
-
-
-def test_a_torn_manifest_is_refused(packed):
-    (packed / "dataset.json").write_text("{")
-    with pytest.raises(IndexMismatch, match=r"dataset.json is damaged: .*; restore it"):
         open_dataset(packed)
 
 
@@ -234,17 +201,6 @@ def test_the_fingerprint_does_not_depend_on_where_the_dataset_lies(packed, tmp_p
     before = open_dataset(packed).manifest.fingerprint
     packed.rename(tmp_path / "elsewhere")
     assert open_dataset(tmp_path / "elsewhere").manifest.fingerprint == before
-
-
-def test_shards_that_changed_after_indexing_are_refused_until_indexed_again(tmp_path, make_tar):
-    make_tar(tmp_path / "0.tar", [("0.txt", b"hello")])
-    index_shards(tmp_path)
-    assert index_shards(tmp_path).samples == 1
-    make_tar(tmp_path / "1.tar", [("1.txt", b"hello")])
-    with pytest.raises(IndexMismatch, match=r"for example 1\.tar; index again with .*--force"):
-        index_shards(tmp_path)
-    assert index_shards(tmp_path, force=True).samples == 2
-    assert len(open_dataset(tmp_path)) == 2
 
 
 def test_a_pack_of_datapipe_is_not_indexed_as_foreign(packed):

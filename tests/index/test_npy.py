@@ -44,8 +44,3 @@ def test_a_file_is_mapped_as_long_as_an_array_of_it_is_held(path: Path) -> None:
     del plain
     gc.collect()
     assert not _is_mapped(path)
-
-
-def test_what_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        map_file(tmp_path / "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.index.tokens import stats as tokenstats
+from datapipe.array_types import Int32
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.tokens.stats import token_stats
 
 
-def columns_of(lengths: list[int]) -> TokenColumns:
+def columns_of(lengths: Sequence[int] | Int32) -> TokenColumns:
     text = np.array(lengths, np.int32)
     none = np.zeros(0, np.int32)
     return TokenColumns(
@@ -33,11 +34,9 @@ def columns_of(lengths: list[int]) -> TokenColumns:
 
 
 @settings(deadline=None)
-@given(lengths=st.lists(st.integers(-1, 300), max_size=60), chunk=st.integers(1, 70))
-def test_figures_are_those_of_the_texts_that_can_be_used(lengths: list[int], chunk: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenstats, "_CHUNK", chunk)
-        stats = token_stats(columns_of(lengths))
+@given(lengths=st.lists(st.integers(-1, 300), max_size=60))
+def test_figures_are_those_of_the_texts_that_can_be_used(lengths: list[int]) -> None:
+    stats = token_stats(columns_of(lengths))
     usable = sorted(length for length in lengths if length >= 0)
     assert stats.failed == len(lengths) - len(usable)
     assert stats.text.total == sum(usable)
@@ -48,6 +47,12 @@ def test_figures_are_those_of_the_texts_that_can_be_used(lengths: list[int], chu
         for percent in (50, 90, 99):
             found = np.percentile(usable, percent, method="inverted_cdf")
             assert getattr(stats.text, f"p{percent}") == found
+
+
+def test_figures_of_more_texts_than_are_looked_at_together() -> None:
+    stats = token_stats(columns_of(np.tile(np.arange(-1, 300, dtype=np.int32), 14_000)))
+    assert (stats.failed, stats.text.total) == (14_000, 14_000 * 300 * 299 // 2)
+    assert (stats.text.p50, stats.text.p90, stats.text.p99, stats.text.most) == (149, 269, 296, 299)
 
 
 def test_a_dataset_without_a_usable_text_has_figures() -> None:

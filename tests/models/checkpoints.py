@@ -45,9 +45,18 @@ from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
 from transformers.processing_utils import ProcessorMixin
 
 from ..campaigns import rare
-from ..text.families import GEMMA_3, INTERNVL, LLAVA, QWEN2_VL, SMOLVLM
+from ..text.families import (
+    GEMMA_3,
+    GEMMA_4,
+    GLM4V,
+    INTERNVL,
+    LLAVA,
+    PIXTRAL,
+    QWEN2_VL,
+    QWEN3_VL,
+    SMOLVLM,
+)
 from ..text.small_tokenizers import NAMED, small_tokenizer
-from .templates import GEMMA_4, GLM4V, PIXTRAL, QWEN3_VL
 
 # Its module imports a function for counting from that of the torchvision backend, which Pillow's
 # has too. Nothing else of it is used.

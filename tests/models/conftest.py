@@ -15,6 +15,7 @@ from PIL import Image
 import datapipe
 
 from ..decode.fitted import photo
+from ..decode.fitted import rows_first as rows_first
 
 PHOTOS = ("coffee.png", "astronaut.png", "rocket.jpg", "chelsea.png")
 WORDS = ("What", "which module", "option", "a", "test of", "the subprocess", "é", "漢字", "🙂", "x")

@@ -52,15 +52,6 @@ def test_truncation_keeps_whole_images_with_their_markup(shards: Path, folder: P
         assert last == -1 or after[last + 1] == END
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_markup_goes_to_workers(shards: Path, folder: Path, workers: str) -> None:
-    options: dict[str, Any] = {"model": folder, "batch_size": 4, "shuffle": False}
-    here = texts(datapipe.make_loader(shards, num_workers=0, **options))
-    there = datapipe.WorkerSpec(kind=workers)
-    with datapipe.make_loader(shards, num_workers=2, workers=there, **options) as loader:
-        assert texts(loader) == here
-
-
 def test_tiles_take_markup_that_a_user_writes(shards: Path, folder: Path) -> None:
     _, text = datapipe.specs_for(folder)
     markup = ImageMarkup(start="[INST]", cell="{number}", between_cells=BREAK, alone="", end=END)

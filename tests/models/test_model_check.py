@@ -18,7 +18,6 @@ from .checkpoints import CASES, mostly_quick
 
 QWEN = CASES["Qwen/Qwen2-VL-7B-Instruct"]
 LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
-NEXT = CASES["llava-hf/llava-v1.6-vicuna-7b-hf"]
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def loader_of(shards: Path, folder: Path, **options: Any) -> datapipe.Loader:
 
 
 @pytest.mark.parametrize(
-    ("name", "workers"), [*((name, "threads") for name in NAMES), ("qwen2_5_vl", "processes")]
+    ("name", "workers"), [("qwen3_vl", "threads"), ("qwen2_5_vl", "processes")]
 )
 def test_batches_from_workers_for_a_device_are_the_same(
     name: str, workers: str, folders: dict[str, Path], shards: Path
@@ -105,7 +105,7 @@ def test_fewer_frames_are_as_if_only_they_had_been_packed(
     assert_same_batches(next(both), next(both))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[1:])
 @pytest.mark.parametrize("pack", [False, True])
 def test_truncation_keeps_whole_videos_and_nothing_of_others(
     name: str, pack: bool, folders: dict[str, Path], shards: Path
@@ -116,7 +116,7 @@ def test_truncation_keeps_whole_videos_and_nothing_of_others(
     longest = max(
         len(batch["input_ids"][0]) for batch in loader_of(shards, folders[name], batch_size=1)
     )
-    for limit in {*range(20, longest, 7), longest}:
+    for limit in {*range(20, longest, 19), longest}:
         cut = replace(text, max_length=limit, overlong="truncate")
         sizes = {"batch_size": None, "pack": longest + 5} if pack else {"batch_size": 3}
         for batch in loader_of(shards, folders[name], text=cut, **sizes):

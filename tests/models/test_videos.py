@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 from transformers import AutoModelForImageTextToText
 
@@ -28,15 +27,7 @@ PACKING = [name for name in VIDEO_CASES if name != "qwen3_5"]  # needs flash-lin
 OPTIONS: dict[str, Any] = {"shuffle": False, "num_workers": 0}
 
 
-@pytest.fixture(autouse=True)
-def passes_in_the_usual_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows first, then columns, as torch and every Pillow before 13 do."""
-    resize = Image.Image.resize
-
-    def rows_first(image: Image.Image, size: Any, resample: Any = None, **options: Any) -> Any:
-        return resize(resize(image, (size[0], image.height), resample), size, resample)
-
-    monkeypatch.setattr(Image.Image, "resize", rows_first)
+pytestmark = pytest.mark.usefixtures("rows_first")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -14,7 +13,7 @@ from datapipe.text.spec import TextSpec
 from datapipe.text.truncate import IGNORE, Expanded, expand
 
 from .families import FAMILIES, GEMMA_3, QWEN3, Family, messages
-from .small_tokenizers import NAMED, TOKENIZERS, small_tokenizer, transformers_tokenizer
+from .small_tokenizers import TOKENIZERS, small_tokenizer, transformers_tokenizer
 
 Turns = list[tuple[str, str]]
 
@@ -26,20 +25,11 @@ CASES: dict[str, Turns] = {
         ("user", "Name one."),
         ("assistant", "The first."),
     ],
-    "system": [
-        ("system", "Answer in one word."),
-        ("user", "Is this a module?"),
-        ("assistant", "Yes."),
-    ],
+    "system": [("system", "In one word."), ("user", "Is this a module?"), ("assistant", "Yes.")],
     "unicode": [
-        ("user", "Größe in €, 漢字 and עברית?"),
-        ("assistant", "Ça va: naïve ﬁ ½ e\u0301."),
-    ],
-    "emoji": [
-        ("user", "Which one 🤔?"),
-        ("assistant", "👩‍👩‍👧 and 🇪🇺 🙂"),
-        ("user", "🙂"),
-        ("assistant", "🙃"),
+        *(("user", "Größe in €, 漢字 and עברית?"), ("assistant", "Ça va: naïve ﬁ ½ e\u0301.")),
+        *(("user", "Which one 🤔?"), ("assistant", "👩‍👩‍👧 and 🇪🇺 🙂")),
+        *(("user", "🙂"), ("assistant", "🙃")),
     ],
     "empty question": [("user", ""), ("assistant", "An answer.")],
     "no answer": [("user", "Is anybody there?")],
@@ -53,10 +43,7 @@ CASES: dict[str, Turns] = {
         ("user", "\tMore?"),
         ("assistant", " No "),
     ],
-    "reserved": [
-        ("user", "a < b | c > d <|im|> [INST] <s"),
-        ("assistant", "<b>bold</b> ▁ {{ x }}"),
-    ],
+    "reserved": [("user", "a < b | c > d <|im|> [INST] <s"), ("assistant", "<b>b</b> ▁ {{ x }}")],
 }
 IMAGES: dict[str, Turns] = {
     "first": [("user", "<image>What is this?"), ("assistant", "A cat.")],
@@ -71,14 +58,14 @@ IMAGES: dict[str, Turns] = {
 }
 
 
-def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Families with the cases that they have a place for."""
-    return [
-        (name, case)
-        for name in names
-        for case, turns in CASES.items()
-        if FAMILIES[name].system or turns[0][0] != "system"
-    ]
+PAIRS = [
+    (name, case)
+    for name, family in FAMILIES.items()
+    for case, turns in CASES.items()
+    if family.system or turns[0][0] != "system"
+]
+"""Families with the cases that they have a place for."""
+WITH_IMAGES = [(name, case) for name in FAMILIES if FAMILIES[name].image for case in IMAGES]
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
@@ -117,24 +104,23 @@ def transformers(
     return theirs["input_ids"], theirs.get("assistant_masks")
 
 
-def learnt(ours: Expanded) -> list[int]:
-    return [1 if label != IGNORE else 0 for label in ours.labels.tolist()]
-
-
-@pytest.mark.parametrize(("name", "case"), pairs(FAMILIES))
+@pytest.mark.parametrize(("name", "case"), PAIRS + WITH_IMAGES)
 def test_ids_and_labels_are_those_of_transformers(
     tokenizer: Tokenizer, name: str, case: str
 ) -> None:
-    family, turns = FAMILIES[name], CASES[case]
-    ours = encode(tokenizer, family.template, turns)
+    family, turns = FAMILIES[name], (CASES | IMAGES)[case]
+    ours = encode(tokenizer, family.template, turns, family.image if case in IMAGES else None)
     ids, mask = transformers(tokenizer, family, turns)
     assert ours.input_ids.tolist() == ids
     if mask is not None:
-        assert learnt(ours) == mask
+        assert (ours.labels != IGNORE).astype(int).tolist() == mask
+    same = FAMILIES.get(f"{name}-generation")
+    if same is not None:  # what its template does not say, the other one does
+        assert ours.labels.tolist() == encode(tokenizer, same.template, turns).labels.tolist()
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), pairs(name for name in FAMILIES if not FAMILIES[name].generation)
+    ("name", "case"), [pair for pair in PAIRS if not FAMILIES[pair[0]].generation]
 )
 def test_without_generation_blocks_answers_and_their_ends_are_learnt(name: str, case: str) -> None:
     family, turns = FAMILIES[name], CASES[case]
@@ -150,30 +136,6 @@ def test_without_generation_blocks_answers_and_their_ends_are_learnt(name: str, 
     # A blank before an answer may be in the answer's first token, or in Phi-3's turn's name.
     assert "".join(text.split()) == "".join("".join(answers).split())
     assert np.array_equal(ours.labels[ours.labels != IGNORE], said)
-
-
-@pytest.mark.parametrize(("plain", "case"), pairs(["qwen2.5", "llama-3", "gemma"]))
-def test_labels_are_the_same_with_and_without_generation_blocks(
-    tokenizer: Tokenizer, plain: str, case: str
-) -> None:
-    turns = CASES[case]
-    without = encode(tokenizer, FAMILIES[plain].template, turns)
-    generation = encode(tokenizer, FAMILIES[f"{plain}-generation"].template, turns)
-    assert without.input_ids.tolist() == generation.input_ids.tolist()
-    assert without.labels.tolist() == generation.labels.tolist()
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].image])
-@pytest.mark.parametrize("case", IMAGES)
-def test_images_stand_where_the_template_writes_them(
-    tokenizer: Tokenizer, name: str, case: str
-) -> None:
-    family, turns = FAMILIES[name], IMAGES[case]
-    ours = encode(tokenizer, family.template, turns, family.image)
-    ids, mask = transformers(tokenizer, family, turns)
-    assert ours.input_ids.tolist() == ids
-    if mask is not None:
-        assert learnt(ours) == mask
 
 
 @pytest.mark.parametrize("family", ["qwen2.5", "llama-3", "phi-3"])
@@ -232,15 +194,3 @@ def test_a_template_that_moves_reasoning_is_learnt_as_it_is_written(
     assert ours.input_ids.tolist() == transformers(tokenizer, family, turns)[0]
     labels = ours.labels[ours.labels != IGNORE].tolist()
     assert tokenizer.decode(labels, skip_special_tokens=False) == said
-
-
-def test_named_special_tokens_reach_the_template() -> None:
-    tokenizer = small_tokenizer("byte-level")
-    ours = encode(
-        tokenizer,
-        "{{ bos_token }}{{ messages[0].content + eos_token }}"
-        "{% for m in messages[1:] %}{{ m.content }}{% endfor %}",
-        CASES["one turn"],
-    )
-    assert ours.input_ids[0] == tokenizer.token_to_id(NAMED["bos_token"])
-    assert tokenizer.token_to_id(NAMED["eos_token"]) in ours.input_ids

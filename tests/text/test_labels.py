@@ -1,9 +1,11 @@
-"""What a model is taught by templates that rewrite what the assistant says."""
+"""Labels are what the assistant says as the template writes it, and nothing else."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
@@ -11,7 +13,7 @@ from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
 
 from .encoding import chat, encoded, make, written
-from .families import QWEN3
+from .families import FAMILIES, LLAMA_3, QWEN2_5, QWEN2_VL, QWEN3
 from .small_tokenizers import small_tokenizer
 
 PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -57,24 +59,11 @@ GLM = (
 )
 
 PLAIN = chat(("user", "Why?"), ("assistant", "Because."), ("user", "How?"), ("assistant", "So."))
-THINKS = chat(
-    ("user", "Why?"),
-    ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
-    ("user", "How?"),
-    ("assistant", "<think>Oh.</think>So."),
-)
-FIRST_THINKS = chat(
-    ("user", "Why?"),
-    ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
-    ("user", "How?"),
-    ("assistant", "So."),
-)
-TOOL = chat(
-    ("user", "Why?"),
-    ("assistant", "call"),
-    ("tool", "42"),
-    ("assistant", "<think>Oh.</think>So."),
-)
+THINKS_FIRST = (("user", "Why?"), ("assistant", "<think>\nHm.\n</think>\n\nBecause."))
+THOUGHT = ("assistant", "<think>Oh.</think>So.")
+THINKS = chat(*THINKS_FIRST, ("user", "How?"), THOUGHT)
+FIRST_THINKS = chat(*THINKS_FIRST, ("user", "How?"), ("assistant", "So."))
+TOOL = chat(("user", "Why?"), ("assistant", "call"), ("tool", "42"), THOUGHT)
 ENDED = "Because.<|im_end|>So.<|im_end|>"
 
 
@@ -131,7 +120,11 @@ def test_an_end_is_learnt_that_differs_for_the_last_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "template", [COPY, TRIM, STRIP, UPPER, GENERATION, QWEN3, QWEN3_WITHOUT_PROMPT, GLM]
+    "template",
+    [
+        *(COPY, TRIM, STRIP, UPPER, GENERATION, QWEN3, QWEN3_WITHOUT_PROMPT, GLM),
+        *(QWEN2_5, QWEN2_VL, LLAMA_3, "chatml"),
+    ],
 )
 @pytest.mark.parametrize("empty", ["", " \n"])
 def test_an_empty_answer_has_no_label(template: str, empty: str) -> None:
@@ -156,22 +149,6 @@ def test_an_answer_of_which_a_template_leaves_nothing_has_no_label(template: str
     assert written(encoder, sample, learnt=True) == written(encoder, alone, learnt=True)
 
 
-@pytest.mark.parametrize("template", [STRIP, GENERATION, QWEN3, DEEPSEEK])
-def test_a_rewritten_turn_that_is_marked_as_not_learnt_has_no_label(template: str) -> None:
-    record = {
-        "messages": [
-            {"role": "user", "content": "Why?"},
-            {"role": "assistant", "content": "<think>Hm.</think>Because.", "weight": 0},
-            {"role": "user", "content": "How?"},
-            {"role": "assistant", "content": "So."},
-        ]
-    }
-    alone = chat(("user", "How?"), ("assistant", "So."))
-    encoder = make(template)
-    learnt = written(encoder, SampleText(None, record, 0), learnt=True)
-    assert learnt == written(encoder, alone, learnt=True)
-
-
 @pytest.mark.parametrize("template", ["caption", "chatml", "llava", STRIP, QWEN3])
 @pytest.mark.parametrize("token", ["<s>", "</s>", "<|im_end|>", "<|endoftext|>", "<pad>"])
 def test_special_tokens_in_a_caption_are_words(template: str, token: str) -> None:
@@ -193,3 +170,89 @@ def test_a_token_that_is_named_but_not_called_special_is_a_word_in_a_caption(
     encoder = TextEncoder(TextSpec(tokenizer=tmp_path, template="caption"))
     text = encoded(encoder, SampleText("A <|stop|> sign.", None, 0))
     assert text.tokens.tolist().count(tokenizer.token_to_id("<|stop|>")) == 1
+
+
+def test_images_are_never_learnt_nor_what_stands_around_them() -> None:
+    encoder = make("caption", image_token="<|image_pad|>")
+    assert encoder.image_wrap == (1, 1)
+    assert written(encoder, SampleText("A cat.", None, 1)) == (
+        "<|vision_start|><|image_pad|><|vision_end|>A cat.</s>"
+    )
+    assert written(encoder, SampleText("A cat.", None, 1), learnt=True) == "A cat.</s>"
+
+
+@pytest.mark.parametrize("template", [QWEN2_5, QWEN2_VL, "llava", "chatml", "caption"])
+@pytest.mark.parametrize("sample", [SampleText("", None, 1), SampleText(None, {"id": 7}, 1)])
+def test_a_sample_without_text_has_no_label(template: str, sample: SampleText) -> None:
+    encoder = make(template, image_token="<|image_pad|>" if template == QWEN2_VL else None)
+    text = encoded(encoder, sample)
+    assert not text.trained.any()
+    assert len(text.image_at) == 1
+
+
+@pytest.mark.parametrize(
+    "template",
+    [QWEN2_5, QWEN2_VL, LLAMA_3, "llava", "chatml", "caption", STRIP, GENERATION, QWEN3, DEEPSEEK],
+)
+@pytest.mark.parametrize(
+    "flag", [{"weight": 0}, {"loss": False}, {"train_on_turn": False}, {"masked": True}]
+)
+def test_a_turn_that_is_marked_as_not_learnt_has_no_label(
+    template: str, flag: dict[str, Any]
+) -> None:
+    turns = chat(*THINKS_FIRST, ("user", "Two?"), ("assistant", "Second.")).record["messages"]
+    record = {"messages": [turns[0], turns[1] | flag, turns[2], turns[3] | {"weight": 1}]}
+    learnt = written(make(template), SampleText(None, record, 0), learnt=True)
+    assert "econd." in learnt  # nothing predicts the first token of a text
+    assert "Because." not in learnt
+    assert "Hm." not in learnt
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": [{"role": "User", "content": "Hm?"}, {"role": "Assistant", "content": "Yes"}]},
+        {"conversations": [{"from": "HUMAN", "value": "Hm?"}, {"from": "GPT", "value": "Yes"}]},
+        {"conversation": [{"input": "Hm?", "output": "Yes"}]},
+        {"texts": [{"user": "Hm?", "assistant": "Yes"}]},
+        {"texts": [{"User": "Hm?", "Assistant": "Yes"}]},
+        {"dialog": [{"question": "Hm?", "answer": "Yes"}]},
+        {"messages": [{"role": "<|User|>", "content": "Hm?"},
+                      {"role": "<|Assistant|>", "content": "Yes"}]},
+    ],
+)  # fmt: skip
+def test_roles_and_layouts_of_every_spelling_are_learnt_alike(record: dict[str, Any]) -> None:
+    plain = chat(("user", "Hm?"), ("assistant", "Yes"))
+    for learnt in (False, True):
+        expected = written(make(), plain, learnt=learnt)
+        assert written(make(), SampleText(None, record, 0), learnt=learnt) == expected
+
+
+@pytest.mark.parametrize("field", ["system", "system_prompt"])
+def test_the_system_field_of_a_record_is_a_turn_that_is_not_learnt(field: str) -> None:
+    record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    sample = SampleText(None, {**record, field: "Be kind."}, 0)
+    assert written(make(), sample).startswith("<|im_start|>system\nBe kind.<|im_end|>")
+    assert "kind" not in written(make(), sample, learnt=True)
+
+
+def test_a_label_takes_in_all_tokens_of_its_last_character() -> None:
+    encoder = make("{% for m in messages %}{{ m.role + ':' + m.content + '\n' }}{% endfor %}")
+    assert written(encoder, chat(("user", "Hm?"), ("assistant", "Yes🙂")), learnt=True) == "Yes🙂"
+
+
+def test_a_turns_name_is_not_learnt_where_it_takes_the_blanks_of_the_answer_in() -> None:
+    encoder = make(FAMILIES["phi-3"].template)
+    text = encoded(encoder, chat(("user", "Hm?"), ("assistant", "\n Yes.")))
+    name = small_tokenizer("byte-level").token_to_id("<|assistant|>")
+    assert name in text.tokens
+    assert name not in text.tokens[text.trained]
+
+
+def test_a_label_ends_with_its_text_where_a_normalizer_drops_the_last_character() -> None:
+    encoder = make(FAMILIES["onevision"].template, "unigram")
+    sample = chat(("user", "Hm?"), ("assistant", "e\u0301"), ("user", "More?"))
+    text = encoded(encoder, sample)
+    last = int(np.flatnonzero(text.trained)[-1])
+    end = small_tokenizer("unigram").token_to_id("<|im_end|>")
+    assert text.tokens[last + 1] == end

@@ -81,14 +81,8 @@ def test_a_chat_template_is_found_in_tokenizer_config(folder: Path, named: bool)
     config["chat_template"] = templates if named else QWEN2_5
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     assert tokens(folder) == expected
-
-
-def test_a_processors_template_comes_before_the_tokenizers_own(folder: Path) -> None:
-    (folder / "chat_template.jinja").unlink()
+    # A processor's comes before the tokenizer's own.
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": QWEN2_VL}))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config["chat_template"] = QWEN2_5
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     assert tokens(folder) == tokens(small_tokenizer("byte-level"), QWEN2_VL)
 
 
@@ -112,12 +106,7 @@ def test_special_tokens_of_a_tokenizer_that_comes_alone_are_known_by_their_usual
     ids = small_tokenizer("byte-level").token_to_id
     assert (encoder.eos_id, encoder.pad_id) == (ids("</s>"), ids("<pad>"))
     assert "usual names" in caplog.text
-
-
-def test_ids_stay_below_the_size_of_the_vocabulary() -> None:
-    tokenizer = small_tokenizer("byte-level")
-    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
-    assert encoder.vocab_size == max(tokenizer.get_vocab().values()) + 1
+    assert encoder.vocab_size == max(small_tokenizer("byte-level").get_vocab().values()) + 1
 
 
 @pytest.mark.parametrize(
@@ -132,6 +121,7 @@ def test_ids_stay_below_the_size_of_the_vocabulary() -> None:
         ({"template": None}, "has no chat template"),
         ({"template": GEMMA, "system": "Be kind."}, "System role not supported"),
         ({"image_token": "<picture>"}, "'<picture>' is not among"),
+        ({"template": QWEN2_5 + "{{ messages.__class__.__mro__[1].__subclasses__() }}"}, "unsafe"),
         ({"template": QWEN2_VL.replace("<|image_pad|>", "<|image_pad|>" * 2)}, "2 times"),
     ],
 )
@@ -151,28 +141,20 @@ def test_chatml_needs_its_tokens() -> None:
             TextEncoder(TextSpec(tokenizer=tokenizer, template=template))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": {}}'])
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(PlanError, match="not a tokenizer"):
-        TextEncoder(TextSpec(tokenizer=tmp_path, template="caption"))
-
-
-def test_a_folder_without_a_fast_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"a folder needs a tokenizer\.json"):
-        TextEncoder(TextSpec(tokenizer=tmp_path, template="caption"))
-
-
-def test_a_damaged_file_beside_a_tokenizer_is_refused(folder: Path) -> None:
-    (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(PlanError, match=r"tokenizer_config\.json is not JSON"):
-        TextEncoder(TextSpec(tokenizer=folder))
-
-
-def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
-    template = QWEN2_5 + "{{ messages.__class__.__mro__[1].__subclasses__() }}"
-    with pytest.raises(PlanError, match="unsafe"):
-        TextEncoder(TextSpec(tokenizer=small_tokenizer("byte-level"), template=template))
+@pytest.mark.parametrize(
+    ("name", "content", "cause"),
+    [
+        *(("tokenizer.json", text, "not a tokenizer") for text in ("", "{", "[]", '{"model": {}}')),
+        ("tokenizer.json", None, r"a folder needs a tokenizer\.json"),
+        ("tokenizer_config.json", "{", r"tokenizer_config\.json is not JSON"),
+    ],
+)
+def test_a_folder_with_missing_or_damaged_files_is_refused(
+    folder: Path, name: str, content: str | None, cause: str
+) -> None:
+    (folder / name).unlink() if content is None else (folder / name).write_text(content)
+    with pytest.raises(PlanError, match=cause):
+        TextEncoder(TextSpec(tokenizer=folder, template="caption"))
 
 
 def test_a_template_without_an_end_of_turn_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.image_marks import mark_places
 from datapipe.text.spec import TextSpec
 
@@ -92,28 +92,28 @@ WORDS = st.lists(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", TOKENIZERS)
-@pytest.mark.parametrize("template", [QWEN2_VL, LLAMA_3, GEMMA, PHI_3, "llava", "caption"])
+@pytest.mark.parametrize("template", [QWEN2_VL, LLAMA_3, GEMMA, PHI_3, "llava"])
 @settings(deadline=None, max_examples=40)
 @given(turns=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=3))
 def test_texts_without_special_tokens_are_the_same_on_both_ways(
     name: str, template: str, turns: list[tuple[str, str]]
 ) -> None:
     """The way for texts that spell special tokens differs from the usual one in nothing else."""
-    encoder = ENCODERS.setdefault((name, template), make(template, name))
+    encoder = MADE.setdefault((name, template), make(template, name))
     pairs = [
         pair for asked, said in turns for pair in (("user", "<image>" + asked), ("assistant", said))
     ]
-    sample = chat(*pairs, images=len(turns))
-    usual = encoded(encoder, sample)
-    (rendered,) = encoder._render(sample)
-    apart = encoder._encode_apart(rendered, sample)
-    assert isinstance(apart, EncodedText)
-    assert apart.tokens.tolist() == usual.tokens.tolist()
-    assert apart.image_at.tolist() == usual.image_at.tolist()
-    assert apart.trained.tolist() == usual.trained.tolist()
+
+    def begin(text: str) -> tuple[list[int], ...]:
+        """What the turns become in front of one that says `text`."""
+        whole = encoded(encoder, chat(*pairs, ("user", text), images=len(turns)))
+        return whole.tokens[:length].tolist(), whole.trained[:length].tolist(), [*whole.image_at]
+
+    length = len(encoded(encoder, chat(*pairs, images=len(turns))).tokens) - 1
+    assert begin("a") == begin("a <pad>")
 
 
-ENCODERS: dict[tuple[str, str], TextEncoder] = {}
+MADE: dict[tuple[str, str], TextEncoder] = {}
 
 
 def test_a_rewritten_conversation_that_spells_special_tokens_is_refused() -> None:

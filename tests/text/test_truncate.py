@@ -26,16 +26,6 @@ def text(tokens: int, image_at: list[int], trained: list[bool] | None = None) ->
     )
 
 
-@st.composite
-def texts(draw: st.DrawFn) -> tuple[EncodedText, list[int]]:
-    """A text and the tokens of its images."""
-    tokens = draw(st.integers(0, 12))
-    places = sorted(draw(st.lists(st.integers(0, tokens), max_size=4)))
-    trained = draw(st.lists(st.booleans(), min_size=tokens, max_size=tokens))
-    counts = draw(st.lists(st.integers(1, 5), min_size=len(places), max_size=len(places)))
-    return text(tokens, places, trained), counts
-
-
 def images_of(counts: Sequence[int]) -> list[Int64]:
     """Images of so many tokens."""
     return [np.full(count, IMAGE, np.int64) for count in counts]
@@ -71,71 +61,18 @@ def test_a_cut_goes_before_the_image_it_would_cut(limit: int, kept: int, images:
     assert expanded.labels.tolist() == whole.labels[:kept].tolist()
 
 
-@settings(deadline=None)
-@given(sample=texts(), limit=st.integers(1, 40), wrap=WRAPS)
-def test_a_cut_keeps_the_longest_beginning_that_cuts_no_image(
-    sample: tuple[EncodedText, list[int]], limit: int, wrap: tuple[int, int]
-) -> None:
-    encoded, counts = sample
-    whole = expand(encoded, images_of(counts))
-    cut = expand(encoded, images_of(counts), limit, wrap)
-    total = len(whole.input_ids)
-    runs = encoded.image_at + np.concatenate(([0], np.cumsum(counts)))[: len(counts)]
-    extents = [
-        (max(int(run) - wrap[0], 0), min(int(run) + count + wrap[1], total))
-        for run, count in zip(runs, counts, strict=True)
-    ]
-    allowed = [
-        end
-        for end in range(min(limit, total) + 1)
-        if end == total or not any(start < end < stop for start, stop in extents)
-    ]
-    kept = len(cut.input_ids)
-    assert kept == max(allowed)
-    assert cut.input_ids.tolist() == whole.input_ids[:kept].tolist()
-    assert cut.labels.tolist() == whole.labels[:kept].tolist()
-    assert cut.images == sum(stop <= kept for _, stop in extents)
-
-
-@settings(deadline=None, max_examples=300)
-@given(
-    samples=st.lists(texts(), max_size=8),
-    limit=st.one_of(st.none(), st.integers(1, 40)),
-    wrap=WRAPS,
-)
-def test_planned_lengths_are_those_of_the_expanded_samples(
-    samples: list[tuple[EncodedText, list[int]]], limit: int | None, wrap: tuple[int, int]
-) -> None:
-    edges_of = [np.diff(np.pad(encoded.trained.astype(int), 1)) for encoded, _ in samples]
-    spans = [np.flatnonzero(changes).reshape(-1, 2) for changes in edges_of]
-    lengths = planned(
-        np.array([len(encoded.tokens) for encoded, _ in samples], np.int32),
-        image_at=np.array([at for encoded, _ in samples for at in encoded.image_at], np.int32),
-        image_counts=np.array([count for _, counts in samples for count in counts], np.int64),
-        image_offsets=edges(np.array([len(counts) for _, counts in samples], np.int64)),
-        label_start=np.array([start for span in spans for start, _ in span], np.int32),
-        label_stop=np.array([stop for span in spans for _, stop in span], np.int32),
-        label_offsets=edges(np.array([len(span) for span in spans], np.int64)),
-        limit=limit,
-        wrap=wrap,
-    )
-    for row, (encoded, counts) in enumerate(samples):
-        expanded = expand(encoded, images_of(counts), limit, wrap)
-        assert lengths.tokens[row] == len(expanded.input_ids)
-        assert lengths.labels[row] == np.count_nonzero(expanded.labels != IGNORE)
-        assert lengths.images[row] == expanded.images
-        assert lengths.image_tokens[row] == np.count_nonzero(expanded.input_ids == IMAGE)
-
-
 @st.composite
-def films(draw: st.DrawFn) -> tuple[EncodedText, list[int], list[int]]:
+def media_of_a_text(draw: st.DrawFn) -> tuple[EncodedText, list[int], list[int]]:
     """A text, the tokens of its images, and how many of these each still (0) or video has."""
     tokens = draw(st.integers(0, 12))
     media = draw(st.lists(st.integers(0, 4), max_size=4))
     images = sum(max(count, 1) for count in media)
     places = sorted(draw(st.lists(st.integers(0, tokens), min_size=images, max_size=images)))
-    counts = draw(st.lists(st.integers(0, 5), min_size=images, max_size=images))
-    return text(tokens, places), counts, media
+    trained = draw(st.lists(st.booleans(), min_size=tokens, max_size=tokens))
+    counts: list[int] = []
+    for count in media:  # frames in front of the last of a patch have no tokens
+        counts += [draw(st.integers(0, 5)) for _ in range(count - 1)] + [draw(st.integers(1, 5))]
+    return text(tokens, places, trained), counts, media
 
 
 def frames_of(media: list[int]) -> Frames:
@@ -144,22 +81,29 @@ def frames_of(media: list[int]) -> Frames:
     return Frames(np.array(counts, np.int64), np.array(numbers, np.int64))
 
 
-@settings(deadline=None)
-@given(samples=st.lists(films(), max_size=6), limit=st.integers(1, 40), wrap=WRAPS, around=WRAPS)
-def test_a_cut_keeps_whole_videos(
+@settings(deadline=None, max_examples=200)
+@given(
+    samples=st.lists(media_of_a_text(), max_size=6),
+    limit=st.one_of(st.none(), st.integers(1, 40)),
+    wrap=WRAPS,
+    around=WRAPS,
+)
+def test_a_cut_keeps_whole_images_and_videos_and_is_as_long_as_planned(
     samples: list[tuple[EncodedText, list[int], list[int]]],
-    limit: int,
+    limit: int | None,
     wrap: tuple[int, int],
     around: tuple[int, int],
 ) -> None:
+    edges_of = [np.diff(np.pad(encoded.trained.astype(int), 1)) for encoded, _, _ in samples]
+    spans = [np.flatnonzero(changes).reshape(-1, 2) for changes in edges_of]
     lengths = planned(
         np.array([len(encoded.tokens) for encoded, _, _ in samples], np.int32),
         image_at=np.array([at for encoded, _, _ in samples for at in encoded.image_at], np.int32),
         image_counts=np.array([count for _, counts, _ in samples for count in counts], np.int64),
         image_offsets=edges(np.array([len(counts) for _, counts, _ in samples], np.int64)),
-        label_start=np.zeros(0, np.int32),
-        label_stop=np.zeros(0, np.int32),
-        label_offsets=np.zeros(len(samples) + 1, np.int64),
+        label_start=np.array([start for span in spans for start, _ in span], np.int32),
+        label_stop=np.array([stop for span in spans for _, stop in span], np.int32),
+        label_offsets=edges(np.array([len(span) for span in spans], np.int64)),
         limit=limit,
         wrap=wrap,
         frames=frames_of([count for _, _, media in samples for count in media]),
@@ -178,13 +122,16 @@ def test_a_cut_keeps_whole_videos(
             first = last
         allowed = [
             end
-            for end in range(min(limit, total) + 1)
+            for end in range(min(limit or total, total) + 1)
             if end == total or not any(start < end < stop for start, stop, _ in ends)
         ]
         assert kept == max(allowed) == lengths.tokens[row]
+        assert cut.input_ids.tolist() == whole.input_ids[:kept].tolist()
+        assert cut.labels.tolist() == whole.labels[:kept].tolist()
         assert cut.images == lengths.images[row]
-        assert cut.images in {0, *(last for _, _, last in ends)}
-        assert all(stop <= kept for _, stop, last in ends if last <= cut.images)
+        assert cut.images == max((last for _, stop, last in ends if stop <= kept), default=0)
+        assert lengths.labels[row] == np.count_nonzero(cut.labels != IGNORE)
+        assert lengths.image_tokens[row] == np.count_nonzero(cut.input_ids == IMAGE)
 
 
 def test_images_without_tokens_are_refused() -> None:

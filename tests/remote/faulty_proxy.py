@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 import threading
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+import pytest
 
 from .server import QuietHandler, listening
 
@@ -38,7 +41,7 @@ class Proxy:
     Attributes:
         url: of the API.
         asked: every request.
-        fault: "503", "reset", "cut", "slow", "expired" or "stuck"; see `Fault`.
+        fault: "503", "reset", "cut", "slow", "expired", "denied" or "stuck"; see `Fault`.
         release: set once stuck requests are to be answered.
         stuck: number of requests that are stuck.
     """
@@ -55,6 +58,29 @@ class Proxy:
 
     def count(self, method: str, key: str) -> int:
         return sum(each.method == method and each.key == key for each in self.asked)
+
+    def sent(self) -> list[str]:
+        """Keys of the objects that were written, in the order of the requests."""
+        return [each.key for each in self.asked if each.method == "PUT" and each.part is None]
+
+
+@contextmanager
+def s3_serving() -> Iterator[str]:
+    """Run an S3 server without buckets; its host and port."""
+    moto_server = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    running.start()
+    yield "{}:{}".format(*running.get_host_and_port())
+    running.stop()
+
+
+def client_of(address: str) -> Any:
+    """Return a client of the server itself, without faults."""
+    s3fs = pytest.importorskip("s3fs")
+    return s3fs.S3FileSystem(
+        key="someone", secret="other", endpoint_url=f"http://{address}", use_listings_cache=False
+    )
 
 
 @contextmanager
@@ -79,6 +105,9 @@ def proxying(target: str) -> Iterator[Proxy]:
                 return self.error(503, "SlowDown", "Please reduce your request rate.")
             if fault == "expired":
                 return self.error(400, "ExpiredToken", _EXPIRED)
+            if fault == "denied":
+                said = f"the key planted-secret-key of someone at {proxy.url} is wrong"
+                return self.error(403, "AccessDenied", said)
             if fault == "reset":
                 return self.reset()
             if fault == "stuck":

@@ -331,13 +331,6 @@ def test_wrong_mixtures_are_one_message(
     assert message in result.stderr
 
 
-def test_options_of_mixtures_are_refused_for_a_folder(run: Run, shards: Path) -> None:
-    for option in (("--validation",), ("--epochs", 2)):
-        result = run("plan", shards, "--batch-size", 2, *option)
-        assert result.exit_code == 1
-        assert option[0] in result.stderr
-
-
 def test_other_commands_take_a_mixture(run: Run, read: Read, write: Any) -> None:
     path, common = write(), ("--pack", 512, "--image", 16, "--json")
     tuned = run("tune-workers", path, *common, "--budget", "1s", "--num-workers", 0)
@@ -359,15 +352,3 @@ def test_the_table_is_readable_when_piped(write: Any) -> None:
     assert result.stdout.isascii()
     assert "\x1b" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) < 120
-
-
-def test_ctrl_c_while_a_mixture_opens_ends_with_130(
-    run: Run, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("datapipe.loader.make_loader.OpenedMixture", interrupt)
-    result = run("plan", write(), "--pack", 512)
-    assert (result.exit_code, result.stdout) == (130, "")
-    assert "Interrupted; run the same command again" in result.stderr

@@ -93,7 +93,7 @@ def test_the_report_is_plain_when_piped(shards: Path, tmp_path: Path) -> None:
 def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(
     run: Any, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.syspath_prepend(script.parent / "other")  # and the path is as before at the end
     result = run(
         *("tune-workers", "--target", f"{script}:make", "--train", f"{script}:step", "--json"),
         *("--num-workers", "0,2,3", "--prefetch-factor", "2", "--budget", "20s"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import struct
 import threading
@@ -41,7 +42,8 @@ class Proxy:
     Attributes:
         url: of the API.
         asked: every request.
-        fault: "503", "reset", "cut", "slow", "expired", "denied" or "stuck"; see `Fault`.
+        fault: "503", "reset", "cut", "slow", "expired", "denied", "huge" or "stuck"; see
+            `Fault`.
         release: set once stuck requests are to be answered.
         stuck: number of requests that are stuck.
     """
@@ -119,10 +121,15 @@ def proxying(target: str) -> Iterator[Proxy]:
             answer = server.getresponse()
             content = answer.read()
             server.close()
+            if fault == "huge":
+                content = re.sub(rb"<Size>\d+", b"<Size>%d" % 10**15, content)
             self.send_response(answer.status)
+            own = ("transfer-encoding", "connection", "server", "date", "content-length")
             for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "connection", "server", "date"):
+                if name.lower() not in own or (self.command == "HEAD" and name == "Content-Length"):
                     self.send_header(name, value)
+            if self.command != "HEAD":
+                self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if fault == "cut":
                 self.wfile.write(content[: len(content) // 2])

@@ -151,8 +151,7 @@ def test_urls_are_told_from_paths() -> None:
 def answer(**attributes: Any) -> Exception:
     """An error as clients raise it for an answer of a server."""
     error = OSError("the answer")
-    for name, value in attributes.items():
-        setattr(error, name, value)
+    vars(error).update(attributes)
     return error
 
 

@@ -17,7 +17,7 @@ import time
 import pytest
 
 from datapipe import PackError, StoreError, pack_dataset
-from tests.remote.faulty_proxy import client_of, proxying, s3_serving
+from tests.remote.faulty_proxy import bucket_serving
 
 from .videos import write_video
 
@@ -138,9 +138,7 @@ def test_shards_go_straight_to_a_url(tmp_path, raw, whole, start):
     pytest.importorskip("s3fs")
     address, staging = start(2).address, tmp_path / "staging"
     options = {"engine": "ray", "address": address, "staging": staging, **OPTIONS}
-    with s3_serving() as host, proxying(host) as proxy:
-        client = client_of(host)
-        client.mkdir("bucket")
+    with bucket_serving("bucket") as (proxy, client):
         options["storage_options"] = proxy.storage_options
         proxy.fault = lambda _, request: "expired" if "shard-000004.tar" in request.key else None
         with pytest.raises(StoreError, match="shard-000004"):

@@ -68,13 +68,24 @@ class Proxy:
 
 @contextmanager
 def s3_serving() -> Iterator[str]:
-    """Run an S3 server without buckets; its host and port."""
+    """Run an S3 server; its host and port."""
     moto_server = pytest.importorskip("moto.server")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     running = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     running.start()
     yield "{}:{}".format(*running.get_host_and_port())
     running.stop()
+
+
+@contextmanager
+def bucket_serving(bucket: str) -> Iterator[tuple[Proxy, Any]]:
+    """Run an S3 server with an empty bucket; a proxy in front of it, and a client behind it."""
+    with s3_serving() as address, proxying(address) as proxy:
+        client = client_of(address)
+        if client.exists(bucket):  # servers of a process share their buckets
+            client.rm(bucket, recursive=True)
+        client.mkdir(bucket)
+        yield proxy, client
 
 
 def client_of(address: str) -> Any:

@@ -27,7 +27,6 @@ LONG = {7: 30, 20: 60}  # turns of samples that are longer than the others
 def _no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output does not depend on how long a command takes on a busy machine."""
     monkeypatch.setattr("datapipe.progress.PLAIN_EVERY", math.inf)
-    monkeypatch.setattr("datapipe.cli.profile.PLAIN_EVERY", math.inf)
 
 
 @pytest.fixture(scope="session", autouse=True)

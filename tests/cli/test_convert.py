@@ -92,44 +92,6 @@ def test_tokens_are_written(run: Run, shards: Path, tokenizer: Path, tmp_path: P
     assert not (tmp_path / "arrays/images.npy").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("convert", "{tmp}/nowhere", "{tmp}/a"), "no such folder"),
-        (("convert", "{shards}", "{tmp}/a", "--image-size", "wide"), "give a side such as 336"),
-        (("convert", "{shards}", "{tmp}/a", "--image", "qwen2-vl"), "many sizes"),
-        (("convert", "{shards}", "{tmp}/a", "--image", "8", "--image-size", "8"), "give one"),
-        (("convert", "{shards}", "{tmp}/a", "--template", "llava"), "--template needs --tokenizer"),
-        (("convert", "{shards}", "{shards}"), "holds the shards"),
-        (("pack", "{raw}", "{tmp}/a", "--to", "tfrecord"), "neither 'shards' nor 'memmap'"),
-        (("pack", "{raw}", "{tmp}/a", "--image-size", "8"), "add --to memmap"),
-        (("pack", "{raw}", "{tmp}/a", "--to", "memmap", "--append"), "--append applies to shards"),
-        (("pack", "{raw}", "{shards}", "--to", "memmap"), "holds shards"),
-        (("pack", "{raw}", "s3://b/a", "--to", "memmap"), "have to be here"),
-        (("pack", "{raw}", "{raw}", "--to", "memmap"), "neither empty nor"),
-    ],
-    ids=str,
-)
-def test_what_makes_no_sense_is_refused(
-    run: Run, raw: Path, shards: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    words = [word.format(raw=raw, shards=shards, tmp=tmp_path) for word in arguments]
-    before = sorted(path.name for path in shards.iterdir())
-    done = run(*words)
-    assert done.exit_code == 1
-    assert message in done.output.replace("\n", " ")
-    assert not (tmp_path / "a/dataset.json").exists()
-    assert sorted(path.name for path in shards.iterdir()) == before
-
-
-def test_arrays_are_no_shards(run: Run, raw: Path, shards: Path, tmp_path: Path) -> None:
-    arrays = tmp_path / "arrays"
-    run("convert", shards, arrays, "--image-size", 16)
-    appended = run("pack", raw, arrays, "--append", "--shard-size", 5)
-    assert appended.exit_code == 1
-    assert "holds arrays" in appended.output
-
-
 @pytest.mark.campaign
 def test_interrupting_and_going_on(shards: Path, tmp_path: Path) -> None:
     """A real process, a real signal."""

@@ -101,27 +101,3 @@ def test_a_node_that_does_not_see_dataset_or_output_is_named(
     image = datapipe.ImageSpec(size=8)
     with pytest.raises(WorkerError, match=named + ".*images.npy"):
         datapipe.convert_dataset(shards, "/proc/self/cwd/arrays", image=image, engine="ray")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("verify", "--address", "auto"), "--address needs a Ray cluster; add --engine ray"),
-        (("verify", "--engine", "spark"), "--engine 'spark': give "),
-        (("index", "--engine", "ray"), "--engine and --address need --tokenizer"),
-        (("select", "out", "--view", "--engine", "ray"), "a view writes an index alone"),
-    ],
-)
-def test_engines_are_refused_where_they_mean_nothing(
-    run: Run, shards: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    name, *others = (tmp_path / word if word == "out" else word for word in arguments)
-    result = run(name, shards, *others)
-    assert result.exit_code == 1
-    assert message in result.stderr
-
-
-def test_arrays_are_checked_by_threads_alone(shards: Path, tmp_path: Path) -> None:
-    datapipe.convert_dataset(shards, tmp_path / "arrays", image=datapipe.ImageSpec(size=8))
-    with pytest.raises(datapipe.PlanError, match="leave --engine ray out"):
-        datapipe.verify_dataset(tmp_path / "arrays", engine="ray")

@@ -57,10 +57,6 @@ def test_fields_of_a_url_are_indexed_in_the_cache(run: Run, raw: Path, tmp_path:
 
 
 def test_what_cannot_be_indexed_is_refused(run: Run, raw: Path, tmp_path: Path) -> None:
-    done = run("pack", raw, "s3://bucket/out", "--fields", "score")
-    assert "--fields are indexed in a folder, and s3://bucket/out is none" in done.output
-    done = run("pack", raw, tmp_path / "arrays", "--to", "memmap", "--fields", "score")
-    assert "--fields applies to shards" in done.output
     done = run("pack", raw, tmp_path / "out", "--fields", "scores")
     assert "no sample has a field 'scores' in its JSON member" in done.output
     assert done.exit_code == 1

@@ -1,8 +1,9 @@
-"""Options of a command become those of `make_loader`."""
+"""Options of a command become those of `make_loader`: type, default and help of a field."""
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 import datapipe
+from datapipe import DeviceSpec, ImageSpec, PackSpec, TextSpec
+from datapipe.cli.fields import field_value, flag_of, help_of
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
-from datapipe.cli.values import parse_image, resolve_target
+from datapipe.loader.specs import RunSpec
+from datapipe.plan.options import PlanOptions
 
 
 def keywords(*arguments: Any) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def test_every_option_reaches_make_loader_under_its_name(tokenizer: Path) -> Non
         *("--max-samples", 5, "--max-patches", 64, "--static-shapes", "--where", "width > 2"),
         *("--shards-mixed", 4, "--seed", 7, "--drop-last", "--meta", "key, source"),
         *("--device", "cpu", "--channels-last", "--pin-memory", "--no-verify"),
-        *("--on-error", "skip", "--batch-size", 2, "--transform", "os.path:join"),
+        *("--on-error", "skip", "--batch-size", 2, "--transform", "pathlib:Path.joinpath"),
     )
     spec = datapipe.ImageSpec.preset("qwen2-vl", max_pixels=3136, dtype=torch.bfloat16)
     text = datapipe.TextSpec(
@@ -62,7 +66,7 @@ def test_every_option_reaches_make_loader_under_its_name(tokenizer: Path) -> Non
     assert made["shards"] == Path("other")
     assert made["image"] == spec
     assert made["text"] == text
-    assert made["transform"] is __import__("os").path.join
+    assert made["transform"] is Path.joinpath
     pack = {"window": 8, "multiple_of": 2, "max_samples": 5, "max_patches": 64}
     assert made["pack"] == datapipe.PackSpec(512, static_shapes=True, **pack)
     assert made["device"] == datapipe.DeviceSpec("cpu", channels_last=True, pin_memory=True)
@@ -93,69 +97,56 @@ def test_buckets_are_a_number_or_boundaries(tokenizer: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "options"),
     [
-        (None, {}),
-        ("224", {"size": 224}),
         ("48x64", {"size": (48, 64)}),
-        ("size=48x64, resize=pad, normalize=clip", {"size": (48, 64), "resize": "pad",
-                                                    "normalize": "clip"}),
         ("224,flip=0.5,random_crop=0.2:1", {"size": 224, "flip": 0.5, "random_crop": (0.2, 1.0)}),
-        ("scaled_decode", None),
         ("224,scaled_decode", {"size": 224, "scaled_decode": True}),
     ],
-)  # fmt: skip
-def test_images_are_said_by_size_or_option(asked: str | None, options: Any) -> None:
-    if options is None:
-        with pytest.raises(datapipe.PlanError, match="preset"):
-            parse_image(asked)
-    else:
-        assert parse_image(asked) == datapipe.ImageSpec(**options)
-
-
-def test_no_image_is_none() -> None:
-    assert parse_image("none") is None
+)
+def test_images_are_said_by_size_and_options(asked: str, options: Any) -> None:
+    made = keywords("--batch-size", 4, "--image", asked)
+    assert made["image"] == datapipe.ImageSpec(**options)
+    assert keywords("--batch-size", 4, "--image", "none")["image"] is None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("owner", "field", "text", "value"),
     [
-        ((), "give --batch-size"),
-        (("--batch-size", 0), "--batch-size 0: give an integer from 1"),
-        (("--pack", 4), "--pack needs the tokens"),
-        (("--batch-size", 4, "--buckets", "x"), "--buckets 'x': give how many"),
-        (
-            ("--batch-size", 4, "--pack-window", 8),
-            "--pack-window works with packs only; give --pack too",
-        ),
-        (("--batch-size", 4, "--pack-window", 0), "--pack-window 0: give an integer from 1"),
-        (("--batch-size", 4, "--template", "chatml"), "--template needs --tokenizer"),
-        (("--batch-size", 4, "--shards-mixed", 4, "--no-shuffle"), "leave one out"),
-        (("--batch-size", 4, "--dtype", "nothing"), "--dtype 'nothing': give one of torch.uint8"),
-        (("--batch-size", 4, "--image", "none", "--dtype", "uint8"), "leaves them out"),
-        (("--batch-size", 4, "--image", "224,wide=2"), "'wide' is no option of ImageSpec"),
-        (("--batch-size", 4, "--image", "224,size=big"), "'224,size=big': size 'big': give a side"),
-        (("--batch-size", 4, "--transform", "nothing"), "give module:function"),
-        (("--batch-size", 4, "--transform", "no_such:thing"), "there is no module 'no_such'"),
-        (("--batch-size", 4, "--transform", "os:nope"), "os has no 'nope'"),
-        (("--batch-size", 4, "--transform", "os:sep"), "this is a str, not a function"),
+        (ImageSpec, "size", "480x640", (480, 640)),
+        (ImageSpec, "size", "336", 336),
+        (ImageSpec, "random_crop", "0.2:1", (0.2, 1.0)),
+        (ImageSpec, "fill", "1,2,3", (1, 2, 3)),
+        (ImageSpec, "normalize", "none", None),
+        (ImageSpec, "resize", "pad", "pad"),
+        (ImageSpec, "thumbnail", True, True),
+        (PlanOptions, "buckets", "128, 512", (128, 512)),
+        (TextSpec, "tokenizer", "123", "123"),
+        (TextSpec, "image_tokens", "576", 576),
+        (TextSpec, "image_tokens", "native", "native"),
     ],
 )
-def test_wrong_options_are_said_with_their_remedy(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(datapipe.PlanError, match=message):
-        keywords(*arguments)
+def test_a_text_means_what_the_field_takes(owner: Any, field: str, text: Any, value: Any) -> None:
+    found = field_value(owner, field, text, "--option")
+    assert found == value
+    assert type(found) is type(value)
 
 
-def test_a_function_is_found_in_a_file_and_where_it_fails_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    (tmp_path / "train_here.py").write_text("class A:\n    @staticmethod\n    def b(): return 5\n")
-    assert resolve_target(f"{tmp_path}/train_here.py:A.b", "--target")() == 5
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lacking.py").write_text("import not_installed_at_all\n")
-    with pytest.raises(datapipe.PlanError, match="importing lacking fails: No module named"):
-        resolve_target("lacking:f", "--target")
-    (tmp_path / "failing.py").write_text("1 / 0\n")
-    with pytest.raises(datapipe.PlanError, match="importing failing raises ZeroDivisionError"):
-        resolve_target("failing:f", "--target")
-    with pytest.raises(datapipe.PlanError, match=r"no file nowhere\.py"):
-        resolve_target("nowhere.py:f", "--target")
+def test_type_default_and_help_are_those_of_the_field() -> None:
+    window = flag_of(PackSpec, "window", "pack_window")
+    assert (window.option, window.kind, window.default) == ("--pack-window", int, 256)
+    assert window.help == "Most samples that wait for a pack they fit into."
+    assert flag_of(DeviceSpec, "channels_last").kind is bool
+    assert flag_of(RunSpec, "max_steps").default is None
+    assert help_of(TextSpec, "template").startswith("llava, chatml, caption, or a file")
+
+
+def test_every_option_says_in_a_sentence_what_it_is() -> None:
+    for flag in LOADER_FLAGS:
+        assert flag.help.endswith("."), flag.name
+        assert len(flag.help) < 200, flag.name
+        assert "`" not in flag.help, flag.name
+
+
+@pytest.mark.parametrize("spec", [PackSpec, DeviceSpec])
+def test_every_field_of_a_spec_has_an_option(spec: Any) -> None:
+    known = {flag.field for flag in LOADER_FLAGS if flag.owner is spec}
+    assert known == {field.name for field in fields(spec)}

@@ -44,12 +44,6 @@ def test_tokens_are_counted_at_pack_time_and_afterwards(
     assert f"  label tokens {report['labels']['total']:,} (mean" in shown
 
 
-def test_without_a_tokenizer_a_packed_dataset_has_its_index(run: Run, shards: Path) -> None:
-    result = run("index", shards)
-    assert result.exit_code == 1
-    assert "was packed by datapipe and has its index" in result.stderr
-
-
 def test_foreign_tars_are_indexed_and_counted(
     read: Read, run: Run, tmp_path: Path, make_tar: Any, jpeg: Any, tokenizer: Path
 ) -> None:
@@ -64,15 +58,6 @@ def test_foreign_tars_are_indexed_and_counted(
     assert lines[-2].startswith("failed 1: 1.txt: ")
     assert lines[-1].startswith("all failures: ")
     assert Path(lines[-1].removeprefix("all failures: ")).exists()
-
-
-def test_a_wrong_tokenizer_stops_a_pack_before_it_begins(
-    run: Run, raw: Path, tmp_path: Path
-) -> None:
-    result = run("pack", raw, tmp_path / "out", "--tokenizer", tmp_path / "no.json")
-    assert result.exit_code == 1
-    assert "no.json" in result.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_counts_nothing(

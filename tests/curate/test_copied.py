@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,13 +22,6 @@ from .conftest import SAMPLES, data_at_offsets, rows
 
 Members = Callable[[Path], dict[str, dict[str, bytes]]]
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_waiting_for_the_disk() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +56,7 @@ tars = st.lists(
 sizes = st.sampled_from(["1", "3", "2KB", "6KB", "1MB"])
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(drawn=tars, size=sizes, seed=st.integers(0, 99), share=st.floats(0.2, 0.8))
 def test_nothing_is_lost_or_doubled(
     drawn: Any, size: str, seed: int, share: float, make_tars: Any, members: Members
@@ -97,7 +90,7 @@ def test_nothing_is_lost_or_doubled(
         ]
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     shares=st.lists(st.integers(1, 9), min_size=2, max_size=4),
     salt=st.sampled_from(["", "a", "\u00e9"]),
@@ -121,7 +114,7 @@ def test_parts_are_the_whole(shares: list[int], salt: str, shards: Path, members
         assert whole == members(shards)
 
 
-@pytest.mark.parametrize("size", ["6", "4", "10KB", "1GB"])
+@pytest.mark.parametrize("size", ["4", "10KB"])
 def test_a_copy_of_everything_is_what_packing_would_write(
     raw: Path, shards: Path, tmp_path: Path, size: str
 ) -> None:
@@ -233,49 +226,47 @@ def test_damaged_bytes_are_not_copied(shards: Path, tmp_path: Path) -> None:
     datapipe.select_samples(damaged, tmp_path / "some", where="shard != 1")
 
 
+REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("is inside the dataset", {"out": "shards/below"}),
+    ("is inside the dataset", {"out": "shards"}),
+    ("is a file; give a folder", {"out": "file"}),
+    ("neither empty nor", {"out": "taken"}),
+    ("holds arrays", {"dataset": "arrays"}),
+    ("no sample would be copied", {"where": "width > 9999"}),
+    ("1 of 2 keys, such as 'no such'", {"keys": "keys"}),
+    ("is empty; give a text file", {"keys": "none"}),
+    ("No such file.*give a text file", {"keys": "nothing/there"}),
+    ("there are 20 samples; give less", {"number": 21}),
+    ("copied into folders", {"out": "s3://bucket/out"}),
+    ("no such folder", {"dataset": "nothing"}),
+    ("add up to 0.9;", {"parts": {"a": 0.9}}),
+    ("would get none", {"val": 1e-9}),
+    ("give either", {"val": None}),
+    ("1 prefixes for 2", {"prefixes": ["a"]}),
+)
+
+
 def test_what_cannot_be_copied_is_refused_before_anything_is_written(
-    shards: Path, raw: Path, tmp_path: Path
+    shards: Path, raw: Path, tmp_path: Path, contents: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    select = datapipe.select_samples
-    arrays = tmp_path / "arrays"
-    datapipe.convert_dataset(shards, arrays, image=datapipe.ImageSpec(size=8))
-    (tmp_path / "file").write_text("a")
-    (tmp_path / "keys").write_text("000000001\nno such\n")
-    (tmp_path / "none").write_text("\n")
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "thesis.tex").write_text("years")
-    out = tmp_path / "out"
-    refused: list[tuple[str, Callable[[], object]]] = [
-        ("is inside the dataset", lambda: select(shards, shards / "below")),
-        ("is inside the dataset", lambda: select(shards, shards)),
-        ("is a file; give a folder", lambda: select(shards, tmp_path / "file")),
-        ("neither empty nor", lambda: select(shards, tmp_path / "taken")),
-        ("holds arrays", lambda: select(arrays, out)),
-        ("no sample would be copied", lambda: select(shards, out, where="width > 9999")),
-        ("1 of 2 keys, such as 'no such'", lambda: select(shards, out, keys=tmp_path / "keys")),
-        ("is empty; give a text file", lambda: select(shards, out, keys=tmp_path / "none")),
-        ("No such file.*give a text file", lambda: select(shards, out, keys="nothing/there")),
-        ("there are 20 samples; give less", lambda: select(shards, out, number=21)),
-        ("copied into folders", lambda: select(shards, "s3://bucket/out")),
-        ("add up to 0.9;", lambda: datapipe.split_dataset(shards, out, parts={"a": 0.9})),
-        ("would get none", lambda: datapipe.split_dataset(shards, out, val=1e-9)),
-        ("give either", lambda: datapipe.split_dataset(shards, out)),
-        ("1 prefixes for 2", lambda: datapipe.merge_datasets([shards] * 2, out, prefixes=["a"])),
-    ]
-    for message, call in refused:
-        with pytest.raises(PackError, match=message):
-            call()
-    with pytest.raises(datapipe.IndexMismatch, match="no such folder"):
-        select(tmp_path / "nothing", out)
-    assert not out.exists()
-    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["thesis.tex"]
-
-
-def test_data_is_not_appended_to_what_was_made_from_others(
-    shards: Path, raw: Path, tmp_path: Path, contents: Any
-) -> None:
-    datapipe.select_samples(shards, tmp_path / "out", number=3)
-    before = contents(tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(shards, "shards")
+    datapipe.convert_dataset(shards, "arrays", image=datapipe.ImageSpec(size=8))
+    files = {"file": "a", "keys": "000000001\nno such\n", "none": "\n", "taken/thesis.tex": "years"}
+    for name, content in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(content)
+    datapipe.select_samples("shards", "copied", number=3)
+    before = contents(tmp_path)
+    for message, options in REFUSED:
+        call: Any = datapipe.select_samples
+        arguments = {"dataset": "shards", "out": "out", **options}
+        if "prefixes" in options:
+            call, arguments["datasets"] = datapipe.merge_datasets, [arguments.pop("dataset")] * 2
+        elif {"val", "parts"} & options.keys():
+            call = datapipe.split_dataset
+        with pytest.raises((PackError, datapipe.IndexMismatch), match=message):
+            call(**arguments)
     with pytest.raises(PackError, match="`datapipe merge` both"):
-        datapipe.pack_dataset(raw, tmp_path / "out", append=True)
-    assert contents(tmp_path / "out") == before
+        datapipe.pack_dataset(raw, "copied", append=True)
+    assert contents(tmp_path) == before

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ import pytest
 
 import datapipe
 from datapipe import CopySpec, PackError
-from datapipe.curate import copy, new_shards
-from datapipe.pack.writers.ustar import member_header
 
 from ..killed import CALLS_UNTIL_KILLED
 
@@ -51,15 +49,8 @@ print(*points)
 
 def killed(source: Path, out: Path, mode: str, command: str) -> list[str]:
     """Names of the folders of copies that were killed, and finished by the same call."""
-    arguments = [
-        sys.executable,
-        "-c",
-        CALLS_UNTIL_KILLED + KILLER,
-        str(source),
-        str(out),
-        mode,
-        command,
-    ]
+    program = [sys.executable, "-c", CALLS_UNTIL_KILLED + KILLER]
+    arguments = [*program, str(source), str(out), mode, command]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.split()
 
@@ -89,32 +80,52 @@ def some(source: Path, out: Path) -> datapipe.CopyReport:
     return datapipe.select_samples(source, out, number=13, output=CopySpec("4"))
 
 
-def failing_at(real: Callable[..., Any], number: int, error: BaseException) -> Callable[..., Any]:
-    """A function that fails from its call of this number on."""
-    calls = iter(range(1, 10**9))
-
-    def call(*args: Any, **options: Any) -> Any:
-        if next(calls) >= number:
-            raise error
-        return real(*args, **options)
-
-    return call
+def marks(folder: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of each shard: another once it is written again."""
+    stats = {path.name: path.stat() for path in folder.glob("*.tar")}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
-def test_a_full_disk_is_named_and_the_copy_goes_on_when_there_is_room(
+def test_a_full_disk_is_named_and_the_same_call_copies_what_is_left(
     shards: Path, tmp_path: Path, contents: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    out, calls = tmp_path / "out", itertools.count()
+
+    def full(*arguments: Any, real: Any = os.pwrite) -> int:
+        if next(calls) >= 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return int(real(*arguments))
+
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", failing_at(os.pwrite, 3, full))
+        patch.setattr(os, "pwrite", full)
         with pytest.raises(PackError, match=r"No space left.*finished shards are kept"):
-            some(shards, tmp_path / "out")
-    assert len(list((tmp_path / "out").glob("*.tar"))) in (1, 2)
+            some(shards, out)
+    finished = marks(out)
+    assert len(finished) in (1, 2)
     with pytest.raises(datapipe.IndexMismatch, match="was not finished; run the same"):
-        datapipe.make_loader(tmp_path / "out", batch_size=1)
-    some(shards, tmp_path / "out")
+        datapipe.make_loader(out, batch_size=1)
+    datapipe.select_samples(shards, tmp_path / "other", number=19)
+    refuse_others(shards, tmp_path)
+    assert not some(shards, out).finished_before
     some(shards, tmp_path / "whole")
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+    copied = marks(out)
+    assert copied.items() >= finished.items()
+    report = some(shards, out)
+    assert (report.finished_before, report.samples) == (True, 13)
+    assert marks(out) == copied
+    refuse_others(shards, tmp_path)
+
+
+def refuse_others(shards: Path, folder: Path) -> None:
+    """Other options and another source cannot continue a copy."""
+    out, select = folder / "out", datapipe.select_samples
+    with pytest.raises(PackError, match=r"other options.*number: 13 before, 12 now"):
+        select(shards, out, number=12, output=CopySpec("4"))
+    with pytest.raises(PackError, match=r"other options.*shard_size: '4' before, '5' now"):
+        select(shards, out, number=13, output=CopySpec("5"))
+    with pytest.raises(PackError, match=r"other options.*from: "):
+        some(folder / "other", out)
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
@@ -127,48 +138,3 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
     assert not list((tmp_path / "out").glob("*.tar"))
     output = CopySpec("4", space_check=False)
     assert datapipe.select_samples(shards, tmp_path / "out", number=3, output=output).samples == 3
-
-
-def test_finished_shards_are_not_copied_again(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied: list[str] = []
-
-    def counting(name: str, size: int) -> bytes:
-        copied.append(name)
-        if len(copied) == 2 * 9 + 1:  # the third shard
-            raise KeyboardInterrupt
-        return member_header(name, size)
-
-    monkeypatch.setattr(new_shards, "member_header", counting)
-    with pytest.raises(KeyboardInterrupt):
-        some(shards, tmp_path / "out")
-    done = (tmp_path / "out" / ".pack" / "journal.jsonl").read_text().count('"shard"')
-    before = len(copied)
-    some(shards, tmp_path / "out")
-    assert len(copied) - before == 2 * (13 - 4 * done)
-    report = some(shards, tmp_path / "out")
-    assert report.finished_before
-    assert report.samples == 13
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_other_options_and_other_sources_are_refused(
-    shards: Path, tmp_path: Path, finished: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    datapipe.select_samples(shards, tmp_path / "other", number=19)
-    if finished:
-        some(shards, out)
-    else:
-        with monkeypatch.context() as patch:
-            patch.setattr(copy, "write_manifest", failing_at(len, 1, KeyboardInterrupt()))
-            with pytest.raises(KeyboardInterrupt):
-                some(shards, out)
-    with pytest.raises(PackError, match=r"other options.*number: 13 before, 12 now"):
-        datapipe.select_samples(shards, out, number=12, output=CopySpec("4"))
-    with pytest.raises(PackError, match=r"other options.*shard_size: '4' before, '5' now"):
-        datapipe.select_samples(shards, out, number=13, output=CopySpec("5"))
-    with pytest.raises(PackError, match=r"other options.*from: "):
-        some(tmp_path / "other", out)
-    assert some(shards, out).samples == 13

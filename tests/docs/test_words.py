@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,32 +11,23 @@ PARTS = ("datapipe", "examples", "benchmarks", "tools")
 RIDDLES = ("What", "Whether", "Where", "How", "Which", "Who", "Those", "That", "Of ")
 
 
-@cache
-def definitions(part: str) -> list[tuple[str, ast.AST]]:
-    """Return the modules, classes and functions of a part of the project, with their files."""
-    return [
-        (path.relative_to(ROOT).as_posix(), node)
-        for path in sorted((ROOT / part).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+def texts(part: str) -> dict[str, str]:
+    """Return the modules of a part of the project by name."""
+    paths = sorted((ROOT / part).rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in paths}
 
 
 def test_no_docstring_begins_with_a_question() -> None:
-    asked = [
-        f"{file}: {text.splitlines()[0]}"
-        for part in PARTS
-        for file, node in definitions(part)
-        if (text := ast.get_docstring(node) or "").startswith(RIDDLES)
-    ]
+    docstring = re.compile(rf'(?:\A|:)\s*r?"""\s*(?:{"|".join(RIDDLES)})')
+    assert docstring.search('def f(a) -> int:\n    """Which it is."""')
+    every = {name: text for part in PARTS for name, text in texts(part).items()}
+    assert len(every) > 500
+    asked = [f"{name}: {found[0]}" for name in every for found in docstring.finditer(every[name])]
     assert asked == []
 
 
 def test_a_class_name_means_one_thing() -> None:
-    names = Counter(
-        node.name.lstrip("_")
-        for _, node in definitions("datapipe")
-        if isinstance(node, ast.ClassDef)
-    )
+    found = re.compile(r"^\s*class _*(\w+)[(:\[]", re.MULTILINE)
+    names = Counter(name for text in texts("datapipe").values() for name in found.findall(text))
     assert len(names) > 300
     assert [name for name, count in names.items() if count > 1] == []

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,8 @@ class Maker:
         self._root, self._jpeg, self._patch = root, jpeg, patch
         self._home, self._dataset = root / "home", root / "home" / "dataset"
         patch.setenv("XDG_CACHE_HOME", str(self._home / "cache"))
-        patch.setattr("os.fsync", lambda descriptor: None)
-        patch.setattr("os.fdatasync", lambda descriptor: None)
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, lambda descriptor: None)
         words = ["[UNK]", "<image>", "<eos>", "sample", *map(str, range(30))]
         tokenizer = Tokenizer(
             models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="[UNK]")
@@ -150,7 +151,9 @@ class Maker:
     def make(self, name: str) -> Scene:
         """Make the scene of a name."""
         self._home.mkdir()
-        scene: Scene = getattr(self, f"_{name}")()
+        if name.startswith("large_"):  # too large to be compared as a whole when it is opened
+            self._patch.setattr(block_checksums, "_WHOLE", -1)
+        scene: Scene = getattr(self, f"_{name.removeprefix('large_')}")()
         return scene.settle()
 
     def _shards(self) -> Scene:
@@ -163,39 +166,24 @@ class Maker:
         run()
         return Scene(home=self._home, run=run)
 
-    def _large_shards(self) -> Scene:
-        """The same, too large to be compared as a whole when it is opened."""
-        self._patch.setattr(block_checksums, "_WHOLE", -1)
-        return self._shards()
-
     def _arrays(self) -> Scene:
         self._pack(self._raw, self._root / "packed")
         self._convert()
         self._pass()
         return Scene(home=self._home, run=self._pass)
 
-    def _large_arrays(self) -> Scene:
-        self._patch.setattr(block_checksums, "_WHOLE", -1)
-        return self._arrays()
-
-    def _cache(self) -> Scene:
+    def _cache(self, **options: Any) -> Scene:
         """The disk cache of a loader, read by a second one."""
         self._pack(self._raw, self._dataset)
 
         def run() -> str:
-            return self._pass(cache=CacheSpec(disk=str(self._home / "kept")))
+            return self._pass(cache=CacheSpec(disk=str(self._home / "kept"), **options))
 
         run()
         return Scene(home=self._home, run=run, chosen="^kept/")
 
     def _cache_of_encoded(self) -> Scene:
-        self._pack(self._raw, self._dataset)
-
-        def run() -> str:
-            return self._pass(cache=CacheSpec(disk=str(self._home / "kept"), keep="encoded"))
-
-        run()
-        return Scene(home=self._home, run=run, chosen="^kept/")
+        return self._cache(keep="encoded")
 
     def _tuned(self) -> Scene:
         self._pack(self._raw, self._dataset)
@@ -253,12 +241,7 @@ class Maker:
     def _interrupted_convert(self) -> Scene:
         self._pack(self._raw, self._root / "packed")
         self._convert(self._root / "whole")
-        self._interrupt(
-            ArrayFiles,
-            "append",
-            lambda files, *_: files.images >= 5,
-            self._convert,
-        )
+        self._interrupt(ArrayFiles, "append", lambda files, *_: files.images >= 5, self._convert)
         return self._finishing(self._convert)
 
     def _interrupted_upload(self) -> Scene:
@@ -346,18 +329,14 @@ class Maker:
 
     def _interrupt_pack(self, raw: Path, *, third: int, **options: Any) -> None:
         """Interrupt a pack when shard number `third` is written, and not yet in place."""
-        put = ShardWriter._put_in_place
 
-        def interrupted(writer: Any, name: str, tables: Any, *rest: Any) -> None:
-            if name.endswith(str(third)):
+        def is_third(writer: Any, name: str, tables: Any, *_: Any) -> bool:
+            if found := name.endswith(str(third)):
                 write_index(writer._work / f"{name}.parquet", tables[0])
-                raise KeyboardInterrupt
-            put(writer, name, tables, *rest)
+            return found
 
-        with self._patch.context() as patch:
-            patch.setattr(ShardWriter, "_put_in_place", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                self._pack(raw, self._dataset, **options)
+        pack = partial(self._pack, raw, self._dataset, **options)
+        self._interrupt(ShardWriter, "_put_in_place", is_third, pack)
 
     def _interrupt(
         self, owner: Any, name: str, when: Callable[..., bool], run: Callable[[], Any]

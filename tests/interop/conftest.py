@@ -37,7 +37,7 @@ def drafts(draw):
 
 
 @contextmanager
-def _written(samples, jpeg, per_shard=3):
+def _written(samples, jpeg):
     """A folder of shards, the rows of their index, and {key: {extension: bytes}}."""
     with tempfile.TemporaryDirectory() as name:
         out, work = Path(name) / "out", Path(name) / "work"
@@ -64,7 +64,7 @@ def _written(samples, jpeg, per_shard=3):
             expected[part.rows.key[0]] = {
                 ext: bytes(part.data[place : place + size]) for ext, place, size in places
             }
-            if writer.samples == per_shard:
+            if writer.samples == 3:
                 writer.finish(shards.append)
         if writer.samples:
             writer.finish(shards.append)
@@ -75,7 +75,7 @@ def _written(samples, jpeg, per_shard=3):
 
 @pytest.fixture(scope="session")
 def written(jpeg):
-    return lambda samples, **options: _written(samples, jpeg, **options)
+    return lambda samples: _written(samples, jpeg)
 
 
 @pytest.fixture(scope="session")

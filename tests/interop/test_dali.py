@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datapipe import pack_dataset
 from datapipe.decode.image import decode_rgb
 from datapipe.index.manifest import read_manifest
 from datapipe.index.sidecars import write_sidecars
@@ -15,20 +14,10 @@ dali = pytest.importorskip("nvidia.dali")
 wds2idx = pytest.importorskip("wds2idx")
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory, make_llava):
-    """Two shards of single images, several images and text alone."""
-    records = [
-        {
-            "image": [None, f"{i}.jpg", [f"{i}.jpg", f"{i}-b.jpg"]][i % 3],
-            "conversations": [{"from": "human", "value": f"question {i}, größer"}],
-        }
-        for i in range(9)
-    ]
-    folder = tmp_path_factory.mktemp("dali")
-    pack_dataset(make_llava(folder / "raw", records), folder / "out", shard_size="5")
-    write_sidecars(folder / "out", read_manifest(folder / "out"), ["dali"])
-    return folder / "out"
+@pytest.fixture
+def packed(packed_mixture):
+    write_sidecars(packed_mixture, read_manifest(packed_mixture), ["dali"])
+    return packed_mixture
 
 
 def index_of_ours(shard, target):

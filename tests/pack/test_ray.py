@@ -17,7 +17,7 @@ import time
 import pytest
 
 from datapipe import PackError, StoreError, pack_dataset
-from tests.remote.s3server import s3_serving
+from tests.remote.faulty_proxy import bucket_serving
 
 from .videos import write_video
 
@@ -147,19 +147,19 @@ def test_shards_go_straight_to_a_url(tmp_path, raw, whole, start):
     pytest.importorskip("s3fs")
     address, staging = start(2).address, tmp_path / "staging"
     options = {"engine": "ray", "address": address, "staging": staging, **OPTIONS}
-    with s3_serving("bucket") as server:
-        there = server.buckets["bucket"]
-        options["storage_options"] = server.storage_options
-        server.fault = lambda number, method, key: key.endswith("shard-000004.tar")
+    with bucket_serving("bucket") as (proxy, client):
+        options["storage_options"] = proxy.storage_options
+        proxy.fault = lambda _, request: "expired" if "shard-000004.tar" in request.key else None
         with pytest.raises(StoreError, match="shard-000004"):
             pack_dataset(raw, "s3://bucket/x", **options)
         assert not list(staging.rglob("*.tar"))
-        server.fault = lambda number, method, key: False
-        there["x/.pack/attempt-of-a-task-that-was-given-up.tar"] = b"late"
+        proxy.fault = lambda number, request: None
+        client.pipe("bucket/x/.pack/attempt-of-a-task-that-was-given-up.tar", b"late")
         report = pack_dataset(raw, "s3://bucket/x", **options)
         assert 0 < report.inputs < 704
         assert pack_dataset(raw, "s3://bucket/x", **options).finished_before
-    assert {name.removeprefix("x/"): data for name, data in there.items()} == {
+        there = client.cat(client.find("bucket/x"))
+    assert {name.removeprefix("bucket/x/"): data for name, data in there.items()} == {
         name: data for name, data in whole.items() if not name.startswith("columns/")
     }
 

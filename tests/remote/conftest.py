@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,19 +11,15 @@ import pytest
 
 from datapipe.remote.retry import RetryPolicy
 
-from .faulty_proxy import Proxy, proxying
+from .faulty_proxy import Proxy, client_of, proxying, s3_serving
 
 _NUMBERS = count()
 
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
-    moto_server = pytest.importorskip("moto.server")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    running.start()
-    yield "{}:{}".format(*running.get_host_and_port())
-    running.stop()
+    with s3_serving() as address:
+        yield address
 
 
 @pytest.fixture
@@ -44,7 +39,4 @@ def bucket(proxy: Proxy, client: Any) -> str:
 
 @pytest.fixture
 def client(moto: str) -> Any:
-    s3fs = pytest.importorskip("s3fs")
-    return s3fs.S3FileSystem(
-        key="someone", secret="other", endpoint_url=f"http://{moto}", use_listings_cache=False
-    )
+    return client_of(moto)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import socket
 import struct
 import threading
@@ -11,6 +13,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+import pytest
 
 from .server import QuietHandler, listening
 
@@ -38,7 +42,8 @@ class Proxy:
     Attributes:
         url: of the API.
         asked: every request.
-        fault: "503", "reset", "cut", "slow", "expired" or "stuck"; see `Fault`.
+        fault: "503", "reset", "cut", "slow", "expired", "denied", "huge" or "stuck"; see
+            `Fault`.
         release: set once stuck requests are to be answered.
         stuck: number of requests that are stuck.
     """
@@ -55,6 +60,40 @@ class Proxy:
 
     def count(self, method: str, key: str) -> int:
         return sum(each.method == method and each.key == key for each in self.asked)
+
+    def sent(self) -> list[str]:
+        """Keys of the objects that were written, in the order of the requests."""
+        return [each.key for each in self.asked if each.method == "PUT" and each.part is None]
+
+
+@contextmanager
+def s3_serving() -> Iterator[str]:
+    """Run an S3 server; its host and port."""
+    moto_server = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    running.start()
+    yield "{}:{}".format(*running.get_host_and_port())
+    running.stop()
+
+
+@contextmanager
+def bucket_serving(bucket: str) -> Iterator[tuple[Proxy, Any]]:
+    """Run an S3 server with an empty bucket; a proxy in front of it, and a client behind it."""
+    with s3_serving() as address, proxying(address) as proxy:
+        client = client_of(address)
+        if client.exists(bucket):  # servers of a process share their buckets
+            client.rm(bucket, recursive=True)
+        client.mkdir(bucket)
+        yield proxy, client
+
+
+def client_of(address: str) -> Any:
+    """Return a client of the server itself, without faults."""
+    s3fs = pytest.importorskip("s3fs")
+    return s3fs.S3FileSystem(
+        key="someone", secret="other", endpoint_url=f"http://{address}", use_listings_cache=False
+    )
 
 
 @contextmanager
@@ -79,6 +118,9 @@ def proxying(target: str) -> Iterator[Proxy]:
                 return self.error(503, "SlowDown", "Please reduce your request rate.")
             if fault == "expired":
                 return self.error(400, "ExpiredToken", _EXPIRED)
+            if fault == "denied":
+                said = f"the key planted-secret-key of someone at {proxy.url} is wrong"
+                return self.error(403, "AccessDenied", said)
             if fault == "reset":
                 return self.reset()
             if fault == "stuck":
@@ -90,10 +132,15 @@ def proxying(target: str) -> Iterator[Proxy]:
             answer = server.getresponse()
             content = answer.read()
             server.close()
+            if fault == "huge":
+                content = re.sub(rb"<Size>\d+", b"<Size>%d" % 10**15, content)
             self.send_response(answer.status)
+            own = ("transfer-encoding", "connection", "server", "date", "content-length")
             for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "connection", "server", "date"):
+                if name.lower() not in own or (self.command == "HEAD" and name == "Content-Length"):
                     self.send_header(name, value)
+            if self.command != "HEAD":
+                self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if fault == "cut":
                 self.wfile.write(content[: len(content) // 2])

@@ -23,7 +23,7 @@ class Server:
     Attributes:
         url: of the folder that it serves.
         asked: (name, Range header) of every request.
-        fault: "503", "cut", "slow", "whole", "404" or "hang" for a request; see `Fault`.
+        fault: "503", "cut", "slow", "whole", "unsized", "404" or "hang" for a request; see `Fault`.
         most: requests at work at once, so far.
     """
 
@@ -60,6 +60,12 @@ def serving(folder: Path) -> Iterator[Server]:
                 return self.send(404, b"not here")
             data = path.read_bytes()
             span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+            if fault == "unsized":
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(data)
+                self.close_connection = True
+                return None
             if span is None or fault == "whole":
                 return self.send(200, data)
             part = data[int(span[1]) : int(span[2]) + 1]

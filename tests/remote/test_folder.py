@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
-import os
 import pickle
 import random
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from datapipe.errors import PlanError, StoreError
-from datapipe.remote import folder as folder_module
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
 from datapipe.remote.retry import RetryPolicy, describe, is_final
 
@@ -45,19 +45,13 @@ def test_a_file_is_read_whole_and_in_ranges(server: Server) -> None:
     assert folder.traffic.requests == 3
 
 
-@pytest.mark.parametrize("fault", ["503", "cut"])
-def test_what_goes_wrong_now_and_then_is_tried_again(server: Server, fault: str) -> None:
-    server.fault = lambda number, name: fault if number % 3 else None
+def test_what_goes_wrong_now_and_then_is_tried_again(server: Server) -> None:
+    server.fault = lambda number, name: ("slow", "503", "cut")[number % 3]
     folder = open_folder(server)
     for start in range(0, 50_000, 10_000):
         assert folder.begin("a.tar", start, start + 500).result() == DATA[start : start + 500]
     assert folder.traffic.retries == 10
     assert len(server.asked) == 15
-
-
-def test_bytes_that_come_slowly_come(server: Server) -> None:
-    server.fault = lambda number, name: "slow"
-    assert open_folder(server).begin("a.tar", 5, 5005).result() == DATA[5:5005]
 
 
 def test_a_server_that_hangs_is_given_up_on(server: Server) -> None:
@@ -91,27 +85,24 @@ def test_a_server_without_ranges_is_named(server: Server) -> None:
 
 
 def test_a_large_range_that_breaks_goes_on_with_the_part_that_broke(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(folder_module, "_PART", 1000)
-    server.fault = lambda number, name: "cut" if number == 3 else None
-    assert open_folder(server).begin("a.tar", 500, 5500).result() == DATA[500:5500]
+    large = random.Random(6).randbytes(20 << 20)  # three parts
+    (tmp_path / "large.tar").write_bytes(large)
+    server.fault = lambda number, name: "cut" if number == 2 else None
+    assert open_folder(server).begin("large.tar", 500, len(large)).result() == large[500:]
     spans = [span for _, span in server.asked]
-    assert spans == [
-        "bytes=500-1499",
-        "bytes=1500-2499",
-        *["bytes=2500-3499"] * 2,
-        "bytes=3500-4499",
-        "bytes=4500-5499",
-    ]
+    assert len(spans) == 4
+    assert len(set(spans)) == 3
+    assert spans[1] == spans[2]
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_so_many_requests_are_made_at_once(server: Server, concurrency: int) -> None:
     server.fault = lambda number, name: "slow"
     folder = open_folder(server, concurrency=concurrency)
-    futures = [folder.begin("a.tar", n * 100, n * 100 + 100) for n in range(12)]
-    assert [future.result() for future in futures] == [DATA[n * 100 :][:100] for n in range(12)]
+    futures = [folder.begin("a.tar", n * 100, n * 100 + 100) for n in range(6)]
+    assert [future.result() for future in futures] == [DATA[n * 100 :][:100] for n in range(6)]
     assert server.most <= concurrency
     assert concurrency == 1 or server.most > 1
 
@@ -145,12 +136,10 @@ def test_an_unknown_protocol_is_refused() -> None:
         RemoteFolder("gopher://host/folder")
 
 
-def test_a_protocol_whose_package_is_missing_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+@pytest.mark.skipif(bool(find_spec("gcsfs")), reason="gcsfs is installed")
+def test_a_protocol_whose_package_is_missing_names_the_extra() -> None:
     with pytest.raises(PlanError, match=r"datapipe-vlm\[remote\]"):
-        RemoteFolder("s3://bucket/shards")
+        RemoteFolder("gs://bucket/shards")
 
 
 def test_urls_are_told_from_paths() -> None:
@@ -159,52 +148,40 @@ def test_urls_are_told_from_paths() -> None:
     assert not is_remote(Path("s3:/bucket"))
 
 
-@pytest.mark.parametrize(
-    ("error", "final"),
-    [
-        (FileNotFoundError(), True),
-        (PermissionError(), True),
-        (OSError(errno.EACCES, os.strerror(errno.EACCES)), True),
-        (OSError(errno.EIO, os.strerror(errno.EIO)), False),
-        (ConnectionResetError(), False),
-        (TimeoutError(), False),
-        (ValueError(), True),
-    ],
-)
-def test_failures_that_last_are_told_from_others(error: Exception, final: bool) -> None:
-    assert is_final(error) == final
-
-
-@pytest.mark.parametrize(
-    ("status", "final"), [(400, True), (403, True), (408, False), (429, False), (500, False)]
-)
-def test_answers_of_http_likewise(status: int, final: bool) -> None:
-    error = Exception()
-    error.status = status  # type: ignore[attr-defined]
-    assert is_final(error) == final
-
-
-@pytest.mark.parametrize("attribute", ["code", "response"])
-@pytest.mark.parametrize(("status", "final"), [(401, True), (503, False)])
-def test_answers_of_other_clients_likewise(attribute: str, status: int, final: bool) -> None:
+def answer(**attributes: Any) -> Exception:
+    """An error as clients raise it for an answer of a server."""
     error = OSError("the answer")
-    value = status if attribute == "code" else SimpleNamespace(status_code=status)
-    setattr(error, attribute, value)
-    assert is_final(error) == final
-    assert ("access is denied" in describe(error)) == final
+    vars(error).update(attributes)
+    return error
 
 
-def test_credentials_that_cannot_be_renewed_are_named() -> None:
+LAST = [
+    *(FileNotFoundError(), PermissionError(), OSError(errno.EACCES, "denied"), ValueError()),
+    *(answer(status=400), answer(status=403), answer(code=401)),
+    answer(response=SimpleNamespace(status_code=401)),
+]
+PASS = [
+    *(OSError(errno.EIO, "I/O"), ConnectionResetError(), TimeoutError()),
+    *(answer(status=408), answer(status=429), answer(status=500), answer(code=503)),
+    answer(response=SimpleNamespace(status_code=503)),
+]
+
+
+def test_failures_that_last_are_told_from_others() -> None:
+    assert [error for error in LAST if not is_final(error)] == []
+    assert [error for error in PASS if is_final(error)] == []
+    for error in (*LAST[-2:], *PASS[-2:]):
+        assert ("access is denied" in describe(error)) == is_final(error)
+
+
+def test_credentials_that_are_missing_or_cannot_be_renewed_are_named() -> None:
     exceptions = pytest.importorskip("botocore.exceptions")
-    error = exceptions.SSOTokenLoadError(error_msg="none there")
-    assert is_final(error)
-    assert "expired" in describe(error)
-    assert "anon=true" in describe(exceptions.NoCredentialsError())
-
-
-def test_missing_credentials_are_not_asked_with_again() -> None:
-    exceptions = pytest.importorskip("botocore.exceptions")
-    assert is_final(exceptions.NoCredentialsError())
+    expired = exceptions.SSOTokenLoadError(error_msg="none there")
+    missing = exceptions.NoCredentialsError()
+    assert is_final(expired)
+    assert is_final(missing)
+    assert "expired" in describe(expired)
+    assert "anon=true" in describe(missing)
     assert not is_final(exceptions.ConnectionClosedError(endpoint_url="http://host"))
 
 

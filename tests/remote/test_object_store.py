@@ -1,10 +1,15 @@
-"""A real S3 server over a socket, behind a proxy with the faults of networks and stores."""
+"""Datasets packed to an object store and read from there, with the faults of networks and stores.
+
+A real S3 server over a socket, behind a proxy with the faults.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import datapipe
-from datapipe import ImageSpec, PlanError, StoreError, pack_dataset
-from datapipe.cli.command import app
+from datapipe import ImageSpec, PackError, RemoteSpec, StoreError, pack_dataset
 from datapipe.remote.folder import RemoteFolder, RemoteOptions
 from datapipe.remote.retry import RetryPolicy
 from datapipe.remote.upload import RemoteTarget
@@ -27,24 +30,56 @@ from .faulty_proxy import Proxy, Request
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
-QUICK = RetryPolicy(first_pause=0.001, longest_pause=0.002)
 DATA = random.Random(5).randbytes(100_000)
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+def raw(tmp_path_factory: pytest.TempPathFactory, make_folder: Any, make_broken: Any) -> Path:
     folder: Path = make_folder(tmp_path_factory.mktemp("raw"), 9)
+    make_broken(folder)
     return folder
 
 
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
+    out = tmp_path_factory.mktemp("local") / "out"
+    pack_dataset(raw, out, shard_size=3, max_rejects=9, sidecars="wids")
+    return out
+
+
 @pytest.fixture
-def pack(proxy: Proxy, bucket: str, raw: Path, tmp_path: Path) -> Callable[..., Any]:
-    def pack(**options: Any) -> Any:
-        given = {"shard_size": 3, "staging": tmp_path / "staging", **options}
-        url = f"s3://{bucket}/x/shards"
-        return pack_dataset(raw, url, storage_options=proxy.storage_options, **given)
+def url(bucket: str) -> str:
+    return f"s3://{bucket}/x/shards"
+
+
+@pytest.fixture
+def pack(proxy: Proxy, raw: Path, url: str, tmp_path: Path) -> Callable[..., Any]:
+    def pack(out: str = url, **options: Any) -> Any:
+        given = {"shard_size": 3, "max_rejects": 9, "staging": tmp_path / "staging"}
+        given["storage_options"] = proxy.storage_options
+        return pack_dataset(raw, out, **{**given, **options})
 
     return pack
+
+
+@pytest.fixture
+def there(client: Any, bucket: str) -> Callable[[], dict[str, bytes]]:
+    """The files of the dataset in the bucket."""
+
+    def there() -> dict[str, bytes]:
+        names = client.find(f"{bucket}/x/shards")
+        found = client.cat(names) if names else {}
+        return {name.removeprefix(f"{bucket}/x/shards/"): found[name] for name in found}
+
+    return there
+
+
+@pytest.fixture
+def published(local: Path, contents: Any) -> dict[str, bytes]:
+    """The files that should be in the bucket, without sidecars."""
+    files = contents(local).items()
+    own = ("columns/", "shardindex.json")
+    return {name: content for name, content in files if not name.startswith(own)}
 
 
 @pytest.fixture
@@ -59,8 +94,10 @@ def folder(proxy: Proxy, bucket: str, client: Any) -> Callable[..., RemoteFolder
     return open_folder
 
 
-def load(where: str, **options: Any) -> datapipe.Loader:
-    return datapipe.make_loader(where, batch_size=2, image=ImageSpec(size=32), **options)
+def load(where: Any, proxy: Proxy | None = None) -> datapipe.Loader:
+    remote = RemoteSpec(storage_options=proxy.storage_options) if proxy else None
+    options: dict[str, Any] = {"batch_size": 2, "image": ImageSpec(size=32)}
+    return datapipe.make_loader(where, **options, **({"remote": remote} if remote else {}))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -68,10 +105,33 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.campaign
-def test_packing_and_loading_survive_faults(
-    pack: Any, proxy: Proxy, bucket: str, raw: Path, tmp_path: Path
+def test_a_dataset_is_packed_there_once_and_read_from_there(
+    pack: Any,
+    proxy: Proxy,
+    url: str,
+    local: Path,
+    there: Any,
+    published: Any,
+    tmp_path: Path,
 ) -> None:
+    assert pack().output == url
+    assert there() == published
+    assert proxy.sent()[-1] == "x/shards/dataset.json"
+    assert list((tmp_path / "staging").iterdir()) == []
+    before = proxy.sent()
+    assert pack().finished_before
+    assert proxy.sent() == before
+    assert pack(sidecars="wids").finished_before
+    assert proxy.sent()[len(before) :] == ["x/shards/shardindex.json"]
+    assert there()["shardindex.json"] == (local / "shardindex.json").read_bytes()
+    assert_same_batches(load(url, proxy), load(local))
+    before = there()
+    with pytest.raises(PackError, match=rf"{url} was started with other options \(shard_size"):
+        pack(shard_size=4)
+    assert there() == before
+
+
+def test_packing_and_loading_survive_faults(pack: Any, proxy: Proxy, url: str, local: Path) -> None:
     faults = random.Random(3)
 
     def fault(number: int, request: Request) -> str | None:
@@ -80,11 +140,95 @@ def test_packing_and_loading_survive_faults(
 
     proxy.fault = fault
     pack()
-    pack_dataset(raw, tmp_path / "local", shard_size=3)
-    remote = datapipe.RemoteSpec(storage_options=proxy.storage_options)
-    there = load(f"s3://{bucket}/x/shards", remote=remote)
-    assert_same_batches(there, load(str(tmp_path / "local")))
+    there = load(url, proxy)
+    assert_same_batches(there, load(local))
     assert there.dataset.folder.traffic.retries > 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"), [("503", "attempt 6 of 6"), ("expired", "have expired .* renew")]
+)
+def test_what_cannot_be_sent_is_named_and_what_was_sent_is_not_sent_again(
+    pack: Any, proxy: Proxy, there: Any, published: Any, fault: str, message: str
+) -> None:
+    proxy.fault = lambda number, request: (
+        fault if request.method == "PUT" and "000002" in request.key else None
+    )
+    quick = {"config_kwargs": {"retries": {"max_attempts": 0}}}  # or the client pauses as well
+    with pytest.raises(StoreError, match=rf"s3://.*000002.tar: .*{message}"):
+        pack(storage_options=proxy.storage_options | quick)
+    assert "dataset.json" not in there()
+    proxy.fault = lambda number, request: None
+    proxy.asked.clear()
+    pack()
+    assert proxy.count("PUT", "x/shards/shard-000002.tar") == 1
+    assert proxy.count("PUT", "x/shards/shard-000000.tar") == 0
+    assert there() == published
+
+
+def test_what_was_damaged_there_meanwhile_is_sent_again(
+    pack: Any, proxy: Proxy, client: Any, bucket: str, there: Any, published: Any
+) -> None:
+    proxy.fault = lambda number, request: (
+        "expired" if request.method == "PUT" and "dataset.json" in request.key else None
+    )
+    with pytest.raises(StoreError, match=r"dataset.json: .*attempt 1 of 6"):
+        pack()
+    proxy.fault = lambda number, request: None
+    client.pipe(f"{bucket}/x/shards/shard-000001.tar", b"short")
+    proxy.asked.clear()
+    pack()
+    tars = [key for key in proxy.sent() if key.endswith(".tar")]
+    assert tars == ["x/shards/shard-000001.tar"]
+    assert there() == published
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("point", [2, 5, 8])
+def test_a_pack_that_was_killed_goes_on(
+    pack: Any,
+    proxy: Proxy,
+    raw: Path,
+    url: str,
+    there: Any,
+    published: Any,
+    tmp_path: Path,
+    point: int,
+) -> None:
+    def kill(number: int, request: Request) -> str | None:
+        if len(proxy.sent()) == point:
+            child.kill()
+        return "503" if len(proxy.sent()) >= point else None
+
+    proxy.fault = kill
+    code = "import sys, json, datapipe; datapipe.pack_dataset(**json.loads(sys.argv[1]))"
+    options = {"raw": str(raw), "out": url, "staging": str(tmp_path / "staging"), "shard_size": 3}
+    options |= {"max_rejects": 9, "storage_options": proxy.storage_options}
+    child = subprocess.Popen([sys.executable, "-c", code, json.dumps(options)])
+    assert child.wait(60) == -signal.SIGKILL
+    assert "dataset.json" not in there()
+    proxy.fault = lambda number, request: None
+    pack()
+    assert there() == published
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_other_files_and_missing_buckets_are_refused(
+    pack: Any, client: Any, bucket: str, there: Any
+) -> None:
+    client.pipe(f"{bucket}/x/shards/notes.txt", b"mine")
+    with pytest.raises(PackError, match=r"found: notes.txt"):
+        pack()
+    assert list(there()) == ["notes.txt"]
+    with pytest.raises(StoreError, match="s3://nowhere/x: there is no such bucket"):
+        pack("s3://nowhere/x")
+
+
+def test_a_dry_run_writes_nothing(pack: Any, proxy: Proxy, url: str, tmp_path: Path) -> None:
+    report = pack(dry_run=True)
+    assert (report.dry_run, report.samples, report.output) == (True, 9, url)
+    assert not proxy.sent()
+    assert not (tmp_path / "staging").exists()
 
 
 def test_tries_at_a_store_that_is_overloaded_are_bounded(folder: Any, proxy: Proxy) -> None:
@@ -137,7 +281,7 @@ def test_no_read_is_begun_again_before_it_is_known_what_reads_take(
     assert (opened.traffic.hedges, len(proxy.asked)) == (0, 5)
 
 
-def test_expired_credentials_are_named_with_the_remedy(
+def test_expired_credentials_are_named_with_the_remedy_and_not_tried_again(
     folder: Any, pack: Any, proxy: Proxy, bucket: str
 ) -> None:
     proxy.fault = lambda number, request: "expired"
@@ -147,21 +291,6 @@ def test_expired_credentials_are_named_with_the_remedy(
     with pytest.raises(StoreError, match=rf"s3://{bucket}/x/shards/dataset.json: .*{renew}"):
         pack()
     assert max(Counter(proxy.asked).values()) == 1
-
-
-def test_a_token_that_expires_while_packing_costs_nothing_that_was_sent(
-    pack: Any, proxy: Proxy, bucket: str, client: Any
-) -> None:
-    proxy.fault = lambda number, request: (
-        "expired" if request.method == "PUT" and "000002" in request.key else None
-    )
-    with pytest.raises(StoreError, match=r"000002.tar: the credentials have expired .* renew"):
-        pack()
-    proxy.fault = lambda number, request: None
-    proxy.asked.clear()
-    pack()
-    assert proxy.count("PUT", "x/shards/shard-000002.tar") == 1
-    assert client.exists(f"{bucket}/x/shards/dataset.json")
 
 
 def test_parts_of_killed_uploads_are_removed_and_those_of_others_stay(
@@ -177,7 +306,7 @@ def test_parts_of_killed_uploads_are_removed_and_those_of_others_stay(
 
 
 def test_uploads_that_cannot_be_listed_are_left_with_a_warning(
-    pack: Any, proxy: Proxy, bucket: str, client: Any, caplog: pytest.LogCaptureFixture
+    proxy: Proxy, bucket: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy.fault = lambda number, request: (
         "expired" if (request.method, request.key) == ("GET", "") else None
@@ -193,8 +322,7 @@ def test_parts_are_equal_and_a_part_that_fails_is_sent_again_alone(
     data = random.Random(3).randbytes(17 << 20)
     (tmp_path / "a.tar").write_bytes(data)
     proxy.fault = lambda number, request: "503" if request.part == 2 and number < 3 else None
-    options = RemoteOptions(retry=QUICK, storage_options=proxy.storage_options)
-    target = RemoteTarget(f"s3://{bucket}/x", options)
+    target = RemoteTarget(f"s3://{bucket}/x", RemoteOptions(storage_options=proxy.storage_options))
     put = target._filesystem._put_file
     target._filesystem._put_file = lambda *args: put(*args, chunksize=5 << 20)
     target.begin_task(target.put(tmp_path / "a.tar", "a.tar")).result()
@@ -202,95 +330,4 @@ def test_parts_are_equal_and_a_part_that_fails_is_sent_again_alone(
     sent = Counter((request.part, request.size) for request in proxy.asked if request.part)
     # R2 and others refuse parts of several sizes, but for the last.
     assert sent == {(1, 5 << 20): 1, (2, 5 << 20): 3, (3, 5 << 20): 1, (4, 2 << 20): 1}
-
-
-def test_secrets_are_in_no_output_and_no_file(
-    proxy: Proxy,
-    bucket: str,
-    raw: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("fsspec.config.conf", {})
-    monkeypatch.setenv("FSSPEC_S3", "{}")
-    monkeypatch.setenv("FSSPEC_S3_KEY", "another")  # the option goes before
-    caplog.set_level("INFO")
-    caplog.set_level("DEBUG", "datapipe")
-    secrets = {"secret": "planted-secret-key", "token": "planted-session-token"}
-    options = tmp_path / "options.json"
-    options.write_text(json.dumps({"key": "planted-access-key", **secrets}))
-    url = f"s3://{bucket}/x/shards"
-    said: list[str] = []
-
-    def run(*arguments: str, code: int = 0) -> str:
-        storage = ["--storage-options", str(options)]
-        storage += ["--storage-options", f"endpoint_url={proxy.url}"]
-        done = CliRunner().invoke(app, [*arguments, *storage])
-        assert done.exit_code == code, done.output
-        said.extend((done.output, str(done.exception)))
-        return done.output
-
-    def expired(number: int, request: Request) -> str | None:
-        return "expired" if request.method == "PUT" and "000002" in request.key else None
-
-    packing = ("pack", str(raw), url, "--shard-size", "3", "--staging", str(tmp_path / "staging"))
-    proxy.fault = expired
-    assert "expired" in run(*packing, code=1)
-    proxy.fault = lambda number, request: "503" if number == 1 else None
-    run(*packing)
-    run("plan", url, "--batch-size", "2", "--json")
-    proxy.fault = lambda number, request: "expired"
-    assert "renew" in run("inspect", url, code=1)
-    assert any("again in" in message for message in caplog.messages)
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != options]
-    said += [path.read_text("latin-1") for path in files] + [caplog.text]
-    assert len(files) > 5
-    assert "planted" in os.environ["FSSPEC_S3"]  # from where processes take it
-    assert not [text for text in said if "planted" in text]
-
-
-def test_what_a_server_repeats_of_a_secret_is_not_shown(
-    folder: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = folder()
-
-    async def deny(*_: Any, **__: Any) -> bytes:
-        raise PermissionError(f"the key planted-secret-key of someone at {proxy.url} is wrong")
-
-    monkeypatch.setattr(opened._filesystem, "_cat_file", deny)
-    with pytest.raises(StoreError, match=rf"the key \*\*\* of \*\*\* at {proxy.url} is"):
-        opened.begin("a.tar", 0, 5).result()
-
-
-def test_options_show_no_secret() -> None:
-    secret = {"secret": "planted"}
-    assert "planted" not in repr(datapipe.RemoteSpec(storage_options=secret))
-    assert "planted" not in repr(RemoteOptions(storage_options=secret))
-
-
-def test_a_url_with_a_password_is_refused_without_it() -> None:
-    with pytest.raises(PlanError, match="https://host/x: a password") as refused:
-        RemoteFolder("https://someone:planted@host/x")
-    assert "planted" not in str(refused.value)
-
-
-def test_a_variable_of_fsspec_that_cannot_be_read_is_refused_without_showing_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("FSSPEC_S3", "planted")
-    done = CliRunner().invoke(app, ["inspect", "s3://bucket/x", "--storage-options", "anon=true"])
-    assert "FSSPEC_S3: its value cannot be read; give key=value" in done.output
-    assert "planted" not in done.output
-
-
-@pytest.mark.parametrize("given", ["planted", '{"planted"', "planted.json"])
-def test_storage_options_that_cannot_be_read_are_refused_without_showing_them(given: str) -> None:
-    done = CliRunner().invoke(app, ["inspect", "s3://bucket/x", "--storage-options", given])
-    assert "cannot be read; give key=value" in done.output + str(done.exception)
-    assert "planted" not in done.output + str(done.exception)
-
-
-def test_storage_options_without_a_url_are_refused() -> None:
-    done = CliRunner().invoke(app, ["inspect", "shards", "--storage-options", "anon=true"])
-    assert "no argument is a URL" in done.output + str(done.exception)
+    assert client.list_multipart_uploads(bucket) == []

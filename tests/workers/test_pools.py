@@ -51,9 +51,6 @@ def pool(kind, request):
 
 def test_results_come_in_the_order_of_jobs(pool):
     assert list(pool.run(plain(100))) == list(range(0, 1000, 10))
-
-
-def test_no_jobs_give_no_results(pool):
     results = pool.run([])
     assert results.wait(1)
     assert list(results) == []
@@ -77,7 +74,7 @@ def test_jobs_are_taken_in_the_thread_that_asks_and_a_bounded_number_ahead(pool,
     results.close()
 
 
-def test_an_error_comes_after_the_results_before_it_and_ends_the_run(pool):
+def test_an_error_of_a_job_or_of_the_jobs_comes_after_the_results_before_it(pool):
     results = pool.run((number, "fail" if number == 7 else "") for number in range(100))
     assert [next(results) for _ in range(7)] == list(range(0, 70, 10))
     with pytest.raises(LookupError, match="job 7"):
@@ -85,8 +82,6 @@ def test_an_error_comes_after_the_results_before_it_and_ends_the_run(pool):
     assert list(results) == []
     assert list(pool.run(plain(10))) == list(range(0, 100, 10))
 
-
-def test_an_error_of_the_jobs_comes_after_the_results_before_it(pool):
     def jobs():
         yield from plain(4)
         raise LookupError("no more")
@@ -98,16 +93,13 @@ def test_an_error_of_the_jobs_comes_after_the_results_before_it(pool):
     assert list(results) == []
 
 
-def test_a_closed_run_leaves_the_pool_to_the_next(pool):
+def test_a_run_that_was_closed_or_left_does_not_disturb_the_next(pool):
     results = pool.run(plain(1000))
     assert [next(results), next(results)] == [0, 10]
     results.close()
     results.close()
     assert list(results) == []
     assert list(pool.run(plain(30))) == list(range(0, 300, 10))
-
-
-def test_a_run_that_was_left_does_not_disturb_the_next(pool):
     for result in pool.run(plain(1000)):
         if result == 50:
             break

@@ -42,18 +42,14 @@ def ended(process):
     return gone
 
 
-def test_workers_stay_for_the_next_run(pool):
+def test_workers_start_with_the_first_job_stay_for_the_next_run_and_end_with_the_pool(pool):
+    assert pool.processes == []
     workers = set(pool.run([(n, "pid") for n in range(20)]))
     assert workers == set(pool.processes)
     assert len(workers) == 2
     assert set(pool.run([(n, "pid") for n in range(20)])) == workers
-
-
-def test_no_worker_starts_before_the_first_job_and_none_stays_after_close(pool):
-    assert pool.processes == []
-    (worker,) = pool.run([(0, "pid")])
     pool.close()
-    assert ended(worker)
+    assert all(map(ended, workers))
 
 
 def test_a_job_may_have_many_results_or_none():
@@ -90,12 +86,9 @@ def test_a_killed_worker_is_named_with_its_job_the_remedy_and_what_it_said(pool)
     assert list(pool.run([(1, "")])) == [10]
 
 
-def test_a_worker_that_leaves_is_named(pool):
+def test_workers_that_leave_are_named_and_those_killed_between_runs_are_started_again(pool):
     with pytest.raises(WorkerError, match="ended with 7 at job 0"):
         list(pool.run([(0, "exit")]))
-
-
-def test_workers_that_were_killed_between_runs_are_started_again(pool):
     (process,) = pool.run([(0, "pid")])
     os.kill(process, signal.SIGKILL)
     assert ended(process)
@@ -105,9 +98,6 @@ def test_workers_that_were_killed_between_runs_are_started_again(pool):
 def test_an_error_at_the_start_of_a_worker_is_raised_as_it_is():
     with closing(ProcessPool(broken_worker, 1)) as pool, pytest.raises(LookupError, match="no su"):
         list(pool.run([1]))
-
-
-def test_functions_that_cannot_be_imported_are_refused_at_once():
     with pytest.raises(WorkerError, match=r"lambda.*top of a module"):
         ProcessPool(lambda: worker, 1)
 
@@ -159,22 +149,18 @@ def test_large_jobs_and_results_do_not_block_each_other(pool):
     assert list(pool.run(jobs)) == [content for _, _, content in jobs]
 
 
-def test_a_pool_that_is_dropped_has_no_workers():
-    pool = ProcessPool(worker, 1)
-    (process,) = pool.run([(0, "pid")])
-    del pool
+def test_workers_of_a_dropped_pool_end_and_leave_no_zombie_and_no_open_file():
+    list(ProcessPool(worker, 1).run([(0, "")]))  # the template exists
     gc.collect()
-    assert ended(process)
-
-
-def test_workers_of_a_dropped_pool_are_no_zombies():
-    dropped = ProcessPool(worker, 1)
-    (process,) = dropped.run([(0, "pid")])
+    before = len(os.listdir("/proc/self/fd"))
+    dropped = ProcessPool(worker, 2)
+    processes = set(dropped.run([(n, "pid") for n in range(20)]))
     del dropped
     gc.collect()
-    assert ended(process)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(map(ended, processes))
     deadline = time.monotonic() + 60
-    while os.path.exists(f"/proc/{process}"):
+    while any(os.path.exists(f"/proc/{process}") for process in processes):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -186,15 +172,6 @@ def test_workers_of_dropped_pools_end_together_without_harm_to_later_pools():
         assert len(set(pool.run([(number, "pid") for number in range(8)]))) == 8
         del pool
         gc.collect()
-
-
-def test_a_pool_that_is_dropped_leaves_no_open_file():
-    list(ProcessPool(worker, 1).run([(0, "")]))  # the template exists
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    list(ProcessPool(worker, 2).run([(0, "")]))
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_busy_worker_ends_when_the_pool_is_closed_by_another_thread(pool, tmp_path):
@@ -283,17 +260,19 @@ def test_a_script_without_a_guard_works_if_nothing_of_it_is_sent(tmp_path):
     assert done.stdout.splitlines() == ["imported as __main__", "[1, 2, 4, 8]"]
 
 
-def test_a_script_without_a_guard_is_told_how_to_send_its_functions(tmp_path):
-    (tmp_path / "script.py").write_text(OWN_FUNCTION + UNGUARDED.format(factory="worker"))
-    done = run("", "script.py", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("from_file", "message"),
+    [
+        (True, "start its work under `if __name__ == '__main__':`"),
+        (False, "defined in no file"),
+    ],
+)
+def test_functions_that_cannot_be_sent_are_named_with_the_remedy(tmp_path, from_file, message):
+    script = OWN_FUNCTION + (UNGUARDED.format(factory="worker") if from_file else GUARDED)
+    (tmp_path / "script.py").write_text(script)
+    done = run(script, "script.py" if from_file else "-", cwd=tmp_path)
     assert done.returncode == 1
-    assert "start its work under `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
-
-
-def test_functions_of_standard_input_are_refused_by_name():
-    done = run(OWN_FUNCTION + GUARDED, "-")
-    assert done.returncode == 1
-    assert "defined in no file" in done.stderr.splitlines()[-1]
+    assert message in done.stderr.splitlines()[-1]
 
 
 INTERRUPTED = """

@@ -1,0 +1,55 @@
+"""What a command cannot do is said in a line: value, cause, remedy. No dataset is written."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+
+from .conftest import Run
+
+LINES = (Path(__file__).parent / "refusals.txt").read_text("utf-8").splitlines()
+REFUSALS = [line.split(" => ") for line in LINES if " => " in line]
+
+
+@pytest.fixture(scope="module")
+def folder(
+    tmp_path_factory: Any, raw: Path, tokenizer: Path, make_folder: Any, make_broken: Any
+) -> Path:
+    """The files that commands name: raw data, shards and arrays of chats, a tokenizer, modules."""
+    folder: Path = tmp_path_factory.mktemp("refusals")
+    make_broken(make_folder(folder / "raw", 1))
+    datapipe.pack_dataset(raw, folder / "shards", shard_size=16)
+    image = datapipe.ImageSpec(size=8)
+    datapipe.convert_dataset(folder / "shards", folder / "arrays", image=image)
+    (folder / "tokenizer.json").symlink_to(tokenizer)
+    (folder / "refused_loader.py").write_text(
+        "def nothing(num_workers, prefetch_factor): return []"
+    )
+    (folder / "lacking.py").write_text("import not_installed_at_all")
+    (folder / "failing.py").write_text("1 / 0")
+    return folder
+
+
+@pytest.mark.parametrize(("command", "message"), REFUSALS)
+def test_a_command_says_what_it_cannot_do_and_writes_no_dataset(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
+) -> None:
+    monkeypatch.chdir(folder)
+    before = written(folder)
+    done = run(*shlex.split(command))
+    assert (done.exit_code, done.stdout) == (1, ""), done.stdout
+    error, *others = f"\n{done.stderr}".split("\nError: ")[1:]
+    assert others == []
+    assert "Traceback" not in done.stderr
+    assert message in error.splitlines()[0]
+    assert written(folder) == before
+
+
+def written(folder: Path) -> set[Path]:
+    """The datasets below a folder, and the files of the first two."""
+    return {*folder.rglob("dataset.json"), *folder.glob("shards/[!.]*"), *folder.glob("arrays/*")}

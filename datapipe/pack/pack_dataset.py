@@ -178,14 +178,18 @@ def pack_dataset(
         **of_reader,
     )
     parse_captions(captions)
+    arrival = None
     with ExitStack() as held:
         if is_far:
             checks = {"space_check": space_check, "lock_check": lock_check}
             data = downloaded(str(raw), staging, storage_options, **checks, keep=dry_run)
-            raw = held.enter_context(data)
+            arrival = held.enter_context(data)
+            raw, read_options = arrival.raw, replace(read_options, wait=arrival.wait)
         runs = held.enter_context(closing(open_engine(engine, workers, address, runtime_env)))
         reading = choose_reading(Survey(raw, videos=read_options.videos), format, read_options)
         reader = reading.reader
+        if arrival is not None and "wait" not in reader.takes:
+            arrival.wait_for_all()
         for name in ("image_root", *of_reader):
             if getattr(read_options, name) is not None and name not in reader.takes:
                 option = f"--{name.replace('_', '-')}"
@@ -218,6 +222,7 @@ def pack_dataset(
             lock_check=lock_check,
             placed=stage.send if stage else lambda shard: None,
             target=stage.target if stage and stage.direct else None,
+            confirm=arrival.confirm if arrival else lambda: None,
         )
         if folder is None:
             report = job.rehearse(None)

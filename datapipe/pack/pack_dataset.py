@@ -81,7 +81,7 @@ def pack_dataset(
 
     Args:
         raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar"; any
-            of them may be behind a URL, and is downloaded to the staging folder first.
+            of them may be behind a URL, and is downloaded to the staging folder.
         out: folder or URL for the shards; new, or that of the same pack interrupted. With `dry_run`
             it may be None.
         format: name of the reader; recognised where None.

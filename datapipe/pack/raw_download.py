@@ -121,7 +121,7 @@ def downloaded(
     data, begun = home / "raw", home / "begun"  # readers see only files that are whole
     versions: dict[str, tuple[int, str]] = {}  # of tars that are downloaded while others are packed
 
-    def fetch(name: str, ahead: int) -> Path:
+    def fetch(ahead: int, name: str) -> Path:
         part, path = begun / name, data / name
         with writing(home):
             source.download(name, files[name][0], part, ahead)
@@ -144,8 +144,8 @@ def downloaded(
                 _forget_changed((data, begun), work / _NOTES, files)
                 missing = {name: files[name][0] for name in files if not (data / name).is_file()}
                 if space_check and missing:
-                    there = sum(p.stat().st_size for p in begun.rglob("*") if p.is_file())
-                    size = max(sum(missing.values()) - there, 0)
+                    held = sum(p.stat().st_size for p in begun.rglob("*") if p.is_file())
+                    size = max(sum(missing.values()) - held, 0)
                     remedy = "give one with --staging, or fewer files"
                     check_room(home, size, f"{len(missing):,} files of raw data", remedy)
                 later = [name for name in _may_come_later(files, names) if name in missing]
@@ -212,7 +212,7 @@ def _forget_changed(
     replace_file(notes, seal({"files": files}).encode())
 
 
-def _fetch_all(names: Sequence[str], fetch: Callable[[str, int], Path], size: int) -> None:
+def _fetch_all(names: Sequence[str], fetch: Callable[[int, str], Path], size: int) -> None:
     with (
         Progress("downloading", unit="file", total=len(names)) as progress,
         _pool(fetch, min(_AT_ONCE, len(names))) as pool,
@@ -222,10 +222,10 @@ def _fetch_all(names: Sequence[str], fetch: Callable[[str, int], Path], size: in
 
 
 def _pool(
-    fetch: Callable[[str, int], Path], at_once: int
+    fetch: Callable[[int, str], Path], at_once: int
 ) -> AbstractContextManager[ThreadPool[str, Path]]:
     """Return threads that download so many files at once."""
-    work = partial(fetch, ahead=max(_AHEAD // at_once, 1))
+    work = partial(fetch, max(_AHEAD // at_once, 1))
     return closing(ThreadPool(work, at_once, name="datapipe-fetch"))
 
 

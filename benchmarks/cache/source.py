@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import fsspec
+
 from benchmarks.common import machine, write_json
 from benchmarks.data import bitmaps, packed
 from datapipe import ImageSpec, make_loader, pack_dataset
@@ -22,6 +24,7 @@ _LATE = 0.05  # seconds
 _SENT = 1 << 18  # bytes at a time
 _SAMPLES, _BATCH = 8_192, 64
 _SKIP, _ROUNDS, _SECONDS = 60, 5, 3.0
+_PACKS = 3
 
 
 def source(path: Path | None) -> None:
@@ -50,8 +53,9 @@ def source(path: Path | None) -> None:
                 )
             rows.append(_measure_pack(url, shards))
             print(
-                f"pack of its tars: {rows[-1]['download']:.2f} of the source while downloading, "
-                f"{rows[-1]['part']:.2f} with packing"
+                f"tars: {rows[-1]['part']:.2f} of the source packing, {rows[-1]['download']:.2f} "
+                f"downloading alone; {rows[-1]['ratio']:.2f} x ({rows[-1]['low']:.2f} to "
+                f"{rows[-1]['high']:.2f})"
             )
     finally:
         server.terminate()
@@ -100,21 +104,28 @@ def _measure(url: str, shuffle: Any) -> dict[str, Any]:
 
 
 def _measure_pack(url: str, shards: Path) -> dict[str, Any]:
-    """Pack the tars from the source, and from here to know what packing alone takes."""
+    """Download the tars from the source, and pack them from it, in turns."""
     tars = sorted(shards.glob("*.tar"))
+    urls = [f"{url}/{tar.name}" for tar in tars]
     size = sum(tar.stat().st_size for tar in tars)
-    seconds = []
-    for raw in ("::".join(f"{url}/{tar.name}" for tar in tars), "::".join(map(str, tars))):
-        with TemporaryDirectory() as out:
-            start = time.perf_counter()
-            pack_dataset(raw, out, check="header")
-            seconds.append(time.perf_counter() - start)
-    total, packing = seconds
+    parts: dict[str, list[float]] = {"download": [], "pack": []}
+    for _ in range(_PACKS):
+        for what, taken in parts.items():
+            with TemporaryDirectory() as out:
+                start = time.perf_counter()
+                if what == "pack":
+                    pack_dataset("::".join(urls), out, check="header")
+                else:
+                    fsspec.filesystem("http").get(urls, [f"{out}/{tar.name}" for tar in tars])
+                taken.append(size / (time.perf_counter() - start) / _RATE)
+    ratios = [pack / alone for pack, alone in zip(parts["pack"], parts["download"], strict=True)]
     return {
         "pack": len(tars),
-        "part": size / total / _RATE,
-        "download": size / (total - packing) / _RATE,
-        "seconds": total,
+        "part": statistics.median(parts["pack"]),
+        "download": statistics.median(parts["download"]),
+        "ratio": statistics.median(ratios),
+        "low": min(ratios),
+        "high": max(ratios),
     }
 
 

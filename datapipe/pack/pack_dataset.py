@@ -81,7 +81,7 @@ def pack_dataset(
 
     Args:
         raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar"; any
-            of them may be behind a URL, and is downloaded to the staging folder first.
+            of them may be behind a URL, and is downloaded to the staging folder.
         out: folder or URL for the shards; new, or that of the same pack interrupted. With `dry_run`
             it may be None.
         format: name of the reader; recognised where None.
@@ -178,14 +178,18 @@ def pack_dataset(
         **of_reader,
     )
     parse_captions(captions)
+    arrival = None
     with ExitStack() as held:
         if is_far:
             checks = {"space_check": space_check, "lock_check": lock_check}
             data = downloaded(str(raw), staging, storage_options, **checks, keep=dry_run)
-            raw = held.enter_context(data)
+            arrival = held.enter_context(data)
+            raw, read_options = arrival.raw, replace(read_options, wait=arrival.wait)
         runs = held.enter_context(closing(open_engine(engine, workers, address, runtime_env)))
         reading = choose_reading(Survey(raw, videos=read_options.videos), format, read_options)
         reader = reading.reader
+        if arrival is not None and "wait" not in reader.takes:
+            arrival.wait_for_all()
         for name in ("image_root", *of_reader):
             if getattr(read_options, name) is not None and name not in reader.takes:
                 option = f"--{name.replace('_', '-')}"
@@ -218,6 +222,7 @@ def pack_dataset(
             lock_check=lock_check,
             placed=stage.send if stage else lambda shard: None,
             target=stage.target if stage and stage.direct else None,
+            confirm=arrival.confirm if arrival else lambda: None,
         )
         if folder is None:
             report = job.rehearse(None)

@@ -71,6 +71,7 @@ class Job:
     space_check: bool
     lock_check: bool
     placed: Callable[[Shard], None]
+    confirm: Callable[[], None] = lambda: None  # called when all inputs were read; may raise
     target: RemoteTarget | None = None  # where tars go; None if they go to `out`, as the rest does
     tally: PackTally = field(default_factory=PackTally)
     notes: Notes = field(default_factory=Notes)
@@ -304,6 +305,7 @@ class Job:
             with Progress("packing", unit="sample", total=left) as progress:
                 first = done + (base.inputs if base else 0)
                 sequencer.run(pool.prepared(inputs, first), progress)
+        self.confirm()
 
     @property
     def _map(self) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 from datapipe.errors import StoreError
 from datapipe.remote.folder import RemoteFolder
 
-_BLOCK = 8 << 20  # bytes of a range
+RANGE = 8 << 20  # bytes that are asked for together
 
 
 class RemoteFiles(RemoteFolder):
@@ -44,22 +44,20 @@ class RemoteFiles(RemoteFolder):
     def download(self, name: str, size: int, path: Path, ahead: int) -> None:
         """Download a file of `size` bytes to a path, `ahead` ranges at a time.
 
-        What has arrived is in `path` with the suffix .part until all has; the next call continues
-        from there. Raises `StoreError`, and `OSError` of the disk.
+        What the path holds already is the start of the file, as an interrupted call leaves it.
+        Raises `StoreError`, and `OSError` of the disk.
         """
-        partial = path.with_name(f"{path.name}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
         begun: deque[Future[bytes]] = deque()
-        with partial.open("ab") as file:
-            for start in range(file.tell(), size, _BLOCK):
-                begun.append(self.begin(name, start, min(start + _BLOCK, size)))
+        with path.open("ab") as file:
+            for start in range(file.tell(), size, RANGE):
+                begun.append(self.begin(name, start, min(start + RANGE, size)))
                 if len(begun) >= ahead:
                     file.write(begun.popleft().result())
             for future in begun:
                 file.write(future.result())
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
 
     async def _look_at(self, names: Collection[str] | None) -> dict[str, Any]:
         self._forget()

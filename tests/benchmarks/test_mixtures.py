@@ -11,7 +11,7 @@ import pytest
 import benchmarks.mixtures.__main__ as mixtures
 import datapipe
 from benchmarks.common import Result, Run
-from benchmarks.mixtures import beside, data, ranks, realised
+from benchmarks.mixtures import beside, data, opening, ranks, realised
 from benchmarks.mixtures.data import joined, small, synthetic, text_spec, weights
 from benchmarks.mixtures.ranks import Failed, Memory, Peak, Rank, Ranks, Seen
 from benchmarks.mixtures.realised import deviation, order_of
@@ -56,7 +56,7 @@ def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths() -> None:
     assert (np.diff(dataset.columns.sample_member) == images + 1).all()
     both = np.diff(open_dataset(joined(1, SAMPLES, kinds=2)).columns.sample_image)
     for kind in (0, 1):
-        assert (both[kind::2] == mixtures_data.lengths(SAMPLES // 2, kind, 2)[1]).all()
+        assert (both[kind::2] == data.lengths(SAMPLES // 2, kind, 2)[1]).all()
     sizes = next(steps(folder)).units.sizes
     assert sizes is not None
     assert (sizes.tokens >= 10).all()
@@ -145,5 +145,5 @@ def test_a_mixture_that_cannot_be_read_is_said_to_be_missing() -> None:
     rows = list(mixtures.ratios([one, half, gone]))
     assert [row.get("x one dataset") for row in rows] == [1.0, 0.5, None]
     assert rows[2]["missing"] == "not built"
-    assert mixtures_many.aim("fill", 0.9985, 0.999, least=True)["reached"] == "no"
-    assert mixtures_many.aim("files", 64, 64)["reached"] == "yes"
+    assert opening.aim("fill", 0.9985, 0.999, least=True)["reached"] == "no"
+    assert opening.aim("files", 64, 64)["reached"] == "yes"

@@ -23,7 +23,7 @@ def test_a_download_goes_on_in_the_middle_of_a_file(tmp_path: Path, arrived: int
     (tmp_path / "there" / "a.tar").write_bytes(DATA)
     path = tmp_path / "here" / "a.tar"
     path.parent.mkdir()
-    path.with_name("a.tar.part").write_bytes(DATA[:arrived])
+    path.write_bytes(DATA[:arrived])
     with serving(tmp_path / "there") as server:
         RemoteFiles(server.url).download("a.tar", len(DATA), path, ahead=2)
     assert [each.name for each in path.parent.iterdir()] == ["a.tar"]

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -340,3 +340,5 @@ class ReadOptions:
     notes: Notes = field(default_factory=Notes, compare=False)
     scratch: Path | None = None  # folder for temporary files of joins; the system's own where None
     videos: bool = False  # whether frames of videos are wanted; else videos are rejected
+    # Returns when a tar is here, which may still be on its way; raises `StoreError`
+    wait: Callable[[Path], None] = field(default=lambda path: None, compare=False)

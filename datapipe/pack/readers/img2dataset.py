@@ -53,7 +53,7 @@ class Img2DatasetReader:
     name = "img2dataset"
     summary = "output of img2dataset (webdataset or files), with failed downloads as rejects"
     fallback = False
-    takes = frozenset({"ignore", "key_from", "map"})
+    takes = frozenset({"ignore", "key_from", "map", "wait"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         return is_img2dataset(survey)
@@ -155,6 +155,7 @@ def _read_shard(
     if shard.folder:
         samples, rejects = _read_folder(survey, shard.folder, interrupted, options)
     elif shard.tar:
+        options.wait(shard.tar)
         samples, rejects = _read_tar(shard.tar, interrupted, options)
     home = shard.stem if shard.folder else f"{shard.stem}.tar"
     keys = {sample.key for sample in samples}

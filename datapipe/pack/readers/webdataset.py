@@ -128,7 +128,7 @@ class WebDatasetReader:
     name = "webdataset"
     summary = "tar shards, repacked"
     fallback = False
-    takes: frozenset[str] = frozenset({"map", "ignore"})
+    takes: frozenset[str] = frozenset({"map", "ignore", "wait"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         if survey.is_file:
@@ -148,6 +148,7 @@ class WebDatasetReader:
 
     def estimate(self, source: Tars, options: ReadOptions) -> int | None:
         shards = source.shards
+        options.wait(shards[0])
         with TarScanner(shards[0]) as tar:
             samples = len(group_members(tar).samples)
         total = sum(path.stat().st_size for path in shards)
@@ -159,6 +160,7 @@ class WebDatasetReader:
         ignore = parse_ignore(options.ignore)
         judged = False
         for shard, name in zip(source.shards, map(printable, source.names()), strict=True):
+            options.wait(shard)
             with TarScanner(shard) as tar:
                 groups = group_members(read_members(tar, ignore, options.notes, name))
                 if groups.samples and not judged:

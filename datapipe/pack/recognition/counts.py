@@ -15,7 +15,7 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.index.tar.grouping import group_members
 from datapipe.index.tar.headers import TarScanner
 from datapipe.pack.input.loose_images import LooseImages
-from datapipe.pack.input.raw_sample import Blob, Input, Reject, inline_bytes, printable
+from datapipe.pack.input.raw_sample import Blob, Input, ReadOptions, Reject, inline_bytes, printable
 from datapipe.pack.input.real_paths import real_paths
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
@@ -48,17 +48,18 @@ def count(reading: RawReading, loose: LooseImages) -> Counts:
     """Return the counts of a reading, beside these loose images."""
     try:
         if reading.reader.name == "webdataset":
-            return _of_tars(reading.survey)
+            return _of_tars(reading.survey, reading.options)
         return _of_records(reading, loose)
     except DatapipeError as error:
         holds = f"cannot be read as it stands: {str(error).splitlines()[0]}"
         return Counts(holds=holds, is_broken=True)
 
 
-def _of_tars(survey: Survey) -> Counts:
+def _of_tars(survey: Survey, options: ReadOptions) -> Counts:
     tars = [path for path in tars_in(survey) if path.suffix == ".tar"] or [survey.raw]
     samples = images = size = 0
     for path in tars[:_TARS]:
+        options.wait(path)
         with TarScanner(path) as tar:
             members = list(islice(iter(tar), _MEMBERS))
             groups = group_members(members).samples

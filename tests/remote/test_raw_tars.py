@@ -1,0 +1,237 @@
+"""Tars behind a URL are packed while others are still on their way, with the same result."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe import StoreError, pack_dataset
+
+from .faulty_proxy import Proxy, Request
+
+pytest.importorskip("moto.server")
+pytest.importorskip("s3fs")
+
+_PATIENCE = 60  # seconds that a server waits before it gives a test up
+
+
+@pytest.fixture
+def put(client: Any, bucket: str) -> Callable[[Path], str]:
+    """Copies a folder to the store; its URL."""
+
+    def put(folder: Path) -> str:
+        client.put(f"{folder}/", f"{bucket}/{folder.name}/", recursive=True)
+        return f"s3://{bucket}/{folder.name}"
+
+    return put
+
+
+@pytest.fixture
+def pack(proxy: Proxy, tmp_path: Path) -> Callable[..., Any]:
+    def pack(raw: str, out: Any = None, **options: Any) -> Any:
+        given = {"staging": tmp_path / "staging", "storage_options": proxy.storage_options}
+        out = out or tmp_path / "out"
+        return pack_dataset(raw, out, **{"shard_size": 3, "workers": 1, **given, **options})
+
+    return pack
+
+
+@pytest.fixture
+def tars(tmp_path: Path, make_tar: Any, jpeg: Any) -> Path:
+    """A folder of four tars of four samples, with an index beside each."""
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    for number in range(4):
+        members = [
+            (f"{number}{sample}.{ext}", data)
+            for sample in range(4)
+            for ext, data in (("jpg", jpeg(4 * number + sample)), ("txt", b"A cat."))
+        ]
+        make_tar(folder / f"{number:05}.tar", members)
+        (folder / f"{number:05}.idx").write_text("0 512\n")
+    (folder / "README.md").write_text("Cats.")
+    return folder
+
+
+@pytest.fixture
+def local(tmp_path: Path, contents: Any) -> Callable[..., dict[str, bytes]]:
+    """Packs a folder here; what is in the output."""
+
+    def local(raw: Any, **options: Any) -> dict[str, bytes]:
+        pack_dataset(raw, tmp_path / "local", **{"shard_size": 3, **options})
+        found: dict[str, bytes] = contents(tmp_path / "local")
+        return found
+
+    return local
+
+
+@pytest.mark.parametrize("how", ["folder", "list", "dry run first"])
+def test_tars_in_a_bad_order_are_packed_in_theirs(
+    put: Any,
+    pack: Any,
+    proxy: Proxy,
+    tars: Path,
+    local: Any,
+    contents: Any,
+    tmp_path: Path,
+    how: str,
+) -> None:
+    url = put(tars)
+    begun, whole, sent = threading.Event(), threading.Event(), []
+
+    def hold(number: int, request: Request) -> None:
+        if request.key.endswith("2.tar"):
+            if request.span:
+                begun.set()
+            elif begun.is_set() and not whole.is_set():  # its version is compared
+                sent.append("2")
+                whole.set()
+        elif request.span and request.key.endswith("1.tar"):
+            assert whole.wait(_PATIENCE)
+            sent.append("1")
+
+    proxy.fault = hold
+    raw = f"{url}/{{00000..00003}}.tar" if how == "list" else url
+    if how == "dry run first":
+        assert pack(raw, dry_run=True).samples == 16
+    report = pack(raw)
+    assert (report.samples, report.rejected) == (16, 0)
+    assert sent == ["2", "1"]
+    expected = local(f"{tars}/{{00000..00003}}.tar" if how == "list" else tars)
+    assert contents(tmp_path / "out") == expected
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_shards_are_written_before_the_last_tar_arrives(
+    put: Any, pack: Any, proxy: Proxy, tars: Path, make_tar: Any, jpeg: Any, bucket: str
+) -> None:
+    image = jpeg(1)
+    for number in range(3):
+        make_tar(tars / f"{number:05}.tar", [(f"{number}-{n}.jpg", image) for n in range(400)])
+    written = threading.Event()
+
+    def hold(number: int, request: Request) -> None:
+        if request.method == "PUT":
+            written.set()
+        if request.span and request.key.endswith("00003.tar"):
+            assert written.wait(_PATIENCE)
+
+    url = put(tars)
+    proxy.fault = hold
+    assert pack(url, f"s3://{bucket}/out", shard_size=100).samples == 1204
+
+
+@pytest.mark.parametrize("left", ["as it was", "empty", "zeros"])
+def test_the_place_of_a_tar_is_never_taken_for_it(
+    put: Any,
+    pack: Any,
+    proxy: Proxy,
+    tars: Path,
+    local: Any,
+    contents: Any,
+    tmp_path: Path,
+    left: str,
+) -> None:
+    url = put(tars)
+
+    def fault(number: int, request: Request) -> str | None:
+        return "expired" if request.span and request.key.endswith("00002.tar") else None
+
+    proxy.fault = fault
+    with pytest.raises(StoreError, match=rf"{url}/00002.tar, .* expired"):
+        pack(url)
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    (place,) = (tmp_path / "staging").glob("*/raw/00002.tar")
+    assert place.stat().st_size == (tars / "00002.tar").stat().st_size
+    if left != "as it was":  # a run that is killed, or a machine that crashes, leaves others
+        place.write_bytes(b"" if left == "empty" else bytes(place.stat().st_size))
+    proxy.fault = lambda number, request: None
+    proxy.asked.clear()
+    pack(url)
+    assert not [each for each in proxy.asked if each.span and each.key.endswith("00000.tar")]
+    assert contents(tmp_path / "out") == local(tars)
+
+
+@pytest.mark.parametrize("changed", [0, 2])
+def test_a_tar_that_changes_meanwhile_is_named(
+    put: Any,
+    pack: Any,
+    proxy: Proxy,
+    tars: Path,
+    client: Any,
+    bucket: str,
+    changed: int,
+    tmp_path: Path,
+) -> None:
+    url = put(tars)
+    done: list[None] = []
+
+    def replace(number: int, request: Request) -> None:
+        if request.span and request.key.endswith("00002.tar") and not done:
+            path = f"{bucket}/tars/{changed:05}.tar"
+            done.append(client.pipe(path, (tars / "00003.tar").read_bytes()))
+
+    proxy.fault = replace
+    with pytest.raises(StoreError, match=f"{url} changed while it was downloaded"):
+        pack(url)
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    read = (tmp_path / "out" / ".pack").rglob("*.tar")
+    held = [b"30.jpg" in path.read_bytes() for path in read]
+    assert changed == 0 or not any(held)
+
+
+def test_an_interrupt_ends_the_downloads(put: Any, pack: Any, proxy: Proxy, tars: Path) -> None:
+    url = put(tars)
+
+    def fault(number: int, request: Request) -> str | None:
+        if not (request.span and request.key.endswith("00001.tar")):
+            return None
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        return "stuck"
+
+    proxy.fault = fault
+    with pytest.raises(KeyboardInterrupt):
+        pack(url)
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("datapipe-fetch")]
+    assert not proxy.release.is_set()
+
+
+def test_tables_of_img2dataset_arrive_before_the_tars(
+    put: Any, pack: Any, proxy: Proxy, tars: Path, local: Any, contents: Any, tmp_path: Path
+) -> None:
+    for number in range(4):
+        (tars / f"{number:05}.idx").unlink()
+        (tars / f"{number:05}_stats.json").write_text(json.dumps({"count": 5}))
+        keys = [f"{number}{sample}" for sample in range(5)]
+        status = ["success"] * 4 + ["failed_to_download"]
+        table = {"key": keys, "url": [f"http://host/{key}" for key in keys], "status": status}
+        pq.write_table(pa.table(table), tars / f"{number:05}.parquet")
+    url = put(tars)
+    report = pack(url, max_rejects="50%")
+    assert (report.samples, report.rejected) == (16, 4)
+    tables = [n for n, each in enumerate(proxy.asked) if each.span and "parquet" in each.key]
+    later = [n for n, each in enumerate(proxy.asked) if each.span and "1.tar" in each.key]
+    assert max(tables) < min(later)
+    assert contents(tmp_path / "out") == local(tars, max_rejects="50%")
+
+
+def test_tars_that_are_unpacked_beside_their_files_arrive_first(
+    put: Any, pack: Any, tars: Path, local: Any, contents: Any, tmp_path: Path
+) -> None:
+    for tar in tars.glob("*.tar"):
+        shutil.unpack_archive(tar, tars)
+    url = put(tars)
+    report = pack(url)
+    assert report.samples == 16
+    assert contents(tmp_path / "out") == local(tars)

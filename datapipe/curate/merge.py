@@ -44,11 +44,11 @@ def merge_datasets(
         16
     """
     if not datasets:
-        raise PackError("datasets is empty; give one at least")
+        raise PackError("datasets is empty; give at least one")
     if prefixes and len(prefixes) != len(datasets):
         raise PackError(f"{len(prefixes)} prefixes for {len(datasets)} datasets; give one for each")
     if prefixes and output.renumber:
-        raise PackError("prefixes begin the keys that samples have, and renumber makes new ones")
+        raise PackError("prefixes extend the keys of samples, renumber replaces them; give one")
     opened = [open_source(path, out) for path in datasets]
     chosen = [
         Chosen(dataset=dataset, samples=np.arange(len(dataset), dtype=np.int64), prefix=prefix)

@@ -112,7 +112,7 @@ class ShardCopier:
 def shard_copier(stores: Sequence[Store], work: Path) -> Callable[[NewShard], CopiedShard]:
     """Return the function of a task on a node, which must see the output."""
     if not work.is_dir():
-        raise PackError(f"the output {work.parent} is not there")
+        raise PackError(f"the output folder {work.parent} does not exist")
     return ShardCopier(stores, work, node_name()).write
 
 

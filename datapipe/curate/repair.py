@@ -118,7 +118,7 @@ def repair_dataset(
     if (out is None) is not in_place:
         raise PackError(
             "give either OUT (out=), a new folder for the repaired dataset, or --in-place "
-            "(in_place=True), which makes lost indexes again where they were"
+            "(in_place=True), which rebuilds lost indexes in place"
         )
     located = locate(dataset)
     if located.manifest is not None and located.manifest.arrays is not None:
@@ -131,7 +131,7 @@ def repair_dataset(
     folder = located.shards.folder
     inside = isinstance(folder, Path) and folder.resolve()
     if out is not None and inside and local_folder(out).resolve().is_relative_to(inside):
-        raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside of it")
+        raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside it")
     with TemporaryDirectory(prefix="datapipe-repair-") as spool:
         found = _DatasetSalvage(located, Path(spool), unchecked=unchecked)
         found.collect()
@@ -224,7 +224,7 @@ class _DatasetSalvage:
                     "(unchecked=True) takes them"
                 )
             raise PackError(
-                f"{located.title}: no whole sample is left{unchecked}; restore it from a copy, or "
+                f"{located.title}: no intact sample is left{unchecked}; restore it from a copy, or "
                 "pack again"
             )
         self._check_keys(output)
@@ -292,9 +292,9 @@ class _DatasetSalvage:
         assert home is not None
         if self.lost:
             harmed = sorted({finding.file for finding in self.lost})
-            remedy = "give a new folder, and the whole samples are copied there"
+            remedy = "give a new folder, to which the intact samples are copied"
             if self.without_checksum:
-                remedy += "; --unchecked (unchecked=True) takes samples without a checksum as whole"
+                remedy += "; --unchecked (unchecked=True) accepts samples without a checksum"
             raise PackError(
                 f"{located.title}: {len(harmed):,} shards are damaged or have no checksums, such "
                 f"as {self.lost[0]}; nothing was changed; {remedy}"

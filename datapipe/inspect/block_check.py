@@ -18,7 +18,7 @@ from datapipe.index.manifest import Manifest
 from datapipe.index.tokens import columns as tokens
 from datapipe.inspect.findings import Finding
 
-_AGAIN = "is damaged; it is made again when the dataset is opened"
+_AGAIN = "is damaged; opening the dataset rebuilds it"
 _OF_COLUMNS = (f"{COLUMNS}.json", [f"{name}.npy" for name in DTYPES])
 
 
@@ -51,7 +51,7 @@ def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> 
             stop = min(start + BLOCK, len(data))
             yield Finding(file=prefix + name, problem="is damaged", start=start, stop=stop)
     if at != len(expected):
-        yield Finding(file=prefix + SUMS, problem="has checksums of files of other sizes")
+        yield Finding(file=prefix + SUMS, problem="has checksums for files of other sizes")
 
 
 def check_columns(home: Path, manifest: Manifest) -> tuple[Columns | None, list[Finding]]:
@@ -68,7 +68,7 @@ def check_columns(home: Path, manifest: Manifest) -> tuple[Columns | None, list[
 def check_tokens(home: Path, manifest: Manifest) -> list[Finding]:
     """Return the damage of token counts, of any tokenizer and template.
 
-    Columns with fewer frames of videos are compared too, which are remade as easily.
+    Columns with fewer frames of videos are compared too; they are as easy to rebuild.
     """
     found: list[Finding] = []
     for folder in sorted(home.glob(f"{COLUMNS}-*-frames")):

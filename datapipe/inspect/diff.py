@@ -103,7 +103,7 @@ def diff_datasets(a: str | PathLike[str], b: str | PathLike[str]) -> DatasetDiff
 def _open(path: str | PathLike[str]) -> Dataset:
     dataset = open_dataset(path)
     if dataset.manifest.arrays is not None:
-        raise IndexMismatch(f"{path} holds arrays; give the shards that they came from")
+        raise IndexMismatch(f"{path} holds arrays; give the shards that they were made from")
     return dataset
 
 

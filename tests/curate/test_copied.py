@@ -215,7 +215,7 @@ def test_samples_are_copied_from_urls(shards: Path, tmp_path: Path, contents: An
     options: Any = {"number": 7, "output": CopySpec(shard_size="3")}
     with serving(shards) as server:
         datapipe.select_samples(server.url, tmp_path / "from_url", **options)
-        with pytest.raises(PackError, match="a view names shards in folders"):
+        with pytest.raises(PackError, match="a view only works on folders"):
             datapipe.select_samples(server.url, tmp_path / "v", output=CopySpec(view=True))
     datapipe.select_samples(shards, tmp_path / "from_folder", **options)
     assert contents(tmp_path / "from_url") == contents(tmp_path / "from_folder")
@@ -251,12 +251,12 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_written(
         ("is a file; give a folder", lambda: select(shards, tmp_path / "file")),
         ("neither empty nor", lambda: select(shards, tmp_path / "taken")),
         ("holds arrays", lambda: select(arrays, out)),
-        ("no sample would be copied", lambda: select(shards, out, where="width > 9999")),
+        ("no samples are left to copy", lambda: select(shards, out, where="width > 9999")),
         ("1 of 2 keys, such as 'no such'", lambda: select(shards, out, keys=tmp_path / "keys")),
         ("is empty; give a text file", lambda: select(shards, out, keys=tmp_path / "none")),
         ("No such file.*give a text file", lambda: select(shards, out, keys="nothing/there")),
-        ("there are 20 samples; give less", lambda: select(shards, out, number=21)),
-        ("copied into folders", lambda: select(shards, "s3://bucket/out")),
+        ("only 20 samples; give a smaller number", lambda: select(shards, out, number=21)),
+        ("give a local folder", lambda: select(shards, "s3://bucket/out")),
         ("add up to 0.9;", lambda: datapipe.split_dataset(shards, out, parts={"a": 0.9})),
         ("would get none", lambda: datapipe.split_dataset(shards, out, val=1e-9)),
         ("give either", lambda: datapipe.split_dataset(shards, out)),

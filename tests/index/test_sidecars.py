@@ -166,7 +166,7 @@ def test_samples_that_alternate_are_refused_where_a_reader_would_split_them(fore
 @pytest.mark.parametrize("kind", ["wids", "energon"])
 def test_neighbours_of_one_key_are_refused_where_a_reader_would_take_them_for_one(foreign, kind):
     members = [("1.txt", b"a"), ("1.txt", b"b"), ("2.txt", b"c")]
-    with pytest.raises(IndexMismatch, match=r"two samples one after the other have the key '1'"):
+    with pytest.raises(IndexMismatch, match=r"two adjacent samples have the key '1'"):
         foreign(members, kind)
 
 
@@ -217,7 +217,7 @@ def test_a_name_beyond_ascii_is_refused_for_wids_only_in_an_extended_header(make
 
 @pytest.mark.parametrize("name", ["a#b.tar", "a?b.tar", "s3:a.tar"])
 def test_a_shard_whose_name_is_no_path_in_an_address_is_refused_for_wids(foreign, name):
-    with pytest.raises(IndexMismatch, match="wids takes the name of a shard for an address"):
+    with pytest.raises(IndexMismatch, match="wids reads the name of a shard as a URL"):
         foreign([("1.txt", b"a")], "wids", name=name)
 
 

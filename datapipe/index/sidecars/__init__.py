@@ -60,7 +60,7 @@ def write_sidecars(
                     raise IndexMismatch(
                         f"{shard.name}: {lacking} is left out of the index, and {sidecar.reads_on} "
                         "reads a tar from front to back and would see it: repack the shards with "
-                        "`datapipe pack`, which writes no member that is left out"
+                        "`datapipe pack`, which writes only members that are indexed"
                     )
                 written += sidecar.add(shard, table)
         for sidecar in sidecars:
@@ -69,7 +69,7 @@ def write_sidecars(
         raise IndexMismatch(
             f"{folder}: sidecars cannot be written ({error.strerror or error}), and their readers "
             "look for them beside the shards; make the folder writable, or link the shards into "
-            "one that is and index that"
+            "a writable folder and index that"
         ) from error
     return written
 

@@ -189,13 +189,13 @@ class TarScanner:
     def _endless(self, position: int) -> StoreError:
         if not self.bytes:
             return StoreError(
-                f"{self.path} is empty (0 bytes), as a download or a writer leaves it that was "
-                "interrupted; copy or write it again, or move it elsewhere"
+                f"{self.path} is empty (0 bytes), as after an interrupted download or "
+                "writer; copy or write it again, or move it elsewhere"
             )
         return StoreError(
             f"{self.path}, byte {position:,}: the file ends without the blocks of zeros that end a "
             "tar, so it was cut off here, or its writer was never closed; copy or write it again. "
-            f"If you know that it is whole, `truncate -s +{2 * BLOCK} {quote(str(self.path))}` "
+            f"If you know that it is complete, `truncate -s +{2 * BLOCK} {quote(str(self.path))}` "
             "adds the end"
         )
 

@@ -101,7 +101,7 @@ def test_errors_of_a_dict_name_the_dataset(packed: Path, tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     for folder, message in (
         ("none", "no such folder"),
-        ("empty", "is empty, with neither dataset.json nor"),
+        ("empty", "is empty, without dataset.json or"),
     ):
         mixture = {str(packed): 1, str(tmp_path / folder): 1}
         with pytest.raises(datapipe.IndexMismatch, match=message) as refused:

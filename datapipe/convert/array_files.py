@@ -213,7 +213,7 @@ class ConvertJournal:
             changed = path
         if changed is not None:
             logger.warning(
-                "%s is not as it was written; what followed shard %d is converted again",
+                "%s is damaged; converting everything after shard %d again",
                 *(changed, done),
             )
         nothing = {"noted": {}, "inputs": 0, "rejected": 0, "rejects": (0, 0)}

@@ -206,11 +206,11 @@ class RemoteFolder:
             return data
         if len(data) > stop - start:
             raise StoreError(
-                f"{self.url_of(name)}: the server sends whole files and no parts of them (HTTP "
-                "range requests); serve the dataset with one that does, such as nginx, or copy it"
+                f"{self.url_of(name)}: the server sends only whole files, not parts of them (HTTP "
+                "range requests); use a server that sends parts, such as nginx, or copy the dataset"
             )
         if len(data) < stop - start:
-            raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes came")
+            raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes arrived")
         return data
 
 

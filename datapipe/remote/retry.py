@@ -95,7 +95,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     if {code, type(error).__name__} & _EXPIRED:
-        return f"the credentials have expired ({error}); renew them and run the same again"
+        return f"the credentials have expired ({error}); renew them and start again"
     if type(error).__name__ in _MISSING:
         return (
             f"no usable credentials were found ({error}); set them, such as AWS_PROFILE, or give "
@@ -107,7 +107,7 @@ def describe(error: BaseException) -> str:
             "are valid and allow this"
         )
     if status == 400 and code in ("400", ""):
-        return "HTTP 400; expired credentials are answered so: renew them and run the same again"
+        return "HTTP 400, as for expired credentials; renew them and start again"
     if status is not None:
         return f"HTTP {status} {code} {getattr(error, 'message', '') or error}".strip()
     if isinstance(error, asyncio.TimeoutError | TimeoutError):

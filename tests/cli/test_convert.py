@@ -105,7 +105,7 @@ def test_tokens_are_written(run: Run, shards: Path, tokenizer: Path, tmp_path: P
         (("pack", "{raw}", "{tmp}/a", "--image-size", "8"), "add --to memmap"),
         (("pack", "{raw}", "{tmp}/a", "--to", "memmap", "--append"), "--append applies to shards"),
         (("pack", "{raw}", "{shards}", "--to", "memmap"), "holds shards"),
-        (("pack", "{raw}", "s3://b/a", "--to", "memmap"), "have to be here"),
+        (("pack", "{raw}", "s3://b/a", "--to", "memmap"), "must be local"),
         (("pack", "{raw}", "{raw}", "--to", "memmap"), "neither empty nor"),
     ],
     ids=str,

@@ -131,7 +131,7 @@ def test_no_image_is_none() -> None:
         (("--batch-size", 4, "--shards-mixed", 4, "--no-shuffle"), "leave one out"),
         (("--batch-size", 4, "--dtype", "nothing"), "--dtype 'nothing': give one of torch.uint8"),
         (("--batch-size", 4, "--image", "none", "--dtype", "uint8"), "leaves them out"),
-        (("--batch-size", 4, "--image", "224,wide=2"), "'wide' is no option of ImageSpec"),
+        (("--batch-size", 4, "--image", "224,wide=2"), "'wide' is not an option of ImageSpec"),
         (("--batch-size", 4, "--image", "224,size=big"), "'224,size=big': size 'big': give a side"),
         (("--batch-size", 4, "--transform", "nothing"), "give module:function"),
         (("--batch-size", 4, "--transform", "no_such:thing"), "there is no module 'no_such'"),

@@ -78,7 +78,7 @@ def test_images_that_truncation_takes_away_are_counted(
     assert f"{images} images, " in next(
         line for line in said.stdout.splitlines() if "cut away" in line
     )
-    assert f"truncation takes all {images} images away" in caplog.text
+    assert f"truncation removes all {images} images" in caplog.text
 
 
 def test_what_where_leaves_out_is_not_overlong(read: Read, plan: Run) -> None:
@@ -208,7 +208,7 @@ def test_tokens_of_an_image_follow_from_its_size_and_patch(
             "--max-patches works with packs only; give --pack too",
         ),
         (["--batch-size", 2, "--image", "vit"], "preset 'vit' is not one of"),
-        (["--batch-size", 2, "--image", "clip,side=9"], "'side' is no option of ImageSpec"),
+        (["--batch-size", 2, "--image", "clip,side=9"], "'side' is not an option of ImageSpec"),
         (
             ["--batch-size", 2, "--image", "clip,size=big"],
             "'clip,size=big': size 'big': give a side",

@@ -297,7 +297,7 @@ def test_values_that_were_normalised_already_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "meta"}, "carried to 'cpu' or 'cuda'"),
+        ({"device": "meta"}, "sent to 'cpu' or 'cuda'"),
         ({"device": "gpu"}, "device 'gpu' is not known"),
         ({"device": "cuda:1000"}, "CUDA device"),
         ({"device": "cpu", "dtype": torch.float64}, "float64 is not one of"),

@@ -127,7 +127,7 @@ def test_a_mesh_beside_numbers_is_refused(numbers: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize("mesh", ["dp", (2, 2)], ids=str)
 def test_what_is_no_mesh_is_refused(mesh: Any) -> None:
-    with pytest.raises(PlanError, match="is no DeviceMesh"):
+    with pytest.raises(PlanError, match="is not a DeviceMesh"):
         resolve_ranks(None, None, mesh)
 
 

@@ -56,7 +56,7 @@ def test_raw_records_in_json_are_told_from_a_mixture(tmp_path: Path, content: st
         with pytest.raises(PlanError) as error:
             read(raw)
         assert str(error.value) == (
-            f"{raw}: this is raw data (records, and no mixture); pack it first: "
+            f"{raw}: this is raw data (records, not a mixture); pack it first: "
             f"`datapipe pack '{raw}' shards/`"
         )
 
@@ -65,7 +65,7 @@ def test_raw_records_in_json_are_told_from_a_mixture(tmp_path: Path, content: st
     ("content", "said"),
     [
         ('{"captions/": "70 %%"}', "captions/ '70 %%': give a weight"),
-        ('{"captions/": {"weigth": 1}}', "'weigth' is no option of a dataset"),
+        ('{"captions/": {"weigth": 1}}', "'weigth' is not an option of a dataset"),
         ('["captions/", "chats/"]', "a mixture is a mapping"),
         ('[{"path": "captions/", "weight": 1}]', "a mixture is a mapping"),
         ('{"datasets": {"captions/": 1}, "epoch": "two of them all"}', "epoch"),

@@ -108,5 +108,7 @@ def test_a_block_that_was_saved_just_before_the_claim_is_used(
         return True
 
     monkeypatch.setattr(block_cache, "_claimed", claimed)
-    found = BlockFolder(tmp_path, "same").get(0, 0, 0, lambda: pytest.fail("planned again"))
+    found = BlockFolder(tmp_path, "same").get(
+        0, 0, 0, lambda: pytest.fail("planning this block again")
+    )
     assert found.samples.tolist() == units.samples.tolist()

@@ -28,7 +28,11 @@ from datapipe.testing import assert_same_batches
     [
         (PackSpec, {"tokens": 0}, "pack tokens 0: give an integer from 1"),
         (PackSpec, {"tokens": 99, "window": None}, "pack window None"),
-        (PackSpec, {"tokens": 99, "multiple_of": 8}, "99 tokens is no multiple of multiple_of 8"),
+        (
+            PackSpec,
+            {"tokens": 99, "multiple_of": 8},
+            "99 tokens is not a multiple of multiple_of 8",
+        ),
         (PackSpec, {"tokens": 99, "max_images": 2, "max_patches": 9}, "max_images=2 and max_p"),
         (PackSpec, {"tokens": 99, "static_shapes": 1}, "static_shapes 1: give True or False"),
         (BatchSpec, {"batch_size": 0}, "batch_size 0: give an integer from 1 or None"),
@@ -49,7 +53,7 @@ from datapipe.testing import assert_same_batches
         (RemoteSpec, {"read_ahead": -1}, "read_ahead -1"),
         (RemoteSpec, {"storage_options": 5}, "storage_options 5"),
         (CacheSpec, {"plan": 5}, "cache plan 5: give a path or None"),
-        (CacheSpec, {"plan": __file__}, "this is no folder"),
+        (CacheSpec, {"plan": __file__}, "this is not a folder"),
         (CacheSpec, {}, "a cache needs room"),
     ],
 )

@@ -391,7 +391,7 @@ def test_options_out_of_range_are_refused(monitor: datapipe.Monitor, tmp_path: P
         monitor.trace(tmp_path / "t.json", steps=(-1, 5))
     with pytest.raises(datapipe.PlanError, match=r"trace_steps \(0, 0\): give"):
         datapipe.Monitor(trace=tmp_path / "t.json", trace_steps=(0, 0))
-    with pytest.raises(datapipe.PlanError, match="folder is not there"):
+    with pytest.raises(datapipe.PlanError, match="folder does not exist"):
         monitor.trace(tmp_path / "missing" / "t.json")
     monitor.trace(tmp_path / "a.json")
     with pytest.raises(datapipe.PlanError, match="one at a time"):

@@ -293,7 +293,7 @@ def test_a_script_without_a_guard_is_told_how_to_send_its_functions(tmp_path):
 def test_functions_of_standard_input_are_refused_by_name():
     done = run(OWN_FUNCTION + GUARDED, "-")
     assert done.returncode == 1
-    assert "defined in no file" in done.stderr.splitlines()[-1]
+    assert "not defined in a file" in done.stderr.splitlines()[-1]
 
 
 INTERRUPTED = """

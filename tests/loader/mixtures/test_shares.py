@@ -174,5 +174,5 @@ def test_a_folder_named_like_a_file_is_a_dataset(packed: Path, tmp_path: Path) -
 
 
 def test_a_file_behind_a_url_is_refused() -> None:
-    with pytest.raises(datapipe.PlanError, match="read from a disk; download it"):
+    with pytest.raises(datapipe.PlanError, match="must be local; download it"):
         datapipe.make_loader("https://example.com/mixture.yaml", batch_size=4)

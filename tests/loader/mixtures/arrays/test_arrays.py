@@ -198,7 +198,7 @@ def test_arrays_that_lie_elsewhere_are_refused(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with (
         serving(folders["A"]) as server,
-        pytest.raises(PlanError, match=r"'?far'?.*have to be here"),
+        pytest.raises(PlanError, match=r"'?far'?.*must be local"),
     ):
         datapipe.make_loader(
             {"far": {"path": server.url}, "b": {"path": folders["b"]}}, batch_size=4

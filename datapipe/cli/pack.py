@@ -184,8 +184,8 @@ def pack(
             print_failures(counted[0])
     if report.lost:
         print(
-            f"Error: {report.lost:,} inputs were rejected because a node failed, not for what they "
-            "are; to pack them, mend the nodes and pack to a new folder",
+            f"Error: {report.lost:,} inputs were rejected because a node failed, not for their "
+            "content; to pack them, repair the nodes and pack to a new folder",
             file=sys.stderr,
         )
         raise typer.Exit(1)

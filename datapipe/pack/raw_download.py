@@ -76,7 +76,9 @@ def downloaded(
                 _forget_changed(data, work / _NOTES, files)
                 _download(source, files, data, home if space_check else None)
                 if source.files(names) != files:
-                    raise StoreError(f"{raw} changed while it was downloaded; run the same again")
+                    raise StoreError(
+                        f"{raw} changed while it was downloaded; run the command again"
+                    )
             paths = [str(data / name) for name in names or ()]
             yield "::".join(paths) if names else str(data)
         except DatapipeError as error:

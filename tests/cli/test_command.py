@@ -83,8 +83,8 @@ def test_a_dry_run_needs_no_output(run, tmp_path, make_folder):
     [
         ((), "OUT (`out`) is missing: give a folder or URL for the shards, or --dry-run to read"),
         (("--to", "memmap", "--image-size", 32), "OUT is missing: give a folder for the arrays"),
-        (("--dry-run", "--append"), "--append means nothing without OUT"),
-        (("--dry-run", "--staging", "s"), "--staging means nothing without OUT"),
+        (("--dry-run", "--append"), "--append has no effect without OUT"),
+        (("--dry-run", "--staging", "s"), "--staging has no effect without OUT"),
     ],
 )
 def test_a_missing_output_is_one_line(run, tmp_path, make_folder, options, said):

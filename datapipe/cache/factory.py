@@ -48,8 +48,8 @@ def kept_transform(
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
     `images` are different specs by the name of a dataset that has each. `decoder` is true for DALI,
-    `transform` for a user's transform. `PlanError` if decoded images were asked for, and there are
-    none that could be kept.
+    `transform` for a user's transform. `PlanError` if decoded images were asked for, and none can
+    be kept.
     """
     if spec.keep == "encoded" or not images:
         return None

@@ -24,8 +24,8 @@ def merge_datasets(
     """Copy the samples of datasets into new shards, one dataset after the other.
 
     Keys must be unique. Datasets with equal keys, such as the ordinals of two packs, are refused
-    without `prefixes` or `CopySpec(renumber=True)`. To train on several datasets there is no need
-    to merge them: `make_loader` takes a list.
+    without `prefixes` or `CopySpec(renumber=True)`. You need not merge datasets to train on
+    several: `make_loader` takes a list.
 
     Args:
         datasets: folders or URLs that `datapipe pack` wrote, or folders of someone else's tars.

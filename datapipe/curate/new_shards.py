@@ -119,7 +119,7 @@ def shard_copier(stores: Sequence[Store], work: Path) -> Callable[[NewShard], Co
 def copy_chunks(
     runs: Iterable[SampleRun], stores: Sequence[Store], size: ShardSize, skip: int
 ) -> Iterator[CopyChunk]:
-    """Cut runs into chunks that lie in one new shard each, without the first `skip` samples."""
+    """Cut runs into chunks of one new shard each, without the first `skip` samples."""
     samples = at = 0  # of the current shard
     for run in runs:
         if skip >= run.samples:
@@ -171,7 +171,7 @@ def stored_bytes(sizes: Int64) -> Int64:
 def _begun(
     chunks: Iterable[CopyChunk], stores: Sequence[Store]
 ) -> Iterator[tuple[CopyChunk, Iterator[memoryview]]]:
-    """Yield chunks with the bytes of their spans; reads behind a URL are begun ahead."""
+    """Yield chunks with the bytes of their spans; reads behind a URL are started ahead."""
     waiting: deque[tuple[CopyChunk, Fetch | None]] = deque()
     for chunk in itertools.chain(chunks, [None] * _AHEAD):
         if chunk is not None:

@@ -90,8 +90,8 @@ def repair_dataset(
     With `out`, the whole samples are copied into new shards, and `rejects.jsonl` there lists those
     that are gone. A sample is copied if all its members have the checksums of an index, wherever in
     the shard they are now. Samples of a shard without an index that can be trusted are left out and
-    listed: bits that flipped inside of them cannot be seen. With `unchecked`, those of them are
-    copied that lie next to no damage and whose images and texts can be read, and the report counts
+    listed: bits that flipped inside of them cannot be seen. With `unchecked`, those that are not
+    next to damage, and whose images and texts can be read, are copied, and the report counts
     them. Without `out`, `in_place` makes manifest, indexes and columns again where shards are
     whole, and changes no shard; damaged files are kept as `NAME.damaged`.
 
@@ -103,7 +103,7 @@ def repair_dataset(
         output: options of the new shards.
 
     Raises:
-        PackError: both or none of `out` and `in_place` are given, nothing whole is left, a shard is
+        PackError: both or none of `out` and `in_place` are given, no sample is left, a shard is
             damaged or has no checksums and cannot be repaired in place, or the output belongs to
             something else.
         IndexMismatch: no dataset is there, or its pack was not finished.

@@ -53,7 +53,7 @@ def open_source(path: str | PathLike[str], out: str | PathLike[str]) -> Dataset:
     """Open a dataset that is copied from to `out`.
 
     Raises:
-        PackError: it holds arrays, or `out` is inside of it.
+        PackError: it holds arrays, or `out` is inside it.
         IndexMismatch: there is no finished dataset.
     """
     dataset = open_dataset(path)

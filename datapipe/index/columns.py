@@ -160,7 +160,7 @@ def find_keys(columns: Columns, keys: Collection[str]) -> dict[str, int]:
 def open_columns(home: Path, manifest: Manifest, max_frames: int | None = None) -> Columns:
     """Map the columns of the index in `home`, made where needed; `IndexMismatch` if they cannot.
 
-    With `max_frames`, samples have no more than so many frames of each video.
+    With `max_frames`, samples have at most this many frames of each video.
     """
     return open_or_build(
         home,

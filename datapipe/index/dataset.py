@@ -83,7 +83,7 @@ class Dataset:
         return functools.partial(_open_again, *facts)
 
     def with_frames(self, most: int | None) -> Dataset:
-        """Return the dataset with at most so many frames of each video; None for all of them."""
+        """Return the dataset with at most this many frames of each video; None for all of them."""
         if most is None or not any(map(frame_of, self.columns.extensions)):
             return self
         columns = open_columns(self.home, self.manifest, most)
@@ -100,7 +100,7 @@ class Dataset:
         return str(self.folder)
 
     def check_unchanged(self) -> None:
-        """Raise `IndexMismatch` unless the manifest on the disk is the one that was opened."""
+        """Raise `IndexMismatch` if the manifest on the disk changed after it was opened."""
         if read_manifest(self.home).fingerprint != self.fingerprint:
             raise IndexMismatch(
                 f"{self.folder} was packed or indexed again after it was opened; call make_loader "

@@ -20,7 +20,7 @@ def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def ignored_by(name: str, patterns: Sequence[str]) -> str:
-    """Return the pattern of `--ignore` that a name fits, "" if none; `*` stands for `/` too.
+    """Return the pattern of `--ignore` that matches a name, "" if none; `*` stands for `/` too.
 
     Examples:
         >>> ignored_by("clips/0001.MP4", ["*.wav", "*.mp4"])

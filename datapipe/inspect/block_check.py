@@ -25,7 +25,7 @@ _OF_COLUMNS = (f"{COLUMNS}.json", [f"{name}.npy" for name in DTYPES])
 def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> Iterator[Finding]:
     """Yield the damage of files whose checksums `write_sums` wrote; `sums` is what it returned.
 
-    `prefix` stands before the names of the files.
+    `prefix` is put before the names of the files.
     """
     try:
         expected: Any = map_plain(folder / SUMS, "<u4")
@@ -57,7 +57,7 @@ def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> 
 def check_columns(home: Path, manifest: Manifest) -> tuple[Columns | None, list[Finding]]:
     """Return the columns of a dataset, None if they are missing or unusable, and their damage.
 
-    Columns of another manifest or version are no damage: new ones are made when needed.
+    Columns of another manifest or version do not count as damage: new ones are made when needed.
     """
     found = _check_derived(home / COLUMNS, *_OF_COLUMNS, manifest)
     if found or not (home / COLUMNS).is_dir():

@@ -147,7 +147,7 @@ def _matched(a: npt.NDArray[np.integer], b: npt.NDArray[np.integer]) -> tuple[In
 
 
 def _occurrence(values: Int64) -> Int64:
-    """Return how many equal values stand before each: int64 [n] in and out."""
+    """Return how many equal values come before each: int64 [n] in and out."""
     order = np.argsort(values, kind="stable")
     ranked = values[order]
     starts = np.flatnonzero(np.diff(ranked, prepend=-1))

@@ -48,7 +48,7 @@ class MemberTable:
         return f"{self.keys[int(self.sample[number])]}.{self.exts[number]}"
 
     def header_names(self, numbers: Int64) -> UInt8:
-        """Return names of members as they stand in plain headers: uint8 [n, 100].
+        """Return names of members as in plain headers: uint8 [n, 100].
 
         Longer ones are "/" here, which no member is called.
         """

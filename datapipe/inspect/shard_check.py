@@ -276,7 +276,7 @@ def _look_at_padding(check: MemberCheck) -> None:
 
 
 def _header_of(table: MemberTable, number: int) -> dict[str, int]:
-    """Return the bytes between a member and the one before it, where its headers are."""
+    """Return the bytes between the previous member and this one, where its headers are."""
     stop = int(table.offset[number])
     ends = table.offset + -(-table.size // BLOCK) * BLOCK
     before = ends[ends <= stop - BLOCK]

@@ -61,7 +61,7 @@ class LocatedValue:
         raise PlanError(f"{self.name} {shorten(self.plain())}: {remedy}")
 
     def take(self, declared: Any) -> Any:
-        """Return the value as an annotation declares it; raise a `PlanError` if it is none."""
+        """Return the value as an annotation declares it; raise a `PlanError` if it does not fit."""
         return check_value(self.name, self.plain(), declared, PlanError)
 
     def plain(self) -> Any:

@@ -62,7 +62,7 @@ class ReadTimes:
         self._seconds.append(seconds)
 
     def stuck_after(self) -> float | None:
-        """Return the seconds after which a read is begun again; None if too few are known."""
+        """Return the seconds after which a read is started again; None if too few are known."""
         policy, known = self._policy, len(self._seconds)
         if known < 16 or not policy.hedge_share:
             return None

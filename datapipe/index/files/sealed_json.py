@@ -1,4 +1,4 @@
-"""JSON files of our own that tell whether they are as they were written."""
+"""JSON files with a checksum of their content."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def write_sidecars(
     dataset last. What a person may have set (Energon's `dataset.yaml` and `split.yaml`) is kept.
     `home` has the Parquet indexes; by default it is `folder`.
 
-    Raises `IndexMismatch` if an index is missing or not that of the manifest, a shard holds what a
-    reader cannot be told of, or `folder` cannot be written; `StoreError` if a foreign tar is
+    Raises `IndexMismatch` if an index is missing or not that of the manifest, a reader cannot be
+    told of a member, or `folder` cannot be written; `StoreError` if a foreign tar is
     missing or damaged.
     """
     kinds = sorted(set(kinds))

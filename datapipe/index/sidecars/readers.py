@@ -148,7 +148,7 @@ def _check_wids_names(shard: Shard, table: pa.Table) -> None:
 class EnergonMetadata(Sidecars):
     """`SHARD.tar.idx` beside each shard and `.nv-meta/` beside them all.
 
-    Shards without a sample are left out, as Energon refuses them. All others are of the split
+    Shards without a sample are left out, as Energon refuses them. All others are in the split
     `train`. Samples are `CaptioningSample`s where each has one image that Energon decodes and a
     `.txt`, else crude samples, which a cooker of the user's makes something of.
     """

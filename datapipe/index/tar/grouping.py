@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The samples of a tar, and the members that are in none of them."""
+    """The samples of a tar, and the members that belong to none."""
 
     samples: list[Group] = field(default_factory=list)  # in order of their first members
     # (name, reason) of every member that no sample has, but for what is no data
@@ -64,11 +64,11 @@ def is_no_data(name: str) -> bool:
 
 
 def group_members(members: Iterable[TarMember]) -> Grouped:
-    """Gather the members of a tar by key, wherever they stand in the tar.
+    """Gather the members of a tar by key, wherever they are in the tar.
 
     Members of a key that come again with the same kinds of members are the next sample of that
-    key, as for WebDataset. Any other member whose name the sample has already is left out. What is
-    no data is passed over.
+    key, as for WebDataset. Any other member whose name the sample has already is left out. Files
+    that are not data are skipped.
     """
     found = Grouped()
     by_key: dict[str, list[Group]] = {}

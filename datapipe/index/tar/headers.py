@@ -229,7 +229,7 @@ def _ends_in_zeros(path: Path) -> bool:
 
 
 def stated_number(field: bytes) -> int:
-    """Return the number in a field of a header; -1 if it is none."""
+    """Return the number in a field of a header; -1 if it is not a number."""
     if field[0] & 0x80:  # base-256, for members over 8 GiB
         return int.from_bytes(field, "big") & ~(0x80 << (8 * (len(field) - 1)))
     digits = field.split(b"\0")[0].strip()

@@ -208,7 +208,7 @@ def scan_shard(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> tuple[list[Row], Findings]:
-    """Return the rows of one foreign shard called `name`, and what a person should know of it.
+    """Return the rows of one foreign shard called `name`, and findings for the user.
 
     Once `stop` is set, the scan ends early with the samples found so far. Raises `IndexMismatch` if
     most of its samples hold what a loader does not read.

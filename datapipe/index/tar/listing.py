@@ -99,7 +99,7 @@ def index_home(tars: Tars) -> Path:
 
 
 def expand(text: str) -> list[str]:
-    """Return the names that a list stands for, in its order, as webdataset expands it.
+    """Return the names in a list, in its order, as webdataset expands it.
 
     Raises `IndexMismatch` if a variable is not set, or a pattern fits no file.
     """

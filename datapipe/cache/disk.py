@@ -107,7 +107,7 @@ class DiskTier(Tier):
         if len(data) == stop - start and checksum_mark(data) == mark:
             return data
         self._words[index] = 0
-        logger.warning("an entry of the cache in %s is damaged; it is decoded again", self.folder)
+        logger.warning("an entry of the cache in %s is damaged; decoding it again", self.folder)
         return None
 
     def room(self, use: Use, size: int) -> UInt8 | None:
@@ -151,9 +151,7 @@ def _map_words(path: Path, count: int) -> UInt64:
     try:
         if os.fstat(descriptor).st_size < 8 * count:
             if not is_new:
-                logger.info(
-                    "%s belongs to a smaller cache, or was cut off; entries are added", path
-                )
+                logger.info("%s belongs to a smaller cache, or was cut off; adding entries", path)
             # Without space for it, a later write through the map would kill the process.
             os.posix_fallocate(descriptor, 0, 8 * count)
         return np.frombuffer(mmap.mmap(descriptor, 8 * count), np.uint64)

@@ -48,8 +48,8 @@ def kept_transform(
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
     `images` are different specs by the name of a dataset that has each. `decoder` is true for DALI,
-    `transform` for a user's transform. `PlanError` if decoded images were asked for, and there are
-    none that could be kept.
+    `transform` for a user's transform. `PlanError` if decoded images were asked for, and none can
+    be kept.
     """
     if spec.keep == "encoded" or not images:
         return None
@@ -62,7 +62,7 @@ def kept_transform(
     if transform:
         reason = "transform= may be random, and takes images before they are fitted"
     elif any(image.random_crop is not None for image in images.values()):
-        reason = "random_crop takes another part of an image each time"
+        reason = "random_crop takes a different part of an image each time"
     elif any(image.video is not None for image in images.values()):
         reason = "frames of videos are parts of patches"
     elif decoder:
@@ -151,7 +151,7 @@ def make_device_rows(
         )
     if kept is None or image is None:
         raise PlanError(
-            "cache device=... keeps decoded images, which this loader has none of: image=None, "
+            "cache device=... keeps decoded images, but this loader has none: image=None, "
             "keep='encoded', transform=, random_crop, videos and decoder='dali' have none"
         )
     if kept.padded:

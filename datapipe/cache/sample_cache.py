@@ -1,4 +1,4 @@
-"""Cache of samples as they are before anything random is done to them."""
+"""Cache of samples before any random change."""
 
 from __future__ import annotations
 

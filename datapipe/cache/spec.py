@@ -63,7 +63,7 @@ class CacheSpec:
                 # The program may go to another folder while the loader lives.
                 object.__setattr__(self, name, os.path.abspath(getattr(self, name)))
         if self.plan is not None and os.path.exists(self.plan) and not os.path.isdir(self.plan):
-            raise PlanError(f"cache plan {self.plan}: this is no folder; give one")
+            raise PlanError(f"cache plan {self.plan}: this is not a folder; give one")
         if not self.keeps_samples and self.plan is None:
             raise PlanError(
                 "a cache needs room: give CacheSpec(memory='8GB'), disk=..., device=... or several"

@@ -16,9 +16,9 @@ from datapipe.cli.output import shown_lines
 def check_model(
     model: Annotated[str, typer.Argument(help="Folder of the model's checkpoint.")],
     shards: Annotated[str, typer.Argument(help="Folder of packed shards.")],
-    samples: Annotated[int, typer.Option(help="Samples that are compared.")] = 16,
+    samples: Annotated[int, typer.Option(help="Number of samples to compare.")] = 16,
     where: Annotated[
-        str | None, typer.Option(help="Samples that take part, such as 'images > 1'.")
+        str | None, typer.Option(help="Only samples for which this holds: 'images > 1'.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -41,7 +41,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass

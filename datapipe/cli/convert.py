@@ -41,7 +41,8 @@ _JSON_KEYS = ("samples", "images", "rejected", "bytes", "seconds", "output", "fi
 def convert(
     shards: Annotated[str, typer.Argument(help="Folder or URL of packed shards.")],
     arrays: Annotated[
-        str, typer.Argument(help="Folder for the arrays; new, or of the same conversion.")
+        str,
+        typer.Argument(help="Folder for the arrays; new, or from an earlier run of this command."),
     ],
     flags: Flags,
     image_size: ImageSize = None,

@@ -36,12 +36,12 @@ _Dataset = Annotated[
     str,
     typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars."),
 ]
-_Out = Annotated[str, typer.Argument(help="Folder for the new dataset, outside of the old one.")]
+_Out = Annotated[str, typer.Argument(help="Folder for the new dataset, outside the old one.")]
 
 
 @with_flags(
-    own_flag("where", "Samples that take part, such as 'width >= 336'."),
-    own_flag("keys", "Text file with the keys of the samples, one in each line."),
+    own_flag("where", "Only samples for which this holds: 'width >= 336'."),
+    own_flag("keys", "Text file with the keys of the samples, one per line."),
     own_flag("number", "Number of samples, drawn at random.", int),
     own_flag("seed", "Seed of the draw.", int, 0),
     *_OUTPUT,
@@ -59,7 +59,7 @@ def select(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) 
 @with_flags(
     own_flag("val", "Share of the part `val`, such as 1%; the rest is `train`."),
     own_flag("parts", "Names and shares of the parts: train=0.98,val=0.02."),
-    own_flag("salt", "Text that makes another division.", str, ""),
+    own_flag("salt", "Any text; another text gives another split.", str, ""),
     *_OUTPUT,
     *ENGINE_FLAGS,
 )
@@ -82,7 +82,7 @@ def split(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -
 
 
 @with_flags(
-    own_flag("prefix", "Texts that the keys of each dataset begin with: coco-,chats-."),
+    own_flag("prefix", "Prefixes for the keys of each dataset: coco-,chats-."),
     *_OUTPUT,
     *ENGINE_FLAGS,
 )
@@ -107,7 +107,9 @@ def merge(
 
 
 @with_flags(
-    own_flag("near", "Drop images that look alike too: at most this many of 128 bits differ.", int),
+    own_flag(
+        "near", "Also drop images that look alike: at most this many of 128 bits differ.", int
+    ),
     own_flag("text", "Texts must be equal too.", bool, False),
     *_OUTPUT,
     *ENGINE_FLAGS,
@@ -148,19 +150,17 @@ def _print(reports: Mapping[str, CopyReport], *, as_json: bool) -> None:
 )
 def repair(
     dataset: Annotated[
-        str, typer.Argument(help="Folder or URL of shards, or tars of someone else.")
+        str, typer.Argument(help="Folder or URL of shards, or tars from other writers.")
     ],
     flags: Flags,
-    out: Annotated[
-        str | None, typer.Argument(help="New folder, for the samples that are whole.")
-    ] = None,
+    out: Annotated[str | None, typer.Argument(help="New folder for the intact samples.")] = None,
     in_place: Annotated[
         bool,
-        typer.Option("--in-place", help="Make lost indexes again in DATASET; change no shard."),
+        typer.Option("--in-place", help="Rebuild lost indexes in DATASET; change no shard."),
     ] = False,
     unchecked: Annotated[
         bool,
-        typer.Option("--unchecked", help="Take samples without checksums too."),
+        typer.Option("--unchecked", help="Also accept samples without checksums."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -192,7 +192,7 @@ def _print_repair(report: RepairReport, *, in_place: bool, unchecked: bool) -> N
             "which bytes they had"
         )
     if in_place:
-        rows["made again"] = ", ".join(report.remade) or "nothing; all is whole"
+        rows["rebuilt"] = ", ".join(report.remade) or "nothing; everything is intact"
     else:
         rows["gone"] = f"{len({(f.file, f.key) for f in report.lost}):,}"
     rows["time"] = f"{report.seconds:.1f} s"

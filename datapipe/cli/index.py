@@ -35,7 +35,7 @@ def index(
     ],
     flags: Flags,
     force: Annotated[
-        bool, typer.Option("--force", help="Index again where there is an index already.")
+        bool, typer.Option("--force", help="Rebuild an index that exists already.")
     ] = False,
     ignore: Annotated[
         str, typer.Option(help="Leave out members, such as '*.mp4' or '*.seg.png,*.depth.png'.")

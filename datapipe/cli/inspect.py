@@ -123,7 +123,9 @@ def _inspect_dataset(dataset: str, spec: ImageSpec | None, *, as_json: bool) -> 
         rows = [[name, *map(readable_size, form.values())] for name, form in forms.items()]
         for line in aligned((["form", "disk", "memory"], rows)):
             print(f"  {line}")
-        print("\nWhat each would give here: `datapipe profile`, with the options of your loader")
+        print(
+            "\nSpeed of each on this machine: `datapipe profile`, with the options of your loader"
+        )
 
 
 def _forms(path: str, image: ImageSpec) -> dict[str, dict[str, int]]:

@@ -21,15 +21,15 @@ from datapipe.plan.options import PlanOptions
 from datapipe.text.spec import TextSpec
 
 PLAN_FLAGS = (
-    flag_of(BatchSpec, "batch_size", help="Samples (with --pack packs) of a batch."),
+    flag_of(BatchSpec, "batch_size", help="Samples per batch; with --pack, packs per batch."),
     own_flag(
         "model",
-        "Folder of the model to train: images and texts become what it takes. --image, --tokenizer "
+        "Folder of the model to train: images and texts are prepared for it. --image, --tokenizer "
         "and so on override that.",
     ),
     own_flag(
         "image",
-        "What becomes of images: none, a size such as 336, options such as "
+        "Form of images: none, a size such as 336, options such as "
         "size=336,resize=pad,normalize=clip, or a preset with options behind it, such as "
         "qwen2-vl,max_pixels=401408.",
     ),
@@ -48,13 +48,13 @@ PLAN_FLAGS = (
     flag_of(BatchSpec, "multiple_of", "pad_to_multiple_of"),
     *flags_of(BatchSpec, "pad_to", "sample_images", "sample_patches"),
     *flags_of(PlanOptions, "max_tokens", "buckets"),
-    own_flag("where", "Samples that take part, such as 'width >= 336'."),
+    own_flag("where", "Only samples for which this holds: 'width >= 336'."),
     flag_of(
         PlanOptions,
         "shuffle",
         kind=bool,
         default=True,
-        help="A new order each epoch, or that of the dataset.",
+        help="A new order each epoch, or the order of the dataset.",
     ),
     flag_of(
         PlanOptions,
@@ -69,9 +69,9 @@ PLAN_FLAGS = (
 
 LOADER_FLAGS = (
     *PLAN_FLAGS,
-    own_flag("dtype", "Of pixel_values: uint8, float32 or bfloat16."),
+    own_flag("dtype", "Type of pixel_values: uint8, float32 or bfloat16."),
     own_flag("transform", "Your transform as module:function, or file.py:function."),
-    own_flag("meta", "What else batches carry, such as key,source."),
+    own_flag("meta", "Further facts in each batch, such as key,source."),
     *flags_of(DeviceSpec, "device", "channels_last", "pin_memory"),
     flag_of(LoaderOptions, "verify", default=True),
     *flags_of(LoaderOptions, "on_error"),

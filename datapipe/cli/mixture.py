@@ -49,7 +49,7 @@ def mixture_in(path: str, *, validation: bool = False) -> Mixture | None:
     if not validation:
         return None if mixture.is_alone else mixture
     if mixture.validation is None:
-        what = "is no mixture" if mixture.is_alone else "has no validation"
+        what = "is not a mixture" if mixture.is_alone else "has no validation"
         raise PlanError(
             f"--validation: {path} {what}; give the file of a mixture with datasets under its "
             "option validation"

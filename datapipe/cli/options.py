@@ -49,7 +49,9 @@ Tokenizer = Annotated[
     typer.Option(help="Count tokens with this tokenizer.json, or the folder of a tokenizer."),
 ]
 Template = Annotated[str | None, typer.Option(help=help_of(TextSpec, "template"))]
-MAX_REJECTS = own_flag("max_rejects", "Stop past this: a number or share (5%, 0.05).", str, "5%")
+MAX_REJECTS = own_flag(
+    "max_rejects", "Stop after more rejects than this: a number or share (5%, 0.05).", str, "5%"
+)
 CHECK_FLAGS = (
     own_flag("space_check", "Refuse to start if the disk is too full.", bool, True),
     own_flag("lock_check", "Refuse to start where OUT cannot be locked by one run.", bool, True),
@@ -57,7 +59,7 @@ CHECK_FLAGS = (
 FIELDS = own_flag(
     "fields", "Fields of the samples' JSON that where= may name: 'score,meta.license'."
 )
-SIDECARS = own_flag("sidecars", "Index files for others too: dali,wids,energon.")
+SIDECARS = own_flag("sidecars", "Also write index files for other readers: dali,wids,energon.")
 ENGINE_FLAGS = (
     flag_of(EngineSpec, "engine", help="local: this machine. ray: tasks of a Ray cluster."),
     flag_of(EngineSpec, "address"),

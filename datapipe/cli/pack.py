@@ -46,7 +46,7 @@ _OF_SHARDS = (
     *("video_frames", "video_size", "video_timeout"),
 )
 _FLAGS = (
-    own_flag("format", f"{', '.join(sorted(all_readers()))}; recognised by itself otherwise."),
+    own_flag("format", f"{', '.join(sorted(all_readers()))}; recognised by default."),
     own_flag("image_root", "Where relative image paths of records start."),
     own_flag("image_column", "Column of a table that holds images or their paths."),
     own_flag("text_column", "Column of a table that holds the text."),
@@ -55,7 +55,7 @@ _FLAGS = (
     own_flag("key_from", "Field of the records that keys begin with."),
     own_flag(
         "map",
-        "Which fields are what: 'user=question,assistant=answer,image=img_path'; targets are "
+        "Meaning of fields: 'user=question,assistant=answer,image=img_path'; targets are "
         "image, user, assistant, system, tool, messages and caption.",
     ),
     own_flag(
@@ -63,8 +63,8 @@ _FLAGS = (
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
     *ENGINE_FLAGS,
-    own_flag("runtime_env", "Of Ray, as a JSON object or a file of one."),
-    own_flag("shard_size", "Bytes (512MB, 1GiB) or samples (10000) a shard.", str, "512MB"),
+    own_flag("runtime_env", "Ray's, as a JSON object or a file with one."),
+    own_flag("shard_size", "Bytes (512MB, 1GiB) or samples (10000) per shard.", str, "512MB"),
     own_flag(
         "check",
         "decode: refuse images that training could not decode. header: read headers alone.",
@@ -93,12 +93,12 @@ _FLAGS = (
     own_flag("video_size", "Make frames of videos smaller until their longest side fits.", int),
     own_flag(
         "video_timeout",
-        "Reject a video after so many seconds of the processor.",
+        "Reject a video that takes more seconds of CPU time.",
         float,
         VIDEO_TIMEOUT,
     ),
     MAX_REJECTS,
-    own_flag("limit", "Take no more inputs than these.", int),
+    own_flag("limit", "Pack at most this many inputs.", int),
     own_flag("append", "Add to the finished dataset in OUT as new shards.", bool, False),
     SIDECARS,
     FIELDS,
@@ -184,8 +184,8 @@ def pack(
             print_failures(counted[0])
     if report.lost:
         print(
-            f"Error: {report.lost:,} inputs were rejected because a node failed, not for what they "
-            "are; to pack them, mend the nodes and pack to a new folder",
+            f"Error: {report.lost:,} inputs were rejected because a node failed, not for their "
+            "content; to pack them, repair the nodes and pack to a new folder",
             file=sys.stderr,
         )
         raise typer.Exit(1)

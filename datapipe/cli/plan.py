@@ -40,7 +40,7 @@ def plan(
     epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Epochs of the run, to know how often a mixture's datasets are passed."),
+        typer.Option(help="Epochs of the run, to count the passes over a mixture's datasets."),
     ] = None,
     validation: Annotated[
         bool, typer.Option("--validation", help="Plan the validation of a mixture.")

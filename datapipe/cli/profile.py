@@ -25,12 +25,12 @@ def profile(
     shards: Shards,
     flags: Flags,
     num_workers: Annotated[
-        int | None, typer.Option(help="Threads or processes.  [default: as make_loader]")
+        int | None, typer.Option(help="Number of workers.  [default: as make_loader]")
     ] = None,
-    prefetch_factor: Annotated[int, typer.Option(help="Steps that are prepared ahead.")] = 2,
-    workers: Annotated[str, typer.Option(help="threads or processes.")] = "threads",
+    prefetch_factor: Annotated[int, typer.Option(help="Steps to prepare ahead.")] = 2,
+    workers: Annotated[str, typer.Option(help="Kind: threads or processes.")] = "threads",
     decoder: Annotated[str, typer.Option(help="auto, cpu or dali.")] = "auto",
-    seconds: Annotated[float, typer.Option(help="For which the loader is watched at work.")] = 10.0,
+    seconds: Annotated[float, typer.Option(help="Time to measure the running loader.")] = 10.0,
     step_time: Annotated[
         str | None, typer.Option(help="Time of a training step, such as 120ms.")
     ] = None,

@@ -47,9 +47,10 @@ def tune_workers(
     ] = None,
     budget: Annotated[str, typer.Option(help="Time for everything, such as 60s.")] = "60s",
     num_workers: Annotated[
-        str | None, typer.Option(help="To try, such as 0,1,2,4.  [default: up to twice the CPUs]")
+        str | None,
+        typer.Option(help="Numbers to try, such as 0,1,2,4.  [default: up to twice the CPUs]"),
     ] = None,
-    prefetch_factor: Annotated[str, typer.Option(help="To try, such as 2,4.")] = "2,4",
+    prefetch_factor: Annotated[str, typer.Option(help="Numbers to try, such as 2,4.")] = "2,4",
     workers: Annotated[
         str, typer.Option(help="Kinds to try: threads, processes, or threads,processes.")
     ] = "threads",
@@ -178,7 +179,7 @@ def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool)
         print(json.dumps({"tuned": name, **result.to_dict()}))
         return
     if result.interrupted:
-        print("Interrupted; this is what was known by then.", file=sys.stderr)
+        print("Interrupted; these are the results so far.", file=sys.stderr)
     print(f"{shown(name)}: {chosen_text(result)}")
     print(f"  {result_text(result)}")
     print(f"  {shown(result.reason)}.")

@@ -133,7 +133,7 @@ def parse_image(text: str | None, dtype: str | None = None) -> ImageSpec | None:
         name, equals, value = (word.strip() for word in part.partition("="))
         if name not in ImageSpec.__dataclass_fields__ or name == "dtype":
             raise PlanError(
-                f"--image {text!r}: {name!r} is no option of ImageSpec that can be given here"
+                f"--image {text!r}: {name!r} is not an option of ImageSpec that can be given here"
             )
         # The name of a switch turns it on.
         reading = value if equals else True

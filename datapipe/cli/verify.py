@@ -28,11 +28,13 @@ _FILES = 20  # with findings
 def verify(
     dataset: Annotated[
         str,
-        typer.Argument(help="Folder or URL of shards, folder of arrays, or tars of someone else."),
+        typer.Argument(
+            help="Folder or URL of shards, folder of arrays, or tars from other writers."
+        ),
     ],
     flags: Flags,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Decode every image and parse every text, too.")
+        bool, typer.Option("--deep", help="Also decode every image and parse every text.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -97,16 +99,16 @@ def next_step(report: VerifyReport) -> str:
         return "the command named above"
     harmed = [finding for finding in report.findings if finding.file.endswith(".tar")]
     if harmed and all(finding.problem.startswith(AS_PACKED) for finding in harmed):
-        return 'restoring helps nothing: pack the inputs again, or skip them: on_error="skip"'
+        return 'restoring does not help: pack the inputs again, or skip them: on_error="skip"'
     if harmed:
         return (
             "restore these files from a copy; without one, `datapipe repair "
-            f"{name} NEW_FOLDER` copies the whole samples, and lists the inputs to pack again"
+            f"{name} NEW_FOLDER` copies the intact samples, and lists the inputs to pack again"
         )
     if any(file.endswith((".parquet", ".json")) and "/" not in file for file in files):
         return (
             "restore these files from a copy; without one, `datapipe repair --in-place "
-            f"{name}` makes them again from the shards"
+            f"{name}` rebuilds them from the shards"
         )
     if any("; remove the f" in finding.problem for finding in report.findings):
         return "remove these files, which are derived; they are rebuilt when they are needed"

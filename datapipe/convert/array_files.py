@@ -78,7 +78,7 @@ def take_back(out: Path, work: Path) -> None:
 
 
 class ArrayFiles:
-    """The files of a dataset of arrays while they are written, with room for so many images.
+    """The files of a dataset of arrays while they are written, of a fixed number of images.
 
     `size` is (height, width) of images, None where there are none. `noted` is what `sync` returned,
     to continue there, and empty for new files.
@@ -161,7 +161,7 @@ class ArrayFiles:
         return names
 
     def close(self) -> None:
-        """Close the files as they are, where that was not done."""
+        """Close the files as they are, unless they are closed."""
         self._opened.close()
 
 
@@ -199,7 +199,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 class ConvertJournal:
-    """A file with a line for each finished shard; `PackError` if begun with other options."""
+    """A file with a line for each finished shard; `PackError` if started with other options."""
 
     def __init__(self, work: Path, options: dict[str, Any], out: Path) -> None:
         self._work = work
@@ -213,7 +213,7 @@ class ConvertJournal:
             changed = path
         if changed is not None:
             logger.warning(
-                "%s is not as it was written; what followed shard %d is converted again",
+                "%s is damaged; converting everything after shard %d again",
                 *(changed, done),
             )
         nothing = {"noted": {}, "inputs": 0, "rejected": 0, "rejects": (0, 0)}

@@ -157,7 +157,7 @@ def convert_dataset(
     out = array_folder(arrays)
     dataset = open_dataset(shards)
     if dataset.manifest.arrays is not None:
-        raise PackError(f"{shards} holds arrays already; give the shards that they came from")
+        raise PackError(f"{shards} holds arrays already; give the shards that they were made from")
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
     if not isinstance(dataset.folder, RemoteFolder) and out.resolve() == dataset.folder.resolve():
@@ -188,7 +188,7 @@ def convert_dataset(
 def array_folder(arrays: str | PathLike[str]) -> Path:
     """Return the folder that arrays go to; `PackError` for a URL."""
     if (out := local_path(arrays)) is None:
-        raise PackError(f"{arrays}: arrays are mapped and have to be here; give a folder")
+        raise PackError(f"{arrays}: arrays are mapped and must be local; give a folder")
     return out
 
 

@@ -74,7 +74,7 @@ def copy_samples(
     started = time.monotonic()
     samples = sum(run.samples for run in runs)
     if not samples:
-        raise PackError(f"{out}: no sample would be copied there; choose others")
+        raise PackError(f"{out}: no samples are left to copy; choose others")
     made_by = made_by | ({"view": True} if output.view else {"shard_size": output.shard_size})
     before = manifest = finished_in(out, made_by)
     if manifest is None:

@@ -76,7 +76,7 @@ def dedup_dataset(
         dataset: folder or URL that `datapipe pack` wrote, or folder of someone else's tars.
         out: folder for the shards; new, or that of the same command interrupted.
         near: drop images that look alike too: those whose difference hashes of 128 bits differ in
-            so many bits at most. 6 finds most images that were scaled or compressed again. Every
+            at most this many bits. 6 finds most images that were scaled or compressed again. Every
             image is decoded.
         text: texts must be equal too, byte for byte; and samples without images are compared.
         output: options of the new shards.

@@ -24,8 +24,8 @@ def merge_datasets(
     """Copy the samples of datasets into new shards, one dataset after the other.
 
     Keys must be unique. Datasets with equal keys, such as the ordinals of two packs, are refused
-    without `prefixes` or `CopySpec(renumber=True)`. To train on several datasets there is no need
-    to merge them: `make_loader` takes a list.
+    without `prefixes` or `CopySpec(renumber=True)`. You need not merge datasets to train on
+    several: `make_loader` takes a list.
 
     Args:
         datasets: folders or URLs that `datapipe pack` wrote, or folders of someone else's tars.
@@ -44,11 +44,11 @@ def merge_datasets(
         16
     """
     if not datasets:
-        raise PackError("datasets is empty; give one at least")
+        raise PackError("datasets is empty; give at least one")
     if prefixes and len(prefixes) != len(datasets):
         raise PackError(f"{len(prefixes)} prefixes for {len(datasets)} datasets; give one for each")
     if prefixes and output.renumber:
-        raise PackError("prefixes begin the keys that samples have, and renumber makes new ones")
+        raise PackError("prefixes extend the keys of samples, renumber replaces them; give one")
     opened = [open_source(path, out) for path in datasets]
     chosen = [
         Chosen(dataset=dataset, samples=np.arange(len(dataset), dtype=np.int64), prefix=prefix)

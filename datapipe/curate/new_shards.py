@@ -112,14 +112,14 @@ class ShardCopier:
 def shard_copier(stores: Sequence[Store], work: Path) -> Callable[[NewShard], CopiedShard]:
     """Return the function of a task on a node, which must see the output."""
     if not work.is_dir():
-        raise PackError(f"the output {work.parent} is not there")
+        raise PackError(f"the output folder {work.parent} does not exist")
     return ShardCopier(stores, work, node_name()).write
 
 
 def copy_chunks(
     runs: Iterable[SampleRun], stores: Sequence[Store], size: ShardSize, skip: int
 ) -> Iterator[CopyChunk]:
-    """Cut runs into chunks that lie in one new shard each, without the first `skip` samples."""
+    """Cut runs into chunks of one new shard each, without the first `skip` samples."""
     samples = at = 0  # of the current shard
     for run in runs:
         if skip >= run.samples:
@@ -171,7 +171,7 @@ def stored_bytes(sizes: Int64) -> Int64:
 def _begun(
     chunks: Iterable[CopyChunk], stores: Sequence[Store]
 ) -> Iterator[tuple[CopyChunk, Iterator[memoryview]]]:
-    """Yield chunks with the bytes of their spans; reads behind a URL are begun ahead."""
+    """Yield chunks with the bytes of their spans; reads behind a URL are started ahead."""
     waiting: deque[tuple[CopyChunk, Fetch | None]] = deque()
     for chunk in itertools.chain(chunks, [None] * _AHEAD):
         if chunk is not None:

@@ -90,8 +90,8 @@ def repair_dataset(
     With `out`, the whole samples are copied into new shards, and `rejects.jsonl` there lists those
     that are gone. A sample is copied if all its members have the checksums of an index, wherever in
     the shard they are now. Samples of a shard without an index that can be trusted are left out and
-    listed: bits that flipped inside of them cannot be seen. With `unchecked`, those of them are
-    copied that lie next to no damage and whose images and texts can be read, and the report counts
+    listed: bits that flipped inside of them cannot be seen. With `unchecked`, those that are not
+    next to damage, and whose images and texts can be read, are copied, and the report counts
     them. Without `out`, `in_place` makes manifest, indexes and columns again where shards are
     whole, and changes no shard; damaged files are kept as `NAME.damaged`.
 
@@ -103,7 +103,7 @@ def repair_dataset(
         output: options of the new shards.
 
     Raises:
-        PackError: both or none of `out` and `in_place` are given, nothing whole is left, a shard is
+        PackError: both or none of `out` and `in_place` are given, no sample is left, a shard is
             damaged or has no checksums and cannot be repaired in place, or the output belongs to
             something else.
         IndexMismatch: no dataset is there, or its pack was not finished.
@@ -118,7 +118,7 @@ def repair_dataset(
     if (out is None) is not in_place:
         raise PackError(
             "give either OUT (out=), a new folder for the repaired dataset, or --in-place "
-            "(in_place=True), which makes lost indexes again where they were"
+            "(in_place=True), which rebuilds lost indexes in place"
         )
     located = locate(dataset)
     if located.manifest is not None and located.manifest.arrays is not None:
@@ -131,7 +131,7 @@ def repair_dataset(
     folder = located.shards.folder
     inside = isinstance(folder, Path) and folder.resolve()
     if out is not None and inside and local_folder(out).resolve().is_relative_to(inside):
-        raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside of it")
+        raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside it")
     with TemporaryDirectory(prefix="datapipe-repair-") as spool:
         found = _DatasetSalvage(located, Path(spool), unchecked=unchecked)
         found.collect()
@@ -224,7 +224,7 @@ class _DatasetSalvage:
                     "(unchecked=True) takes them"
                 )
             raise PackError(
-                f"{located.title}: no whole sample is left{unchecked}; restore it from a copy, or "
+                f"{located.title}: no intact sample is left{unchecked}; restore it from a copy, or "
                 "pack again"
             )
         self._check_keys(output)
@@ -292,9 +292,9 @@ class _DatasetSalvage:
         assert home is not None
         if self.lost:
             harmed = sorted({finding.file for finding in self.lost})
-            remedy = "give a new folder, and the whole samples are copied there"
+            remedy = "give a new folder, to which the intact samples are copied"
             if self.without_checksum:
-                remedy += "; --unchecked (unchecked=True) takes samples without a checksum as whole"
+                remedy += "; --unchecked (unchecked=True) accepts samples without a checksum"
             raise PackError(
                 f"{located.title}: {len(harmed):,} shards are damaged or have no checksums, such "
                 f"as {self.lost[0]}; nothing was changed; {remedy}"

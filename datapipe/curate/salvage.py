@@ -48,7 +48,7 @@ def salvage_shard(
     """Return what a shard still holds.
 
     With an index, samples whose members have their checksums, wherever in the tar they are now.
-    Without one, samples that lie next to no damage, and whose images and texts can be read: no
+    Without one, samples that are not next to damage, and whose images and texts can be read: no
     checksum vouches for these.
     """
     entry = located.entries[number]
@@ -118,7 +118,7 @@ def _look_for(check: MemberCheck, offsets: Int64, *, check_names: bool) -> None:
 
 
 def _rebuilt(check: MemberCheck, offsets: Int64, is_lost: Bools) -> Iterator[Row]:
-    """Yield rows made of the members themselves, where the index is not to be trusted."""
+    """Yield rows made from the members themselves, if the index cannot be trusted."""
     members = check.members
     edges = np.searchsorted(members.sample, np.arange(len(is_lost) + 1))
     for sample in np.flatnonzero(~is_lost).tolist():

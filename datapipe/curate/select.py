@@ -112,16 +112,18 @@ def _listed(given: str | PathLike[str] | Sequence[str]) -> list[str]:
         lines = Path(given).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise PackError(f"{fspath(given)}: {reason}; give a text file with a key a line") from None
+        raise PackError(
+            f"{fspath(given)}: {reason}; give a text file of one key per line"
+        ) from None
     if not (keys := [line for line in lines if line]):
-        raise PackError(f"{fspath(given)} is empty; give a text file with a key in each line")
+        raise PackError(f"{fspath(given)} is empty; give a text file of one key per line")
     return keys
 
 
 def _drawn(samples: Int64, number: int, seed: int) -> Int64:
     """Draw `number` of some samples; int64, ascending, in and out."""
     if number > len(samples):
-        raise PackError(f"number {number:,}: there are {len(samples):,} samples; give less")
+        raise PackError(f"number {number:,}: only {len(samples):,} samples; give a smaller number")
     if number == len(samples):
         return samples
     scrambled = mix_array(samples.astype(np.uint64) + np.uint64(derive(seed)))

@@ -53,15 +53,15 @@ def open_source(path: str | PathLike[str], out: str | PathLike[str]) -> Dataset:
     """Open a dataset that is copied from to `out`.
 
     Raises:
-        PackError: it holds arrays, or `out` is inside of it.
+        PackError: it holds arrays, or `out` is inside it.
         IndexMismatch: there is no finished dataset.
     """
     dataset = open_dataset(path)
     if dataset.manifest.arrays is not None:
-        raise PackError(f"{path} holds arrays; give the shards that they came from")
+        raise PackError(f"{path} holds arrays; give the shards that they were made from")
     folder = local_folder(out).resolve()
     if isinstance(dataset.folder, Path) and folder.is_relative_to(dataset.folder.resolve()):
-        raise PackError(f"{out} is inside the dataset {path}; give a folder outside of it")
+        raise PackError(f"{out} is inside the dataset {path}; give a folder outside it")
     return dataset
 
 
@@ -69,7 +69,7 @@ def local_folder(out: str | PathLike[str]) -> Path:
     """Return the folder that `out` names; PackError for a URL."""
     folder = local_path(out)
     if folder is None:
-        raise PackError(f"{out}: samples are copied into folders; copy the folder there afterwards")
+        raise PackError(f"{out}: give a local folder for the output, and copy it there afterwards")
     return folder
 
 
@@ -104,7 +104,7 @@ def copy_chosen(
             first = sum(run.samples for run in runs) if output.renumber else None
             runs += _runs(part, store, first)
         if output.view and any(run.tar is None for run in runs):
-            raise PackError("a view names shards in folders; copy samples behind a URL without it")
+            raise PackError("a view only works on folders; leave it out to copy samples from a URL")
         size = sum(_bytes(part) for part in parts)
         return copy_samples(runs, local_folder(out), made_by, output, rejects=rejects, bytes=size)
 

@@ -48,11 +48,11 @@ class CopySpec:
         check_fields(self, PackError)
         parse_shard_size(self.shard_size)
         if self.view and self.engine != "local":
-            raise PackError("a view writes an index alone, on this machine; leave the engine out")
+            raise PackError("a view only writes an index, on this machine; leave the engine out")
         EngineSpec(engine=self.engine, address=self.address)
         if self.view and self.sidecars:
             raise PackError(
-                "sidecars describe shards, and a view writes none; leave one of the two out"
+                "sidecars describe shards, and a view writes none; leave out one of them"
             )
 
 

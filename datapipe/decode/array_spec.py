@@ -26,17 +26,17 @@ def array_spec(image: ImageSpec) -> ImageSpec:
     """Return the spec of images in arrays, uint8; `PlanError` for options that arrays rule out."""
     if not image.one_size:
         raise PlanError(
-            f"resize={image.resize!r} gives images of many sizes, and those of arrays have one; "
+            f"resize={image.resize!r} gives images of many sizes, but arrays need one size; "
             f"give one of {', '.join(ONE_SIZE)}, or keep shards"
         )
     if image.random_crop is not None:
         raise PlanError(
-            "random_crop takes another part of an image each time, and arrays hold one; keep "
+            "random_crop takes a different part of an image each time, but arrays hold one; keep "
             "shards, or leave it out"
         )
     if image.max_frames is not None:
         raise PlanError(
-            f"max_frames={image.max_frames} chooses among the frames of shards, and arrays hold "
+            f"max_frames={image.max_frames} chooses among the frames of shards, but arrays hold "
             "all that were packed; leave it out, or keep shards"
         )
     return replace(unnormalized(image), flip=0.0)

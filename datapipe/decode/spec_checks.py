@@ -94,7 +94,7 @@ def check_together(spec: ImageSpec) -> None:
             )
     elif spec.patch is None and spec.merge != 1:
         raise PlanError(
-            f"merge={spec.merge} says nothing without the side of the patches that are merged; "
+            f"merge={spec.merge} has no effect without the side of the patches that are merged; "
             "give patch too"
         )
     elif spec.resize != "budget" and spec.patch and min(spec.height, spec.width) < unit:

@@ -264,7 +264,7 @@ class VideoReader:
             raise self._broken("its data is cut or damaged")
         if self._clock() > self._until:
             raise self._broken(
-                f"it took more than {self._timeout:g} s of the processor; raise --video-timeout"
+                f"it took more than {self._timeout:g} s of CPU time; raise --video-timeout"
             )
         return packet
 

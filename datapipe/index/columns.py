@@ -160,7 +160,7 @@ def find_keys(columns: Columns, keys: Collection[str]) -> dict[str, int]:
 def open_columns(home: Path, manifest: Manifest, max_frames: int | None = None) -> Columns:
     """Map the columns of the index in `home`, made where needed; `IndexMismatch` if they cannot.
 
-    With `max_frames`, samples have no more than so many frames of each video.
+    With `max_frames`, samples have at most this many frames of each video.
     """
     return open_or_build(
         home,
@@ -176,7 +176,7 @@ def columns_in(folder: Path, manifest: Manifest) -> Columns | None:
     """Return the columns in `folder`; None where they are missing, stale or damaged."""
     if (about := _about(folder, manifest)) is None:
         return None
-    remedy = f"remove {folder}, and it is built again"
+    remedy = f"remove {folder}, and it is rebuilt"
     try:
         files = CheckedFiles(folder, _FILES, about["checksums_crc32"], remedy=remedy)
         arrays = files.arrays()
@@ -210,7 +210,7 @@ def _build(home: Path, folder: Path, manifest: Manifest, max_frames: int | None)
         write_about(temporary / _ABOUT, about)
     if (columns := columns_in(folder, manifest)) is None:
         raise IndexMismatch(
-            f"{folder}: the columns are damaged as soon as they are written; look after the disk, "
+            f"{folder}: the columns are damaged as soon as they are written; check the disk, "
             "or copy the dataset to another one"
         )
     return columns

@@ -83,7 +83,7 @@ class Dataset:
         return functools.partial(_open_again, *facts)
 
     def with_frames(self, most: int | None) -> Dataset:
-        """Return the dataset with at most so many frames of each video; None for all of them."""
+        """Return the dataset with at most this many frames of each video; None for all of them."""
         if most is None or not any(map(frame_of, self.columns.extensions)):
             return self
         columns = open_columns(self.home, self.manifest, most)
@@ -100,7 +100,7 @@ class Dataset:
         return str(self.folder)
 
     def check_unchanged(self) -> None:
-        """Raise `IndexMismatch` unless the manifest on the disk is the one that was opened."""
+        """Raise `IndexMismatch` if the manifest on the disk changed after it was opened."""
         if read_manifest(self.home).fingerprint != self.fingerprint:
             raise IndexMismatch(
                 f"{self.folder} was packed or indexed again after it was opened; call make_loader "
@@ -185,7 +185,7 @@ def _open_again(
         columns = open_columns(home, manifest)
         dataset = Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
     if dataset.fingerprint != fingerprint:
-        raise IndexMismatch(f"{folder} holds another dataset than where the command runs")
+        raise IndexMismatch(f"{folder} is a different dataset here than where the command runs")
     return dataset.with_frames(max_frames)
 
 
@@ -199,7 +199,7 @@ def _find_here(folder: str | os.PathLike[str]) -> FoundDataset:
         tars = _foreign(folder if names_shards(folder) else root)
         home = index_home(tars)
         if not (home / MANIFEST).exists():
-            logger.info("%s has no index yet; making it once", tars.name)
+            logger.info("%s has no index yet; building it", tars.name)
             index_shards(folder, home=home)
         manifest = read_manifest(home)
     return FoundDataset(root if tars is None else tars.folder, home, manifest, tars)
@@ -310,8 +310,8 @@ def _remote_manifest(folder: RemoteFolder) -> Manifest:
     except StoreError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise IndexMismatch(
-                f"{folder}: no {MANIFEST} is there; give the URL of a folder that `datapipe pack` "
-                "wrote, or that `datapipe index` was run on before it was copied"
+                f"{folder} has no {MANIFEST}; give the URL of a folder that `datapipe pack` "
+                "wrote, or that `datapipe index` indexed before it was copied"
             ) from error
         raise
     return parse_manifest(content, folder.url_of(MANIFEST))

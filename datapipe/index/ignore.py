@@ -20,7 +20,7 @@ def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def ignored_by(name: str, patterns: Sequence[str]) -> str:
-    """Return the pattern of `--ignore` that a name fits, "" if none; `*` stands for `/` too.
+    """Return the pattern of `--ignore` that matches a name, "" if none; `*` stands for `/` too.
 
     Examples:
         >>> ignored_by("clips/0001.MP4", ["*.wav", "*.mp4"])
@@ -31,17 +31,17 @@ def ignored_by(name: str, patterns: Sequence[str]) -> str:
 
 
 def why_ignored(pattern: str) -> str:
-    """Return why files and members that a pattern names are left out."""
+    """Return why files and members that a pattern matches are left out."""
     return f"which --ignore '{pattern}' names"
 
 
 def unmatched(patterns: Sequence[str], reasons: Container[str]) -> list[str]:
-    """Return a line for each pattern of `--ignore` that names nothing, perhaps for a misspelling.
+    """Return a line for each pattern of `--ignore` that matches nothing, perhaps misspelt.
 
     `reasons` say why files and members were left out.
     """
     unused = (pattern for pattern in patterns if why_ignored(pattern) not in reasons)
-    return [f"--ignore {shorten(pattern)} names no file and no member" for pattern in unused]
+    return [f"--ignore {shorten(pattern)} matches no file and no member" for pattern in unused]
 
 
 def ignoring(ext: str) -> str:

@@ -1,6 +1,6 @@
 """The manifest `dataset.json`. It is written last, so a folder without one is unfinished.
 
-No time, host, path or worker count stands in it: the same input and options give the same bytes.
+It has no time, host, path or worker count: the same input and options give the same bytes.
 """
 
 from __future__ import annotations

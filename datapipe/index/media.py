@@ -49,7 +49,7 @@ _BINARY = frozenset(range(32)) - {9, 10, 12, 13}
 
 
 def medium_of(name: str) -> str:
-    """Return the medium that a file's name stands for, such as "a video"; "" if unknown.
+    """Return the medium that a file's name suggests, such as "a video"; "" if unknown.
 
     Examples:
         >>> medium_of("0001.MP4"), medium_of("0001.cls")

@@ -1,4 +1,4 @@
-"""Members of a sample that a batch is made of, and their assembly to text and images."""
+"""Members of a sample that a batch needs, and their assembly to text and images."""
 
 from __future__ import annotations
 

@@ -54,37 +54,32 @@ def _about_file(path: Path) -> str:
         return pack_first(path, "records")
     if ext in ("yaml", "yml"):
         return (
-            f"{path} may be the file of a mixture, and a single dataset is expected; give one of "
-            "the datasets that it names"
+            f"{path} may be the file of a mixture, but a single dataset is expected; give one of "
+            "its datasets"
         )
     if is_image_name(name):
         return (
             f"{path}: this is an image; pack its folder first: `datapipe pack "
             f"{quote(str(path.parent))} shards/`"
         )
-    return (
-        f"{path} is a file, and neither a .tar shard nor the file of a mixture (.yaml, .json); "
-        f"{_GIVE}"
-    )
+    return f"{path} is a file, but neither a .tar shard nor a mixture (.yaml, .json); {_GIVE}"
 
 
 def _about_folder(path: Path) -> str:
     names = sorted(os.listdir(path))
     if not names:
         return (
-            f"{path} is empty, with neither {MANIFEST} nor a .tar file; {_GIVE}, or pack raw data "
+            f"{path} is empty, without {MANIFEST} or a .tar file; {_GIVE}, or pack raw data "
             f"into it: `datapipe pack RAW {quote(str(path))}`"
         )
     datasets = [name for name in names[:_LOOKED_AT] if (path / name / MANIFEST).is_file()]
     if datasets:
         which = _listed(datasets)
-        return (
-            f"{path} is no dataset, but holds some: {which}; give one of them, or a list of several"
-        )
+        return f"{path} is not a dataset, but contains some: {which}; give one of them, or a list"
     raw = _raw_files(path)
     if raw:
         return pack_first(path, _listed(raw))
-    return f"{path}: neither {MANIFEST} nor a .tar file is here (found: {_listed(names)}); {_GIVE}"
+    return f"{path} has neither {MANIFEST} nor a .tar file (found: {_listed(names)}); {_GIVE}"
 
 
 def _raw_files(path: Path) -> list[str]:

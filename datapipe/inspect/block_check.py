@@ -18,14 +18,14 @@ from datapipe.index.manifest import Manifest
 from datapipe.index.tokens import columns as tokens
 from datapipe.inspect.findings import Finding
 
-_AGAIN = "is damaged; it is made again when the dataset is opened"
+_AGAIN = "is damaged; opening the dataset rebuilds it"
 _OF_COLUMNS = (f"{COLUMNS}.json", [f"{name}.npy" for name in DTYPES])
 
 
 def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> Iterator[Finding]:
     """Yield the damage of files whose checksums `write_sums` wrote; `sums` is what it returned.
 
-    `prefix` stands before the names of the files.
+    `prefix` is put before the names of the files.
     """
     try:
         expected: Any = map_plain(folder / SUMS, "<u4")
@@ -51,13 +51,13 @@ def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> 
             stop = min(start + BLOCK, len(data))
             yield Finding(file=prefix + name, problem="is damaged", start=start, stop=stop)
     if at != len(expected):
-        yield Finding(file=prefix + SUMS, problem="has checksums of files of other sizes")
+        yield Finding(file=prefix + SUMS, problem="has checksums for files of other sizes")
 
 
 def check_columns(home: Path, manifest: Manifest) -> tuple[Columns | None, list[Finding]]:
     """Return the columns of a dataset, None if they are missing or unusable, and their damage.
 
-    Columns of another manifest or version are no damage: new ones are made when needed.
+    Columns of another manifest or version do not count as damage: new ones are made when needed.
     """
     found = _check_derived(home / COLUMNS, *_OF_COLUMNS, manifest)
     if found or not (home / COLUMNS).is_dir():
@@ -68,7 +68,7 @@ def check_columns(home: Path, manifest: Manifest) -> tuple[Columns | None, list[
 def check_tokens(home: Path, manifest: Manifest) -> list[Finding]:
     """Return the damage of token counts, of any tokenizer and template.
 
-    Columns with fewer frames of videos are compared too, which are remade as easily.
+    Columns with fewer frames of videos are compared too; they are as easy to rebuild.
     """
     found: list[Finding] = []
     for folder in sorted(home.glob(f"{COLUMNS}-*-frames")):

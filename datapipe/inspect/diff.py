@@ -103,7 +103,7 @@ def diff_datasets(a: str | PathLike[str], b: str | PathLike[str]) -> DatasetDiff
 def _open(path: str | PathLike[str]) -> Dataset:
     dataset = open_dataset(path)
     if dataset.manifest.arrays is not None:
-        raise IndexMismatch(f"{path} holds arrays; give the shards that they came from")
+        raise IndexMismatch(f"{path} holds arrays; give the shards that they were made from")
     return dataset
 
 
@@ -147,7 +147,7 @@ def _matched(a: npt.NDArray[np.integer], b: npt.NDArray[np.integer]) -> tuple[In
 
 
 def _occurrence(values: Int64) -> Int64:
-    """Return how many equal values stand before each: int64 [n] in and out."""
+    """Return how many equal values come before each: int64 [n] in and out."""
     order = np.argsort(values, kind="stable")
     ranked = values[order]
     starts = np.flatnonzero(np.diff(ranked, prepend=-1))

@@ -18,12 +18,12 @@ def check_fields(home: Path, manifest: Manifest) -> list[Finding]:
     found = []
     for folder in sorted(path for path in (home / FIELDS).glob("*") if path.is_dir()):
         if _name(folder, manifest) == "":
-            problem = "is damaged; `datapipe index --fields` makes it again"
+            problem = "is damaged; `datapipe index --fields` rebuilds it"
             found.append(Finding(file=f"{FIELDS}/{folder.name}/{ABOUT}", problem=problem))
     for files in _current(home, manifest):
         for shard in manifest.shards:
             if files.read(shard) is None:
-                problem = "is missing or damaged; it is made again when `where=` names the field"
+                problem = "is missing or damaged; it is rebuilt when `where=` names the field"
                 found.append(Finding(file=_file(home, files.path(shard)), problem=problem))
     return found
 
@@ -40,7 +40,7 @@ def check_field_values(dataset: Dataset, shards: Sequence[int]) -> Iterator[Find
             if stored is not None and not stored.equals(values[files.name]):
                 problem = (
                     f"field {files.name!r} differs from the records of "
-                    f"{manifest.shards[number].name}; remove the file, and it is made again"
+                    f"{manifest.shards[number].name}; remove the file, and it is rebuilt"
                 )
                 yield Finding(
                     file=_file(home, files.path(manifest.shards[number])), problem=problem

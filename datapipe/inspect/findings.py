@@ -29,7 +29,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Location inside the file, ready to stand before the problem."""
+        """Location inside the file, to be put before the problem."""
         parts = [f"sample {self.key}"] if self.key else []
         parts += [self.member] if self.member else []
         if self.start is not None and self.stop is not None:

@@ -127,7 +127,7 @@ def _located(
             findings.clear()
             entries = tuple(replace(entry, index="") for entry in entries)
             notes.append(
-                "it has no index, which `datapipe index` makes: nothing says which bytes it held"
+                "it has no index, so its bytes cannot be checked; `datapipe index` makes one"
             )
     return DatasetFiles(
         title=title,

@@ -48,7 +48,7 @@ class MemberTable:
         return f"{self.keys[int(self.sample[number])]}.{self.exts[number]}"
 
     def header_names(self, numbers: Int64) -> UInt8:
-        """Return names of members as they stand in plain headers: uint8 [n, 100].
+        """Return names of members as in plain headers: uint8 [n, 100].
 
         Longer ones are "/" here, which no member is called.
         """
@@ -153,11 +153,11 @@ def read_members(
         if problem:
             members = MemberTable(table=to_table(rows_of_columns(columns, first, stop)))
         elif members is not None and differs(columns, first, members):
-            what = f"differs from {entry.index}; remove the folder, and it is made again"
+            what = f"differs from {entry.index}; remove the folder, and it is rebuilt"
             found.append(Finding(file=f"{COLUMNS}/", problem=what))
     elif problem:
         members = None
-        problem += f", so that the bytes of {entry.name} have nothing to be compared with"
+        problem += f", so the bytes of {entry.name} cannot be checked"
     if problem:
         found.append(Finding(file=entry.index, problem=problem))
     return members, found

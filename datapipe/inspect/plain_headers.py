@@ -1,7 +1,7 @@
 """Headers of plain ustar members, compared many at a time.
 
 Members that datapipe writes, and most of those of others, have one header block with their name,
-size and checksum. A header that is not plain is no damage: `resync.py` reads any kind.
+size and checksum. A header that is not plain does not count as damage: `resync.py` reads any kind.
 """
 
 from __future__ import annotations

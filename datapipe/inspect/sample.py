@@ -82,7 +82,7 @@ def inspect_sample(dataset: str | PathLike[str], which: int | str) -> InspectedS
     Raises:
         PlanError: no sample has this number or key.
         IndexMismatch: there is no finished dataset.
-        StoreError: its shard cannot be read. Damaged members are no error; their `problem` says so.
+        StoreError: its shard cannot be read. Damaged members do not raise; their `problem` says so.
 
     Examples:
         >>> datapipe.inspect_sample("shards/", "000000003").text

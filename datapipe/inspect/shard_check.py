@@ -272,11 +272,11 @@ def _look_at_padding(check: MemberCheck) -> None:
         rest = memoryview(bytearray(-end % BLOCK))
         rest = rest[: check.file.fill(rest, end)]
         if bytes(rest).strip(b"\0"):
-            check.add(number, "the padding behind it is not zero", start=end, stop=end + len(rest))
+            check.add(number, "the padding after it is not zero", start=end, stop=end + len(rest))
 
 
 def _header_of(table: MemberTable, number: int) -> dict[str, int]:
-    """Return the bytes between a member and the one before it, where its headers are."""
+    """Return the bytes between the previous member and this one, where its headers are."""
     stop = int(table.offset[number])
     ends = table.offset + -(-table.size // BLOCK) * BLOCK
     before = ends[ends <= stop - BLOCK]

@@ -160,7 +160,7 @@ def _checker(
     if located.manifest is not None and (
         there is None or parse_manifest(there, MANIFEST).fingerprint != located.manifest.fingerprint
     ):
-        raise IndexMismatch(f"{located.title} is missing or another dataset there")
+        raise IndexMismatch(f"{located.title} is missing or a different dataset there")
     run = _Verification(located=located, columns=columns, deep=deep, node=node_name())
     return run.check_shard
 
@@ -198,7 +198,7 @@ class _Verification:
                 with self.located.shards.open(found.file) as file:
                     if file is not None and not self.check_shard(number).findings:
                         raise WorkerError(
-                            f"{finding} on the node {found.node}, and is whole here; nodes need "
+                            f"{finding} on the node {found.node}, but is intact here; nodes need "
                             "the dataset under the same path"
                         )
 

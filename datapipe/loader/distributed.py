@@ -43,7 +43,7 @@ def resolve_ranks(
         return _from_mesh(mesh)
     if (rank is None) != (world_size is None):
         raise PlanError(
-            f"rank={rank} and world_size={world_size}: give both, or none to take them from "
+            f"rank={rank} and world_size={world_size}: give both, or neither to take them from "
             "torch.distributed or torchrun"
         )
     if rank is None or world_size is None:
@@ -54,7 +54,7 @@ def resolve_ranks(
 def _from_mesh(mesh: DeviceMesh) -> tuple[int, int]:
     if not hasattr(mesh, "get_coordinate"):
         raise PlanError(
-            f"mesh {shorten(mesh)} is no DeviceMesh; give what "
+            f"mesh {shorten(mesh)} is not a DeviceMesh; give what "
             "torch.distributed.device_mesh.init_device_mesh returned"
         )
     coordinate = mesh.get_coordinate()

@@ -161,8 +161,8 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> To
         named = f"TextSpec(token_types={texts[0].encoder.spec.token_types!r})"
         raise PlanError(
             f"pack= with {named}: the Gemma models of transformers 5.23 let the tokens of an image "
-            "see each other, and count them from the beginning of each sample, of which a pack has "
-            "many; give batch_size= or max_tokens=, with buckets= for less padding"
+            "see each other, and count them from the beginning of each sample, and a pack has many "
+            "samples; give batch_size= or max_tokens=, with buckets= for less padding"
         )
     total, segments = work.batch.pad_to, None
     if work.static_shapes:

@@ -60,7 +60,7 @@ class ImagePath:
 
     def _check_beside(self, here: ImageSpec, own: ImageSpec) -> None:
         """Refuse images of a dataset that differ from the others where all must be alike."""
-        alike = "and this dataset has another ImageSpec than image=; give both the same, or"
+        alike = "and this dataset's ImageSpec differs from image=; give both the same, or"
         if self.decoder is not None:
             raise PlanError(f"DALI makes all images of a batch alike, {alike} decoder='cpu'")
         if self.work.keeps_on_device:

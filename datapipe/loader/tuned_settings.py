@@ -153,7 +153,7 @@ def _named(value: Any) -> Any:
 def _say_untuned(num_workers: int, prefetch_factor: int) -> None:
     logger.warning(
         "nothing was tuned for this machine, dataset and these options: taking %d workers, "
-        "prefetch %d; `datapipe tune-workers` or datapipe.tune_workers finds what is best",
+        "prefetch %d; `datapipe tune-workers` or datapipe.tune_workers finds the best",
         *(num_workers, prefetch_factor),
     )
 

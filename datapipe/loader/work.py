@@ -92,7 +92,7 @@ def check_rows(batch: BatchSpec, image: ImageSpec | None) -> None:
     if name == "sample_images" and not image.one_size:
         raise PlanError(
             f"{said}: with resize={image.resize!r} images have several rows of pixel_values; "
-            "give sample_patches= in its place"
+            "give sample_patches= instead"
         )
 
 
@@ -119,8 +119,8 @@ def work_on(
         image = None
     if work.cache is not None and work.cache.keeps_on_host:
         raise PlanError(
-            f"{held[0][0].prefix}cache: arrays are decoded, and the page cache keeps what was read "
-            "of them; leave it out, or give CacheSpec(device=...)"
+            f"{held[0][0].prefix}cache: arrays are decoded, and the page cache keeps the parts "
+            "that were read; leave it out, or give CacheSpec(device=...)"
         )
     if image is not None:
         _check_alike(forms)
@@ -144,7 +144,7 @@ def _check_arrays(
     if form and work.transform is not None:
         raise PlanError(
             "transform= takes images before they are fitted, and arrays hold them after; "
-            "read the shards that they came from"
+            "read the shards that they were made from"
         )
     if work.asks_for_dali:
         raise PlanError("decoder='dali': arrays are decoded already; leave it out")

@@ -54,8 +54,8 @@ def _at_path(path: str) -> Mixture:
         return Mixture.of_dataset(path)
     if "://" in path:
         raise PlanError(
-            f"path {shorten(path)}: the file of a mixture is read from a disk; download it, and "
-            "write the URLs of its datasets into it"
+            f"path {shorten(path)}: the file of a mixture must be local; download it, and "
+            "give the URLs of its datasets in it"
         )
     return Mixture.load(path)
 

@@ -32,7 +32,7 @@ GROUP_KEYS = (*keys_of(MixtureGroup), "text", "image")
 MIXTURE_KEYS = (*keys_of(Mixture), "text", "image")
 
 _DEEPEST = 50  # of nested mappings and lists, well within Python's recursion limit
-_TOO_DEEP = f"more than {_DEEPEST} levels; give fewer groups inside each other"
+_TOO_DEEP = f"more than {_DEEPEST} levels; nest fewer groups"
 _EMPTY = "the file is empty; give datasets, such as `captions/: 0.7`"
 _LONGEST_KEY = 60  # characters in messages
 _MOST_BYTES = 64 * 2**20
@@ -61,7 +61,7 @@ class LocatedValue:
         raise PlanError(f"{self.name} {shorten(self.plain())}: {remedy}")
 
     def take(self, declared: Any) -> Any:
-        """Return the value as an annotation declares it; raise a `PlanError` if it is none."""
+        """Return the value as an annotation declares it; raise a `PlanError` if it does not fit."""
         return check_value(self.name, self.plain(), declared, PlanError)
 
     def plain(self) -> Any:
@@ -81,7 +81,7 @@ class LocatedValue:
                 near = get_close_matches(key, known, 1, 0.7)
                 hint = f", do you mean {near[0]!r}?" if near else ""
                 item.refuse(
-                    f"{shorten(key)} is no option of {what}{hint}; it has {', '.join(known)}"
+                    f"{shorten(key)} is not an option of {what}{hint}; it has {', '.join(known)}"
                 )
         return self.value
 
@@ -207,7 +207,7 @@ def _refuse_records(path: str, value: Any) -> None:
         folder = os.path.dirname(os.path.abspath(path))
         raise PlanError(f"{path} is the {MANIFEST} of a dataset; give its folder, {folder}")
     if _holds_records(value):
-        raise PlanError(pack_first(path, "records, and no mixture"))
+        raise PlanError(pack_first(path, "records, not a mixture"))
 
 
 def _holds_records(value: Any) -> bool:

@@ -162,7 +162,7 @@ class _Resolver:
             if start < line.last_start or start <= before:
                 raise PlanError(
                     f"{said}: it begins at draw {start:,}, and the change before it ends at draw "
-                    f"{max(line.last_start, before):,}; let it begin later"
+                    f"{max(line.last_start, before):,}; start it later"
                 )
             weights |= change.weights
             rates = self._rates(weights, f"from {change.start}")

@@ -100,7 +100,7 @@ def _family(checkpoint: ModelFiles) -> Family:
     told = [f"{name} {value!r}" for name, value in (("model_type", kind), ("processor", processor))
             if value]  # fmt: skip
     raise PlanError(
-        f"{checkpoint.name}: {' with '.join(told) or 'a checkpoint without a model_type'} is none "
-        f"of the models that are known: {', '.join(MODELS)}. Give image=ImageSpec(...) and "
+        f"{checkpoint.name}: {' with '.join(told) or 'a checkpoint without a model_type'} is not "
+        f"one of the known models: {', '.join(MODELS)}. Give image=ImageSpec(...) and "
         "text=TextSpec(...) that say what the model needs, and leave model= out"
     )

@@ -21,7 +21,7 @@ def internvl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         raise files.refuse(f"its images have at least {least} tiles")
     height, width = side_of(files, "size", 384)
     if height != width:
-        raise files.refuse(f"its tiles have {height} x {width} pixels, which is no square")
+        raise files.refuse(f"its tiles have {height} x {width} pixels, which is not a square")
     tokens = files.processor.get("image_seq_length", 256)
     patch = files.vision.get("patch_size", 14)
     patch = patch[0] if isinstance(patch, list) else patch

@@ -80,7 +80,7 @@ def find_gpu() -> Gpu | None:
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
-        _log_once(logging.INFO, "this process uses no GPU, so the monitor says nothing of one")
+        _log_once(logging.INFO, "this process uses no GPU, so the monitor does not report one")
         return None
     try:
         gpu = Gpu()
@@ -89,7 +89,7 @@ def find_gpu() -> Gpu | None:
         why = str(error)
         if isinstance(error, ImportError):
             why = f"pynvml is missing: {install_command('gpu')}"
-        _log_once(logging.WARNING, f"how busy the GPU is stays unknown: {why}")
+        _log_once(logging.WARNING, f"GPU utilization is unknown: {why}")
         return None
     return gpu
 

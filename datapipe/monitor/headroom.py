@@ -52,7 +52,7 @@ class Headroom:
             gain = f"give next to nothing: {max(self.ratio, 1.0):.2f} times"
         return (
             f"a faster pipeline would {gain} ({self.low:.2f} to {self.high:.2f}); a step takes "
-            f"{time_text(self.replayed)} with its batch at hand and {time_text(self.real)} from "
+            f"{time_text(self.replayed)} with its batch ready and {time_text(self.real)} from "
             f"the loader ({self.rounds} rounds, {self.steps} steps each)"
         )
 
@@ -69,7 +69,7 @@ def measure_headroom(
     The device is waited for at the ends of each stretch only; `clock` returns nanoseconds.
     """
     if steps < _LEAST:
-        raise PlanError(f"steps={steps}: a ratio with a spread takes {_LEAST} steps or more")
+        raise PlanError(f"steps={steps}: a ratio with a spread needs {_LEAST} steps or more")
     batches = _endless(loader)
     held = next(batches)
     each = -(-steps // _ROUNDS)

@@ -91,7 +91,7 @@ def notes(report: LoopReport) -> list[str]:
             f"{readable_size(gpu.total)} taken"
         )
     if report.turns and report.sampled is None:
-        lines.append("no step was recorded: exchange and waits for the device are not known")
+        lines.append("no step was recorded: exchange and waits for the device are unknown")
     return lines
 
 

@@ -27,8 +27,8 @@ class LoopTrace:
     def __init__(self, path: Path, start: int, count: int, clock: Callable[[], int]) -> None:
         if not path.absolute().parent.is_dir():
             raise PlanError(
-                f"the trace {path} cannot be written, as its folder is not there; make it before "
-                "training"
+                f"the trace {path} cannot be written, because its folder does not exist; create "
+                "it before training"
             )
         self.path, self.start, self.count = path, start, count
         self.runs = False

@@ -112,7 +112,7 @@ class Journal:
         size = min(noted, rejects.stat().st_size if rejects.exists() else 0)
         if size < noted:
             logger.warning(
-                "%s holds %s bytes of the %s that earlier packs wrote; what is missing stays so",
+                "%s holds %s bytes of the %s that earlier packs wrote; the rest stays missing",
                 *(self.out / REJECTS, f"{size:,}", f"{noted:,}"),
             )
         (crc,) = prefix_sums(rejects, [size])
@@ -138,9 +138,7 @@ class Journal:
         if fault is None and begun.size > begun.ends[-1]:
             fault = self.work / _JOURNAL
         if fault is not None:
-            logger.warning(
-                "%s is not as it was written; what followed shard %d is packed again", fault, done
-            )
+            logger.warning("%s is damaged; packing everything after shard %d again", fault, done)
         return done
 
     def _changed(self, shard: Shard) -> Path | None:

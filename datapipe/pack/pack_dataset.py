@@ -193,7 +193,9 @@ def pack_dataset(
         for name in ("image_root", *of_reader):
             if getattr(read_options, name) is not None and name not in reader.takes:
                 option = f"--{name.replace('_', '-')}"
-                raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
+                raise PackError(
+                    f"{option} does not apply to the format {reader.name}; leave it out"
+                )
         if folder is not None:
             _check_folder(folder, reading)
         kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))
@@ -247,18 +249,18 @@ def _refuse_without_out(
         )
     for option, given in (("--append", append), ("--staging", staging)):
         if given:
-            raise PackError(f"{option} means nothing without OUT; give OUT, or leave {option} out")
+            raise PackError(f"{option} has no effect without OUT; give OUT, or leave {option} out")
 
 
 def _check_folder(out: Path, reading: RawReading) -> None:
     """Refuse a folder that cannot take the shards of this raw data."""
     raw, there = reading.survey.raw, out.resolve()
     if reading.survey.is_folder and there.is_relative_to(raw.resolve()):
-        raise PackError(f"{out} is inside the raw data {raw}; give a folder outside of it")
+        raise PackError(f"{out} is inside the raw data {raw}; give a folder outside it")
     # A pattern that lists tars would fit those to come.
     listed = reading.source.shards if reading.survey.is_list else ()
     if any(path.parent.resolve() == there for path in listed):
-        raise PackError(f"{out} holds the tars that {raw} names; give a folder of its own")
+        raise PackError(f"{out} holds the tars that {raw} names; give a separate folder")
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
 

@@ -135,7 +135,7 @@ def downloaded(
 
     def check() -> None:
         if source.files(names) != files:
-            raise StoreError(f"{raw} changed while it was downloaded; run the same again")
+            raise StoreError(f"{raw} changed while it was downloaded; run the command again")
 
     with working_folder(home, lock_check=lock_check) as work:
         try:

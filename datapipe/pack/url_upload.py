@@ -74,7 +74,7 @@ def open_stage(
         return UploadStage(str(out), Path(staging) if staging else None, storage_options)
     for name, value in (("--staging", staging), ("storage_options", storage_options)):
         if value:
-            raise PackError(f"{name} means nothing for a folder ({out}); leave it out")
+            raise PackError(f"{name} does not apply to a folder ({out}); leave it out")
     return None
 
 

@@ -33,7 +33,7 @@ _COST_BITS, _SHARE_BITS = 40, 20
 
 
 def text_cost(tokens: Int64) -> Int64:
-    """Return the cost of samples of so many tokens, in an arbitrary measure; see `TEXT_LINEAR`."""
+    """Return the cost of samples by their tokens, in an arbitrary measure; see `TEXT_LINEAR`."""
     return TEXT_LINEAR * tokens + tokens * tokens
 
 

@@ -1,4 +1,4 @@
-"""Number of tokens that a model makes of an image, by the image's size alone."""
+"""Number of tokens that a model makes from an image, by the image's size alone."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ class PlanOptions:
                     )
             if self.pack % self.pack_multiple_of:
                 raise PlanError(
-                    f"pack of {self.pack} tokens is no multiple of multiple_of "
-                    f"{self.pack_multiple_of}; make it one, so that a full pack can be divided too"
+                    f"pack of {self.pack} tokens is not a multiple of multiple_of "
+                    f"{self.pack_multiple_of}; give one, so that a full pack can be divided too"
                 )
         else:
             for name in ("max_samples", *_OF_PACKS):

@@ -122,7 +122,7 @@ def _integers(name: str, values: npt.ArrayLike, *, least: int, most_bits: int) -
             "leave such samples out"
         )
     if int(array.max()).bit_length() + len(array).bit_length() > most_bits:
-        raise PlanError(f"{name} of up to {array.max()} are more than can be added up")
+        raise PlanError(f"{name} of up to {array.max()} are too large to add up")
     # The compiled packer has one form, for arrays that are contiguous and writable.
     return np.require(array, np.int64, ("C", "W"))
 

@@ -177,7 +177,7 @@ def steps_in(
     epoch: int = 0,
     consumed: int = 0,
 ) -> int:
-    """Count the steps of an epoch of so many units, after the first `consumed` of them."""
+    """Count the steps of an epoch of `units` units, after the first `consumed` of them."""
     units -= consumed
     steps = units // share if drop_last else -(-units // share)
     left_out = 0

@@ -187,7 +187,7 @@ class _Totals:
         )
 
     def _deal(self, starts: Int64) -> tuple[Int64, Bools]:
-        """Return the unit of each slot, as `Step.share` deals them, and whether it is no repeat.
+        """Return the unit of each slot, as `Step.share` deals them, and whether it is not a repeat.
 
         Both are [steps, units_per_rank, world_size].
         """

@@ -77,7 +77,7 @@ def _workers(forecast: Forecast) -> Iterator[Remedy]:
     more = fewest > now
     yield forecast.remedy(
         "workers",
-        f"{'more' if more else 'fewer'} workers: {fewest} in place of {now}",
+        f"{'more' if more else 'fewer'} workers: {fewest} instead of {now}",
         f"make_loader(num_workers={fewest})",
         setup=replace(forecast.setup, workers=fewest),
         note="" if more else "as fast, with less memory",

@@ -52,10 +52,10 @@ def headline(profile: Profile) -> list[str]:
     others = run.usage.others_share
     if others > 0.1:
         lines.append(
-            f"Other processes took {others:.0%} of the cores meanwhile: figures are lower for it"
+            f"Other processes took {others:.0%} of the cores meanwhile: so figures are lower"
         )
     if profile.forecast.alone.failed or run.skipped:
-        lines.append(f"{run.skipped:,} samples were skipped, which cannot be read or decoded")
+        lines.append(f"{run.skipped:,} samples were skipped: they cannot be read or decoded")
     return lines
 
 

@@ -30,7 +30,7 @@ _SECRET = re.compile(r"key|secret|token|password|auth|cookie|sas|connection", re
 
 @dataclass(kw_only=True)
 class Traffic:
-    """Counts of requests answered, failures tried again, stuck reads begun again, and bytes."""
+    """Counts of requests answered, failures tried again, stuck reads started again, and bytes."""
 
     requests: int = 0
     retries: int = 0
@@ -56,7 +56,7 @@ def is_remote(path: object) -> TypeGuard[str]:
 class RemoteFolder:
     """Reader of the files of one folder by name, for any thread.
 
-    Requests are made by one thread of fsspec's own, in the order in which they were begun. Raises
+    Requests are made by one thread of fsspec's own, in the order in which they were started. Raises
     `PlanError` if nothing that is installed knows such URLs, or the URL has a password.
     """
 
@@ -206,11 +206,11 @@ class RemoteFolder:
             return data
         if len(data) > stop - start:
             raise StoreError(
-                f"{self.url_of(name)}: the server sends whole files and no parts of them (HTTP "
-                "range requests); serve the dataset with one that does, such as nginx, or copy it"
+                f"{self.url_of(name)}: the server sends only whole files, not parts of them (HTTP "
+                "range requests); use a server that sends parts, such as nginx, or copy the dataset"
             )
         if len(data) < stop - start:
-            raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes came")
+            raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes arrived")
         return data
 
 

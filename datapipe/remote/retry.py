@@ -62,7 +62,7 @@ class ReadTimes:
         self._seconds.append(seconds)
 
     def stuck_after(self) -> float | None:
-        """Return the seconds after which a read is begun again; None if too few are known."""
+        """Return the seconds after which a read is started again; None if too few are known."""
         policy, known = self._policy, len(self._seconds)
         if known < 16 or not policy.hedge_share:
             return None
@@ -95,7 +95,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     if {code, type(error).__name__} & _EXPIRED:
-        return f"the credentials have expired ({error}); renew them and run the same again"
+        return f"the credentials have expired ({error}); renew them and start again"
     if type(error).__name__ in _MISSING:
         return (
             f"no usable credentials were found ({error}); set them, such as AWS_PROFILE, or give "
@@ -107,7 +107,7 @@ def describe(error: BaseException) -> str:
             "are valid and allow this"
         )
     if status == 400 and code in ("400", ""):
-        return "HTTP 400; expired credentials are answered so: renew them and run the same again"
+        return "HTTP 400, as for expired credentials; renew them and start again"
     if status is not None:
         return f"HTTP {status} {code} {getattr(error, 'message', '') or error}".strip()
     if isinstance(error, asyncio.TimeoutError | TimeoutError):

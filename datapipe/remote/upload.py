@@ -40,7 +40,7 @@ class RemoteTarget(RemoteFolder):
                 raise
             if code_of(error.__cause__) == "NoSuchBucket":
                 raise StoreError(
-                    f"{self.url}: there is no such bucket; make it first, or mend the URL"
+                    f"{self.url}: there is no such bucket; create it first, or correct the URL"
                 ) from error
             return None
 
@@ -85,7 +85,7 @@ class RemoteTarget(RemoteFolder):
             await self._attempt("", abort, reason=_reason)
         except StoreError as error:
             logger.warning(
-                "%s; unfinished uploads cannot be looked for, so parts of some may be left there: "
+                "%s; unfinished uploads cannot be listed, so parts of some may remain there: "
                 "give the bucket a lifecycle rule that removes them",
                 error,
             )

@@ -101,7 +101,7 @@ class ImageArray:
             )
 
     def is_whole(self, image: int) -> bool:
-        """Return whether an image is the one that was written."""
+        """Return whether an image is unchanged since it was written."""
         values = self.data[image * self.size : (image + 1) * self.size]
         return bool(crc32(values.data) == self.sums[image])
 

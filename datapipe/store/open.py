@@ -41,8 +41,8 @@ def check_arrays_are_here(dataset: Dataset) -> None:
     """Raise `PlanError` for arrays behind a URL."""
     if dataset.manifest.arrays is not None and isinstance(dataset.folder, RemoteFolder):
         raise PlanError(
-            f"{dataset.folder} holds arrays, which are mapped and have to be here; copy them, or "
-            "read the shards that they came from"
+            f"{dataset.folder} holds arrays, which are mapped and must be local; copy them, or "
+            "read the shards that they were made from"
         )
 
 

@@ -55,7 +55,7 @@ def index_fields(
     """Read fields of the samples' JSON members, once, into columns that `where=` knows.
 
     A dataset that has grown is read from where it grew. A value that is missing or null, or NaN, is
-    null. Numbers become int64, or float64 if one of them is no integer.
+    null. Numbers become int64, or float64 if one of them is not an integer.
 
     Args:
         shards: folder, list of tars or URL of a dataset.

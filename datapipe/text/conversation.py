@@ -267,5 +267,5 @@ def _learn(flag: Any, number: int) -> bool:
     if isinstance(flag, bool) or flag in (0, 1):
         return bool(flag)
     raise DecodeError(
-        f"turn {number} says {flag!r} of whether it is learnt; 0, 1, true and false are understood"
+        f"turn {number} has {flag!r} as the flag that it is learnt; give 0, 1, true or false"
     )

@@ -248,9 +248,9 @@ class TextEncoder:
         """Return the text of a sample, or two of a pair, as `_turns` does."""
         if sample.images and self.image_token is None:
             raise PlanError(
-                "a sample has images, and none of the tokens that models are known to repeat for "
-                "an image is in the vocabulary; name it by image_token=, after adding it to the "
-                "tokenizer if need be"
+                "a sample has images, and the vocabulary has none of the tokens that models are "
+                "known to repeat for an image; name it with image_token=, and add it to the "
+                "tokenizer if necessary"
             )
         layout, spec = self._layout, self.spec
         try:

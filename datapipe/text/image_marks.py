@@ -102,6 +102,6 @@ def check_order(texts: Iterable[str]) -> None:
     numbers = numbers_in(texts)
     if numbers and numbers != list(range(numbers[0] and 1, len(numbers) + (numbers[0] and 1))):
         raise DecodeError(
-            f"the text names its images as {', '.join(map(str, numbers))}; each has to stand once, "
+            f"the text names its images as {', '.join(map(str, numbers))}; each must appear once, "
             "in the order of the images"
         )

@@ -31,8 +31,8 @@ Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
 
 _NOT_FOUND = (
-    "the chat template rewrites this conversation, so that what the assistant says cannot be found "
-    "in it; mark it in the template by {% generation %} and {% endgeneration %}"
+    "the chat template rewrites this conversation, so the assistant's text cannot be found in "
+    "it; mark it in the template with {% generation %} and {% endgeneration %}"
 )
 _FIRST_TAG = re.compile(r"\s*(<[^<>\s]+>)")
 

@@ -120,7 +120,7 @@ def read_pair_turns(
     if records is None:
         raise DecodeError(
             "the sample is no preference pair: it has no `chosen` and `rejected` answer, as "
-            "TextSpec(pairs=True) needs; keep other samples in a dataset of their own"
+            "TextSpec(pairs=True) needs; keep other samples in a separate dataset"
         )
     chosen, rejected = (
         read_turns(sample._replace(caption=None, record=record), system=system, newline=newline)

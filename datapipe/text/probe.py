@@ -76,7 +76,7 @@ def find_layout(
         if text.count(found) > 1:
             raise PlanError(
                 f"the chat template writes {found!r} {text.count(found)} times for one image; it "
-                "has to stand once, and is repeated as often as the image has tokens"
+                "must appear once, and is repeated as often as the image has tokens"
             )
         replaced = found != written and written not in text
         layout = replace(

@@ -65,7 +65,7 @@ class VideoMarkup:
             ) from error
         if (count := written.count(self.token)) != 1:
             raise PlanError(
-                f"{shown} has {shorten(self.token)} {count} times; it has to stand there once, and "
+                f"{shown} has {shorten(self.token)} {count} times; it must appear there once, and "
                 "is repeated as often as a patch has tokens"
             )
 

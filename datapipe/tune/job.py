@@ -134,7 +134,7 @@ def tune(
             interrupted = True
             if not sweep.trials:
                 raise
-            logger.warning("interrupted; the result is what was known by then")
+            logger.warning("interrupted; these are the results so far")
     result = _result(sweep, waits, interrupted=interrupted)
     _keep(sweep, result)
     return result

@@ -5,6 +5,6 @@ One protocol (`protocol.py`) and four pools: the caller's thread (`inline.py`), 
 jobs lazily and a bounded number ahead, so the results that wait are bounded too. Another kind of
 worker is another module with a pool.
 
-A room with parallel work says what a job is and what is made of it, and leaves order, errors,
+A room with parallel work defines its jobs and uses their results, and leaves order, errors,
 interrupts and the end of workers to this one.
 """

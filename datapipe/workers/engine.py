@@ -48,7 +48,7 @@ class EngineSpec:
     def cluster(self, workers: int | None = None) -> Iterator[RayCluster | None]:
         """Connect to the cluster; None of the local engine.
 
-        A cluster that is started here has so many CPUs as `workers`. Raises `WorkerError` if there
+        A cluster that is started here has `workers` CPUs. Raises `WorkerError` if there
         is no cluster.
         """
         if self.engine == "local":

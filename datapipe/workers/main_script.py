@@ -36,9 +36,9 @@ def main_script() -> MainScript:
     path = getattr(main, "__file__", None)
     if not path or not os.path.isfile(path):
         raise WorkerError(
-            "worker processes need functions that other processes can import, and one is defined "
-            "in no file (standard input, `python -c`, a notebook or an interactive session); put "
-            "it into a module, or use threads"
+            "worker processes need functions that other processes can import, but one is not "
+            "defined in a file (standard input, `python -c`, a notebook, an interactive session); "
+            "put it into a module, or use threads"
         )
     return MainScript(None, os.path.abspath(path))
 

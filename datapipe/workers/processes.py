@@ -67,7 +67,7 @@ class ProcessPool(Generic[J, R]):
 
     @property
     def processes(self) -> list[int]:
-        """IDs of the workers that have begun to work."""
+        """IDs of the workers that have started to work."""
         return [worker.process for worker in self._workers if worker.process]
 
     def run(self, jobs: Iterable[J]) -> ProcessResults[J, R]:
@@ -160,7 +160,7 @@ class ProcessPool(Generic[J, R]):
             raise
 
     def _died(self, worker: WorkerHandle[J]) -> WorkerError:
-        """End the workers after one ended by itself or was killed; return the error."""
+        """End the workers after one has exited or was killed; return the error."""
         if worker not in self._workers:
             return WorkerError(_CLOSED)
         said = printed(worker.standard_error).strip()

@@ -83,12 +83,12 @@ class RayCluster:
         where = address or os.environ.get("RAY_ADDRESS")
         if where and cpus:
             raise WorkerError(
-                f"the number of workers ({cpus}) applies to a cluster that is started here, and "
-                f"{where} is running; leave it out: tasks take the CPUs that are free"
+                f"the number of workers ({cpus}) only applies to a cluster that is started here, "
+                f"but {where} is running; leave it out: tasks use the CPUs that are free"
             )
         if where and where.startswith("ray://"):
             raise WorkerError(
-                f"{where}: Ray Client has no part in this; run the command on a node of the "
+                f"{where}: Ray Client is not supported; run the command on a node of the "
                 "cluster, with `ray job submit` from elsewhere"
             )
         given: dict[str, Any] = {"address": where or ("local" if cpus else None)}
@@ -213,7 +213,7 @@ def _reach(address: str | None) -> None:
 
 def _lost(error: Exception) -> LostTask:
     kind = type(error).__name__
-    return LostTask(kind, _REASONS.get(kind, "what its task had made was lost with its node"))
+    return LostTask(kind, _REASONS.get(kind, "the result of its task was lost with its node"))
 
 
 def _run(function: Callable[..., Any], *args: Any) -> Any:

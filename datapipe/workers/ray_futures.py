@@ -1,4 +1,4 @@
-"""Tasks of a Ray cluster that are begun ahead, as references to their results."""
+"""Tasks of a Ray cluster that are started ahead, as references to their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICK = 0.5  # seconds after which a wait sees that another thread has closed th
 class RayFutures(Iterator[tuple[J, Any]], Generic[J]):
     """Iterator over jobs, each with the reference to its result, in the order of the jobs.
 
-    `most` tasks are begun or wait to be taken. A reference comes before its task has ended, so that
+    `most` tasks run or wait to be taken. A reference comes before its task has ended, so that
     a thread can wait for the result while the caller works. Tasks of a run that is closed come to
     their end: to cancel one at that moment aborts the driver (Ray 2.60).
     """

@@ -209,14 +209,14 @@ def _worker(factory: bytes) -> Callable[[Any], Any]:
         work: Callable[[Any], Any] = make()
     except ImportError as error:
         raise WorkerError(
-            f"a node lacks what the driver has: {error}; install the same packages on every node, "
-            "or give a runtime_env"
+            f"a node lacks a module that the driver has: {error}; install the same packages on "
+            "every node, or give a runtime_env"
         ) from error
     except (DatapipeError, OSError) as error:
         if isinstance(error, WorkerError):
             raise
         raise WorkerError(
-            f"the node {node_name()} cannot do the work: {error}; nodes need what the command "
-            "reads and writes under the same path"
+            f"the node {node_name()} cannot do the work: {error}; nodes need the files that "
+            "the command reads and writes under the same path"
         ) from error
     return work

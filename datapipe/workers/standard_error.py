@@ -27,7 +27,7 @@ def printed_so_far() -> int:
 def take_printed(start: int = 0) -> str:
     """Return what this worker printed to its standard error after `start` bytes, and forget it.
 
-    Nothing is captured in a process that is no worker.
+    Nothing is captured outside workers.
     """
     if printed_so_far() <= start:
         return ""

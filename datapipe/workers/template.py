@@ -122,8 +122,8 @@ def fork_worker(
 def end_workers(workers: Sequence[int], *, started: bool) -> dict[int, tuple[int, int]]:
     """Kill the workers that still run; return (process ID, exit status) by number.
 
-    If none of them has `started` to work, their template may still be importing modules, and is
-    ended with them if it has no others. Then the result is empty. A signal is a negative status.
+    If none of them has `started` to work, their template may still be importing modules, and ends
+    with them if it has no others. Then the result is empty. A signal is a negative status.
     """
     global _template
     with _lock:

@@ -118,7 +118,7 @@ def _samples(parser: argparse.ArgumentParser) -> None:
         "--overlong",
         default="raise",
         choices=("truncate", "drop", "raise"),
-        help="what becomes of samples longer than that, or than a pack (default: an error)",
+        help="how to treat samples longer than that, or than a pack (default: an error)",
     )
     add("--num-workers", type=int, metavar="N", help="threads that load (default: the CPUs)")
     add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
@@ -216,10 +216,10 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
 def _ranks(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("ranks (see docs/distributed.md)").add_argument
     add("--parallel", choices=get_args(Kind), help="copies, or shards (default: ddp)")
-    add("--hook", choices=get_args(Hook), help="what DDP makes of gradients it sends")
+    add("--hook", choices=get_args(Hook), help="form in which DDP sends gradients")
     add("--powersgd-rank", type=int, metavar="N", help="of the factors sent (default: 4)")
     add("--bucket-mb", type=float, metavar="MB", help="gradients sent at a time (default: 25)")
-    add("--static-graph", action="store_true", help="DDP counts on the same graph in every step")
+    add("--static-graph", action="store_true", help="DDP assumes the same graph in every step")
     add("--tensor", type=int, default=1, metavar="N", help="ranks that divide heads (default: 1)")
     add("--context", type=int, default=1, metavar="N", help="ranks that divide packs (default: 1)")
     add("--global-batch-size", type=int, metavar="N", help="units a step over all ranks")
@@ -235,14 +235,20 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
     add("--steps", type=int, default=50, help="in all (default: %(default)s)")
     add("--lr", type=float, default=1e-3, help="highest learning rate (default: %(default)s)")
-    add("--scale-lr", choices=get_args(Rule), help="--lr is of a step of --base-batch samples")
-    add("--base-batch", type=int, default=0, metavar="SAMPLES", help="of a step that suited --lr")
+    add("--scale-lr", choices=get_args(Rule), help="scale --lr from a step of --base-batch samples")
+    add(
+        "--base-batch",
+        type=int,
+        default=0,
+        metavar="SAMPLES",
+        help="samples of the step for which --lr was chosen",
+    )
     add("--lr-warmup", type=int, default=10, metavar="STEPS", help="until it is reached")
     add("--lr-steps", type=int, metavar="STEPS", help="until it has fallen (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
     add("--save", type=Path, metavar="PATH", help="write a checkpoint at the end")
     add("--save-every", type=int, default=0, metavar="STEPS", help="and on the way")
-    add("--resume", type=Path, metavar="PATH", help="go on with a checkpoint")
+    add("--resume", type=Path, metavar="PATH", help="continue from a checkpoint")
     add("--warm-up", type=int, default=5, metavar="STEPS", help="left out of figures")
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--evaluate", metavar="SHARDS", help="print the loss over a held-out dataset at the end")

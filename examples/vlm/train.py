@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         if not several:
             raise
-        said = "train: interrupted; --resume goes on with what --save-every wrote"
+        said = "train: interrupted; --resume continues from what --save-every wrote"
         sys.exit(said if os.environ["RANK"] == "0" else 1)
 
 
@@ -126,8 +126,8 @@ def prepare(
         state.step = load(options.resume, state.parts(), facts, ranks)
         if options.hook == "powersgd":
             ranks.say(
-                "PowerSGD starts anew: its first steps send whole gradients, and the errors it had "
-                "kept are lost"
+                "PowerSGD starts again: its first steps send whole gradients, and the errors that "
+                "it had kept are lost"
             )
     sizes = {p: p.numel() for p in state.model.parameters()}
     learning = sum(size for p, size in sizes.items() if p.requires_grad)

@@ -91,12 +91,14 @@ def test_a_node_that_does_not_see_dataset_or_output_is_named(
     monkeypatch.chdir(shards.parent)
     hidden = Path("/proc/self/cwd") / shards.name
     named = r"the node [\d.]+ cannot do the work: "
-    with pytest.raises(WorkerError, match=named + ".*is missing or another dataset there"):
+    with pytest.raises(WorkerError, match=named + ".*is missing or a different dataset there"):
         datapipe.verify_dataset(hidden, engine="ray")
     output = CopySpec(engine="ray")
     with pytest.raises(datapipe.StoreError, match=r"on the node [\d.]+: .*cannot be opened"):
         datapipe.select_samples(hidden, tmp_path / "out", number=3, output=output)
-    with pytest.raises(WorkerError, match=named + "the output /proc/self/cwd/out is not there"):
+    with pytest.raises(
+        WorkerError, match=named + "the output folder /proc/self/cwd/out does not exist"
+    ):
         datapipe.select_samples(shards, "/proc/self/cwd/out", number=3, output=output)
     image = datapipe.ImageSpec(size=8)
     with pytest.raises(WorkerError, match=named + ".*images.npy"):

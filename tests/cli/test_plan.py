@@ -76,7 +76,7 @@ def test_images_that_truncation_takes_away_are_counted(
     assert f"{images} images, " in next(
         line for line in said.stdout.splitlines() if "cut away" in line
     )
-    assert f"truncation takes all {images} images away" in caplog.text
+    assert f"truncation removes all {images} images" in caplog.text
 
 
 def test_what_where_leaves_out_is_not_overlong(read: Read, plan: Run) -> None:

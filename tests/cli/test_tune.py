@@ -155,7 +155,7 @@ def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path: Path, workers
     assert process.returncode == 130
     # Python itself reports what is interrupted while torch's loader ends.
     assert "Traceback" not in stderr.partition("Exception ignored in")[0]
-    assert "Interrupted; this is what was known by then." in stderr
+    assert "Interrupted; these are the results so far." in stderr
     assert "num_workers=" in stdout
     assert not psutil.wait_procs(children, timeout=30)[1]
 

@@ -208,7 +208,7 @@ def test_samples_are_copied_from_urls(shards: Path, tmp_path: Path, contents: An
     options: Any = {"number": 7, "output": CopySpec(shard_size="3")}
     with serving(shards) as server:
         datapipe.select_samples(server.url, tmp_path / "from_url", **options)
-        with pytest.raises(PackError, match="a view names shards in folders"):
+        with pytest.raises(PackError, match="a view only works on folders"):
             datapipe.select_samples(server.url, tmp_path / "v", output=CopySpec(view=True))
     datapipe.select_samples(shards, tmp_path / "from_folder", **options)
     assert contents(tmp_path / "from_url") == contents(tmp_path / "from_folder")
@@ -232,12 +232,12 @@ REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("is a file; give a folder", {"out": "file"}),
     ("neither empty nor", {"out": "taken"}),
     ("holds arrays", {"dataset": "arrays"}),
-    ("no sample would be copied", {"where": "width > 9999"}),
+    ("no samples are left to copy", {"where": "width > 9999"}),
     ("1 of 2 keys, such as 'no such'", {"keys": "keys"}),
     ("is empty; give a text file", {"keys": "none"}),
     ("No such file.*give a text file", {"keys": "nothing/there"}),
-    ("there are 20 samples; give less", {"number": 21}),
-    ("copied into folders", {"out": "s3://bucket/out"}),
+    ("only 20 samples; give a smaller number", {"number": 21}),
+    ("give a local folder", {"out": "s3://bucket/out"}),
     ("no such folder", {"dataset": "nothing"}),
     ("add up to 0.9;", {"parts": {"a": 0.9}}),
     ("would get none", {"val": 1e-9}),

@@ -58,7 +58,7 @@ GRIDS = ((336, 672), (672, 336))
         ({"resize": "native", "min_pixels": 2 * 10**6}, "is above max_pixels=1,003,520"),
         ({"resize": "native", "max_pixels": 100, "min_pixels": 1}, "less than one token of 14"),
         ({"resize": "dynamic", "merge": 100}, "less than one token of 1400 x 1400"),
-        ({"merge": 2}, "merge=2 says nothing without the side of the patches"),
+        ({"merge": 2}, "merge=2 has no effect without the side of the patches"),
         ({"size": 20, "patch": 14, "merge": 2}, "smaller than one token of 28 x 28"),
         ({"resize": "shortest", "size": (3, 4)}, "it is the shorter side's; give one number"),
         ({"resize": "tiles", "size": (3, 4)}, "a tile is square"),

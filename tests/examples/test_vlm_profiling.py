@@ -165,7 +165,7 @@ def test_a_model_is_left_without_ranges(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"shapes": True}, "give --profile"),
+        ({"shapes": True}, "add --profile"),
         ({"path": Path("traces"), "nvtx": True}, "give one of them"),
         ({"path": Path("nowhere/trace.json")}, "there is no folder nowhere"),
     ],

@@ -151,7 +151,7 @@ def options_of(line: str) -> argparse.Namespace:
         ("--parallel fsdp --static-graph", 2, "--static-graph configures DDP and has no effect"),
         ("--parallel fsdp --precision fp16", 2, "give --precision bf16"),
         ("--parallel fsdp --optimizer 8bit", 2, "give --optimizer fused"),
-        ("--powersgd-rank 2", 2, "--powersgd-rank is of --hook powersgd"),
+        ("--powersgd-rank 2", 2, "--powersgd-rank only applies to --hook powersgd"),
         ("--hook powersgd --powersgd-rank 0", 2, "--powersgd-rank 0: give more than 0"),
         ("--hook powersgd --bucket-mb 5", 2, "gloo would mix up the exchanges of several buckets"),
         ("--bucket-mb -1", 2, "--bucket-mb -1.0: give more than 0"),

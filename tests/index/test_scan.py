@@ -126,7 +126,7 @@ def test_a_member_whose_name_the_sample_has_is_left_out_by_name(tmp_path, make_t
     )
     columns = open_dataset(tmp_path).columns
     assert columns.text_bytes.tolist() == [3, 0]
-    assert "the sample holds this name twice, and the first is taken" in caplog.text
+    assert "the sample has this name twice, and the first is used" in caplog.text
     assert "(x.tar:0.txt)" in caplog.text
 
 

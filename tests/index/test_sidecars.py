@@ -157,7 +157,7 @@ def test_foreign_names_in_extended_headers_belong_to_their_sample(foreign, tmp_p
     ("kinds", "names", "message"),
     [
         ("wids energon", "1.txt 2.txt 1.cls", r"around 2\.txt, .*repack"),
-        ("wids energon", "1.txt 1.txt 2.txt", "two samples one after the other have the key '1'"),
+        ("wids energon", "1.txt 1.txt 2.txt", "two adjacent samples have the key '1'"),
         ("wids energon", "1.txt 2.mp3 2.txt 3.txt", r"2\.mp3 is left out of the index, .*repack"),
         *(
             ("dali", f"a.txt {name}", r"the name '.*' holds a space")
@@ -178,7 +178,7 @@ def test_members_that_a_reader_would_mistake_are_refused(foreign, kinds, names, 
 
 @pytest.mark.parametrize("name", ["a#b.tar", "a?b.tar", "s3:a.tar"])
 def test_a_shard_whose_name_is_no_path_in_an_address_is_refused_for_wids(foreign, name):
-    with pytest.raises(IndexMismatch, match="wids takes the name of a shard for an address"):
+    with pytest.raises(IndexMismatch, match="wids reads the name of a shard as a URL"):
         foreign([("1.txt", b"a")], "wids", name=name)
 
 

@@ -36,7 +36,7 @@ SCENES = (
 FLIPS = int(os.environ.get("DATAPIPE_FLIPS", "150"))
 EACH = -(-FLIPS // (len(SCENES) + 1))  # and the saved state
 SEED = 19
-REMEDY = "restore|again|anew|remove|load the one before|give what"
+REMEDY = "restore|again|anew|remove|load an earlier one|give what"
 """What every error has to say one of."""
 SAID = "damaged|not as it|left out|cut off"
 """What a line in the log says one of."""

@@ -163,7 +163,7 @@ def test_arrays_that_lie_elsewhere_are_refused(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with (
         serving(converted["stretch"]) as server,
-        pytest.raises(PlanError, match="have to be here"),
+        pytest.raises(PlanError, match="must be local"),
     ):
         datapipe.make_loader(server.url, batch_size=4)
 
@@ -216,7 +216,7 @@ def test_numpy_reads_them(converted: dict[str, Path], make: Make) -> None:
         ({"image": ImageSpec(size=32)}, r"size: \[24, 24\] there, \[32, 32\] asked for"),
         ({"image": ImageSpec(size=24, resize="pad")}, "resize: 'stretch' there, 'pad' asked for"),
         ({"image": ImageSpec(resize="dynamic")}, "many sizes"),
-        ({"image": ImageSpec(size=24, random_crop=(0.1, 1))}, "another part of an image"),
+        ({"image": ImageSpec(size=24, random_crop=(0.1, 1))}, "a different part of an image"),
         ({"image": CLIP, "transform": print}, "before they are fitted"),
         ({"image": CLIP, "decoder": "dali"}, "decoded already"),
         ({"image": CLIP, "cache": CacheSpec(memory="1MB")}, "arrays are decoded"),

@@ -50,7 +50,7 @@ def test_a_transform_works_on_encoded_entries(make: Make) -> None:
         (
             {"memory": 5000, "keep": "decoded"},
             {"image": ImageSpec(size=8, random_crop=(0.5, 1.0))},
-            "random_crop takes another part",
+            "random_crop takes a different part",
         ),
         (
             {"memory": 5000, "keep": "decoded"},

@@ -123,7 +123,7 @@ def test_memory_of_a_batch_that_was_refused_stays_until_it_is_copied() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "meta"}, "carried to 'cpu' or 'cuda'"),
+        ({"device": "meta"}, "sent to 'cpu' or 'cuda'"),
         ({"device": "gpu"}, "device 'gpu' is not known"),
         ({"device": "cuda:1000"}, "CUDA device"),
         ({"device": "cpu", "dtype": torch.float64}, "float64 is not one of"),

@@ -55,7 +55,7 @@ def test_raw_records_in_json_are_told_from_a_mixture(tmp_path: Path, content: st
         with pytest.raises(PlanError) as error:
             read(raw)
         assert str(error.value) == (
-            f"{raw}: this is raw data (records, and no mixture); pack it first: "
+            f"{raw}: this is raw data (records, not a mixture); pack it first: "
             f"`datapipe pack '{raw}' shards/`"
         )
 
@@ -64,7 +64,7 @@ def test_raw_records_in_json_are_told_from_a_mixture(tmp_path: Path, content: st
     ("content", "said"),
     [
         ('{"captions/": "70 %%"}', "captions/ '70 %%': give a weight"),
-        ('{"captions/": {"weigth": 1}}', "'weigth' is no option of a dataset"),
+        ('{"captions/": {"weigth": 1}}', "'weigth' is not an option of a dataset"),
         ('["captions/", "chats/"]', "a mixture is a mapping"),
         ('[{"path": "captions/", "weight": 1}]', "a mixture is a mapping"),
         ('{"datasets": {"captions/": 1}, "epoch": "two of them all"}', "epoch"),
@@ -119,7 +119,7 @@ def raw_files(tmp_path: Path, jpeg: Any, make_tar: Any) -> Path:
         ("a.csv", r"this is raw data \(records\); pack it first"),
         ("a.parquet", r"this is raw data \(records\); pack it first"),
         ("a.jpg", r"this is an image; pack its folder first: `datapipe pack .* shards/`"),
-        ("a.npy", r"a\.npy is a file, and neither .*; give the folder that `datapipe pack` wrote"),
+        ("a.npy", r"a\.npy is a file, but neither .*; give the folder that `datapipe pack` wrote"),
         ("a.tar.gz", r"a\.tar\.gz is compressed.* give the \.tar, or unpack raw data and pack"),
         ("a.zip", r"a\.zip is an archive; unpack it, and pack"),
     ],
@@ -135,7 +135,7 @@ def test_a_file_of_raw_data_is_named_with_the_command_that_packs_it(
 
 def test_a_mixture_inside_a_list_is_refused(raw_files: Path, packed: Path) -> None:
     with pytest.raises(
-        IndexMismatch, match=r"a\.yaml may be the file of a mixture.*give one of the data"
+        IndexMismatch, match=r"a\.yaml may be the file of a mixture.*give one of its data"
     ):
         make_loader([raw_files / "a.yaml", packed], batch_size=1)
 
@@ -162,8 +162,8 @@ def test_other_folders_say_what_to_give(tmp_path: Path, packed: Path) -> None:
     for name, said in {
         "no": "no such folder; give the one that",
         "empty": "is empty, .*; give the folder that .*, or pack raw data into it",
-        "notes": r"neither dataset\.json nor a \.tar file is here \(found: todo\.md\); give the",
-        "both": "is no dataset, but holds some: train; give one of them, or a list",
+        "notes": r"has neither dataset\.json nor a \.tar file \(found: todo\.md\); give the",
+        "both": "is not a dataset, but contains some: train; give one of them, or a list",
         "both/train/columns": "is part of a dataset; give its folder, .*/both/train",
         "both/train/part-000000.parquet": "is part of a dataset; give its folder, .*/both/train",
         "both/train/dataset.json": r"is the dataset\.json of a dataset; give its folder, .*/train",
@@ -281,5 +281,5 @@ def test_another_process_opens_the_same_dataset_or_none(packed: Path, tmp_path: 
     assert pickle.loads(opener)().fingerprint == open_dataset(packed).fingerprint
     shutil.rmtree(folder)
     datapipe.select_samples(packed, folder, number=5)
-    with pytest.raises(IndexMismatch, match="holds another dataset than where the command runs"):
+    with pytest.raises(IndexMismatch, match="is a different dataset here than where"):
         pickle.loads(opener)()

@@ -26,7 +26,11 @@ from datapipe.testing import assert_same_batches
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (PackSpec, {"tokens": 99, "multiple_of": 8}, "99 tokens is no multiple of multiple_of 8"),
+        (
+            PackSpec,
+            {"tokens": 99, "multiple_of": 8},
+            "99 tokens is not a multiple of multiple_of 8",
+        ),
         (PackSpec, {"tokens": 99, "max_images": 2, "max_patches": 9}, "max_images=2 and max_p"),
         (BatchSpec, {"pad_to": 64, "multiple_of": 8}, "pad_to=64 and multiple_of=8 both set"),
         (BatchSpec, {"sample_images": 2, "sample_patches": 9}, "sample_images=2 and sample_p"),
@@ -35,7 +39,7 @@ from datapipe.testing import assert_same_batches
         (WorkerSpec, {"kind": "fork"}, "workers kind 'fork': give 'threads', 'processes' or 'ray'"),
         (WorkerSpec, {"stall_warning": 0}, "stall_warning 0: give seconds"),
         (RemoteSpec, {"read_ahead": "many"}, "read_ahead 'many': give a size"),
-        (CacheSpec, {"plan": __file__}, "this is no folder"),
+        (CacheSpec, {"plan": __file__}, "this is not a folder"),
         (CacheSpec, {}, "a cache needs room"),
     ],
 )

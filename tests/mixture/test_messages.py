@@ -31,9 +31,9 @@ IN_FILES = {
     "a: [1, 2]": f"1: a [1, 2]: {WEIGHT}",
     "a: 0x": f"1: a '0x': {TIMES}",
     "\na:\n  wieght: 1": (
-        f"3: 'wieght' is no option of a dataset, do you mean 'weight'?; it has {OPTIONS}"
+        f"3: 'wieght' is not an option of a dataset, do you mean 'weight'?; it has {OPTIONS}"
     ),
-    "a:\n  xyz: 1": f"2: 'xyz' is no option of a dataset; it has {OPTIONS}",
+    "a:\n  xyz: 1": f"2: 'xyz' is not an option of a dataset; it has {OPTIONS}",
     "a: {weight: x}": f"1: weight 'x': {WEIGHT}",
     "a: {repeat: 0}": f"1: repeat 0: {TIMES}",
     "a: {limit: 0}": f"1: limit 0: {LIMIT}",
@@ -77,7 +77,7 @@ IN_FILES = {
     "datasets:\n  - weight: 1": "2: a dataset in a list has no path; add path:",
     "datasets:\n  - datasets: [a]": "2: a group in a list has no name; add name:",
     "g: {path: x, datasets: [a]}": (
-        "1: 'path' is no option of a group; it has name, weight, repeat, datasets, text, image"
+        "1: 'path' is not an option of a group; it has name, weight, repeat, datasets, text, image"
     ),
     "- a": "1: a mixture is a mapping; write datasets, such as `captions/: 0.7`",
     "epoch: longest\na: 1": (
@@ -85,7 +85,7 @@ IN_FILES = {
         "datasets:, or write 'epoch/' if it is a folder"
     ),
     "datasets: [a]\nweigths: tokens": (
-        "2: 'weigths' is no option of a mixture, do you mean 'weights'?; it has "
+        "2: 'weigths' is not an option of a mixture, do you mean 'weights'?; it has "
         + ", ".join(MIXTURE_KEYS)
     ),
     "datasets: [a]\nweights: bytes": "2: weights 'bytes': give 'samples' or 'tokens'",
@@ -94,7 +94,7 @@ IN_FILES = {
         "'4B tokens'"
     ),
     "datasets: [a]\nvalidation:\n  datasets: [b]\n  schedule: []": (
-        "4: 'schedule' is no option of a mixture; it has datasets, weights, epoch, text, image"
+        "4: 'schedule' is not an option of a mixture; it has datasets, weights, epoch, text, image"
     ),
     "datasets: {a: 1}\nschedule: {}": (
         "2: schedule {}: give a list of changes with from, weights, over"

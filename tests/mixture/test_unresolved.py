@@ -75,14 +75,14 @@ REFUSED: list[tuple[Any, tuple[int, ...], Any, str]] = [
         (5, 5),
         None,
         "schedule from 100 samples: it begins at draw 100, and the change before it ends at draw "
-        "110; let it begin later",
+        "110; start it later",
     ),
     (
         changing({"from": 50}, {"from": "100 tokens"}),
         (5, 5),
         (2, 2),
         "schedule from 100 tokens: it begins at draw 50, and the change before it ends at draw "
-        "50; let it begin later",
+        "50; start it later",
     ),
     (
         {"datasets": {"a": 1, "b": 1}, "schedule": [{"from": 4, "weights": {"b": 0}}]},

@@ -120,7 +120,7 @@ IMAGES, CONFIG = "preprocessor_config.json", "config.json"
         (_without(IMAGES), "has no preprocessor_config.json or processor_config.json"),
         (_without("tokenizer.json"), "has no tokenizer.json"),
         (_with(CONFIG, model_type="bert"), "model_type 'bert' with processor 'Qwen3VLProcessor' is "
-         "none of the models that are known: qwen2_vl"),
+         "not one of the known models: qwen2_vl"),
         (_with(CONFIG, model_type="llava"), "model_type 'llava' with processor 'Qwen3VLProcessor'"),
         (_writes(CONFIG, "{"), r"config.json is not JSON"),
         (_writes(CONFIG, "[]"), r"config.json holds no JSON object"),

@@ -80,7 +80,7 @@ def test_what_cannot_be_followed_is_refused(
         (lambda: ImageSpec(resize="native", video=3), "give a VideoSpec, or a mapping"),
         (lambda: VideoMarkup(token=" "), "give a token"),
         (lambda: VideoMarkup(patch="<|video_pad|>{minutes}"), "only .seconds. may stand"),
-        (lambda: VideoMarkup(patch="{seconds}"), "0 times; it has to stand there once"),
+        (lambda: VideoMarkup(patch="{seconds}"), "0 times; it must appear there once"),
         (lambda: TextSpec(tokenizer="x", video_markup="x"), "give a VideoMarkup, or a mapping"),
     ],
 )
@@ -157,7 +157,7 @@ def test_names_and_record_have_to_tell_the_same_videos(folder: Path, tmp_path: P
     asked = replace(samples()[0], question=[*samples()[0].question[:1], "What?"])
     shards = write_shards(tmp_path / "shards", [asked, samples()[4]], told=False)
     options: dict[str, Any] = {"batch_size": 2, "shuffle": False, "num_workers": 0}
-    with pytest.raises(datapipe.DecodeError, match=r"has videos of \[\] frames, and by .* \[4\]"):
+    with pytest.raises(datapipe.DecodeError, match=r"has videos of \[\] frames, but by .* \[4\]"):
         next(iter(datapipe.make_loader(shards, model=folder, **options)))
     loader = datapipe.make_loader(shards, model=folder, on_error="skip", meta="valid", **options)
     (batch,) = loader

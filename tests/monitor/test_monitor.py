@@ -339,7 +339,7 @@ def test_options_out_of_range_are_refused(monitor: datapipe.Monitor, tmp_path: P
         (lambda: datapipe.Monitor(warmup=-1), "warmup -1"),
         (lambda: monitor.trace(file, steps=(-1, 5)), r"steps \(-1, 5\): give \(an integer from 0,"),
         (lambda: datapipe.Monitor(trace=file, trace_steps=(0, 0)), r"trace_steps \(0, 0\): give"),
-        (lambda: monitor.trace(tmp_path / "missing" / "t.json"), "folder is not there"),
+        (lambda: monitor.trace(tmp_path / "missing" / "t.json"), "folder does not exist"),
         (lambda: [monitor.trace(file) for _ in range(2)], "one at a time"),
     ]
     for call, message in calls:

@@ -85,7 +85,7 @@ def test_what_it_says_can_be_read() -> None:
     assert good.startswith("a faster pipeline would give next to nothing: 1.00 times")
     bad = str(measure(World(make=0.25, ahead=4), 0.1))
     assert bad.startswith("a faster pipeline would make training at most 2.50 times as fast")
-    assert "100 ms with its batch at hand and 250 ms from the loader" in bad
+    assert "100 ms with its batch ready and 250 ms from the loader" in bad
 
 
 def test_too_little_to_measure_is_refused() -> None:

@@ -131,11 +131,11 @@ def test_a_name_that_a_sample_has_already_is_rejected_by_name(
     assert second == {"jpg": jpeg(1)}
     lines = rejects(tmp_path / "out")
     assert [(line["source"], line["reason"].partition(";")[0]) for line in lines] == [
-        ("x.tar:a.txt", "the sample holds this name twice, and the first is taken"),
+        ("x.tar:a.txt", "the sample has this name twice, and the first is used"),
         (
             "x.tar:a.jpg",
-            "the tar holds a sample of this name before, with other members, so that what belongs "
-            "together cannot be told",
+            "the tar holds an earlier sample of this name with other members, so which belong "
+            "together is unclear",
         ),
     ]
 

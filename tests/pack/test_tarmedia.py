@@ -87,7 +87,7 @@ def test_what_the_message_says_trains_on_the_rest(tmp_path, tar, ext):
 
 def test_a_pattern_that_names_nothing_is_said(tmp_path, tar, caplog):
     tar(mp4=MEDIA["mp4"][0], txt=words)
-    said = "--ignore '*.mpp4' names no file and no member"
+    said = "--ignore '*.mpp4' matches no file and no member"
     given = {"ignore": "*.mp4,*.mpp4"}
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, **given)
     assert [said in note for note in report.notes] == [False, True]

@@ -175,7 +175,7 @@ def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw):
 
 def test_a_video_that_takes_too_long_is_a_reject_with_the_remedy(tmp_path, raw):
     write_video(raw / "a.mp4", 3)
-    with pytest.raises(PackError, match=r"it took more than 1e-09 s of the processor; raise --vid"):
+    with pytest.raises(PackError, match=r"it took more than 1e-09 s of CPU time; raise --vid"):
         pack_dataset(raw, tmp_path / "out", video_frames="fps=2,max=8", video_timeout=1e-9)
 
 

@@ -81,7 +81,7 @@ def test_packs_without_token_counts_are_refused() -> None:
         ({"pack": 0}, "pack 0"),
         ({"pack": 10, "max_tokens": 10}, "contradict"),
         ({"pack": 10, "buckets": 10}, "contradict"),
-        ({"pack": 10, "pack_multiple_of": 4}, "no multiple"),
+        ({"pack": 10, "pack_multiple_of": 4}, "not a multiple"),
         ({"max_samples": 3}, "needs pack="),
         ({"pack_window": 3}, "needs pack="),
         ({"pack_multiple_of": 3}, "needs pack"),

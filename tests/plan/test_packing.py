@@ -169,7 +169,7 @@ def test_lengths_of_any_integer_type_give_the_same_packs(dtype: type) -> None:
         (((True,), 10), "type bool"),
         ((([4], [5]), 10), "shape"),
         (((4,), 0), "capacity 0"),
-        (((1 << 59, 1), 1 << 61), "more than can be added up"),
+        (((1 << 59, 1), 1 << 61), "too large to add up"),
     ],
 )
 def test_impossible_lengths_are_refused(arguments: tuple[object, int], message: str) -> None:

@@ -97,5 +97,5 @@ def test_images_need_a_token_and_texts_alone_do_not() -> None:
     encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))
     assert encoder.image_id is None
     assert encoded(encoder, SampleText("cat", None, 0)).tokens.tolist() == [0, 1]
-    with pytest.raises(PlanError, match="name it by image_token="):
+    with pytest.raises(PlanError, match="name it with image_token="):
         encoder.encode([SampleText("cat", None, 1)])

@@ -34,7 +34,7 @@ def test_interrupting_keeps_what_was_measured(caplog: Any) -> None:
     assert not result.settled
     assert len(result.trials) == 11
     assert result.num_workers >= 2
-    assert "the result is what was known by then" in caplog.text
+    assert "these are the results so far" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

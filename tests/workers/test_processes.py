@@ -264,7 +264,7 @@ def test_a_script_without_a_guard_works_if_nothing_of_it_is_sent(tmp_path):
     ("from_file", "message"),
     [
         (True, "start its work under `if __name__ == '__main__':`"),
-        (False, "defined in no file"),
+        (False, "not defined in a file"),
     ],
 )
 def test_functions_that_cannot_be_sent_are_named_with_the_remedy(tmp_path, from_file, message):

@@ -207,7 +207,7 @@ def check_rows(image: Decoded, out: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(out.shape) != shape:
         raise DecodeError(
             f"it has {image.width}x{image.height} pixels, which take {list(shape)} of "
-            f"pixel_values, and {list(out.shape)} were kept for it: the index knows another size; "
+            f"pixel_values, and {list(out.shape)} were reserved: the index has a different size; "
             "index the dataset again"
         )
 

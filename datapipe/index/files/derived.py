@@ -92,8 +92,8 @@ def writing_instead_of(home: Path, folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DatapipeError(
             f"{home} cannot be written, nor can {folder} instead ({error.strerror or error}); set "
-            "XDG_CACHE_HOME to a folder with room that can be written, or open the dataset once "
-            "with these options where its own folder can be"
+            "XDG_CACHE_HOME to a writable folder with free space, or open the dataset once with "
+            "these options where its own folder is writable"
         ) from error
 
 
@@ -141,7 +141,7 @@ def read_summed(path: Path) -> bytes | None:
         return None
     body, total = content[:-4], content[-4:]
     if len(total) < 4 or crc32(body) != int.from_bytes(total, "little"):
-        logger.warning("%s is damaged; what it holds of its shard is derived again", path)
+        logger.warning("%s is damaged; deriving its content again", path)
         return None
     return body
 

@@ -21,7 +21,7 @@ class MixtureColumn:
     `edges` are int64 [parts + 1], index of the first value of each part, and the length. `shifts`,
     int64 [parts], are added to the values of each part: offsets become offsets into another column
     of the mixture. A part of offsets has one value more than `edges` say: the first of the next
-    part stands for it. `codes` are, for parts whose values are numbers of names, the new number of
+    part is used. `codes` are, for parts whose values are numbers of names, the new number of
     each.
 
     Examples:

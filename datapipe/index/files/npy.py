@@ -69,7 +69,7 @@ class NpyFile:
         self.length += len(values)
 
     def append_ends(self, counts: npt.NDArray[Any]) -> None:
-        """Add to a file of offsets where further runs of so many items end."""
+        """Add the ends of further runs of the given lengths to a file of offsets."""
         ends = self._end + np.cumsum(counts, dtype=np.int64)
         self.append(ends)
         self._end = int(ends[-1]) if len(ends) else self._end

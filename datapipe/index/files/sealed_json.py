@@ -1,4 +1,4 @@
-"""JSON files of our own that tell whether they are as they were written."""
+"""JSON files with a checksum of their content."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def unseal(content: str | bytes) -> dict[str, Any]:
 def unsealed(held: Any) -> dict[str, Any]:
     """Return what `unseal` does of a document that was parsed, which loses its checksum."""
     if not isinstance(held, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("it is not a JSON object")
     if held.pop(_FIELD, None) != sum_of(held):
-        raise ValueError("its checksum is not that of what it holds")
+        raise ValueError("its checksum does not match its content")
     return held
 
 

@@ -1,4 +1,4 @@
-"""Formats of raw images beside those that shards hold, and what packing makes of each.
+"""Formats of raw images that shards do not hold, and what packing converts each to.
 
 A shard holds what every loader decodes without further packages (`header.FORMATS`). Everything
 else that Pillow or pillow-heif opens is re-encoded while packing, so that no training machine

@@ -128,7 +128,7 @@ def is_stored_image(ext: str) -> bool:
 def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
     """Read the header of an encoded image or, with `complete=False`, of its first bytes.
 
-    Raises `DecodeError` if it is no known image, `NeedMoreData` if it continues after `data`.
+    Raises `DecodeError` if it is not a known image, `NeedMoreData` if it continues after `data`.
     """
     if data[:2] == b"\xff\xd8":
         try:
@@ -231,7 +231,7 @@ def _probe_png(data: bytes | memoryview) -> ImageInfo:
 
 
 def _png_metadata(data: bytes | memoryview) -> list[tuple[bytes, int, int]]:
-    """Return (type, start, length) of the chunks that an orientation may stand in.
+    """Return (type, start, length) of the chunks that may hold an orientation.
 
     Those behind the first frame of an animation are left out, as Pillow does not read so far.
     """

@@ -81,7 +81,7 @@ def orientation_of_png(data: Data, chunks: Iterable[tuple[bytes, int, int]]) -> 
 def _ordinary(tiff: bytes) -> int | None:
     """Return the orientation in an EXIF block, 0 where it holds none, None where Pillow must say.
 
-    As Pillow does, what follows an entry whose value is outside of the block is left unread.
+    As Pillow does, entries after one whose value is outside the block are not read.
     """
     structs = _ORDERS.get(tiff[:4])
     if structs is None or len(tiff) < 8:
@@ -111,7 +111,7 @@ def _ordinary(tiff: bytes) -> int | None:
 
 
 def _ask_pillow(info: Mapping[Any, Any]) -> int:
-    """Return the orientation that Pillow finds in what it knows of an image."""
+    """Return the orientation that Pillow reports for an image."""
     image = Image.Image()
     image.info = dict(info)
     try:

@@ -40,8 +40,8 @@ def write_sidecars(
     dataset last. What a person may have set (Energon's `dataset.yaml` and `split.yaml`) is kept.
     `home` has the Parquet indexes; by default it is `folder`.
 
-    Raises `IndexMismatch` if an index is missing or not that of the manifest, a shard holds what a
-    reader cannot be told of, or `folder` cannot be written; `StoreError` if a foreign tar is
+    Raises `IndexMismatch` if an index is missing or not that of the manifest, a reader cannot be
+    told of a member, or `folder` cannot be written; `StoreError` if a foreign tar is
     missing or damaged.
     """
     kinds = sorted(set(kinds))
@@ -60,7 +60,7 @@ def write_sidecars(
                     raise IndexMismatch(
                         f"{shard.name}: {lacking} is left out of the index, and {sidecar.reads_on} "
                         "reads a tar from front to back and would see it: repack the shards with "
-                        "`datapipe pack`, which writes no member that is left out"
+                        "`datapipe pack`, which writes only members that are indexed"
                     )
                 written += sidecar.add(shard, table)
         for sidecar in sidecars:
@@ -69,7 +69,7 @@ def write_sidecars(
         raise IndexMismatch(
             f"{folder}: sidecars cannot be written ({error.strerror or error}), and their readers "
             "look for them beside the shards; make the folder writable, or link the shards into "
-            "one that is and index that"
+            "a writable folder and index that"
         ) from error
     return written
 

@@ -103,8 +103,8 @@ class WidsList(Sidecars):
     def add(self, shard: Shard, table: pa.Table) -> list[Path]:
         if urlparse(shard.name).path != shard.name:
             raise IndexMismatch(
-                f"{shard.name}: wids takes the name of a shard for an address, in which some of "
-                "these characters mean something else; rename the shard and index again"
+                f"{shard.name}: wids reads the name of a shard as a URL, in which some of "
+                "these characters have another meaning; rename the shard and index again"
             )
         _check_adjacent(shard, table, "wids")
         _check_wids_names(shard, table)
@@ -140,15 +140,15 @@ def _check_wids_names(shard: Shard, table: pa.Table) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise IndexMismatch(
-            f"{shard.name}: two members have the name {twice!r}, and wids would give back others "
-            f"for them; {_REMEDY}"
+            f"{shard.name}: two members have the name {twice!r}, and wids would return the "
+            f"wrong one; {_REMEDY}"
         )
 
 
 class EnergonMetadata(Sidecars):
     """`SHARD.tar.idx` beside each shard and `.nv-meta/` beside them all.
 
-    Shards without a sample are left out, as Energon refuses them. All others are of the split
+    Shards without a sample are left out, as Energon refuses them. All others are in the split
     `train`. Samples are `CaptioningSample`s where each has one image that Energon decodes and a
     `.txt`, else crude samples, which a cooker of the user's makes something of.
     """
@@ -204,7 +204,7 @@ def _split_yaml(names: Sequence[str]) -> str:
 
 def _settle(path: Path, content: bytes) -> bool:
     if path.exists() and path.read_bytes() != content:
-        logger.warning("%s is kept as it was; delete it to have it made for these shards", path)
+        logger.warning("%s is kept as it was; delete it to have it rebuilt for these shards", path)
         return False
     replace_file(path, content)
     return True
@@ -228,15 +228,15 @@ def _check_adjacent(shard: Shard, table: pa.Table, reader: str) -> None:
         raise IndexMismatch(
             f"{shard.name}: around {table['key'][sample].as_py()}.{ext}, members of different "
             f"samples alternate or one links to another; {reader} reads a tar from front to back "
-            "and would see other samples: repack the shards with `datapipe pack`, which brings "
-            "members together"
+            "and would see other samples: repack the shards with `datapipe pack`, which keeps "
+            "the members of a sample together"
         )
     keys = table["key"].combine_chunks()
     same = pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
     if same.any():
         key = keys[int(np.flatnonzero(same)[0])].as_py()
         raise IndexMismatch(
-            f"{shard.name}: two samples one after the other have the key {key!r}, and {reader} "
+            f"{shard.name}: two adjacent samples have the key {key!r}, and {reader} "
             "would take them for one: repack the shards with `datapipe pack`, which gives each its "
             "own"
         )

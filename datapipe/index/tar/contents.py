@@ -89,7 +89,7 @@ def _named(ext: str, kind: Kind) -> Content:
 def why_unread(contents: Iterable[Content]) -> str:
     """Return why a sample without a usable image is rejected for its media; "" without any.
 
-    Texts with another use, such as class numbers, are no reason.
+    Texts with another use, such as class numbers, do not count.
     """
     for content in contents:
         if content.medium:

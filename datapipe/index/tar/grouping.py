@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The samples of a tar, and the members that are in none of them."""
+    """The samples of a tar, and the members that belong to none."""
 
     samples: list[Group] = field(default_factory=list)  # in order of their first members
     # (name, reason) of every member that no sample has, but for what is no data
@@ -64,11 +64,11 @@ def is_no_data(name: str) -> bool:
 
 
 def group_members(members: Iterable[TarMember]) -> Grouped:
-    """Gather the members of a tar by key, wherever they stand in the tar.
+    """Gather the members of a tar by key, wherever they are in the tar.
 
     Members of a key that come again with the same kinds of members are the next sample of that
-    key, as for WebDataset. Any other member whose name the sample has already is left out. What is
-    no data is passed over.
+    key, as for WebDataset. Any other member whose name the sample has already is left out. Files
+    that are not data are skipped.
     """
     found = Grouped()
     by_key: dict[str, list[Group]] = {}
@@ -90,7 +90,7 @@ def group_members(members: Iterable[TarMember]) -> Grouped:
     for group in [group for group in found.samples if _is_several(group)]:
         found.samples.remove(group)
         reason = (
-            f"a key ends at the first dot of a name, so that this is one sample {group.key!r} with "
+            f"a key ends at the first dot of a name, so this is one sample {group.key!r} with "
             f"texts of several images; {_REMEDY}, without a dot"
         )
         found.left_out.extend((member.name, reason) for member in group.members)
@@ -158,7 +158,7 @@ def _first_of_each(run: _Part, left_out: list[tuple[str, str]]) -> _Part:
     kept: dict[str, TarMember] = {}
     for ext, member in run:
         if kept.setdefault(ext, member) is not member:
-            reason = f"the sample holds this name twice, and the first is taken; {_REMEDY}"
+            reason = f"the sample has this name twice, and the first is used; {_REMEDY}"
             left_out.append((member.name, reason))
     return list(kept.items())
 
@@ -171,10 +171,10 @@ def _comes_again(part: _Part, before: list[Group]) -> bool:
 
 def _why(samples: int) -> str:
     if samples == 1:
-        held = "a sample of this name before, with other members, so that what belongs together"
+        held = "an earlier sample of this name with other members, so which belong together"
     else:
-        held = f"{samples:,} samples of this name before, so that to which of them it belongs"
-    return f"the tar holds {held} cannot be told; {_REMEDY}"
+        held = f"{samples:,} earlier samples of this name, so to which of them it belongs"
+    return f"the tar holds {held} is unclear; {_REMEDY}"
 
 
 def _with_extensions(group: Group) -> _Part:

@@ -189,13 +189,13 @@ class TarScanner:
     def _endless(self, position: int) -> StoreError:
         if not self.bytes:
             return StoreError(
-                f"{self.path} is empty (0 bytes), as a download or a writer leaves it that was "
-                "interrupted; copy or write it again, or move it elsewhere"
+                f"{self.path} is empty (0 bytes), as after an interrupted download or "
+                "writer; copy or write it again, or move it elsewhere"
             )
         return StoreError(
             f"{self.path}, byte {position:,}: the file ends without the blocks of zeros that end a "
             "tar, so it was cut off here, or its writer was never closed; copy or write it again. "
-            f"If you know that it is whole, `truncate -s +{2 * BLOCK} {quote(str(self.path))}` "
+            f"If you know that it is complete, `truncate -s +{2 * BLOCK} {quote(str(self.path))}` "
             "adds the end"
         )
 
@@ -229,7 +229,7 @@ def _ends_in_zeros(path: Path) -> bool:
 
 
 def stated_number(field: bytes) -> int:
-    """Return the number in a field of a header; -1 if it is none."""
+    """Return the number in a field of a header; -1 if it is not a number."""
     if field[0] & 0x80:  # base-256, for members over 8 GiB
         return int.from_bytes(field, "big") & ~(0x80 << (8 * (len(field) - 1)))
     digits = field.split(b"\0")[0].strip()

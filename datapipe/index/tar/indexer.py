@@ -187,7 +187,7 @@ def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifes
     if again:
         logger.warning(
             "%d samples have the key of an earlier one in their shard, for example %s; each is a "
-            "sample of its own, as for WebDataset",
+            "separate sample, as in WebDataset",
             *(len(again), again[0]),
         )
     return Manifest(shards=tuple(entries)), findings
@@ -208,7 +208,7 @@ def scan_shard(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> tuple[list[Row], Findings]:
-    """Return the rows of one foreign shard called `name`, and what a person should know of it.
+    """Return the rows of one foreign shard called `name`, and findings for the user.
 
     Once `stop` is set, the scan ends early with the samples found so far. Raises `IndexMismatch` if
     most of its samples hold what a loader does not read.
@@ -262,7 +262,7 @@ def scan_tar(
     if unread and 2 * len(rows) < len(found.samples):
         raise IndexMismatch(
             f"{tar.path}: {len(found.samples) - len(rows):,} of {len(found.samples):,} samples "
-            f"cannot be loaded from where they are, such as {unread}"
+            f"cannot be loaded without packing, such as {unread}"
         )
     return rows, findings
 

@@ -99,7 +99,7 @@ def index_home(tars: Tars) -> Path:
 
 
 def expand(text: str) -> list[str]:
-    """Return the names that a list stands for, in its order, as webdataset expands it.
+    """Return the names in a list, in its order, as webdataset expands it.
 
     Raises `IndexMismatch` if a variable is not set, or a pattern fits no file.
     """
@@ -129,8 +129,8 @@ def _listed(text: str) -> Tars:
     others = [path for path in paths if path.suffix != ".tar"]
     if others:
         raise IndexMismatch(
-            f"{text} names {len(others):,} of {len(paths):,} that are no .tar file, for example "
-            f"{others[0]}; name .tar files alone, such as 'data/*.tar', or "
+            f"{text} names {len(others):,} of {len(paths):,} that are not .tar files, for example "
+            f"{others[0]}; name only .tar files, such as 'data/*.tar', or "
             "give the folder"
         )
     missing = [path for path in paths if not path.is_file()]
@@ -160,8 +160,8 @@ def _fitting(name: str) -> list[str]:
     found = sorted(glob.glob(name, recursive=True))
     if not found:
         raise IndexMismatch(
-            f"{name} fits no file; look at the pattern, which starts at {os.getcwd()} where it is "
-            "relative"
+            f"{name} matches no file; check the pattern (a relative pattern starts at "
+            f"{os.getcwd()})"
         )
     return found
 
@@ -170,7 +170,7 @@ def _variable(match: re.Match[str]) -> str:
     variable = f"WDS_{match[1]}"
     if variable not in os.environ:
         raise IndexMismatch(
-            f"{match[0]} stands for the environment variable {variable}, as in webdataset, and it "
+            f"{match[0]} stands for the environment variable {variable}, as in webdataset, which "
             "is not set; set it, or write the path"
         )
     return os.environ[variable]
@@ -187,7 +187,7 @@ def refuse_urls(names: list[str]) -> None:
             "the files"
         )
     raise IndexMismatch(
-        f"{url}: tars behind a URL are read only where their index is beside them; "
+        f"{url}: tars behind a URL are read only if their index is beside them; "
         "pack them (`datapipe pack` takes URLs), or "
         f"download the {len(names):,} tars ({download_command(url)}) and give the files, or run "
         "`datapipe index` where they are files, copy dataset.json and the index files to the URL "

@@ -33,7 +33,7 @@ def name_in_tar(before: bytes | memoryview, key: str, ext: str) -> tuple[str, st
 
 
 def _first_name(headers: bytes, blocks: int) -> str | None:
-    """Return the name of the member whose data follows these headers; None if they are none."""
+    """Return the name of the member whose data follows these headers; None if there is none."""
     try:
         with tarfile.open(fileobj=io.BytesIO(headers), mode="r:") as tar:
             member = tar.next()

@@ -80,7 +80,7 @@ def open_or_count(
     if found is None:
         raise IndexMismatch(
             f"{home}: token counts do not last there: their files are gone or damaged as soon as "
-            "they are written; look after the disk, or copy the dataset to another one"
+            "they are written; check the disk, or copy the dataset to another one"
         )
     return found
 

@@ -196,7 +196,7 @@ class _Evaluator:
         """Return the value of a node of one of these kinds: condition, number, string."""
         value = self._value(node)
         if (kind := _kind(value)) not in kinds:
-            problem = f"{clip(node)} is a {kind}, and no {' or '.join(kinds)}"
+            problem = f"{clip(node)} is a {kind}, not a {' or '.join(kinds)}"
             raise self._fault(node, f"{problem}; {_COMPARED[kinds[0]]}")
         return value
 
@@ -281,7 +281,7 @@ class _Evaluator:
             if any("\ud800" <= character <= "\udfff" for character in value):
                 raise self._fault(node, f"{value!r} is half a character; write the whole one")
         elif not (abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)):
-            raise self._fault(node, "the number is too large; write one of 64 bits")
+            raise self._fault(node, "the number is too large; write one that fits into 64 bits")
         return value
 
     def _column(self, node: ast.expr, name: str) -> pa.Array:

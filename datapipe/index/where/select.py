@@ -99,11 +99,11 @@ class _Scan:
 
     def nothing(self) -> PlanError:
         """Return the error of a selection without samples; it says how many each term keeps."""
-        unusable = "too large, or without a text that can be used"
+        unusable = "too large, or without a usable text"
         if self.where is None:
             return PlanError(
                 f"none of {self.samples:,} samples takes part: all are {unusable}; raise the "
-                "limits of their size, or change the template"
+                "size limits, or change the template"
             )
         tree = self.where.tree
         terms = [tree]

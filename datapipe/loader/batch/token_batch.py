@@ -97,9 +97,9 @@ class TextKind:
         named = [] if frames is None else frames.videos
         if told != named:
             raise DecodeError(
-                f"its `{VIDEO_FIELD}` has videos of {[count for _, count in told]} frames, and by "
+                f"its `{VIDEO_FIELD}` has videos of {[count for _, count in told]} frames, but by "
                 f"the names of its members they have {[count for _, count in named]}, or others "
-                "stand first; pack it again, or name frames `KEY.v0.0000.jpg`"
+                "come first; pack it again, or name frames `KEY.v0.0000.jpg`"
             )
         return [self.markup.frames * video.duration / len(video.times) for video in videos]
 
@@ -268,7 +268,7 @@ class TokenSlots:
             raise IndexMismatch(
                 f"sample number {self._samples[slot]} has {found[0]} tokens and {found[1]} "
                 f"images, the plan says {planned[0]} and {planned[1]}; its text "
-                "is not the one that tokens were counted of: remove the folder tokens-* beside "
+                "changed after its tokens were counted: remove the folder tokens-* beside "
                 "the index and open the dataset again"
             )
         for answer, text in enumerate(expanded):

@@ -53,7 +53,7 @@ def apply_transform(
     pixels = list(made["images"])
     if len(pixels) != len(images):
         raise TransformError(
-            f"transform returned {len(pixels)} images of {len(images)}; the plan counts on all"
+            f"transform returned {len(pixels)} images of {len(images)}; the plan needs all of them"
         )
     if not isinstance(made["text"], str):
         raise TransformError(f"transform returned a {type(made['text']).__name__} as text")

@@ -26,7 +26,7 @@ def resolve_device(device: str | int | torch.device) -> torch.device:
         return torch.device("cpu")
     if found.type != "cuda":
         raise PlanError(
-            f"device {device!r}: batches are carried to 'cpu' or 'cuda'; for {found.type} take "
+            f"device {device!r}: batches can be sent to 'cpu' or 'cuda'; for {found.type} take "
             "them on the CPU and move them yourself"
         )
     if not torch.cuda.is_available():

@@ -126,7 +126,7 @@ def _load(path: Path) -> Units | None:
     except FileNotFoundError:
         return None
     except Exception:  # damage shows in many ways
-        logger.warning("%s is damaged; this block is planned again", path)
+        logger.warning("%s is damaged; planning this block again", path)
         return None
 
 

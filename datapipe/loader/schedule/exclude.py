@@ -89,7 +89,7 @@ def _numbers(keys: list[str], origin: Origin) -> list[int]:
         found = find_keys(part.data.columns(), [*own, *anywhere])
         if missing := [key for key in own if key not in found]:
             raise PlanError(
-                f"exclude names {shorten(f'{part.name}:{missing[0]}')}, and no sample of dataset "
+                f"exclude names {shorten(f'{part.name}:{missing[0]}')}, but no sample of dataset "
                 f"{part.name!r} has this key; loader.plan.step(n) shows keys"
             )
         for key in found.keys() & holders.keys():
@@ -99,7 +99,7 @@ def _numbers(keys: list[str], origin: Origin) -> list[int]:
         if not held:
             where = "" if origin.is_alone else " of any dataset"
             raise PlanError(
-                f"exclude names {shorten(key)}, and no sample{where} has this key; "
+                f"exclude names {shorten(key)}, but no sample{where} has this key; "
                 "loader.plan.step(n) shows keys"
             )
         if len(held) > 1:

@@ -37,7 +37,7 @@ def resolve_plan(
     if text is not None and text.pairs and options["max_tokens"] is not None:
         if options["max_tokens"] < 2:
             raise PlanError(
-                f"max_tokens={options['max_tokens']}: a pair has two rows of a token at least"
+                f"max_tokens={options['max_tokens']}: a pair has two rows of at least one token"
             )
         options["max_tokens"] //= 2  # for the chosen answers; the rejected have as many
     if options["max_tokens"] is not None and buckets is None:
@@ -96,12 +96,12 @@ def _check_shapes(
     if others["max_tokens"] is not None:
         raise PlanError(
             f"{said}: the number of samples of a batch varies with max_tokens="
-            f"{others['max_tokens']}, so its shape does too; give batch_size= in its place"
+            f"{others['max_tokens']}, so its shape does too; give batch_size= instead"
         )
     if batch.pad_to is not None and others["buckets"] is not None:
         raise PlanError(
             f"pad_to={batch.pad_to}: buckets={others['buckets']} put samples of similar length "
-            "together, which saves nothing where all are padded to one; leave one out, or give "
+            "together, which saves nothing if all are padded to one length; leave one out, or give "
             "multiple_of="
         )
 
@@ -119,8 +119,8 @@ def _check_rows(text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec) 
         )
     if text.pairs and batch.sample_rows is not None:
         raise PlanError(
-            "sample_images= and sample_patches= fill up the rows of pixel_values behind the last "
-            "image, and TextSpec(pairs=True) repeats all images for the rejected answers, behind "
+            "sample_images= and sample_patches= fill up the rows of pixel_values after the last "
+            "image, and TextSpec(pairs=True) repeats all images for the rejected answers, after "
             "the padding; leave it out"
         )
 

@@ -34,7 +34,7 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
     origin, position, changes = resume_origin(origin, legs, run.position, plan)
     for change in changes:
         step = f"{run.steps:,}"
-        logger.warning("the mixture is another one from step %s on: %s", step, change)
+        logger.warning("the mixture changes from step %s on: %s", step, change)
     start = position if run.start == run.position else run.start
     run = replace(run, position=position, start=start)
     return run, replace(schedule, origin=origin, _counted={})

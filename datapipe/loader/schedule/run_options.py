@@ -66,8 +66,8 @@ class LoaderOptions:
         wanted = self.run.global_batch_size
         if wanted is not None and wanted % self.share:
             raise PlanError(
-                f"global_batch_size {wanted} is no multiple of the {self.share} units that "
-                f"{self.world_size} ranks take in a step; give one, such as "
+                f"global_batch_size {wanted} is not a multiple of the {self.share} units that "
+                f"{self.world_size} ranks take in a step; give a multiple, such as "
                 f"{-(-wanted // self.share) * self.share}, or another batch_size"
             )
 

@@ -158,8 +158,8 @@ class Schedule:
         most = options.run.max_steps
         if options.run.train_tokens is not None:
             raise EndlessError(
-                "a run of train_tokens has no known number of steps; measure it in "
-                "RunSpec(max_steps=...) alone"
+                "a run of train_tokens has no known number of steps; give only "
+                "RunSpec(max_steps=...) for a known number"
             )
         if options.epochs is None:
             if most is None:

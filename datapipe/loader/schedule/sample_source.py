@@ -264,8 +264,8 @@ def _refuse_failures(text: TextSizes, on_error: Literal["raise", "skip"]) -> str
     )
     if on_error == "raise":
         raise PlanError(
-            f"{problem}; on_error='skip' leaves such samples out, and once they are mended, remove "
-            f"{columns.folder} to have them counted again"
+            f"{problem}; on_error='skip' leaves such samples out, and once they are repaired, "
+            f"remove {columns.folder} to have them counted again"
         )
     return f"{problem}; they are left out"
 
@@ -277,8 +277,8 @@ def _lost_images(text: TextSizes) -> str | None:
         return None
     if least > limit and (images := int(text.dataset.columns.sample_image[-1])):
         return (
-            f"an image has {least} tokens and a sample {limit} at most, so truncation takes all "
-            f"{images} images away; give a larger limit, or overlong='drop'"
+            f"an image has {least} tokens and a sample {limit} at most, so truncation removes all "
+            f"{images} images; give a larger limit, or overlong='drop'"
         )
     return None
 

@@ -121,12 +121,12 @@ def parse_state(state: Mapping[str, Any]) -> SavedRun:
             )
     except (KeyError, TypeError, ValueError) as error:
         raise StateMismatch(
-            "this is no state of a datapipe loader; give what `loader.state_dict()` returned"
+            "this is not the state of a datapipe loader; give what `loader.state_dict()` returned"
         ) from error
     if not whole:
         raise StateMismatch(
-            "the state was changed after it was saved: its checksum is not that of what it holds; "
-            "load the one before it"
+            "the state was changed after it was saved: its checksum does not match its content; "
+            "load an earlier one"
         )
     if (version, plan_version) != (STATE_VERSION, PLAN_VERSION):
         raise StateMismatch(

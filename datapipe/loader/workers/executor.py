@@ -96,7 +96,7 @@ class StepExecutor(Generic[J]):
                 reports = self._workers.describe(self._window[0]) if self._window else []
                 logger.warning(
                     "the loader has been waiting %.0f s for its next batch: %s",
-                    *(waited, "; ".join(reports) or "no worker is at it"),
+                    *(waited, "; ".join(reports) or "no worker is working on it"),
                 )
                 patience *= 2
 

@@ -128,7 +128,7 @@ def _dump(context: BatchContext) -> bytes:
     try:
         content = dump_factory(factory)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise PlanError(f"workers='ray': what a batch needs cannot be sent: {error}") from error
+        raise PlanError(f"workers='ray': objects of a batch cannot be sent: {error}") from error
     return pickle_factory(
         RayWorkerFactory(content=content, dataset=context.dataset.title, folder=os.getcwd())
     )

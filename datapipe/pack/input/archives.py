@@ -111,7 +111,7 @@ def packed_images(folders: Iterable[Path]) -> str:
     command = unpack_command(paths[0])
     again = ", and likewise the others" if len(paths) > 1 else ""
     return (
-        f"images are not read from inside of archives: unpack {listed} first, with "
+        f"images are not read from inside archives: unpack {listed} first, with "
         f"`{command}`{again}, and run the same command again"
     )
 

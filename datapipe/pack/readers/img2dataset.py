@@ -61,8 +61,7 @@ class Img2DatasetReader:
     def open(self, survey: Survey, options: ReadOptions) -> Download:
         if not survey.is_folder:
             raise PackError(
-                f"{survey.raw} cannot be read: it is no folder; give the folder that img2dataset "
-                "wrote"
+                f"{survey.raw} cannot be read: it is not a folder; give the folder of img2dataset"
             )
         download = _download(survey)
         if not download.shards:
@@ -80,7 +79,7 @@ class Img2DatasetReader:
         for shard in source.shards:
             yield from _read_shard(source.survey, shard, options)
         for name in source.others:
-            reason = "the name is no number, as those of img2dataset's shards are"
+            reason = "the name is not a number, unlike those of img2dataset's shards"
             yield Reject(printable(name), reason, "DecodeError")
 
 

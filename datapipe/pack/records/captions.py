@@ -34,7 +34,7 @@ def parse_captions(value: str | None) -> Captions:
     for mode in modes:
         if (value or "all") == mode:
             return mode
-    raise PackError(f"--captions {value!r} is none of {', '.join(modes)}")
+    raise PackError(f"--captions {value!r} is not one of {', '.join(modes)}")
 
 
 def with_captions(

@@ -127,14 +127,14 @@ def require_one(
 
 
 def _halves(groups: list[RecordGroup]) -> str:
-    """Return what to do with two files that have one column in common and others of their own."""
+    """Return advice to join two files that have one column in common and further columns."""
     columns = [set(first_record(group.files[0]) or ()) for group in groups[:3]]
     common = set.intersection(*columns)
     if len(columns) != 2 or len(common) != 1 or min(map(len, columns)) < 2:
         return ""
     return (
         f"; if they complete each other by {common.pop()!r}, join them first, as "
-        "docs/formats.md#two-tables-that-complete-each-other has it"
+        "docs/formats.md#images-in-one-table-texts-in-another shows"
     )
 
 

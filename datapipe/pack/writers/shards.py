@@ -28,8 +28,8 @@ def writing(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PackError(
-            f"{out}: writing failed: {error.strerror or error}; make room or mend the disk and run "
-            "the same command again, finished shards are kept"
+            f"{out}: writing failed: {error.strerror or error}; make room or repair the disk and "
+            "run the same command again, finished shards are kept"
         ) from error
 
 

@@ -38,7 +38,9 @@ class Profiling:
 
     def __post_init__(self) -> None:
         if self.path is None and (self.shapes or self.stacks):
-            raise ValueError("--profile-shapes and --profile-stacks are of a trace; give --profile")
+            raise ValueError(
+                "--profile-shapes and --profile-stacks apply to a trace; add --profile"
+            )
         if self.path is not None and self.nvtx:
             raise ValueError("--profile and --nvtx disturb each other's times; give one of them")
         if self.nvtx and not torch.cuda.is_available():

@@ -79,7 +79,7 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
             "buckets, so it gets one; leave --bucket-mb out"
         )
     if options.powersgd_rank is not None and options.hook != "powersgd":
-        raise ValueError("--powersgd-rank is of --hook powersgd; give both or none")
+        raise ValueError("--powersgd-rank only applies to --hook powersgd; give both or neither")
     for name in ("--powersgd-rank", "--bucket-mb"):
         if of_ddp[name] is not None and of_ddp[name] <= 0:
             raise ValueError(f"{name} {of_ddp[name]}: give more than 0")

@@ -106,7 +106,7 @@ def test_other_weights_and_datasets_disturb_the_order_of_no_dataset(
     found = before + after
     for name in weights:
         assert_passes(found, name)
-    assert "the mixture is another one from step 9 on: " in caplog.text
+    assert "the mixture changes from step 9 on: " in caplog.text
     if loader.options.units_per_rank > 1:
         whole = draws(make(WEIGHTS))
         for name in WEIGHTS:

@@ -90,7 +90,7 @@ def test_errors_of_a_dict_name_the_dataset(packed: Path, tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     for folder, message in (
         ("none", "no such folder"),
-        ("empty", "is empty, with neither dataset.json nor"),
+        ("empty", "is empty, without dataset.json or"),
     ):
         mixture = {str(packed): 1, str(tmp_path / folder): 1}
         with pytest.raises(datapipe.IndexMismatch, match=message) as refused:
@@ -146,5 +146,5 @@ def test_a_folder_named_like_a_file_is_a_dataset(packed: Path, tmp_path: Path) -
 
 
 def test_a_file_behind_a_url_is_refused() -> None:
-    with pytest.raises(datapipe.PlanError, match="read from a disk; download it"):
+    with pytest.raises(datapipe.PlanError, match="must be local; download it"):
         datapipe.make_loader("https://example.com/mixture.yaml", batch_size=4)

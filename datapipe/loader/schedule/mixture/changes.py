@@ -122,7 +122,7 @@ def _change(
         if name not in there or not _continues(state, there[name]):
             return stop, (
                 f"up to {stop - start:,} samples of the current block are left out in this pass: "
-                f"it was planned with {name}, which is not there as it was; to train them, give "
+                f"it was planned with {name}, which has changed or is gone; to train on them, give "
                 "the dataset as it was, with weight 0"
             )
     return stop, None

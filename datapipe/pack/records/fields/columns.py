@@ -239,7 +239,7 @@ def _caption(table: TableColumns) -> FieldMap | None:
         if inside := _json_object(columns[name]):
             raise table.refusal(
                 f"the column {name!r} holds JSON with {listed(inside)}, which a model would learn "
-                "to write; put the fields that are meant into columns of their own, or take the "
+                "to write; put the fields that you want into separate columns, or take the "
                 f"JSON as it is with --text-column {name!r}"
             )
     answers = [*answered, *(column for name, column in names.items() if _ANSWERING.match(name))]
@@ -291,7 +291,7 @@ def _check_caption(table: TableColumns, caption: str, others: Sequence[str]) -> 
         raise table.refusal(
             f"the column {caption!r} seems to hold questions, and nothing answers them; name the "
             f"answers with --map '{table.map(f'user={caption}', 'assistant=COLUMN')}', or take it "
-            f"as a caption all the same with --text-column {caption!r}"
+            f"as a caption anyway with --text-column {caption!r}"
         )
 
 

@@ -330,3 +330,12 @@ def unknown_roles(raw: Raw) -> Fate:
         rows.append({"image": raw.image(f"{n}.jpg", n), "conversations": turns})
     raw.json("data.json", rows)
     return refused("alice|role")
+
+
+@layout("captions as TSV beside Parquet of images", join="image_id")
+def captions_beside_images(raw: Raw) -> Fate:
+    rows = [{"image_id": n, "image": raw.inside(n, "image")} for n in N]
+    raw.parquet("images.parquet", rows)
+    texts = [{"image_id": n % 8, "caption": f"text {n}"} for n in range(10)]
+    raw.csv("captions.tsv", texts, "\t")
+    return packed(*(captioned(n % 8, f"text {n}") for n in range(10)))

@@ -215,3 +215,18 @@ def pixmo_ask(raw: Raw) -> Fate:
         rows.append(row | {"question": [f"Who {n}?", "Why?"], "answer": [f"He {n}", "So."]})
     raw.parquet("ask-model-anything/train-00000-of-00001.parquet", rows)
     return packed(*(chat(n, f"Who {n}?", f"He {n}", "Why?", "So.") for n in N))
+
+
+@layout("GQA of lmms-lab", join="imageId=id")
+def gqa_in_two_tables(raw: Raw) -> Fate:
+    images, asked = "train_balanced_images", "train_balanced_instructions"
+    for part in range(2):
+        name = f"{images}/train-{part:05d}-of-00002.parquet"
+        rows = [{"id": f"n{n}", "image": raw.cell(n, "image")} for n in N[part::2]]
+        raw.parquet(name, rows)
+    rows = [
+        {"id": f"q{n}", "imageId": f"n{n}", "question": f"Which {n}?", "answer": f"That {n}."}
+        for n in reversed(N)
+    ]
+    raw.parquet(f"{asked}/train-00000-of-00001.parquet", rows)
+    return packed(*(chat(n, f"Which {n}?", f"That {n}.") for n in N))

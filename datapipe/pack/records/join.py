@@ -58,7 +58,10 @@ class Join:
         """
         for path in self.images.files:
             options.notes.use(path)
-        with disk_join(options.scratch, "image") as (index,), closing(_Rows(options)) as kept:
+        with (
+            disk_join(options.scratch, "image") as (index,),
+            closing(_SpooledRows(options)) as kept,
+        ):
             total = self.images.estimate()
             with Progress("reading images to join", unit="row", total=total) as progress:
                 for number, (source, row) in enumerate(self.images):
@@ -85,7 +88,7 @@ class Join:
             for line in unused.lines("left out: {count} of images {text} ({names})", "row"):
                 options.notes.decide(line)
 
-    def _image(self, text: Mapping[str, Any], index: Entries, kept: _Rows) -> dict[str, Any]:
+    def _image(self, text: Mapping[str, Any], index: Entries, kept: _SpooledRows) -> dict[str, Any]:
         id = _id(text, self.text_key)
         found = [body for _, body in index.of(id)]
         if not found:
@@ -105,7 +108,7 @@ class Join:
         return [v.get("bytes") or v if isinstance(v, Mapping) else v for v in values]
 
 
-class _Rows:
+class _SpooledRows:
     """Rows as JSON, whose bytes are in a temporary file."""
 
     def __init__(self, options: ReadOptions) -> None:

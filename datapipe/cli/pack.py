@@ -59,6 +59,10 @@ _FLAGS = (
         "image, user, assistant, system, tool, messages and caption.",
     ),
     own_flag(
+        "join",
+        "Column that joins two tables, of texts and of images; TEXTS=IMAGES if the names differ.",
+    ),
+    own_flag(
         "captions", "Several captions of an image: all (a sample for each; default), first, join."
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),

@@ -44,7 +44,7 @@ class PackOptions:
     video_frames: str | None = None  # as `parse_video_frames` reads it; None rejects videos
     video_size: Count | None = None
     video_timeout: float = VIDEO_TIMEOUT
-    # `image_column`, `text_column`, `include`, `ignore`, `key_from`, `map`, `captions`: see
+    # `image_column`, `text_column`, `include`, `ignore`, `key_from`, `map`, `join`, `captions`: see
     # `ReadOptions`
     image_column: str | None = None
     text_column: str | None = None
@@ -52,6 +52,7 @@ class PackOptions:
     ignore: str | None = None
     key_from: str | None = None
     map: str | None = None
+    join: str | None = None
     captions: str | None = None
 
     def __post_init__(self) -> None:

@@ -48,6 +48,7 @@ def pack_dataset(
     ignore: Word | Sequence[Word] = (),
     key_from: Word | None = None,
     map: Word | None = None,
+    join: Word | None = None,
     captions: Word | None = None,
     workers: PackWorkers | None = None,
     engine: EngineName = "local",
@@ -93,6 +94,9 @@ def pack_dataset(
         key_from: field of the records that keys begin with, instead of the inputs' ordinals.
         map: which fields are what, such as "user=question,assistant=answer,image=img_path"; see
             docs/formats.md. Recognised by the fields' names where None.
+        join: column that both of two tables have, one of images and one of texts, which are packed
+            as one; "image_id=id" where the column of the texts has another name than that of the
+            images.
         captions: what becomes of an image with several captions: a sample for each ("all"), the
             first alone ("first"), or one text of all ("join").
         workers: processes that read and check; one per available CPU where None.
@@ -166,6 +170,7 @@ def pack_dataset(
         "ignore": ",".join(parse_ignore(ignore)) or None,
         "key_from": key_from,
         "map": map,
+        "join": join,
         "captions": captions,
     }
     if video_frames is not None:

@@ -16,7 +16,9 @@ import datapipe
 from .data import CONVERTED, Data
 
 Options = Mapping[str, Any]
-Source = Literal["shards", "arrays", "damaged", "tars", "captions", "shrunk", "served", "pairs"]
+Source = Literal[
+    "shards", "arrays", "damaged", "tars", "captions", "shrunk", "served", "pairs", "videos"
+]
 
 HERE = Path("here")
 """Stands for a folder of the run's own in `CacheSpec(plan=...)` and `CacheSpec(disk=...)`."""

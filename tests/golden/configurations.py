@@ -395,4 +395,45 @@ _RESUMED: dict[str, Case] = {
     ),
 }
 
-CASES: dict[str, Case] = _IMAGES | _ORDERS | _TOKENS | _PAIRS | _PACKS | _DALI | _RESUMED
+_VIDEOS: dict[str, Case] = {
+    "videos": case(text=text(), batch_size=2, meta=ALL_META, data="videos", same=(MEMORY,)),
+    "videos, max_frames": case(
+        image=image(max_frames=4),
+        text=text(),
+        batch_size=2,
+        meta=ALL_META,
+        epochs=2,
+        data="videos",
+        same=(MEMORY, DISK, PROCESSES, DEVICE),
+    ),
+    "videos, random crop": case(
+        image=image(resize="crop", random_crop=(0.3, 1.0), flip=0.5, max_frames=3),
+        text=text(),
+        batch_size=2,
+        meta=("image_geometry",),
+        epochs=2,
+        data="videos",
+    ),
+    "videos, packs": case(
+        image=image(max_frames=8), text=text(), pack=128, meta=META, world=2, data="videos"
+    ),
+    "videos, packs, native, mrope": case(
+        image=replace(NATIVE, mrope=True, max_frames=4),
+        text=text(image_tokens="native", image_token="<|image_pad|>"),
+        pack=512,
+        meta=META,
+        data="videos",
+    ),
+    "resumed videos, max_frames": case(
+        image=image(max_frames=4),
+        text=text(),
+        batch_size=1,
+        meta=META,
+        epochs=2,
+        data="videos",
+        stop=3,
+        goes_on=1,
+    ),
+}
+
+CASES: dict[str, Case] = _IMAGES | _ORDERS | _TOKENS | _PAIRS | _PACKS | _DALI | _RESUMED | _VIDEOS

@@ -11,6 +11,7 @@
   derived from them.
 - `arrays.zip`: the same converted to arrays, with tokens, and what was derived from these.
 - `cache.zip`: a disk cache of decoded images of the shards.
+- `videos.zip`: a tar of stills and of frames of videos, as packing writes them, without an index.
 
 `python -m tests.golden.record --data` makes all of it anew, for a format that is not read any more.
 """
@@ -31,6 +32,8 @@ import numpy as np
 from PIL import Image
 
 import datapipe
+
+from ..loader.video_shards import FRAMES, members_of
 
 DATA = Path(__file__).parent / "data"
 TOKENIZER = DATA / "tokenizer.json"
@@ -89,6 +92,10 @@ class Data:
     @cached_property
     def cache(self) -> Path:
         return self._unpack("cache")
+
+    @cached_property
+    def videos(self) -> Path:
+        return self._unpack("videos")
 
     @cached_property
     def tars(self) -> Path:
@@ -163,8 +170,26 @@ def make_data(folder: Path) -> None:
     # What loaders derive is in folders that were written to: columns, token counts, filters.
     for source in (shards, arrays):
         list(datapipe.make_loader(source, image=None, text=text, where="width > 40", **common))
-    for made in (raw, shards, arrays, folder / "cache"):
+    make_videos(folder / "videos")
+    for made in (raw, shards, arrays, folder / "cache", folder / "videos"):
         _zip(made, DATA / f"{made.name}.zip")
+
+
+def make_videos(folder: Path) -> None:
+    """Write the samples of `video_shards` with pictures in place of their plain frames."""
+    folder.mkdir(parents=True)
+    files = []
+    for key in FRAMES:
+        for number, (ext, content) in enumerate(members_of(key).items()):
+            files.append(folder / f"{key}.{ext}")
+            if ext == "json":
+                files[-1].write_bytes(content)
+            else:
+                rng = np.random.default_rng((4, int(key), number))
+                _picture(rng, 48, 32).save(files[-1], "JPEG", quality=80)
+    _write_tar(folder / "shard-000000.tar", files)
+    for path in files:
+        path.unlink()
 
 
 def _zip(folder: Path, path: Path) -> None:

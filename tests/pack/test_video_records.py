@@ -126,6 +126,29 @@ def test_frames_that_are_images_keep_their_bytes_and_get_times(raw, packed_recor
     assert kept["messages"][0]["content"][0] == part
 
 
+@pytest.mark.parametrize("name", ["f/", "f"])
+def test_a_folder_of_frames_is_a_video_in_the_order_of_their_numbers(
+    raw, packed_record, frames_of, name
+):
+    frames_of(raw / "f", 11)
+    (raw / "f" / "notes.txt").write_text("no frame")
+    kept, frames, sample = packed_record(
+        llava("<video>\nWhat happens?", video=name, fps=2), "fps=2,max=20"
+    )
+    assert (kept["video"], frames) == (name, list(range(11)))
+    assert [(v["name"], v["times"][-1]) for v in kept["video_frames"]] == [(name, 5.0)]
+    assert (raw / "f" / "10.jpg").read_bytes() in sample.values()
+
+
+def test_a_folder_without_frames_is_a_reject_by_name(raw, tmp_path, rejects):
+    (raw / "empty").mkdir()
+    records = [llava("<video>\nWhat?", video=name) for name in ("videos/a.mp4", "empty")]
+    (raw / "data.json").write_text(json.dumps(records))
+    pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=8", max_rejects=1)
+    (line,) = rejects(tmp_path / "out")
+    assert (line["file"], line["reason"]) == ("empty", "the folder holds no images")
+
+
 def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_path, raw, frames_of):
     listed = frames_of(raw / "f", 5)
     (raw / "data.json").write_text(json.dumps([llava("<video>What happens?", video=listed)]))

@@ -47,6 +47,7 @@ class Entries:
     def __init__(self, base: sqlite3.Connection, name: str) -> None:
         self._base = base
         self._entry, self._claim, self._first = f"{name}_entry", f"{name}_claim", f"{name}_first"
+        self._no_claim = f"NOT EXISTS (SELECT 1 FROM {self._claim} AS c WHERE c.id = e.id)"
         for statement in (
             f"CREATE TABLE {self._entry} "
             "(number INTEGER PRIMARY KEY, id TEXT, body TEXT, reason TEXT, error TEXT)",
@@ -87,16 +88,24 @@ class Entries:
         for (id,) in self._base.execute(f"SELECT id FROM {self._first} ORDER BY number"):
             yield id
 
+    def unclaimed(self) -> Iterator[str]:
+        """Yield every id that entries have and nothing claimed, by the order of the entries."""
+        rows = self._base.execute(
+            f"SELECT id FROM {self._entry} AS e WHERE id IS NOT NULL AND {self._no_claim} "
+            f"ORDER BY number"
+        )
+        for (id,) in rows:
+            yield id
+
     def rejects(self, source: Callable[[int], str], owners: str = "") -> Iterator[Reject]:
         """Yield rejects of the entries that are broken, in order.
 
         `source` gives the source of an entry by its number. With `owners`, which claim ids, entries
         whose id was not claimed are rejected too.
         """
-        unclaimed = f"NOT EXISTS (SELECT 1 FROM {self._claim} AS c WHERE c.id = e.id)"
         rows = self._base.execute(
             f"SELECT number, id, reason, error FROM {self._entry} AS e "
-            f"WHERE id IS NULL{f' OR {unclaimed}' if owners else ''} ORDER BY number"
+            f"WHERE id IS NULL{f' OR {self._no_claim}' if owners else ''} ORDER BY number"
         )
         for number, id, reason, error in rows:
             if id is None:

@@ -335,6 +335,8 @@ class ReadOptions:
     ignore: str | None = None
     key_from: str | None = None  # field whose value becomes part of the key; None gives ordinals
     map: str | None = None  # which fields are images and turns, as `--map` has it
+    # Column that joins a table of texts with one of images, or two as "text_column=image_column"
+    join: str | None = None
     captions: str | None = None  # "all" (as None), "first" or "join", of an image with several
     # Where a reader writes what it decided and left out
     notes: Notes = field(default_factory=Notes, compare=False)

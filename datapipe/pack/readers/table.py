@@ -31,6 +31,7 @@ from datapipe.pack.records.fields.refusals import listed
 from datapipe.pack.records.images.fields import elsewhere, raw_images
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
+from datapipe.pack.records.join import Join, open_join
 from datapipe.pack.records.reader import Record, Samples, each_record
 from datapipe.pack.records.streams.containers import first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import first_row, open_parquet
@@ -100,10 +101,11 @@ _OF_OTHERS = ("conversations", "messages", "texts")
 
 
 class ImageTable(NamedTuple):
-    """Files of rows, and the meaning of their columns."""
+    """Files of rows, the meaning of their columns, and the rows that they are joined with."""
 
     records: RecordFiles
     fields: FieldMap
+    join: Join | None = None
 
 
 class TableReader:
@@ -113,7 +115,10 @@ class TableReader:
     summary = "Parquet, CSV, TSV, JSONL: columns of images, captions, questions and answers (--map)"
     fallback = False
     takes = frozenset(
-        {"image_root", "image_column", "text_column", "include", "key_from", "map", "captions"}
+        {
+            *("image_root", "image_column", "text_column", "include", "key_from", "map"),
+            *("join", "captions"),
+        }
     )
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
@@ -134,9 +139,15 @@ class TableReader:
         return bool(find_records(survey, options, is_meant)) or is_unreadable(survey, options)
 
     def open(self, survey: Survey, options: ReadOptions) -> ImageTable:
-        records = _open(survey, options)
-        fields = _field_map(survey.raw, records, options)
-        return ImageTable(records, _named_classes(fields, records, options))
+        if options.join is None:
+            records, join = _open(survey, options), None
+        else:
+            records, join = open_join(survey, options)
+        columns = sample_columns(records)
+        if join is not None:
+            columns = join.merged(sample_columns(join.images), columns)
+        fields = _field_map(survey.raw, records, columns, options)
+        return ImageTable(records, _named_classes(fields, records, options), join)
 
     def estimate(self, source: ImageTable, options: ReadOptions) -> int | None:
         return source.records.estimate()
@@ -144,13 +155,14 @@ class TableReader:
     def read(self, source: ImageTable, options: ReadOptions) -> Iterator[RawSample | Reject]:
         captions = parse_captions(options.captions)
         for part in source.records.parts():
-            images = _images(part, source.fields, options)
+            images = part.images if source.join else _images(part, source.fields, options)
 
             def samples(name: str, record: Record, images: Images = images) -> Samples:
                 sample, texts = _sample(source.fields, images, options, name, record)
                 return with_captions(sample, texts, captions, options.notes)
 
-            yield from each_record(part, samples)
+            rows = source.join.rows(part, options) if source.join else part
+            yield from each_record(rows, samples)
 
 
 def _open(survey: Survey, options: ReadOptions) -> RecordFiles:
@@ -188,8 +200,10 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
     return fits
 
 
-def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
-    columns, files = sample_columns(records), records.parts()[0].images
+def _field_map(
+    raw: Path, records: RecordFiles, columns: dict[str, list[Any]], options: ReadOptions
+) -> FieldMap:
+    files = records.parts()[0].images
     if options.videos:
         columns = without_videos(columns)
     image, text = options.image_column, options.text_column

@@ -68,6 +68,8 @@ def choose_reading(
             )
     elif not survey.is_folder and not raw.exists():
         raise PackError(f"{raw}: no such file or folder")
+    if options.join is not None:
+        name = name or "table"
     if name is None:
         return _recognised(survey, options, readers)
     if name != "table" and options.map is not None and parse_map(options.map).imageless:

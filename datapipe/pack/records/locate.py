@@ -133,8 +133,8 @@ def _halves(groups: list[RecordGroup]) -> str:
     if len(columns) != 2 or len(common) != 1 or min(map(len, columns)) < 2:
         return ""
     return (
-        f"; if they complete each other by {common.pop()!r}, join them first, as "
-        "docs/formats.md#images-in-one-table-texts-in-another shows"
+        f"; if they complete each other by {(key := common.pop())!r}, add --join {key!r} (see "
+        "docs/formats.md#images-in-one-table-texts-in-another)"
     )
 
 

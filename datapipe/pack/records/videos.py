@@ -1,12 +1,14 @@
 """Videos that records hold or name, and their places in a text.
 
-A video is a file, as a path, bytes or a struct of both, or a list of its frames as images. It
-stands in a field of the record, or in a part of a message:
+A video is a file, as a path, bytes or a struct of both, or its frames: a list of images, or a
+folder of them. It stands in a field of the record, or in a part of a message:
 
 - LLaVA-Video: `video`, and `<image>` in the text at its place.
 - Qwen-VL, LLaMA-Factory, ms-swift: `video` or `videos`, and `<video>` at each place.
 - OpenAI, Qwen-VL, vLLM: parts `{"type": "video", "video": ...}` and `video_url`; the frames of a
   list may have `fps` or `sample_fps` beside them.
+
+- InternVL, ShareGPTVideo: `video` names a folder of frames, in the order of the numbers there.
 
 Sources: LLaVA-VL/LLaVA-NeXT `llava/train/train.py`, QwenLM/Qwen2.5-VL
 `qwen-vl-finetune/qwenvl/data/data_processor.py` and `qwen-vl-utils`, hiyouga/LLaMA-Factory
@@ -15,11 +17,13 @@ Sources: LLaVA-VL/LLaVA-NeXT `llava/train/train.py`, QwenLM/Qwen2.5-VL
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from datapipe.errors import DecodeError, MissingMember
+from datapipe.index.images.header import is_image_name
 from datapipe.index.media import medium_of
 from datapipe.index.tar.contents import named_image
 from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
@@ -50,15 +54,17 @@ _SOURCE_FIELDS = frozenset(
 )
 _PAYLOADS = ("video", "video_url", "input_video", "url", "path")
 _RATES = ("sample_fps", "fps", "raw_fps", "video_fps")
+_NUMBER = re.compile(r"(\d+)", re.ASCII)
 _PLACE = re.compile(f"{IMAGE_PLACE}|{VIDEO_PLACE}")
 
 
 class RecordVideo(NamedTuple):
     """A video as a record has it."""
 
-    values: tuple[Any, ...]  # its file, or its frames
+    values: tuple[Any, ...]  # its file or folder, or its frames
     name: str
-    fps: float | None  # of `RawVideo`
+    fps: float  # frames a second if it is given as frames; 0.0 if the record does not say
+    is_list: bool
 
 
 def take_videos(record: Record) -> tuple[Record, list[RecordVideo]]:
@@ -108,9 +114,30 @@ def raw_pictures(
                 f"video is a URL ({video.name[:200]}), which packing does not fetch; download it "
                 "first, for example with video2dataset"
             )
-        blobs = tuple(image_blob(value, files, video.name) for value in video.values)
-        pictures.append(RawVideo(blobs, video.name, video.fps))
+        frames = video.values if video.is_list else _frames_in(video.values[0], files)
+        values = frames or video.values
+        blobs = tuple(image_blob(value, files, video.name) for value in values)
+        pictures.append(RawVideo(blobs, video.name, video.fps if frames else None))
     return tuple(pictures)
+
+
+def _frames_in(value: Any, files: Images) -> Sequence[str]:
+    """Return the images of a folder that a value names, by the numbers there; else nothing."""
+    if (
+        not isinstance(value, str)
+        or not is_path(value)
+        or not os.path.isdir(folder := files.path(value))
+    ):
+        return ()
+    names = [name for name in os.listdir(folder) if is_image_name(name) and name[0] != "."]
+    if not names:
+        raise MissingMember("the folder holds no images", member=value)
+    return [os.path.join(folder, name) for name in sorted(names, key=_by_number)]
+
+
+def _by_number(name: str) -> list[Any]:
+    """Return a key that puts `2.jpg` before `10.jpg`."""
+    return [int(p) if number % 2 else p for number, p in enumerate(_NUMBER.split(name))]
 
 
 def in_order(record: Any, pictures: Sequence[Picture]) -> tuple[Any, list[Picture]]:
@@ -184,16 +211,16 @@ def _take(value: Any, around: Sequence[Record], found: list[RecordVideo]) -> Any
         name = next((name for name in _PAYLOADS if _holds(value.get(name))), None)
         if name is not None:
             return {**value, name: _take(value[name], (value, *around), found)}
+    rates = (at.get(name) for at in around for name in _RATES)
+    fps = next((float(r) for r in rates if isinstance(r, int | float) and r > 0), 0.0)
     if isinstance(value, list | tuple):
         if not value or not all(map(_is_frame, value)):
             return [_take(item, around, found) for item in value]
         names = [_name(frame, f"frame:{number}") for number, frame in enumerate(value)]
-        rates = (at.get(name) for at in around for name in _RATES)
-        fps = next((float(r) for r in rates if isinstance(r, int | float) and r > 0), 0.0)
-        found.append(RecordVideo(tuple(value), names[0], fps))
+        found.append(RecordVideo(tuple(value), names[0], fps, is_list=True))
         return names
     name = _name(value, f"video:{len(found)}")
-    found.append(RecordVideo((value,), name, None))
+    found.append(RecordVideo((value,), name, fps, is_list=False))
     return name
 
 

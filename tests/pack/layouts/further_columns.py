@@ -1,4 +1,4 @@
-"""Images in columns of every type, and cells without an image or a text."""
+"""Tables and records with further images beside the one that is meant, and fields of `--map`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,217 @@ from typing import Any
 
 import pyarrow as pa
 
-from .raw import Raw
-from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, layout, packed
+from .pictures import picture
+from .raw import Held, Raw
+from .sources_chats import llava, openai
+from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, chat, layout, packed, refused
+
+
+def _cells(column: str, text: str) -> Layout:
+    """Return the layout of Parquet with two columns of images and a text."""
+
+    def make(raw: Raw) -> tuple[Fate, ...]:
+        rows: list[dict[str, Any]] = []
+        samples = []
+        for n in N:
+            row: dict[str, Any] = {"image": raw.cell(n, "image")}
+            row[column] = raw.cell(100 + n, column)
+            if text == "caption":
+                row["caption"] = f"text {n}"
+                samples.append(captioned(n, f"text {n}"))
+            else:
+                row["conversations"] = llava("<image>\nWhat?", f"It is {n}.")
+                samples.append(chat(n, "<image>What?", f"It is {n}."))
+            rows.append(row)
+        raw.parquet("data/train-00000-of-00001.parquet", rows)
+        return packed(*samples, says=((column, 8),)), refused(column)
+
+    return Layout(name=f"Parquet of image, {column} and {text}", make=make)
+
+
+LAYOUTS += [
+    _cells("depth", "caption"),
+    _cells("mask", "caption"),
+    _cells("conditioning_image", "caption"),
+    _cells("depth", "conversations"),
+    _cells("mask", "conversations"),
+]
+
+
+def _paths(column: str, text: str) -> Layout:
+    """Return the layout of JSONL with two paths of images and a text."""
+
+    def make(raw: Raw) -> tuple[Fate, ...]:
+        rows: list[dict[str, Any]] = []
+        samples = []
+        for n in N:
+            row: dict[str, Any] = {"image": raw.image(f"images/{n}.jpg", n)}
+            row[column] = raw.image(f"extra/{n}.png", 100 + n)
+            if text == "caption":
+                row["caption"] = f"text {n}"
+                samples.append(captioned(n, f"text {n}"))
+            else:
+                row["conversations"] = llava("<image>\nWhat?", f"It is {n}.")
+                samples.append(chat(n, "<image>What?", f"It is {n}."))
+            rows.append(row)
+        raw.jsonl("data.jsonl", rows)
+        return packed(*samples, says=((column, 8),)), refused(column)
+
+    return Layout(name=f"JSONL of image, {column} and {text}", make=make)
+
+
+LAYOUTS += [
+    _paths("mask", "caption"),
+    _paths("depth", "caption"),
+    _paths("mask", "conversations"),
+    _paths("depth_path", "conversations"),
+]
+
+
+@layout("CSV of image_path and mask_path")
+def csv_masks(raw: Raw) -> tuple[Fate, ...]:
+    rows = []
+    for n in N:
+        row = {"image_path": raw.image(f"images/{n}.jpg", n)}
+        row["mask_path"] = raw.image(f"extra/{n}.png", 100 + n)
+        rows.append(row | {"caption": f"text {n}"})
+    raw.csv("data.csv", rows)
+    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("mask_path", 8),))
+    return alone, refused("mask_path")
+
+
+# https://huggingface.co/datasets/timbrooks/instructpix2pix-clip-filtered
+@layout("InstructPix2Pix")
+def instruct_pix2pix(raw: Raw) -> tuple[Fate, ...]:
+    rows = []
+    for n in N:
+        row: dict[str, Any] = {"original_prompt": f"a {n}", "edit_prompt": f"make it {n}"}
+        row |= {"original_image": raw.cell(n, "original_image")}
+        rows.append(row | {"edited_image": raw.cell(100 + n, "edited_image")})
+    raw.parquet("data/train-00000-of-00001.parquet", rows)
+    return (refused("--map|--image-column"),)
+
+
+# https://huggingface.co/datasets/HuggingFaceM4/FineVision keeps ratings beside the texts; here a
+# list of masks beside the list of images.
+@layout("Cauldron with a list of masks")
+def cauldron_masks(raw: Raw) -> tuple[Fate, ...]:
+    rows = []
+    for n in N:
+        texts = [{"user": f"Which {n}?", "assistant": f"That {n}."}]
+        row = {"images": [raw.cell(n, "images")], "texts": texts}
+        rows.append(row | {"masks": [raw.cell(100 + n, "masks")]})
+    raw.parquet("data/train-00000-of-00001.parquet", rows)
+    samples = [chat(n, f"Which {n}?", f"That {n}.") for n in N]
+    return packed(*samples, says=(("masks", 8),)), refused("masks")
+
+
+@layout("messages with images and masks")
+def chat_masks(raw: Raw) -> tuple[Fate, ...]:
+    rows = []
+    for n in N:
+        row: dict[str, Any] = {"messages": openai("<image>Which?", f"That {n}.")}
+        row["images"] = [raw.image(f"images/{n}.jpg", n)]
+        rows.append(row | {"masks": [raw.image(f"extra/{n}.png", 100 + n)]})
+    raw.jsonl("data.jsonl", rows)
+    samples = [chat(n, "<image>Which?", f"That {n}.") for n in N]
+    return packed(*samples, says=(("masks", 8),)), refused("masks")
+
+
+def _nlvr(raw: Raw) -> list[Sample]:
+    rows, samples = [], []
+    for n in N:
+        row: dict[str, Any] = {"question": f"Is {n} left?", "answer": ("yes", "no")[n % 2]}
+        row["left_image"] = raw.cell(n, "left_image")
+        rows.append(row | {"right_image": raw.cell(100 + n, "right_image")})
+        samples.append(chat((n, 100 + n), f"Is {n} left?", ("yes", "no")[n % 2]))
+    raw.parquet("data/train-00000-of-00001.parquet", rows)
+    return samples
+
+
+@layout(
+    "left and right image", map="image=left_image,image=right_image,user=question,assistant=answer"
+)
+def left_and_right(raw: Raw) -> tuple[Fate, ...]:
+    return (packed(*_nlvr(raw)),)
+
+
+# https://github.com/lil-lab/nlvr, nlvr2: images are named by a part of the identifier.
+@layout("NLVR2")
+def nlvr2(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        for side in range(2):
+            raw.image(f"images/train/{n}/train-{n}-0-img{side}.png", 2 * n + side)
+        row = {"identifier": f"train-{n}-0-0", "sentence": f"There is {n}.", "label": "True"}
+        rows.append(row | {"left_url": "http://a.b/l.jpg", "right_url": "http://a.b/r.jpg"})
+    raw.jsonl("train.json", rows)
+    return refused("url|image", "--")
+
+
+@layout("numbered image columns")
+def numbered(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        row: dict[str, Any] = {"question": f"Which {n}?", "answer": f"That {n}."}
+        row |= {"image_2": raw.cell(100 + n, "image_2"), "image_1": raw.cell(n, "image_1")}
+        rows.append(row)
+    raw.parquet("data/train-00000-of-00001.parquet", rows)
+    return packed(*(chat((n, 100 + n), f"Which {n}?", f"That {n}.") for n in N))
+
+
+def _mapped(raw: Raw) -> list[dict[str, Any]]:
+    rows = []
+    for n in N:
+        row: dict[str, Any] = {"pic": raw.image(f"pics/{n}.jpg", n)}
+        row["thumb"] = raw.image(f"extra/{n}.jpg", 100 + n)
+        rows.append(row | {"ask": f"What {n}?", "reply_text": f"That {n}."})
+    raw.jsonl("data.jsonl", rows)
+    return rows
+
+
+@layout("--map with an image", map="image=pic,user=ask,assistant=reply_text")
+def map_with_image(raw: Raw) -> Fate:
+    _mapped(raw)
+    return packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N), says=(("thumb", 8),))
+
+
+@layout("--map without an image")
+def map_without_image(raw: Raw) -> tuple[Fate, ...]:
+    _mapped(raw)
+    return (refused("--map"),)
+
+
+def _map_alone(raw: Raw, *, inside: bool) -> tuple[Fate, ...]:
+    rows = []
+    for n in N:
+        image = raw.cell(n, "photo") if inside else raw.image(f"files/{n}.jpg", n)
+        rows.append({"photo": image, "ask": f"What {n}?", "told": f"That {n}."})
+    if inside:
+        raw.parquet("train-00000-of-00001.parquet", rows)
+    else:
+        raw.jsonl("data.jsonl", rows)
+    with_images = packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N))
+    samples = [chat((), f"What {n}?", f"That {n}.") for n in N]
+    return with_images, packed(*samples, says=(("photo", 8),)), refused("photo")
+
+
+_TURNS = "user=ask,assistant=told"
+
+
+@layout("--map of turns alone, beside a column of paths", map=_TURNS)
+def map_beside_paths(raw: Raw) -> tuple[Fate, ...]:
+    return _map_alone(raw, inside=False)
+
+
+@layout("--map of turns alone and --format, beside a column of paths", map=_TURNS, format="table")
+def map_and_format(raw: Raw) -> tuple[Fate, ...]:
+    return _map_alone(raw, inside=False)
+
+
+@layout("--map of turns alone, beside a column of images", map=_TURNS)
+def map_beside_images(raw: Raw) -> tuple[Fate, ...]:
+    return _map_alone(raw, inside=True)
 
 
 def _held(name: str, kind: Any, cell: Any) -> Layout:
@@ -37,6 +246,59 @@ LAYOUTS += [
         lambda data: "data:image/png;base64," + base64.b64encode(data).decode(),
     ),
 ]
+
+
+@layout("Parquet with dictionary-encoded texts")
+def dictionary(raw: Raw) -> Fate:
+    rows = [{"image": raw.inside(n, "image"), "caption": f"text {n % 3}"} for n in N]
+    kind = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([("image", pa.binary()), ("caption", kind)])
+    raw.parquet("train-00000-of-00001.parquet", rows, schema)
+    return packed(*(captioned(n, f"text {n % 3}") for n in N))
+
+
+@layout("JSONL of images in base64")
+def base64_lines(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        raw.held.append(Held((), "image", n))
+        text = base64.b64encode(picture(n)).decode()
+        rows.append({"image": text, "conversations": llava("<image>\nWhat?", f"It is {n}.")})
+    raw.jsonl("data.jsonl", rows)
+    return packed(*(chat(n, "<image>What?", f"It is {n}.") for n in N))
+
+
+@layout("table of URLs")
+def urls(raw: Raw) -> Fate:
+    rows = [{"url": f"https://a.b/{n}.jpg", "caption": f"text {n}"} for n in N]
+    raw.parquet("part-00000.parquet", rows)
+    return refused("img2dataset|download")
+
+
+# https://huggingface.co/datasets/UCSC-VLAA/Recap-DataComp-1B: as it comes, addresses and captions.
+@layout("Recap-DataComp-1B")
+def recap_datacomp(raw: Raw) -> Fate:
+    rows = [
+        {
+            "url": f"https://a.b/{n}",
+            "org_caption": f"a {n}",
+            "re_caption": f"Long {n}.",
+            "sha256": "f",
+        }
+        for n in N
+    ]
+    raw.parquet("data/train_data/train-00000-of-00001.parquet", rows)
+    return refused("img2dataset|download|url")
+
+
+@layout("table of ids", image_column="images/{image_id}.jpg")
+def ids(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        raw.image(f"images/{1000 + n}.jpg", n)
+        rows.append({"image_id": 1000 + n, "caption": f"text {n}"})
+    raw.csv("captions.csv", rows)
+    return packed(*(captioned(n, f"text {n}") for n in N))
 
 
 @layout("image cells, some of them null")

@@ -50,6 +50,35 @@ def tar_caption_lists(raw: Raw) -> tuple[Fate, ...]:
     return _captions(raw)
 
 
+@layout("JSON of a list of captions beside each image")
+def json_caption_lists(raw: Raw) -> tuple[Fate, ...]:
+    for n in N:
+        raw.image(f"{n}.jpg", n)
+        raw.json(f"{n}.json", _record(n))
+    return _captions(raw)
+
+
+@layout("tar of captions in JSON")
+def tar_json_captions(raw: Raw) -> Fate:
+    members: list[tuple[str, bytes | int]] = []
+    for n in N:
+        members += [(f"{n}.png", n), (f"{n}.json", json.dumps({"caption": f"text {n}"}).encode())]
+    raw.tar("part.tar", members)
+    return packed(*(captioned(n, f"text {n}") for n in N))
+
+
+# https://huggingface.co/docs/datasets/image_dataset: any column `*_file_name` is one of files.
+@layout("imagefolder with mask_file_name")
+def mask_file_name(raw: Raw) -> tuple[Fate, ...]:
+    rows = []
+    for n in N:
+        row = {"file_name": raw.image(f"{n}.png", n), "text": f"text {n}"}
+        rows.append(row | {"mask_file_name": raw.image(f"m{n}.png", 100 + n)})
+    raw.csv("metadata.csv", rows)
+    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("mask_file_name", 8),))
+    return alone, refused("mask_file_name")
+
+
 @layout("imagefolder with file_names")
 def file_names(raw: Raw) -> tuple[Fate, ...]:
     rows, samples = [], []
@@ -59,6 +88,14 @@ def file_names(raw: Raw) -> tuple[Fate, ...]:
         samples.append(captioned((2 * n, 2 * n + 1), f"text {n}"))
     raw.jsonl("metadata.jsonl", rows)
     return packed(*samples), refused("file_names")
+
+
+@layout("imagefolder with metadata.parquet")
+def metadata_parquet(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"{n}.png", n)
+    raw.parquet("metadata.parquet", [{"file_name": f"{n}.png", "text": f"text {n}"} for n in N])
+    return packed(*(captioned(n, f"text {n}") for n in N))
 
 
 def _cells(column: str, ext: str, text: str) -> Layout:
@@ -83,7 +120,23 @@ def _cells(column: str, ext: str, text: str) -> Layout:
     return Layout(name=f"Parquet of image, {column} and {text}", make=make)
 
 
-LAYOUTS += [_cells("audio", "wav", "caption"), _cells("video", "mp4", "conversations")]
+LAYOUTS += [
+    _cells("audio", "wav", "caption"),
+    _cells("audio", "wav", "conversations"),
+    _cells("video", "mp4", "caption"),
+    _cells("video", "mp4", "conversations"),
+    _cells("speech", "flac", "conversations"),
+]
+
+
+@layout("LLaVA records of an image and a sound")
+def image_and_audio(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        row = {"image": raw.image(f"media/{n}.jpg", n), "audio": raw.other(f"media/{n}.wav")}
+        rows.append(row | {"conversations": llava("<image>\n<audio>\nWhat?", f"It is {n}.")})
+    raw.json("data.json", rows)
+    return refused("audio|sound")
 
 
 @layout("JSONL of an image, a sound and a caption")

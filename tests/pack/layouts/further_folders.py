@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import unicodedata
 from typing import Any
 
-from .pictures import picture
+from .pictures import medium, pages, picture
 from .raw import Held, Raw
-from .table import Fate, N, captioned, layout, packed, refused, textless
+from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, layout, packed, refused, textless
 
 
 def pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> list[Any]:
@@ -15,6 +16,94 @@ def pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> li
         raw.image(f"{folder}{n:03d}.{ext}", n, kind=ext.lower())
         raw.text(f"{folder}{n:03d}.{text}", f"text {n}")
     return [captioned(n, f"text {n}") for n in N]
+
+
+def _paged(kind: str, text: str) -> Layout:
+    """Return the layout of files of three images each."""
+
+    def make(raw: Raw) -> tuple[Fate, ...]:
+        first, whole = [], []
+        for n in N:
+            numbers = [3 * n, 3 * n + 1, 3 * n + 2]
+            raw.bytes(f"{n:03d}.{kind}", pages(numbers, kind))
+            if text:
+                raw.text(f"{n:03d}.{text}", f"text {n}")
+            first.append(captioned(numbers[0], f"text {n}"))
+            whole.append(captioned(tuple(numbers), f"text {n}"))
+        word = "page|frame|animat|moving"
+        return packed(*first, says=((word, 8),)), packed(*whole), refused(word)
+
+    return Layout(name=f"folder of {kind} of several images", make=make)
+
+
+LAYOUTS += [_paged(kind, "txt") for kind in ("tif", "gif", "webp", "png")]
+
+
+@layout("Parquet of multi-page TIFFs")
+def paged_cells(raw: Raw) -> tuple[Fate, ...]:
+    rows, first, whole = [], [], []
+    for n in N:
+        numbers = [3 * n, 3 * n + 1, 3 * n + 2]
+        image = {"bytes": pages(numbers, "tif"), "path": f"{n}.tif"}
+        rows.append({"image": image, "question": f"What {n}?", "answer": f"That {n}."})
+        turns = (("user", f"What {n}?"), ("assistant", f"That {n}."))
+        first.append(Sample((numbers[0],), turns))
+        whole.append(Sample(tuple(numbers), turns))
+    raw.parquet("train-00000-of-00001.parquet", rows)
+    return packed(*first, says=(("page|frame", 8),)), packed(*whole), refused("page|frame")
+
+
+@layout("two texts of one stem")
+def two_texts(raw: Raw) -> tuple[Fate, ...]:
+    samples = pairs(raw)
+    for n in N:
+        raw.text(f"{n:03d}.caption", f"other {n}")
+    others = [captioned(n, f"other {n}") for n in N]
+    says = (("caption|txt", 8),)
+    return packed(*samples, says=says), packed(*others, says=says), refused("txt", "caption")
+
+
+@layout("two images of one stem")
+def two_images(raw: Raw) -> tuple[Fate, ...]:
+    samples = pairs(raw)
+    for n in N:
+        raw.image(f"{n:03d}.png", 100 + n)
+    both = [captioned(100 + n, f"text {n}") for n in N]
+    named = (packed(*samples, *both, says=(("stem|name|same|png", n),)) for n in (8, 16))
+    return *named, packed(*samples, rejects=8), refused("png|stem")
+
+
+@layout("parallel folders")
+def parallel(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"images/train/{n}.jpg", n)
+        raw.text(f"captions/train/{n}.txt", f"text {n}")
+    return packed(*(captioned(n, f"text {n}") for n in N))
+
+
+# Captions of SA-1B as PixArt's SAM-LLaVA-Captions10M keeps them: a text an image.
+@layout("SA-1B with captions")
+def sam_captions(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"images/sa_{n}.jpg", n)
+        raw.text(f"captions/sa_{n}.txt", f"The image features {n}.")
+    return packed(*(captioned(n, f"The image features {n}.") for n in N))
+
+
+@layout("parallel folders of images, masks and captions")
+def parallel_masks(raw: Raw) -> tuple[Fate, ...]:
+    for n in N:
+        raw.image(f"images/{n}.jpg", n)
+        raw.image(f"masks/{n}.png", 100 + n)
+        raw.text(f"captions/{n}.txt", f"text {n}")
+    samples = [captioned(n, f"text {n}") for n in N]
+    silent = [textless(100 + n) for n in N]
+    return (
+        packed(*samples, says=(("masks", 8),)),
+        packed(*samples, *silent, says=(("no text", 8),)),
+        packed(*samples, rejects=8),
+        refused("masks"),
+    )
 
 
 @layout("masks beside the images")
@@ -29,6 +118,14 @@ def masks_beside(raw: Raw) -> tuple[Fate, ...]:
         packed(*samples, rejects=8),
         refused("mask"),
     )
+
+
+@layout("JSON of a caption beside each image")
+def json_beside(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"{n}.jpg", n)
+        raw.json(f"{n}.json", {"caption": f"text {n}", "tags": ["a"]})
+    return packed(*(captioned(n, f"text {n}") for n in N))
 
 
 @layout("JSON of unknown fields beside each image", map="caption=info.title")
@@ -57,6 +154,32 @@ def equal_names(raw: Raw) -> Fate:
     return packed(*(captioned(n, f"text {n}") for n in N))
 
 
+@layout("loose pairs beside records")
+def mixed(raw: Raw) -> tuple[Fate, ...]:
+    pairs(raw)
+    for n in range(20, 28):
+        raw.image(f"more/{n}.jpg", n)
+    rows = [{"image": f"more/{n}.jpg", "caption": f"text {n}"} for n in range(20, 28)]
+    raw.jsonl("data.jsonl", rows)
+    return (refused("--format", "8"),)
+
+
+@layout("more images than records")
+def subset(raw: Raw) -> Fate:
+    for n in range(12):
+        raw.image(f"images/{n}.jpg", n)
+    raw.jsonl("data.jsonl", [{"image": f"images/{n}.jpg", "caption": f"text {n}"} for n in N])
+    return packed(*(captioned(n, f"text {n}") for n in N), says=(("image", 4),))
+
+
+@layout("images under wrong extensions")
+def misnamed(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"{n}.jpg", n, kind=("png", "webp", "gif", "bmp")[n % 4])
+        raw.text(f"{n}.txt", f"text {n}")
+    return packed(*(captioned(n, f"text {n}") for n in N))
+
+
 @layout("images without an extension")
 def unnamed(raw: Raw) -> tuple[Fate, ...]:
     for n in N:
@@ -80,6 +203,25 @@ def capitals(raw: Raw) -> Fate:
     return packed(*pairs(raw, ext="JPG", text="TXT"))
 
 
+@layout("records that name images in other capitals")
+def other_capitals(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"images/IMG_{n}.JPG", n)
+    raw.jsonl("data.jsonl", [{"image": f"images/IMG_{n}.jpg", "caption": f"c {n}"} for n in N])
+    return packed(*(captioned(n, f"c {n}") for n in N))
+
+
+@layout("names as macOS spells them")
+def decomposed(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        name = unicodedata.normalize("NFD", f"Größe é {n}")
+        raw.image(f"images/{name}.jpg", n)
+        rows.append({"file_name": f"images/Größe é {n}.jpg", "text": f"text {n}"})
+    raw.jsonl("metadata.jsonl", rows)
+    return packed(*(captioned(n, f"text {n}") for n in N))
+
+
 @layout("an image in NFD and its text in NFC")
 def two_forms(raw: Raw) -> tuple[Fate, ...]:
     for n in N:
@@ -87,6 +229,49 @@ def two_forms(raw: Raw) -> tuple[Fate, ...]:
         raw.text(f"é{n}.txt", f"text {n}")
     samples = [captioned(n, f"text {n}") for n in N]
     return packed(*samples), refused("é0.txt")
+
+
+@layout("class folders")
+def classes(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"{('cat', 'dog')[n % 2]}/{n}.jpg", n)
+    return packed(*map(textless, N), says=(("no text", 8),))
+
+
+@layout("empty files")
+def empty(raw: Raw) -> Fate:
+    samples = pairs(raw)
+    raw.bytes("100.jpg", b"")
+    raw.count("100.jpg", None)
+    raw.text("100.txt", "text 100")
+    raw.image("101.jpg", 101)
+    raw.text("101.txt", "")
+    return packed(*samples, textless(101), rejects=1, says=("100.jpg", ("no text", 1)))
+
+
+@layout("media among the images")
+def media(raw: Raw) -> Fate:
+    samples = pairs(raw)
+    for ext in ("mp4", "wav", "pdf", "npy", "zip", "svg", "jxl", "bin", "xyz"):
+        raw.other(f"extra.{ext}", medium(ext))
+    return packed(*samples, rejects=9)
+
+
+@layout("texts without images")
+def orphans(raw: Raw) -> Fate:
+    samples = pairs(raw)
+    for n in range(3):
+        raw.text(f"alone {n}.txt", "nothing shows this")
+    return packed(*samples, rejects=3, says=(("alone", 3),))
+
+
+@layout("boxes of YOLO")
+def yolo(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"images/{n}.jpg", n)
+        raw.text(f"labels/{n}.txt", f"{n} 0.5 0.5 0.1 0.2\n")
+    raw.text("data.yaml", "nc: 8\n")
+    return packed(*map(textless, N), says=(("no text", 8), ("boxes|labels", 8)))
 
 
 @layout("boxes of Pascal VOC")
@@ -98,12 +283,31 @@ def voc(raw: Raw) -> tuple[Fate, ...]:
     return packed(*map(textless, N), says=names), packed(*map(textless, N), rejects=8, says=names)
 
 
+@layout("images beside the archive they came from")
+def unpacked(raw: Raw) -> Fate:
+    samples = pairs(raw, "data/")
+    shutil.make_archive(str(raw.folder / "data"), "zip", raw.folder / "data")
+    return packed(*samples, says=("data.zip",))
+
+
+@layout("records whose images are in an archive")
+def zipped(raw: Raw) -> Fate:
+    raw.other("images.zip", medium("zip"))
+    raw.jsonl("data.jsonl", [{"image": f"images/{n}.jpg", "caption": f"c {n}"} for n in N])
+    return refused("unzip|unpack")
+
+
 @layout("hidden files and those of systems")
 def litter(raw: Raw) -> Fate:
     samples = pairs(raw)
     for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._000.jpg", ".cache/a.jpg"):
         raw.bytes(name, b"no data")
     return packed(*samples)
+
+
+@layout("an empty folder")
+def nothing(raw: Raw) -> Fate:
+    return refused("nothing|empty|no known format")
 
 
 @layout("texts alone")

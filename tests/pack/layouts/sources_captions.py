@@ -69,6 +69,11 @@ def cc3m_webdataset(raw: Raw) -> Fate:
     return _downloaded(raw, "webdataset")
 
 
+@layout("CC3M by img2dataset, files")
+def cc3m_files(raw: Raw) -> Fate:
+    return _downloaded(raw, "files")
+
+
 # With `--save_additional_columns` as img2dataset's dataset_examples/laion5B.md has them.
 @source("LAION by img2dataset")
 def laion(raw: Raw) -> Fate:
@@ -193,6 +198,15 @@ def imagefolder_csv(raw: Raw) -> Fate:
     return packed(*(captioned(n, f"A picture, number {n}.") for n in N))
 
 
+@layout("imagefolder with metadata.jsonl")
+def imagefolder_jsonl(raw: Raw) -> Fate:
+    rows = [{"file_name": f"{n:04d}.png", "text": f"A picture, number {n}."} for n in N]
+    for n in N:
+        raw.image(f"{n:04d}.png", n)
+    raw.jsonl("metadata.jsonl", rows)
+    return packed(*(captioned(n, f"A picture, number {n}.") for n in N))
+
+
 # https://github.com/visipedia/inat_comp: class folders of images and nothing else.
 @layout("iNaturalist")
 def inaturalist(raw: Raw) -> Fate:
@@ -263,3 +277,27 @@ def mmc4(raw: Raw) -> Fate:
         samples.append(Sample((n,), (("user", ""), ("assistant", text))))
     raw.jsonl("docs_shard_0_v2.jsonl", rows)
     return packed(*samples)
+
+
+# https://github.com/allenai/molmo, olmo/data/pixmo_datasets.py: a column `image` with the files of
+# the addresses that could be downloaded; `caption` is made of the `transcripts`.
+@layout("PixMo-Cap, downloaded")
+def pixmo_cap(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        path = raw.image(f"pixmo_images/{n:064x}.jpg", n)
+        row = {"image_url": f"http://a.b/{n}.jpg", "caption": f"The image shows {n}."}
+        rows.append(row | {"transcripts": [f"uh this is {n}", "well"], "image": path})
+    raw.parquet("cap/train-00000-of-00001.parquet", rows)
+    return packed(*(captioned(n, f"The image shows {n}.") for n in N), says=("transcripts",))
+
+
+# https://github.com/mlfoundations/open_clip, "Data": tabs in a file called .csv.
+@layout("open_clip csv", text_column="title")
+def open_clip(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        path = raw.image(f"images/{n}.jpg", n)
+        rows.append({"filepath": path, "title": f"a title, {n}"})
+    raw.csv("train.csv", rows, "\t")
+    return packed(*(captioned(n, f"a title, {n}") for n in N))

@@ -202,3 +202,31 @@ def pixmo_docs(raw: Raw) -> Fate:
     raw.parquet("charts/train-00000-of-00001.parquet", rows)
     samples = [chat(n, f"First {n}?", f"One {n}", "Second?", f"Two {n}") for n in N]
     return packed(*samples)
+
+
+# https://huggingface.co/datasets/allenai/pixmo-ask-model-anything, grouped by image as
+# olmo/data/pixmo_datasets.py of https://github.com/allenai/molmo does after the download.
+@layout("PixMo-AskModelAnything, downloaded")
+def pixmo_ask(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        path = raw.image(f"pixmo_images/{n:064x}.png", n)
+        row: dict[str, Any] = {"image_url": f"http://a.b/{n}.png", "image": path}
+        rows.append(row | {"question": [f"Who {n}?", "Why?"], "answer": [f"He {n}", "So."]})
+    raw.parquet("ask-model-anything/train-00000-of-00001.parquet", rows)
+    return packed(*(chat(n, f"Who {n}?", f"He {n}", "Why?", "So.") for n in N))
+
+
+@layout("GQA of lmms-lab", join="imageId=id")
+def gqa_in_two_tables(raw: Raw) -> Fate:
+    images, asked = "train_balanced_images", "train_balanced_instructions"
+    for part in range(2):
+        name = f"{images}/train-{part:05d}-of-00002.parquet"
+        rows = [{"id": f"n{n}", "image": raw.cell(n, "image")} for n in N[part::2]]
+        raw.parquet(name, rows)
+    rows = [
+        {"id": f"q{n}", "imageId": f"n{n}", "question": f"Which {n}?", "answer": f"That {n}."}
+        for n in reversed(N)
+    ]
+    raw.parquet(f"{asked}/train-00000-of-00001.parquet", rows)
+    return packed(*(chat(n, f"Which {n}?", f"That {n}.") for n in N))

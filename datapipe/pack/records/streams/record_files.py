@@ -65,7 +65,7 @@ def find_records(survey: Survey, options: ReadOptions, fits: Fits) -> tuple[Path
 
     def group_fits(group: RecordGroup) -> bool:
         with suppress(PackError):
-            record = _first_of(survey, group.files)
+            record = first_of(survey, group.files)
             return record is not None and fits(record)
         return False
 
@@ -103,7 +103,7 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
         fitting, others = [], []
         for group in groups_of(raw, level):
             try:
-                record = _first_of(survey, group.files)
+                record = first_of(survey, group.files)
             except PackError as error:
                 if survey.is_file:
                     raise
@@ -124,7 +124,7 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
             raise damaged
         if fitting:
             require_one(raw, options, fitting, others)
-            return _with_images(raw, options, fitting)
+            return with_images(raw, options, fitting)
         seen += others
     matching = f" that matches --include {options.include!r}" if options.include else ""
     raise PackError(
@@ -188,7 +188,8 @@ def _plain(value: Any, kept: list[bytes], drop_images: bool, left: int = _DEEPES
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _first_of(survey: Survey, files: tuple[Path, ...]) -> dict[str, Any] | None:
+def first_of(survey: Survey, files: tuple[Path, ...]) -> dict[str, Any] | None:
+    """Return the first record of several files that can be read."""
     records = (survey.look(first_record, path) for path in files)
     return next((record for record in records if record is not None), None)
 
@@ -209,7 +210,7 @@ def _first_paths(path: Path, *, videos: bool) -> Iterator[str]:
             yield from list(islice(_image_paths(record, videos), PROBED))
 
 
-def _with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> RecordFiles:
+def with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> RecordFiles:
     """Find the images of the files of each folder by themselves, unless their root is given."""
     files = tuple(path for group in groups for path in group.files)
     together = [files]

@@ -1,0 +1,254 @@
+"""Two tables that a column joins: images are in the rows of one, texts in those of the other.
+
+The rows of images are read once, in their order, which Parquet reads fast. Their bytes go to a
+temporary file, as texts may name them in any order, and an index on disk says where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
+from datapipe.named_counts import NamedCounts
+from datapipe.pack.input.disk_join import Entries, Entry, disk_join, identity
+from datapipe.pack.input.raw_sample import ReadOptions, Reject
+from datapipe.pack.input.survey import Survey
+from datapipe.pack.records.images.fields import (
+    columns_of_record,
+    image_columns,
+    is_image,
+    is_image_struct,
+    rejected,
+)
+from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
+from datapipe.pack.records.streams.record_files import RecordFiles, first_of, with_images
+from datapipe.progress import Progress
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """Rows of images, and the columns by which rows of texts are joined with them."""
+
+    text_key: str  # column of the texts
+    image_key: str  # column of the images
+    images: RecordFiles
+    columns: tuple[str, ...]  # of the images' rows: those that hold or name the images
+
+    def merged(self, row: Mapping[str, T], text: Mapping[str, T]) -> dict[str, T]:
+        """Return the columns of both; of equal names the text's, but for the images themselves."""
+        return {**row, **text, **{name: row[name] for name in self.columns if name in row}}
+
+    def rows(
+        self, texts: RecordFiles, options: ReadOptions
+    ) -> Iterator[tuple[str, dict[str, Any] | Reject]]:
+        """Yield every row of the texts, joined with its image, or a reject, with its source.
+
+        Rows of images that cannot be read or have no id come before, as rejects.
+        """
+        for path in self.images.files:
+            options.notes.use(path)
+        with (
+            disk_join(options.scratch, "image") as (index,),
+            closing(_SpooledRows(options)) as kept,
+        ):
+            total = self.images.estimate()
+            with Progress("reading images to join", unit="row", total=total) as progress:
+                for number, (source, row) in enumerate(self.images):
+                    progress.advance()
+                    try:
+                        if isinstance(row, Reject):
+                            yield source, row
+                            continue
+                        body = [source, kept.put(row)]
+                        index.load([Entry(number, _id(row, self.image_key), body)])
+                    except SampleError as error:
+                        yield source, rejected(source, error)
+            for source, text in texts:
+                try:
+                    if isinstance(text, Reject):
+                        yield source, text
+                    else:
+                        yield source, self.merged(self._image(text, index, kept), text)
+                except SampleError as error:
+                    yield source, rejected(source, error)
+            unused = NamedCounts()
+            for id in index.unclaimed():
+                unused.add(f"whose `{self.image_key}` no text has", id)
+            for line in unused.lines("left out: {count} of images {text} ({names})", "row"):
+                options.notes.decide(line)
+
+    def _image(self, text: Mapping[str, Any], index: Entries, kept: _SpooledRows) -> dict[str, Any]:
+        id = _id(text, self.text_key)
+        found = [body for _, body in index.of(id)]
+        if not found:
+            raise MissingMember(f"no image has the `{self.image_key}` {id}")
+        index.claim(id)
+        first, row = found[0][0], kept.get(found[0][1])
+        for source, body in found[1:]:
+            if self._held(kept.get(body)) != self._held(row):
+                raise DecodeError(
+                    f"{first} and {source} have the same `{self.image_key}` {id}, and different "
+                    "images"
+                )
+        return row
+
+    def _held(self, row: Mapping[str, Any]) -> list[Any]:
+        values = map(row.get, self.columns)
+        return [v.get("bytes") or v if isinstance(v, Mapping) else v for v in values]
+
+
+class _SpooledRows:
+    """Rows as JSON, whose bytes are in a temporary file."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._folder = options.scratch or Path(tempfile.gettempdir())
+        # No field of a dataset has this name by chance or on purpose.
+        self._mark = secrets.token_hex()
+        self._end = 0
+        try:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def put(self, row: Mapping[str, Any]) -> str:
+        """Keep a row; return what `get` takes. DecodeError if it is nested too deeply."""
+        try:
+            return json.dumps(row, default=self._put)
+        except RecursionError as error:
+            raise DecodeError("record is nested too deeply") from error
+
+    def get(self, kept: str) -> dict[str, Any]:
+        """Return a row; dates and decimals are text then."""
+        row: dict[str, Any] = json.loads(kept, object_hook=self._get)
+        return row
+
+    def _put(self, value: Any) -> Any:
+        if not isinstance(value, bytes):
+            return value.isoformat() if hasattr(value, "isoformat") else str(value)
+        at, self._end = self._end, self._end + len(value)
+        try:
+            self._file.write(value)
+        except OSError as error:
+            raise self._failed(error) from error
+        return {self._mark: [at, len(value)]}
+
+    def _get(self, value: dict[str, Any]) -> Any:
+        if self._mark not in value:
+            return value
+        at, size = value[self._mark]
+        try:
+            self._file.seek(at)  # which writes what is buffered, too
+            data = self._file.read(size)
+        except OSError as error:
+            raise self._failed(error) from error
+        assert len(data) == size
+        return data
+
+    def _failed(self, error: OSError) -> PackError:
+        return PackError(
+            f"{self._folder}: the temporary file of the images that --join reads failed: "
+            f"{os.strerror(error.errno or 0)}; make room there for all bytes of these images"
+        )
+
+
+def open_join(survey: Survey, options: ReadOptions) -> tuple[RecordFiles, Join]:
+    """Return the files of texts, and the rows that `options.join` joins them with.
+
+    Files of images are all with its column of which the first row has an image, the bytes rather
+    than a name. Files of texts are the others with its column; `options.include` is of these.
+    PackError if either are missing, or the texts are several datasets.
+    """
+    raw, given = survey.raw, options.join or ""
+    text_key, equals, image_key = (part.strip() for part in given.partition("="))
+    image_key = image_key if equals else text_key
+    if not text_key or not image_key:
+        raise PackError(
+            f"--join {given!r} is neither a column such as image_id nor two such as "
+            "image_id=id, of the texts and of the images"
+        )
+    if not survey.is_folder:
+        raise PackError(f"--join joins tables of a folder, and {raw} is none; give their folder")
+    found = {path: (group, record) for path, group, record in _groups(survey, None)}
+    ranked = [
+        (_holds_images(record, names), group, names)
+        for group, record in found.values()
+        if image_key in record and (names := _image_columns(record, options))
+    ]
+    most = max((rank for rank, *_ in ranked), default=False)
+    images = [(group, names) for rank, group, names in ranked if rank == most]
+    taken = {path for group, _ in images for path in group.files}
+    texts = [
+        group
+        for _, group, record in _groups(survey, options.include)
+        if text_key in record and taken.isdisjoint(group.files)
+    ]
+    for what, key, groups in (("images", image_key, images), ("texts", text_key, texts)):
+        if not groups:
+            seen = (
+                f"{name}: {', '.join(map(repr, record))}" for name, (_, record) in found.items()
+            )
+            raise PackError(
+                f"--join {given!r}: no file of {what} here has the column {key!r} "
+                f"(found: {'; '.join(islice(seen, 5)) or survey.describe()})"
+            )
+    require_one(raw, options, texts, [])
+    for group, _ in images:
+        require_one(raw, replace(options, include=None), [group], [])
+    rows = with_images(raw, options, [group for group, _ in images])
+    columns = tuple(dict.fromkeys(name for _, names in images for name in names))
+    join = Join(text_key=text_key, image_key=image_key, images=rows, columns=columns)
+    text_files = tuple(path for group in texts for path in group.files)
+    options.notes.decide(
+        f"{texts[0].pattern} is joined with the images of "
+        f"{', '.join(group.pattern for group, _ in images)} ({text_key}={image_key})"
+    )
+    return RecordFiles(raw=raw, files=text_files, images=rows.images), join
+
+
+def _groups(
+    survey: Survey, include: str | None
+) -> Iterator[tuple[str, RecordGroup, dict[str, Any]]]:
+    """Yield the groups of files with the names of their first ones and their first records."""
+    for level in levels(survey, include):
+        for group in groups_of(survey.raw, level):
+            try:
+                record = first_of(survey, group.files)
+            except PackError:
+                if group.is_parquet:
+                    raise
+                continue  # such as a JSON object beside the tables
+            if record is not None:
+                yield name_below(survey.raw, group.files[0]), group, record
+
+
+def _image_columns(record: Mapping[str, Any], options: ReadOptions) -> list[str]:
+    if (named := options.image_column) is not None and named in record:
+        return [named]
+    return image_columns(columns_of_record(record))
+
+
+def _holds_images(record: Mapping[str, Any], names: list[str]) -> bool:
+    return any(
+        is_image(v) or isinstance(v, bytes) or is_image_struct(v) for v in map(record.get, names)
+    )
+
+
+def _id(record: Mapping[str, Any], key: str) -> str:
+    id = identity(record.get(key))
+    if id is None:
+        raise MissingMember(f"`{key}` is missing, or is neither integer nor text")
+    return id

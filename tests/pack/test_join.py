@@ -1,0 +1,220 @@
+"""Two tables that `--join` packs as one: images in one, texts in the other."""
+
+import base64
+import csv
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from datapipe import PackError, pack_dataset
+from datapipe.cli.command import app
+
+TEXTS = [("i2", "A dog."), ("i0", "A cat."), ("i2", "Asleep.")]
+
+
+def write(path, rows):
+    """Write rows as the format that the name of a file says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix in (".csv", ".tsv"):
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file, delimiter="," if path.suffix == ".csv" else "\t")
+            writer.writerow(rows[0])
+            writer.writerows(row.values() for row in rows)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def texts(pairs=TEXTS, key="image_id"):
+    return [{key: id, "caption": text} for id, text in pairs]
+
+
+@pytest.fixture
+def images(jpeg):
+    """Give the rows of so many images, from i0 on."""
+
+    def images(count=3, key="image_id"):
+        return [{key: f"i{n}", "image": {"bytes": jpeg(n), "path": None}} for n in range(count)]
+
+    return images
+
+
+@pytest.fixture
+def raw(tmp_path, images):
+    write(tmp_path / "raw" / "images.parquet", images())
+    write(tmp_path / "raw" / "captions.csv", texts())
+    return tmp_path / "raw"
+
+
+@pytest.fixture
+def pack(tmp_path, members):
+    """Pack; give the report and each sample's image and text."""
+
+    def pack(raw, join="image_id", **options):
+        report = pack_dataset(raw, tmp_path / "out", join=join, max_rejects=9, workers=1, **options)
+        found = [
+            (sample["jpg"], sample["txt"].decode()) for sample in members(tmp_path / "out").values()
+        ]
+        return report, found
+
+    return pack
+
+
+def test_samples_come_in_the_order_of_the_texts_and_share_images(raw, pack, jpeg):
+    report, found = pack(raw)
+    assert found == [(jpeg(2), "A dog."), (jpeg(0), "A cat."), (jpeg(2), "Asleep.")]
+    assert (report.inputs, report.samples, report.rejected) == (3, 3, 0)
+
+
+def test_texts_without_an_image_are_rejects_by_name(raw, pack, tmp_path, rejects):
+    write(raw / "captions.csv", texts([*TEXTS, ("i9", "A boat."), ("", "Nothing.")]))
+    report, _ = pack(raw)
+    assert (report.inputs, report.samples, report.rejected) == (5, 3, 2)
+    assert [(line["source"], line["reason"]) for line in rejects(tmp_path / "out")] == [
+        ("captions.csv#3", "no image has the `image_id` i9"),
+        ("captions.csv#4", "`image_id` is missing, or is neither integer nor text"),
+    ]
+
+
+def test_images_without_a_text_are_counted_and_their_file_is_not_left_over(raw, pack):
+    notes = pack(raw)[0].notes
+    assert "left out: 1 row of images whose `image_id` no text has (i1)" in notes
+    assert not any("images.parquet" in note for note in notes if note.startswith("left out"))
+
+
+def test_names_of_the_columns_may_differ(tmp_path, images, pack, jpeg):
+    # As the configurations of lmms-lab/GQA are, whose questions have ids of their own.
+    for number in range(2):
+        rows = [{"id": f"i{number}", "image": images(2)[number]["image"]}]
+        write(tmp_path / "raw" / "images" / f"train-{number:05d}-of-00002.parquet", rows)
+    rows = [{"id": f"q{n}", "imageId": f"i{1 - n}", "caption": f"text {n}"} for n in range(2)]
+    write(tmp_path / "raw" / "texts" / "train-00000-of-00001.parquet", rows)
+    report, found = pack(tmp_path / "raw", "imageId=id", key_from="id")
+    assert report.rejected == 0
+    assert found == [(jpeg(1), "text 0"), (jpeg(0), "text 1")]
+
+
+@pytest.mark.parametrize("of_texts", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet"])
+@pytest.mark.parametrize("of_images", ["bytes.parquet", "base64.jsonl", "base64.json", "names.csv"])
+def test_tables_of_every_format_are_joined(tmp_path, pack, jpeg, of_images, of_texts):
+    raw = tmp_path / "raw"
+    rows = []
+    for number in range(3):
+        (raw / "images").mkdir(parents=True, exist_ok=True)
+        data = jpeg(number)
+        if of_images.startswith("names"):
+            (raw / "images" / f"{number}.jpg").write_bytes(data)
+            image = f"images/{number}.jpg"
+        else:
+            image = base64.b64encode(data).decode() if of_images.startswith("base64") else data
+        rows.append({"image_id": number, "image": image})
+    write(raw / of_images, rows)
+    write(raw / of_texts, texts([(2, "A dog."), (0, "A cat.")]))
+    assert pack(raw)[1] == [(jpeg(2), "A dog."), (jpeg(0), "A cat.")]
+
+
+def test_conversations_are_joined_too_and_keep_their_own_fields(raw, packed_records, images, jpeg):
+    (raw / "captions.csv").unlink()
+    turns = [{"from": "human", "value": "<image>\nWho?"}, {"from": "gpt", "value": "A cat."}]
+    rows = [{"image_id": "i1", "image": "coco/1.jpg", "score": 3, "conversations": turns}]
+    write(raw / "chat.json", rows)
+    ((record, members),) = packed_records(raw, join="image_id")
+    assert (record["score"], record["messages"]) == (3, turns)
+    assert members == {"jpg": jpeg(1)}
+
+
+def test_an_image_twice_counts_once_if_it_is_the_same(raw, images, pack, jpeg):
+    write(raw / "images.parquet", [*images(), images()[2]])
+    assert pack(raw)[1][0] == (jpeg(2), "A dog.")
+
+
+def test_an_id_of_two_images_rejects_its_texts_and_names_both(raw, images, pack, tmp_path, rejects):
+    other = {"image_id": "i2", "image": images(2)[1]["image"]}
+    write(raw / "images.parquet", [*images(), other])
+    report, _ = pack(raw)
+    assert (report.samples, report.rejected) == (1, 2)
+    assert rejects(tmp_path / "out")[0]["reason"] == (
+        "images.parquet#2 and images.parquet#3 have the same `image_id` i2, and different images"
+    )
+
+
+def test_rows_of_images_that_cannot_be_read_are_rejects(raw, pack, jpeg, tmp_path, rejects):
+    (raw / "images.parquet").unlink()
+    image = base64.b64encode(jpeg(0)).decode()
+    good = json.dumps({"image_id": "i0", "image": image})
+    (raw / "images.jsonl").write_text(f'{good}\n{{"image_id": \n{json.dumps({"image": image})}\n')
+    write(raw / "captions.csv", texts([("i0", "A cat.")]))
+    report, _ = pack(raw)
+    assert (report.inputs, report.samples) == (3, 1)
+    assert [line["source"] for line in rejects(tmp_path / "out")] == [
+        "images.jsonl:2",
+        "images.jsonl#2",
+    ]
+
+
+def test_an_interrupted_join_is_finished_with_the_same_bytes(raw, tmp_path, contents):
+    write(raw / "captions.csv", texts([*TEXTS, ("i9", "No image."), *TEXTS]))
+    options = {"join": "image_id", "shard_size": 1, "workers": 1}
+    pack_dataset(raw, tmp_path / "whole", **options, max_rejects=1)
+    with pytest.raises(PackError, match="rejected"):
+        pack_dataset(raw, tmp_path / "out", **options, max_rejects=0)
+    pack_dataset(raw, tmp_path / "out", **options, max_rejects=1)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_dry_run_counts_the_same_and_leaves_nothing(raw, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    report = pack_dataset(raw, join="image_id", dry_run=True, workers=1)
+    assert (report.samples, report.rejected) == (3, 0)
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_include_chooses_the_texts(raw, pack, jpeg):
+    write(raw / "val.csv", texts([("i1", "A boat.")]))
+    with pytest.raises(PackError, match=r"--include 'val\.csv'"):
+        pack(raw)
+    assert pack(raw, include="val.csv")[1] == [(jpeg(1), "A boat.")]
+
+
+@pytest.mark.parametrize(
+    ("join", "says"),
+    [
+        ("nope", "no file of images here has the column 'nope' .*captions.csv: 'image_id'"),
+        ("nope=image_id", "no file of texts here has the column 'nope'"),
+        ("=", "'=' is neither a column such as image_id nor two"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(raw, pack, join, says):
+    with pytest.raises(PackError, match=says):
+        pack(raw, join)
+
+
+def test_a_single_file_and_other_formats_are_refused(raw, pack):
+    with pytest.raises(PackError, match="give their folder"):
+        pack(raw / "captions.csv")
+    with pytest.raises(PackError, match="--join means nothing to the format folder"):
+        pack(raw, format="folder")
+
+
+def test_the_command_joins_as_the_refusal_says(raw, tmp_path, members):
+    (raw / "images.parquet").rename(raw / "images-00000-of-00001.parquet")
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["pack", str(raw), str(tmp_path / "out"), *arguments])
+
+    refused = run()
+    assert refused.exit_code == 1
+    assert "add --join 'image_id'" in refused.stderr
+    joined = run("--join", "image_id")
+    assert joined.exit_code == 0
+    assert "captions.csv is joined with the images of images-*" in joined.output
+    assert [sample["txt"] for sample in members(tmp_path / "out").values()] == [
+        text.encode() for _, text in TEXTS
+    ]

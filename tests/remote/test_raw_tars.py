@@ -219,6 +219,18 @@ def test_tables_of_img2dataset_arrive_before_the_tars(
         table = {"key": keys, "url": [f"http://host/{key}" for key in keys], "status": status}
         pq.write_table(pa.table(table), tars / f"{number:05}.parquet")
     url = put(tars)
+    begun, whole = threading.Event(), threading.Event()
+
+    def hold(number: int, request: Request) -> None:
+        if request.key.endswith("3.tar"):
+            if request.span:
+                begun.set()
+            elif begun.is_set():  # its version is compared
+                whole.set()
+        elif request.span and request.key.endswith("1.tar"):
+            assert whole.wait(_PATIENCE)
+
+    proxy.fault = hold
     report = pack(url, max_rejects="50%")
     assert (report.samples, report.rejected) == (16, 4)
     tables = [n for n, each in enumerate(proxy.asked) if each.span and "parquet" in each.key]

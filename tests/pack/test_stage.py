@@ -83,7 +83,7 @@ def test_a_folder_may_be_named_by_a_url(tmp_path, raw, contents):
         ("https://host/x", {}, "nothing can be written over HTTP"),
         ("memory://x", {"append": True}, "memory://x: --append needs a dataset in a folder"),
         ("out", {"staging": "here"}, "--staging does not apply to a folder"),
-        ("out", {"storage_options": {"key": "x"}}, "storage_options means nothing"),
+        ("out", {"storage_options": {"key": "x"}}, "storage_options does not apply"),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, raw, monkeypatch, out, options, message):

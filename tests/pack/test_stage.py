@@ -7,7 +7,7 @@ import pytest
 from datapipe import PackError, PlanError, StoreError, make_loader, pack_dataset
 from datapipe.testing import assert_same_batches
 
-from ..remote.s3server import s3_serving
+from ..remote.faulty_proxy import bucket_serving
 
 
 @pytest.fixture
@@ -45,23 +45,25 @@ def test_the_same_files_arrive(tmp_path, raw, url, contents):
 def unsent(tmp_path, raw):
     """Options of a pack to a URL, all of which is staged, as its server failed with the index."""
     pytest.importorskip("s3fs")
-    with s3_serving("bucket") as server:
+    with bucket_serving("bucket") as (proxy, _):
         options = {"shard_size": 2, "staging": tmp_path / "staging"}
-        options["storage_options"] = server.storage_options
-        server.fault = lambda number, method, key: method == "PUT" and key.endswith(".parquet")
+        options["storage_options"] = proxy.storage_options
+        proxy.fault = lambda _, asked: (
+            "expired" if asked.method == "PUT" and asked.key.endswith(".parquet") else None
+        )
         with pytest.raises(StoreError):
             pack_dataset(raw, "s3://bucket/x", **options)
-        server.fault = lambda number, method, key: False
-        yield server, options
+        proxy.fault = lambda number, request: None
+        yield proxy, options
 
 
 def test_what_was_packed_and_not_sent_is_sent_later(tmp_path, raw, unsent):
-    server, options = unsent
+    proxy, options = unsent
     with pytest.raises(PackError, match=r"s3://bucket/x, staged in .*other options \(check"):
         pack_dataset(raw, "s3://bucket/x", check="header", **options)
     report = pack_dataset(raw, "s3://bucket/x", **options)
     assert (report.inputs, report.finished_before) == (0, False)
-    assert "x/dataset.json" in server.buckets["bucket"]
+    assert "x/dataset.json" in proxy.sent()
     assert not list((tmp_path / "staging").iterdir())
 
 

@@ -199,7 +199,7 @@ def test_columns_that_are_not_there_are_refused(raw, pack, join, says):
 def test_a_single_file_and_other_formats_are_refused(raw, pack):
     with pytest.raises(PackError, match="give their folder"):
         pack(raw / "captions.csv")
-    with pytest.raises(PackError, match="--join means nothing to the format folder"):
+    with pytest.raises(PackError, match="--join does not apply to the format folder"):
         pack(raw, format="folder")
 
 

@@ -36,8 +36,9 @@ def test_batches_on_a_device_are_those_of_the_host(make: Make, spec: str) -> Non
     assert_same_batches(make(device="cpu", **options), make(**options))
 
 
-def test_batches_without_images_pass(make: Make) -> None:
-    options = {"image": SPECS["stretch"], "batch_size": 1, "num_workers": 0}
+@pytest.mark.parametrize("spec", ["stretch", "native"])
+def test_batches_without_images_pass(make: Make, spec: str) -> None:
+    options = {"image": SPECS[spec], "batch_size": 1, "num_workers": 0}
     assert_same_batches(make(device="cpu", **options), make(**options))
 
 

@@ -6,7 +6,7 @@ from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.caption_list import READER
 
-from .reading import choose_reader, read_all, recognises
+from .reading import choose_reader, estimate, read_all, recognises
 
 NAMES = ["1000268201_693b08cb0e.jpg", "1001773457_577c3a7d70.jpg", "1007320043_627395c3d8.jpg"]
 TOKENS = (
@@ -15,6 +15,7 @@ TOKENS = (
     f"{NAMES[1]}#0\tA black dog and a spotted dog are fighting\n"
     f"{NAMES[2]}#0\tA child playing on a rope net .\n"
 )
+
 EXPERTS = f"{NAMES[0]}\t{NAMES[1]}#2\t1\t1\t1\n{NAMES[0]}\t{NAMES[2]}#2\t1\t1\t2\n"
 
 
@@ -193,3 +194,7 @@ def test_a_key_is_the_name_of_the_image(make_list):
         sample.key for sample in read_all(READER, make_list(TOKENS), ReadOptions(key_from="image"))
     ]
     assert keys == [NAMES[0], NAMES[0], NAMES[1], NAMES[2]]
+
+
+def test_the_estimate_is_the_number_of_lines(make_list):
+    assert estimate(READER, make_list(TOKENS), ReadOptions()) == 4

@@ -12,7 +12,7 @@ from datapipe.errors import StoreError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.img2dataset import READER
 
-from .reading import choose_reader, read_all, recognises
+from .reading import choose_reader, estimate, read_all, recognises
 
 # The columns that version 1.47 writes, with one that the user asked to keep.
 SCHEMA = pa.schema(
@@ -21,6 +21,7 @@ SCHEMA = pa.schema(
     + [(name, pa.int32()) for name in ("width", "height", "original_width", "original_height")]
     + [(name, pa.string()) for name in ("exif", "sha256")]
 )
+
 NOT_FOUND = "HTTP Error 404: File not found"
 ASSERTION = "OpenCV(4.14.0) /io/opencv/loadsave.cpp:1310: error: (-215)\n in function 'imdecode_'\n"
 
@@ -289,3 +290,11 @@ def test_what_is_no_folder_of_shards_is_refused(tmp_path, make):
     assert not recognises(READER, raw, ReadOptions())
     with pytest.raises(PackError, match=r"cannot be read|no shard such as 00000.tar"):
         read(raw)
+
+
+def test_the_estimate_goes_by_the_first_table_that_can_be_read(make_shard, rows, row):
+    make_shard(rows)
+    raw = make_shard([row("000010000", 0)], "00001")
+    assert estimate(READER, raw, ReadOptions()) == 12
+    (raw / "00000.parquet").write_bytes(b"")
+    assert estimate(READER, raw, ReadOptions()) == 2

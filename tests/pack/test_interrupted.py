@@ -369,3 +369,9 @@ def test_what_was_damaged_meanwhile_is_packed_again(
     assert contents(out) == contents(tmp_path / "whole")
     said = [message for message in caplog.messages if str(path) in message]
     assert bool(said) == (harm is not None), caplog.messages
+
+
+def test_a_journal_torn_in_its_first_line_starts_over(interrupted, raw, whole, contents):
+    (interrupted / ".pack" / "journal.jsonl").write_bytes(b'{"opti')
+    pack(raw, interrupted)
+    assert contents(interrupted) == whole

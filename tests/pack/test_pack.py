@@ -7,6 +7,7 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.index.dataset import open_dataset
+from datapipe.pack.writers import direct_file
 
 
 def test_every_input_ends_packed_or_rejected_with_the_reason(
@@ -188,3 +189,25 @@ def test_a_folder_that_cannot_be_read_stops_the_pack(tmp_path, make_folder, monk
     monkeypatch.setattr("os.scandir", denied)
     with pytest.raises(PackError, match=r"secret: folder cannot be read: Permission denied"):
         pack_dataset(raw, tmp_path / "out", format="folder")
+
+
+@pytest.mark.parametrize("call", ["fsync", "pwrite", "open"])
+def test_a_full_disk_is_a_message_and_the_same_command_goes_on(
+    tmp_path, make_folder, monkeypatch, contents, call
+):
+    raw = make_folder(tmp_path / "raw", 6)
+    pack_dataset(raw, tmp_path / "whole", shard_size=2)
+    with monkeypatch.context() as patch:
+        real, calls = getattr(direct_file.os, call), []
+
+        def full(*args, **options):
+            calls.append(args)
+            if len(calls) > 1 and not (call == "open" and args[1] & direct_file.os.O_CREAT == 0):
+                raise OSError(28, "No space left on device")
+            return real(*args, **options)
+
+        patch.setattr(direct_file.os, call, full)
+        with pytest.raises((PackError, OSError), match="No space left on device"):
+            pack_dataset(raw, tmp_path / "out", shard_size=2, workers=1)
+    pack_dataset(raw, tmp_path / "out", shard_size=2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -15,7 +15,7 @@ import pytest
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.streams import containers
+from datapipe.pack.records.streams import containers, parquet_records
 from datapipe.pack.records.streams.record_files import find_records, is_unreadable, plain
 
 from .record_files import fits, open_, write
@@ -251,3 +251,23 @@ def test_other_lists_are_no_records(tmp_path, value):
     (_, record), (source, reject) = containers.read_file(path, "x")
     assert (record, source) == ({"a": 1}, "x#1")
     assert reject.reason == "record is a list, not an object"
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(PackError, match="columns of one name: a"):
+        open_(tmp_path / "x.parquet")
+
+
+def test_memory_stays_flat_over_a_row_group_of_images(tmp_path):
+    image = pa.array([{"bytes": os.urandom(4000), "path": f"{i}.jpg"} for i in range(8000)])
+    pq.write_table(pa.table({"a": image}), tmp_path / "x.parquet")
+    assert pq.ParquetFile(tmp_path / "x.parquet").num_row_groups == 1
+    del image
+    before = pa.total_allocated_bytes()
+    peak = max(
+        pa.total_allocated_bytes()
+        for _ in parquet_records.read_parquet(tmp_path / "x.parquet", "x.parquet")
+    )
+    assert peak - before < 20_000_000  # the row group has 32 million

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from datapipe import PackError, pack_dataset
-from datapipe.pack.input.raw_sample import InlineBlob, RawImage, RawSample, Reject
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, RawSample, Reject
 from datapipe.pack.workers import pool as team_module
 from datapipe.pack.workers.pool import PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
@@ -149,3 +149,12 @@ def test_an_error_of_a_worker_comes_with_its_traceback(jpeg):
     with pytest.raises(AttributeError) as caught:
         list(prepared(wrong, 0, PrepareOptions(), workers=2))
     assert "in a worker process" in str(caught.value.__cause__)
+
+
+def test_a_file_read_by_workers_may_vanish(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 1)
+    missing = RawSample("gone.jpg", (RawImage(Blob(raw / "gone.jpg")),))
+    ((_, part),) = prepared([missing], 0, PrepareOptions(), workers=1)
+    assert part.outcomes == [
+        Reject("gone.jpg", "file is missing", "MissingMember", str(raw / "gone.jpg"))
+    ]

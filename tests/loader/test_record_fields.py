@@ -219,10 +219,10 @@ def test_several_types_are_refused_with_an_example_of_each(
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("score == 'a'", "character 10: 'a' is a string, and no number"),
-        ("license > 3", "character 11: 3 is a number, and no string"),
-        ("width > 0 and license", "character 15: license is a string, and no condition"),
-        ("field('is safe') > 0", "character 1: .* is a condition, and no number or string"),
+        ("score == 'a'", "character 10: 'a' is a string, not a number"),
+        ("license > 3", "character 11: 3 is a number, not a string"),
+        ("width > 0 and license", "character 15: license is a string, not a condition"),
+        ("field('is safe') > 0", "character 1: .* is a condition, not a number or string"),
         ("score == True", "character 10: True: give a number or string"),
         ("field(3) > 0", "character 1: .*Call is not known here; .*field"),
         ("meta > 3", r"field 'meta' holds \{'n': 0\} \(object, sample 000\)"),

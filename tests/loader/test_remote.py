@@ -166,7 +166,7 @@ def test_faults_now_and_then_do_not_show(make: Make, make_remote: Make, server: 
 
 
 def test_what_is_no_dataset_is_refused(server: Server) -> None:
-    with pytest.raises(IndexMismatch, match=r"/nowhere: no dataset.json is there"):
+    with pytest.raises(IndexMismatch, match=r"/nowhere has no dataset.json"):
         datapipe.make_loader(f"{server.url}/nowhere", batch_size=4)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -375,35 +374,3 @@ def mostly_quick(sources: Iterable[str], *, every: int = 1) -> list[Any]:
         rare(source) if source in SLOW or number % every else source
         for number, source in enumerate(sources)
     ]
-
-
-def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
-    """Labels of a sample, found in its text by a regular expression: -100 or the token.
-
-    Args:
-        text: as the template writes it, with one token for each image.
-        ids: of the processor, with all tokens of images.
-    """
-    tokenizer = processor.tokenizer
-    if whole := getattr(processor, "full_image_sequence", ""):
-        text = text.replace(processor.image_token, whole)
-    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    spans = [match.span(1) for match in re.finditer(case.answer, text, re.DOTALL)]
-    image = None if whole else tokenizer.convert_tokens_to_ids(processor.image_token)
-    labels: list[int] = []
-    before = None
-    for number, (start, stop) in zip(found["input_ids"], found["offset_mapping"], strict=True):
-        if before == number == image:
-            continue  # a run of tokens of several images
-        before = number
-        if number == image:
-            while len(labels) < len(ids) and ids[len(labels)] != image:
-                labels.append(-100)  # what stands before an image
-            while len(labels) < len(ids) and ids[len(labels)] == image:
-                labels.append(-100)
-            continue
-        while len(labels) < len(ids) and ids[len(labels)] != number:
-            labels.append(-100)  # what stands behind an image
-        trained = any(first < stop and start < last for first, last in spans)
-        labels.append(number if trained else -100)
-    return labels

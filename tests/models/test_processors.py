@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformers.models.llava_next.modeling_llava_next import image_size_to_num
 
 import datapipe
 
-from .checkpoints import CASES, Case, learnt, mostly_quick
+from .checkpoints import CASES, Case, mostly_quick
 from .conftest import Sample
 
 FEW = 12
@@ -23,6 +24,38 @@ MANY = 200
 
 
 pytestmark = pytest.mark.usefixtures("rows_first")
+
+
+def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
+    """Labels of a sample, found in its text by a regular expression: -100 or the token.
+
+    Args:
+        text: as the template writes it, with one token for each image.
+        ids: of the processor, with all tokens of images.
+    """
+    tokenizer = processor.tokenizer
+    if whole := getattr(processor, "full_image_sequence", ""):
+        text = text.replace(processor.image_token, whole)
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    spans = [match.span(1) for match in re.finditer(case.answer, text, re.DOTALL)]
+    image = None if whole else tokenizer.convert_tokens_to_ids(processor.image_token)
+    labels: list[int] = []
+    before = None
+    for number, (start, stop) in zip(found["input_ids"], found["offset_mapping"], strict=True):
+        if before == number == image:
+            continue  # a run of tokens of several images
+        before = number
+        if number == image:
+            while len(labels) < len(ids) and ids[len(labels)] != image:
+                labels.append(-100)  # what stands before an image
+            while len(labels) < len(ids) and ids[len(labels)] == image:
+                labels.append(-100)
+            continue
+        while len(labels) < len(ids) and ids[len(labels)] != number:
+            labels.append(-100)  # what stands behind an image
+        trained = any(first < stop and start < last for first, last in spans)
+        labels.append(number if trained else -100)
+    return labels
 
 
 @pytest.fixture(scope="module")

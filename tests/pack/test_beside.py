@@ -5,6 +5,7 @@ import json
 import pytest
 
 from datapipe import index_shards, make_loader, pack_dataset
+from datapipe.pack.recognition import unused_files
 
 TURNS = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat"}]
 
@@ -184,3 +185,9 @@ def test_a_link_to_a_folder_above_is_named_and_not_followed(raw, tmp_path, jpeg)
         "left out: 2 files, links to a folder above them, not followed (images/self, up)"
     )
     assert not any("beside" in line for line in said)
+
+
+def test_of_very_many_files_the_first_are_compared(raw, tmp_path, monkeypatch):
+    monkeypatch.setattr(unused_files, "MOST_FILES", 12)
+    _, said = notes(raw, tmp_path / "out")
+    assert said[0].startswith("only the first 12 files of ")

@@ -270,3 +270,17 @@ def test_images_that_share_a_text_are_said(tmp_path, jpeg, encode):
         "2 files: images that share a text with another image of the same stem; each is a sample "
         "(0.jpg, 0.png)",
     )
+
+
+def test_class_folders_with_texts_of_their_own_are_not_joined(tmp_path):
+    files = {f"{c}/{n}.{e}": "words" for c in "abc" for n in range(3) for e in ("jpg", "txt")}
+    samples, rejects, said = read(make(tmp_path, files))
+    assert samples == {f"{c}/{n}.jpg": f"{c}/{n}.txt" for c in "abc" for n in range(3)}
+    assert (rejects, said) == ({}, [])
+
+
+def test_images_are_packed_alone_where_their_texts_are_ignored(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 3)
+    report = pack_dataset(raw, tmp_path / "out", ignore="*.txt", workers=1)
+    assert (report.samples, report.teaching.without_text) == (3, 3)
+    assert any("3 files, which --ignore" in note for note in report.notes)

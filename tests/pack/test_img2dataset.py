@@ -298,3 +298,10 @@ def test_the_estimate_goes_by_the_first_table_that_can_be_read(make_shard, rows,
     assert estimate(READER, raw, ReadOptions()) == 12
     (raw / "00000.parquet").write_bytes(b"")
     assert estimate(READER, raw, ReadOptions()) == 2
+
+
+def test_a_finished_shard_without_its_end_is_refused(make_shard, rows):
+    raw = make_shard(rows)
+    (raw / "00000.tar").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"00000\.tar is empty"):
+        read(raw)

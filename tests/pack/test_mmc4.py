@@ -5,6 +5,7 @@ import json
 import pytest
 
 from datapipe import pack_dataset
+from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.readers.mmc4 import READER
 from datapipe.text.sample_text import interleaved, sample_text
@@ -108,3 +109,11 @@ def test_a_document_that_makes_no_sense_is_rejected(make_mmc4, change, reason):
     assert isinstance(sample, RawSample)
     assert line.source == "docs_no_face_shard_0_v2.jsonl#1"
     assert reason in line.reason
+
+
+def test_documents_of_which_no_image_was_downloaded_are_refused(make_mmc4):
+    raw = make_mmc4(document(("gone.jpg", 0)))
+    with pytest.raises(
+        PackError, match=r"the first is gone.jpg\) are in none of .*--image-root, or down"
+    ):
+        read(raw)

@@ -148,7 +148,7 @@ def test_packing_and_loading_survive_faults(pack: Any, proxy: Proxy, url: str, l
 @pytest.mark.parametrize(
     ("fault", "message"), [("503", "attempt 6 of 6"), ("expired", "have expired .* renew")]
 )
-def test_what_cannot_be_sent_is_named_and_what_was_sent_is_not_sent_again(
+def test_what_cannot_be_sent_is_named(
     pack: Any, proxy: Proxy, there: Any, published: Any, fault: str, message: str
 ) -> None:
     proxy.fault = lambda number, request: (
@@ -162,11 +162,10 @@ def test_what_cannot_be_sent_is_named_and_what_was_sent_is_not_sent_again(
     proxy.asked.clear()
     pack()
     assert proxy.count("PUT", "x/shards/shard-000002.tar") == 1
-    assert proxy.count("PUT", "x/shards/shard-000000.tar") == 0
     assert there() == published
 
 
-def test_what_was_damaged_there_meanwhile_is_sent_again(
+def test_what_was_sent_is_sent_again_only_if_it_was_damaged_there(
     pack: Any, proxy: Proxy, client: Any, bucket: str, there: Any, published: Any
 ) -> None:
     proxy.fault = lambda number, request: (

@@ -141,7 +141,7 @@ class DevicePrefetcher:
                 "the numbers that the model takes"
             )
         # A patch holds all its red values first, then the green ones, then the blue ones.
-        parts = pixels if images else pixels.reshape(len(pixels), 3, pixels.shape[1] // 3)
+        parts = pixels if images else pixels.reshape(len(pixels), 3, pixels.shape[1:].numel() // 3)
         done = normalize_batch(parts, self._mean_std, self._dtype, channels_last=last)
         done = done.view(pixels.shape)
         if images and self._padded and isinstance(sizes, Tensor):

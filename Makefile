@@ -35,7 +35,7 @@ demo: $(VENV)/.base ## build a dataset from real photographs, pack it, plan it, 
 		--tokenizer $(DEMO)/tokenizer.json --template chatml --image-tokens 256
 	$(BIN)/python examples/train_captioner.py $(DEMO)/shards
 
-test: $(VENV)/.dev ## the tests, in about seven minutes
+test: $(VENV)/.dev ## the tests, in about six minutes
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not campaign"
 
 test-all: lint test ## what CI runs: lint, tests, long tests, ten thousand flipped bits

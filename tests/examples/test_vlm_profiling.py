@@ -31,8 +31,8 @@ class SlowBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        work = torch.ones(400, 400)
-        for _ in range(12):
+        work = torch.ones(600, 600)
+        for _ in range(20):
             torch.mm(work, work)
         return gradients[0]
 
@@ -46,14 +46,10 @@ def slow(monkeypatch: pytest.MonkeyPatch, part: type) -> None:
     monkeypatch.setattr(part, "forward", call)
 
 
+@pytest.mark.measuring
+@pytest.mark.campaign
 @pytest.mark.parametrize(
-    "more",
-    [
-        (),
-        pytest.param(("--profile-stacks",), marks=pytest.mark.campaign),
-        pytest.param(("--recompute", "--precision", "bf16"), marks=pytest.mark.campaign),
-    ],
-    ids=str,
+    "more", [(), ("--profile-stacks",), ("--recompute", "--precision", "bf16")], ids=str
 )
 def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]

@@ -255,8 +255,9 @@ def test_samples_that_ranks_do_not_divide_hang_no_rank(shards: Path, four: list[
         assert four[0][name]["losses"] == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.measuring
 def test_a_rank_that_hangs_in_the_data_is_named_with_its_stack(shards: Path) -> None:
-    run = torchrun(shards, *UNEVEN, "--rank-timeout", 3, HANG=1)
+    run = torchrun(shards, *UNEVEN, "--rank-timeout", 10, HANG=1)
     try:
         _, text = run.communicate(timeout=TIMEOUT)
     finally:

@@ -38,7 +38,7 @@ _NOTES = "fetched.json"
 # Files that tell of a tar; of tables, those that are never taken for records
 _COMPANION = re.compile(r"((?:.*/)?\d+)\.parquet|(.*)(?:\.idx|\.index\.parquet|_stats\.json)")
 _HIDDEN = re.compile(r"(^|/)\.")
-# Begins the place of a tar that has not arrived: no header of a tar, so that reading it is an error
+# First block of a placeholder: no tar header, so reading a placeholder as a tar is an error
 _ABSENT = b"This tar is still to be downloaded.".ljust(BLOCK, b"\n")
 
 
@@ -133,9 +133,10 @@ def downloaded(
             part.replace(path)
         return path
 
-    def check() -> None:
+    # Once packing has begun, there may be shards of what has changed.
+    def check(remedy: str = "pack it into a new OUT") -> None:
         if source.files(names) != files:
-            raise StoreError(f"{raw} changed while it was downloaded; run the command again")
+            raise StoreError(f"{raw} changed while it was downloaded; {remedy}")
 
     with working_folder(home, lock_check=lock_check) as work:
         try:
@@ -153,7 +154,7 @@ def downloaded(
                 if first:
                     _fetch_all(first, fetch, sum(missing[name] for name in first))
                 versions.update(source.files(later) if later else {})
-                check()
+                check("run the command again")
                 for name in later:
                     _hold_place(data / name, missing[name])
             mean = max(sum(missing[name] for name in later) // max(len(later), 1), 1)
@@ -244,7 +245,7 @@ def _may_come_later(files: Mapping[str, tuple[int, str]], names: Sequence[str] |
 
 
 def _hold_place(path: Path, size: int) -> None:
-    """Make a file of the size of a tar that has not arrived."""
+    """Write a placeholder, as large as the tar that will replace it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(_ABSENT)
@@ -252,7 +253,7 @@ def _hold_place(path: Path, size: int) -> None:
 
 
 def _is_absent(path: Path) -> bool:
-    """Return whether a file holds the place of a tar; zeros may be what a crash left of one."""
+    """Return whether a file is a placeholder; a crash may leave one of zeros alone."""
     if path.suffix != ".tar":
         return False
     with path.open("rb") as file:

@@ -145,7 +145,7 @@ def test_a_run_on_a_mixture_logs_and_reports_them(
     for each in report.datasets:
         lines = [list(map(int, line[2:])) for line in figures if line[0] == each.name]
         assert [each.labels, each.tokens] == [sum(column) for column in zip(*lines, strict=True)]
-    # The last line is of one step.
+    # The last line covers one step.
     counts = [(float(loss), int(labels)) for _, loss, labels, _ in figures[-2:]]
     total = sum(loss * labels for loss, labels in counts)
     assert total / sum(n for _, n in counts) == pytest.approx(report.losses[-1], rel=1e-3)

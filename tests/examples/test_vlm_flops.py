@@ -140,7 +140,7 @@ def test_steps_may_exceed_a_peak_that_was_measured_and_none_that_was_given(
 ) -> None:
     """Another process may have had the CPU when it was measured."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)  # of which nothing was measured yet
+    torch.set_num_threads(threads + 1)  # a number not measured yet
     try:
         measured = Peak(torch.device("cpu"), torch.float32)
         assert 0 < (measured.share(1e6) or 0) < 1

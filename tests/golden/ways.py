@@ -1,4 +1,4 @@
-"""What the golden configurations are made of: ways to load the same, specs, names of keys."""
+"""Building blocks of the golden configurations: ways to load, specs, and names of keys."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def by_tarfile(data):
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.sampled_from(sorted(FORMATS)), min_size=1, max_size=3), st.data())
 def test_names_positions_and_sizes_are_those_of_tarfile(formats, data):
-    """Of tars one behind the other, too."""
+    """The same holds for concatenated tars."""
     tars = b"".join(tar_bytes(data.draw(members[name]), name) for name in formats)
     assert scan(tars) == by_tarfile(tars)
 

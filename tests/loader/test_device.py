@@ -1,4 +1,4 @@
-"""Carrying batches to a device: their layout, and memory that is not lent again too early."""
+"""Copying batches to a device: their layout, and buffers that are not reused too early."""
 
 from __future__ import annotations
 

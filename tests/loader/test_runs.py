@@ -50,7 +50,7 @@ def test_a_run_of_steps_goes_over_epochs_and_ends(make: Make) -> None:
 def test_the_length_of_a_run_of_steps_plans_no_more_than_that(
     make: Make, text: MakeText, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """What was planned is in the plan's folder, an epoch in a file."""
+    """Each planned epoch is a file in the plan's folder."""
     options = options | {"text": text(), "num_workers": 0}
     whole = len(make(**options))
     cases = [(1, 3, 1), (whole, 3, 1), (whole + 1, 3, 2), (3 * whole + 9, 3, 3), (5, None, 0)]

@@ -23,7 +23,7 @@ def test_a_peak_that_a_step_exceeds_is_measured_again(monkeypatch: pytest.Monkey
         return Peaks(flops={"float32": next(found), "bfloat16": 1e9}, bandwidth=1e9, source="test")
 
     monkeypatch.setattr("datapipe.monitor.peaks._measure", measure)
-    threads = 10**6  # of which nothing was measured yet
+    threads = 10**6  # a number not measured yet
     for reached, rate in ((0.9e9, 1e9), (2.4e9, 8e9), (2e10, 2e10), (0, 2e10)):
         assert cpu_peaks(threads, reached={"float32": reached}).rate("float32") == rate
 

@@ -117,7 +117,7 @@ file = open(sys.argv[1], "r+b")
 m = mmap.mmap(file.fileno(), 0)
 x = m[::4096]"""
 shares = pytest.mark.skipif(
-    not Path("/proc/self/smaps_rollup").exists(), reason="nobody divides pages"
+    not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc/self/smaps_rollup"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -40,3 +40,14 @@ def bucket(proxy: Proxy, client: Any) -> str:
 @pytest.fixture
 def client(moto: str) -> Any:
     return client_of(moto)
+
+
+@pytest.fixture
+def put(client: Any, bucket: str) -> Callable[[Path], str]:
+    """Copies a folder to the store; its URL."""
+
+    def put(folder: Path) -> str:
+        client.put(f"{folder}/", f"{bucket}/{folder.name}/", recursive=True)
+        return f"s3://{bucket}/{folder.name}"
+
+    return put

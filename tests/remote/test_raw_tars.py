@@ -25,17 +25,6 @@ _PATIENCE = 60  # seconds that a server waits before it gives a test up
 
 
 @pytest.fixture
-def put(client: Any, bucket: str) -> Callable[[Path], str]:
-    """Copies a folder to the store; its URL."""
-
-    def put(folder: Path) -> str:
-        client.put(f"{folder}/", f"{bucket}/{folder.name}/", recursive=True)
-        return f"s3://{bucket}/{folder.name}"
-
-    return put
-
-
-@pytest.fixture
 def pack(proxy: Proxy, tmp_path: Path) -> Callable[..., Any]:
     def pack(raw: str, out: Any = None, **options: Any) -> Any:
         given = {"staging": tmp_path / "staging", "storage_options": proxy.storage_options}
@@ -182,7 +171,9 @@ def test_a_tar_that_changes_meanwhile_is_named(
             done.append(client.pipe(path, (tars / "00003.tar").read_bytes()))
 
     proxy.fault = replace
-    with pytest.raises(StoreError, match=f"{url} changed while it was downloaded"):
+    with pytest.raises(
+        StoreError, match=f"{url} changed while it was downloaded; pack it into a new OUT"
+    ):
         pack(url)
     assert not (tmp_path / "out" / "dataset.json").exists()
     written = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]

@@ -18,17 +18,6 @@ pytest.importorskip("s3fs")
 
 
 @pytest.fixture
-def put(client: Any, bucket: str) -> Callable[[Path], str]:
-    """Copies a folder to the store; its URL."""
-
-    def put(folder: Path) -> str:
-        client.put(f"{folder}/", f"{bucket}/{folder.name}/", recursive=True)
-        return f"s3://{bucket}/{folder.name}"
-
-    return put
-
-
-@pytest.fixture
 def pack(proxy: Proxy, tmp_path: Path) -> Callable[..., Any]:
     def pack(raw: str, out: Any = None, **options: Any) -> Any:
         given = {"staging": tmp_path / "staging", "storage_options": proxy.storage_options}
@@ -145,7 +134,9 @@ def test_a_file_that_changes_meanwhile_is_named(
 
     done: list[None] = []
     proxy.fault = replace
-    with pytest.raises(StoreError, match=f"{url} changed while it was downloaded"):
+    with pytest.raises(
+        StoreError, match=f"{url} changed while it was downloaded; run the command again"
+    ):
         pack(url)
 
 

@@ -168,9 +168,10 @@ class _SpooledRows:
 def open_join(survey: Survey, options: ReadOptions) -> tuple[RecordFiles, Join]:
     """Return the files of texts, and the rows that `options.join` joins them with.
 
-    Files of images are all with its column of which the first row has an image, the bytes rather
-    than a name. Files of texts are the others with its column; `options.include` is of these.
-    PackError if either are missing, or the texts are several datasets.
+    Files of images have its column and an image in their first row. If some hold bytes and others
+    name files, those with bytes count. The other files with its column are texts, and
+    `options.include` chooses among them. PackError if either are missing, or the texts are several
+    datasets.
     """
     raw, given = survey.raw, options.join or ""
     text_key, equals, image_key = (part.strip() for part in given.partition("="))

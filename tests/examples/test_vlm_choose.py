@@ -54,7 +54,7 @@ def test_an_unknown_kernel_is_an_error_that_names_the_known() -> None:
         ("xformers", "cpu", torch.float32, "", "no kernel for the CPU", "take split"),
         ("flex", "cpu", torch.float32, "", "no gradients on the CPU", "take split"),
         ("flex", "cuda", torch.float32, "torch.nn.attention.flex_attention", "2.5", "install"),
-        ("varlen", "cuda", torch.float16, "torch.nn.attention.varlen", "torch 2.12", "install"),
+        ("varlen", "cuda", torch.float16, "torch.nn.attention.varlen", "torch 2.11", "install"),
         ("flash", "cuda", torch.float16, "flash_attn.flash_attn_interface", "flash-attn", "inst"),
         ("xformers", "cuda", torch.float32, "xformers.ops", "package xformers", "install"),
         ("varlen", "cuda", torch.float32, "", "not torch.float32", "--precision bf16"),

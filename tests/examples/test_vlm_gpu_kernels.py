@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from examples.vlm.model.layers import Attention
 from examples.vlm.model.rotary import angles
 
 from .attend import assert_same, causality, make_inputs, make_segments, run
-from .stand_ins import STAND_INS, use
+from .stand_ins import STAND_INS, use, varlen_result, windowed
 
 
 @pytest.mark.parametrize("name", STAND_INS)
@@ -32,14 +33,33 @@ def test_what_kernels_of_a_gpu_are_given_makes_the_result_of_plain(
         assert_same(run(kernel, inputs, segments), run("plain", inputs, segments), 1e-10)
 
 
+@causality
+def test_varlen_of_a_torch_that_knows_no_groups_is_given_the_heads_of_keys_repeated(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def varlen_attn(
+        *given: Any, return_aux: Any = None, scale: Any = None, window_size: Any = (-1, -1)
+    ) -> Tensor:
+        """As in torch 2.11."""
+        named = dict(enumerate([*given]))
+        return varlen_result(named, windowed({"window_size": window_size}), grouped=False)
+
+    module = SimpleNamespace(varlen_attn=varlen_attn)
+    use(monkeypatch, {"torch.nn.attention.varlen": module})
+    monkeypatch.setattr("examples.vlm.model.attention.kernels._VARLEN_KNOWS_GROUPS", False)
+    inputs, segments = make_inputs(40, 4, 2), make_segments([7, 0, 1, 20, 12], causal)
+    assert_same(run("varlen", inputs, segments), run("plain", inputs, segments), 1e-10)
+
+
 @pytest.mark.usefixtures("fresh_compiler")
 def test_varlen_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch.nn.attention.varlen")
 
     def stand_in(
-        query: Tensor, key: Tensor, value: Tensor, *bounds: Any, window_size: Any, enable_gqa: bool
+        query: Tensor, key: Tensor, value: Tensor, *bounds: Any, window_size: Any, **options: bool
     ) -> Tensor:
-        return query + value.mean() if enable_gqa and window_size == (-1, 0) else query
+        grouped = options.get("enable_gqa", False) or query.shape == key.shape
+        return query + value.mean() if grouped and window_size == (-1, 0) else query
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", stand_in)
     layer = Attention(width=32, heads=4, kv_heads=2)

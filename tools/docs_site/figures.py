@@ -179,6 +179,28 @@ def _attention(content: dict[str, Any]) -> str:
     return _block(content, *blocks)
 
 
+def _heats(content: dict[str, Any]) -> str:
+    """Draw the heats of a race one after the other, each under its name."""
+    heats = [
+        _race({"title": name, "results": results, "references": ["cpu"], "unit": "img/s"})
+        for name, results in content["heats"].items()
+    ]
+    return _block(content, *heats)
+
+
+def _aims(content: dict[str, Any]) -> str:
+    """Figures that were aimed for, and what was measured."""
+    rows = [
+        [
+            aim["name"],
+            "not measured" if aim["value"] is None else _number(aim["value"]),
+            f"at {'most' if aim['most'] else 'least'} {_number(aim['wanted'])}",
+        ]
+        for aim in content["aims"]
+    ]
+    return _block(content, _table(["", "measured", "aim"], rows))
+
+
 def _tune(content: dict[str, Any]) -> str:
     """Sweeps of `tune_workers` and of the textbooks' loop."""
     head = ["sweeps", "way", "right", "lost, mean", "lost, most", "seconds, median"]
@@ -248,6 +270,8 @@ _KINDS: dict[str, Callable[[Any], str]] = {
     "planning": _planning,
     "ladder": _ladder,
     "attention": _attention,
+    "heats": _heats,
+    "aims": _aims,
     "tune": _tune,
     "remedies": _remedies,
     "records": _records,
@@ -271,8 +295,8 @@ def _machine(machine: dict[str, Any]) -> str:
     return (
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']}, "
         f"Python {machine['python']}, page cache {machine['page cache']}"
-        + f"; {versions}"
-        * bool(versions)
+        + f"; {machine.get('gpu')}" * ("gpu" in machine)
+        + f"; {versions}" * bool(versions)
     )
 
 

@@ -14,7 +14,7 @@ AUTO = "auto"
 # What each kernel imports, and where that comes from.
 _NEEDS = {
     "flex": ("torch.nn.attention.flex_attention", "torch 2.5 or newer"),
-    "varlen": ("torch.nn.attention.varlen", "torch 2.12 or newer"),
+    "varlen": ("torch.nn.attention.varlen", "torch 2.11 or newer"),
     "flash": ("flash_attn.flash_attn_interface", "the package flash-attn, version 2"),
     "xformers": ("xformers.ops", "the package xformers"),
 }

@@ -24,6 +24,10 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
 _VARIANTS = 64
 """Most variants of `flex_attention` that are compiled, see `allow_variants`."""
 
+# Read when the module is imported, as compiled code cannot ask for it.
+_VARLEN_KNOWS_GROUPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+"""Whether `varlen_attn` takes fewer heads of keys than of queries; it does from torch 2.12 on."""
+
 WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
 
 
@@ -93,13 +97,16 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) 
     """`torch.nn.attention.varlen.varlen_attn`: Flash Attention that is told the bounds."""
     from torch.nn.attention.varlen import varlen_attn
 
+    options: dict[str, Any] = {}
+    if q.shape[1] != k.shape[1]:
+        if _VARLEN_KNOWS_GROUPS:
+            options["enable_gqa"] = True
+        else:
+            k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
     q, k, v = (x.contiguous() for x in (q, k, v))
     bounds, longest = segments.bounds, segments.longest
     window = (-1, 0) if segments.causal else (-1, -1)  # tokens before and after; -1: all
-    grouped = q.shape[1] != k.shape[1]
-    out = varlen_attn(
-        q, k, v, bounds, bounds, longest, longest, window_size=window, enable_gqa=grouped
-    )
+    out = varlen_attn(q, k, v, bounds, bounds, longest, longest, window_size=window, **options)
     assert isinstance(out, Tensor)
     return out
 

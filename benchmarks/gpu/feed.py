@@ -26,7 +26,13 @@ from benchmarks.chats import chats
 from benchmarks.common import Result, machine, report, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import Bar, as_json, describe, find_device, show
-from benchmarks.gpu.loading import DECODERS, measure_copies, measure_loader, measure_overlap
+from benchmarks.gpu.loading import (
+    DECODERS,
+    Workers,
+    measure_copies,
+    measure_loader,
+    measure_overlap,
+)
 from benchmarks.training import train
 from datapipe.cpus import available_cpus
 from datapipe.errors import PlanError
@@ -73,6 +79,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--samples", type=int, help="photographs, and samples of text (default: 4096)")
     add("--rounds", type=int, help="of steps with and without copies (default: 5)")
     add("--workers", type=int, default=available_cpus(), help="threads (default: all cores)")
+    add("--pack", type=int, help="tokens of a pack of the reference (default: 32768)")
     add("--step-ms", type=float, help="of a training step beside the loader (default: 50)")
     add("--models", nargs="*", metavar="NAME", help="of the reference (default: small base)")
     add("--steps", type=int, help="of the reference, 15 more before they count (default: 60)")
@@ -80,7 +87,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="also write all figures to this file")
     options = parser.parse_args()
     usual = {"samples": 4096, "rounds": 5, "step_ms": 50.0, "models": ["small", "base"]}
-    small = {"samples": 256, "rounds": 1, "step_ms": 5.0, "models": ["tiny"]}
+    small = {"samples": 256, "rounds": 1, "step_ms": 5.0, "models": ["tiny"], "pack": 1024}
+    usual["pack"] = 32768  # of 8,192 tokens are too few to keep an H100 busy
     chosen = small | {"steps": 4} if options.rehearse else usual | {"steps": 60}
     for name, value in chosen.items():
         if getattr(options, name) is None:
@@ -125,17 +133,25 @@ def added(result: Result, alone: Result) -> float:
 
 
 def loaders(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Measure the loader with each decoder that is installed, by name."""
+    """Measure the loader with each decoder that is installed, and by kind and number of workers."""
     shards = packed(photographs(options.samples))
+    step, most = options.step_ms / 1e3, options.workers
     found: dict[str, Any] = {}
     for decoder in DECODERS:
         try:
-            found[decoder] = measure_loader(
-                shards, device, decoder, workers=options.workers, step=options.step_ms / 1e3
-            )
+            found[decoder] = measure_loader(shards, device, decoder, workers=most, step=step)
         except PlanError as error:
             found[decoder] = {"missing": str(error)}
         print(f"{decoder}: {found[decoder]}", flush=True)
+    # Many threads hold the interpreter's lock while the main thread sends a batch.
+    kinds: list[tuple[Workers, int]] = [
+        *(("threads", count) for count in sorted({max(1, most // 4), max(1, most // 2)})),
+        ("processes", max(1, most - 1)),
+    ]
+    for kind, workers in kinds:
+        name = f"cpu, {workers} {kind}"
+        found[name] = measure_loader(shards, device, "cpu", workers=workers, step=step, kind=kind)
+        print(f"{name}: {found[name]}", flush=True)
     return found
 
 
@@ -152,10 +168,10 @@ def references(options: argparse.Namespace, device: torch.device) -> dict[str, A
                 "model": model,
                 "device": device.type,
                 "precision": "bf16",
-                "pack": 1024 if options.rehearse else 8192,
-                "max-length": 1024 if options.rehearse else 8192,
+                "pack": options.pack,
+                "max-length": min(options.pack, 8192),
                 "overlong": "truncate",
-                "num-workers": options.workers,
+                "num-workers": max(1, options.workers // 4),
                 "prefetch": 3,
                 "lr": 3e-4,
                 "steps": options.steps + warm_up,

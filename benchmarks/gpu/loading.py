@@ -23,6 +23,7 @@ _STEPS = 100
 _OVERLAPPED = 40  # steps of a round
 
 Decoders = Literal["cpu", "dali"]
+Workers = Literal["threads", "processes"]
 DECODERS: tuple[Decoders, ...] = ("cpu", "dali")
 
 
@@ -94,7 +95,13 @@ def measure_overlap(device: torch.device, *, step: float, rounds: int) -> list[R
 
 
 def measure_loader(
-    shards: Path, device: torch.device, decoder: Decoders, *, workers: int, step: float
+    shards: Path,
+    device: torch.device,
+    decoder: Decoders,
+    *,
+    workers: int,
+    step: float,
+    kind: Workers = "threads",
 ) -> dict[str, Any]:
     """Measure the loader as users call it: alone, and beside a training step.
 
@@ -111,6 +118,7 @@ def measure_loader(
         image=SPEC,
         decoder=decoder,
         device=device,
+        workers=kind,
         num_workers=workers,
         drop_last=True,
     )

@@ -3,10 +3,10 @@
     python -m benchmarks.gpu.feed --json feed.json
 
 Four parts, each written when it is done: the time of copies; steps with and without a batch copied
-beside them; the loader alone and beside a training step, by decoder; and the reference model on
-packs, whose report says which share of the time it waited, and the GPU worked. A part that fails is
-named, and the others go on; the command then ends with an error. `--rehearse` runs all of it on the
-CPU, to see that it runs: its figures mean nothing.
+beside them; the loader alone and beside a training step, by decoder and workers; and the reference
+model on packs, whose report says which share of the time it waited, and the GPU worked. A part that
+fails is named, and the others go on; the command then ends with an error. `--rehearse` runs all of
+it on the CPU, to see that it runs: its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,12 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add = parser.add_argument
     add("--samples", type=int, help="photographs, and samples of text (default: 4096)")
     add("--rounds", type=int, help="of steps with and without copies (default: 5)")
-    add("--workers", type=int, default=available_cpus(), help="threads (default: all cores)")
+    add(
+        "--workers",
+        type=int,
+        default=available_cpus(),
+        help="threads, a quarter for the reference (default: all cores)",
+    )
     add("--pack", type=int, help="tokens of a pack of the reference (default: 32768)")
     add("--step-ms", type=float, help="of a training step beside the loader (default: 50)")
     add("--models", nargs="*", metavar="NAME", help="of the reference (default: small base)")
@@ -87,8 +92,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="also write all figures to this file")
     options = parser.parse_args()
     usual = {"samples": 4096, "rounds": 5, "step_ms": 50.0, "models": ["small", "base"]}
+    usual["pack"] = 32768  # 8,192 tokens are too little work for an H100
     small = {"samples": 256, "rounds": 1, "step_ms": 5.0, "models": ["tiny"], "pack": 1024}
-    usual["pack"] = 32768  # of 8,192 tokens are too few to keep an H100 busy
     chosen = small | {"steps": 4} if options.rehearse else usual | {"steps": 60}
     for name, value in chosen.items():
         if getattr(options, name) is None:
@@ -171,6 +176,7 @@ def references(options: argparse.Namespace, device: torch.device) -> dict[str, A
                 "pack": options.pack,
                 "max-length": min(options.pack, 8192),
                 "overlong": "truncate",
+                # More would hold the interpreter's lock while the model is launched.
                 "num-workers": max(1, options.workers // 4),
                 "prefetch": 3,
                 "lr": 3e-4,

@@ -103,7 +103,7 @@ def measure_loader(
     step: float,
     kind: Workers = "threads",
 ) -> dict[str, Any]:
-    """Measure the loader as users call it: alone, and beside a training step.
+    """Measure the loader with `workers` of a kind: alone, and beside a training step.
 
     Returns:
         img/s alone, and milliseconds that the main thread waits for a batch while the device is

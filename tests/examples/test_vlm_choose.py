@@ -77,6 +77,15 @@ def test_a_reason_names_cause_and_remedy(
     assert remedy in reason.split(";")[1]
 
 
+def test_varlen_of_a_torch_that_takes_no_window_is_left_out(
+    modules: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "TORCH", (2, 10))
+    reason = why_not("varlen", "cuda", torch.bfloat16)
+    assert reason.startswith("varlen needs torch 2.11 or newer")
+    assert "update torch" in reason
+
+
 @pytest.mark.parametrize("kernel", ["varlen", "flash"])
 def test_a_gpu_older_than_ampere_is_told_to_take_sdpa(modules: set[str], kernel: str) -> None:
     modules.discard("ampere")

@@ -41,12 +41,13 @@ def test_varlen_of_a_torch_that_knows_no_groups_is_given_the_heads_of_keys_repea
         *given: Any, return_aux: Any = None, scale: Any = None, window_size: Any = (-1, -1)
     ) -> Tensor:
         """As in torch 2.11."""
-        named = dict(enumerate([*given]))
-        return varlen_result(named, windowed({"window_size": window_size}), grouped=False)
+        return varlen_result(
+            dict(enumerate(given)), windowed({"window_size": window_size}), grouped=False
+        )
 
     module = SimpleNamespace(varlen_attn=varlen_attn)
     use(monkeypatch, {"torch.nn.attention.varlen": module})
-    monkeypatch.setattr("examples.vlm.model.attention.kernels._VARLEN_KNOWS_GROUPS", False)
+    monkeypatch.setattr("examples.vlm.model.attention.kernels.TORCH", (2, 11))
     inputs, segments = make_inputs(40, 4, 2), make_segments([7, 0, 1, 20, 12], causal)
     assert_same(run("varlen", inputs, segments), run("plain", inputs, segments), 1e-10)
 
@@ -58,8 +59,8 @@ def test_varlen_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None
     def stand_in(
         query: Tensor, key: Tensor, value: Tensor, *bounds: Any, window_size: Any, **options: bool
     ) -> Tensor:
-        grouped = options.get("enable_gqa", False) or query.shape == key.shape
-        return query + value.mean() if grouped and window_size == (-1, 0) else query
+        assert options.get("enable_gqa", False) or query.shape == key.shape
+        return query + value.mean() if window_size == (-1, 0) else query
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", stand_in)
     layer = Attention(width=32, heads=4, kv_heads=2)

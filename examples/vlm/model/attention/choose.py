@@ -6,7 +6,13 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from examples.vlm.model.attention.kernels import HALF, KERNELS, WITH_DROPOUT, allow_variants
+from examples.vlm.model.attention.kernels import (
+    HALF,
+    KERNELS,
+    TORCH,
+    WITH_DROPOUT,
+    allow_variants,
+)
 from examples.vlm.model.attention.segments import Segments
 from examples.vlm.model.attention.table import Table
 
@@ -35,6 +41,8 @@ def why_not(kernel: str, device: str, dtype: torch.dtype, dropout: bool = False)
     module, source = _NEEDS.get(kernel, ("torch", ""))
     if not _is_there(module):
         return f"{kernel} needs {source}, and {module} is not there; install it or take another"
+    if kernel == "varlen" and TORCH < (2, 11):  # it takes no `window_size` there
+        return f"varlen needs torch 2.11 or newer, and this is {torch.__version__}; update torch"
     if kernel in ("varlen", "flash"):
         if dtype not in HALF:
             return f"{kernel} takes bfloat16 and float16, not {dtype}; train with --precision bf16"

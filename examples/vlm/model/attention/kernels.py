@@ -24,9 +24,9 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
 _VARIANTS = 64
 """Most variants of `flex_attention` that are compiled, see `allow_variants`."""
 
-# Read when the module is imported, as compiled code cannot ask for it.
-_VARLEN_KNOWS_GROUPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""Whether `varlen_attn` takes fewer heads of keys than of queries; it does from torch 2.12 on."""
+# A constant, because compiled code cannot parse it.
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+"""Version of torch: major and minor."""
 
 WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
 
@@ -99,9 +99,9 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) 
 
     options: dict[str, Any] = {}
     if q.shape[1] != k.shape[1]:
-        if _VARLEN_KNOWS_GROUPS:
+        if TORCH >= (2, 12):
             options["enable_gqa"] = True
-        else:
+        else:  # it has no such option, so keys and values get as many heads as queries
             k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
     q, k, v = (x.contiguous() for x in (q, k, v))
     bounds, longest = segments.bounds, segments.longest

@@ -292,7 +292,7 @@ def _block(content: Any, *parts: str) -> str:
 
 def _machine(machine: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {which}" for name, which in machine["versions"].items())
-    gpu = machine.get("gpu", "not used")
+    gpu: str = machine.get("gpu", "not used")
     return (
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']}, "
         f"Python {machine['python']}, page cache {machine['page cache']}"

@@ -3,6 +3,8 @@
 import errno
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import zlib
 from dataclasses import replace
@@ -51,6 +53,22 @@ def test_columns_are_plain_npy_files_of_what_the_parquet_index_holds(packed):
     assert columns.member_crc32.tolist() == sums
     assert [columns.shard(sample) for sample in range(6)] == [0, 0, 0, 0, 1, 1]
     assert columns.image_width.tolist() == [40, 41, 42, 43, 44, 45]
+
+
+_READS = """
+import os, sys
+from pathlib import Path
+from datapipe.index.parquet import read_index
+before = len(os.listdir("/proc/self/task"))
+read_index(Path(sys.argv[1]))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_no_thread_outlives_the_reading_of_an_index(packed):
+    """A native one that lets go of Python's bytes while the interpreter ends aborts the process."""
+    command = [sys.executable, "-c", _READS, packed / "shard-000000.parquet"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "0\n"
 
 
 @pytest.mark.parametrize("harm", ["missing", "stale", "torn"])

@@ -48,7 +48,9 @@ def test_a_folder_of_images_is_packed_whatever_faults_there_are(
     assert list((tmp_path / "staging").iterdir()) == []
 
 
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.campaign)])
 def test_tars_by_a_list_from_store_to_store(
+    engine: str,
     put: Any,
     pack: Any,
     client: Any,
@@ -68,7 +70,7 @@ def test_tars_by_a_list_from_store_to_store(
                 [(f"{key}.jpg", jpeg(1)), (f"{key}.txt", b"A cat.")],
             )
     url = put(tars)
-    report = pack(f"{url}/{{b,a}}/{{0..1}}.tar", f"s3://{bucket}/out")
+    report = pack(f"{url}/{{b,a}}/{{0..1}}.tar", f"s3://{bucket}/out", engine=engine)
     assert report.samples == 4
     local = packed(f"{tars}/{{b,a}}/{{0..1}}.tar", tmp_path / "local", contents)
     there = client.cat(client.find(f"{bucket}/out"))

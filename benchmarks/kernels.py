@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.common import Run
 from datapipe import ImageSpec
+from datapipe.decode.normalize import array_of
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.geometry.sizes import one
 from datapipe.index.images.header import probe
@@ -47,7 +48,7 @@ def decode_and_place(
         for number in numbers:
             shape = shapes[number]
             place = places[number % len(places), : math.prod(shape)].view(shape)
-            transform.place(transform.decode(jpegs[number]), place)
+            transform.place(transform.decode(jpegs[number]), array_of(place))
 
     return lambda: on_threads(work, range(len(jpegs)), threads)
 

@@ -166,7 +166,7 @@ class CpuAndCopy:
         self._pool.shutdown()
 
     def _place(self, data: bytes, out: Tensor) -> None:
-        self._transform.place(self._transform.decode(data), out)
+        self._transform.place(self._transform.decode(data), out.numpy())
 
 
 class TorchvisionDecoder:

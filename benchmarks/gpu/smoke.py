@@ -125,7 +125,7 @@ def by_kernels(images: list[bytes]) -> Tensor:
     transform = make_transform(SPEC)
     out = torch.empty(len(images), 3, SIDE, SIDE)
     for image, row in zip(images, torch.split(out, 1), strict=True):
-        transform.place(transform.decode(image), row)
+        transform.place(transform.decode(image), row.numpy())
     return out
 
 

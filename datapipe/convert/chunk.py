@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from datapipe.array_types import Int32, UInt8
 from datapipe.decode.image import check_indexed
@@ -139,7 +138,7 @@ class ChunkMaker:
         image = self.transform.decode(data)
         check_indexed((image.width, image.height), (int(width), int(height)))
         out = pixels[len(made.sums)]
-        placed = self.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])
+        placed = self.transform.place(image, out.transpose(2, 0, 1)[None])
         made.sums.append(crc32(out))
         made.placements.append((placed.scale_x, placed.scale_y, placed.left, placed.top))
 

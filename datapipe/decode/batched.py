@@ -97,7 +97,9 @@ def resize_batch(
     if images.shape[2:] == (height, width):
         return images
     if images.device.type == "cpu":
-        return torch.stack([resize(image, height, width, filter) for image in images])
+        arrays = images.permute(0, 2, 3, 1).numpy()
+        resized = [resize(pixels, height, width, filter) for pixels in arrays]
+        return torch.stack([torch.from_numpy(pixels).permute(2, 0, 1) for pixels in resized])
     return resize_by_products(images, height, width, filter)
 
 

@@ -1,5 +1,8 @@
 """Pixels to what a model takes, written straight into a batch.
 
+Batches are arrays here, in which bfloat16 is int16, since NumPy has no bfloat16. Not tensors: torch
+gives up the interpreter's lock for each tensor that it makes or drops.
+
 torch is slow at separating interleaved pixels. A kernel compiled by numba does all of the work in
 one pass, three to four times as fast, and gives the same bits. It is loaded in the background once
 a process has written as many pixels as some thousand images have; until then torch does the work.
@@ -20,6 +23,9 @@ from torch import Tensor
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.late_module import LateModule
 
+Values = npt.NDArray[Any]
+"""Values of a batch."""
+
 Triple = tuple[float, float, float]
 """A value for each of red, green and blue."""
 
@@ -28,6 +34,8 @@ LOADED_AFTER = 2048 * 336 * 336
 
 Loading takes a second of a core, which the kernel makes up for within some ten thousand images; a
 run that comes this far will come to those. And the first batch must not wait for it."""
+
+_STORED = {torch.uint8: np.uint8, torch.float32: np.float32, torch.bfloat16: np.int16}
 
 KERNEL = LateModule("datapipe.decode.kernels.write", after=LOADED_AFTER)
 """Kernel that writes pixels, of the whole process. Work is counted in pixels."""
@@ -55,29 +63,31 @@ class Normalizer:
         assert mean_std is None or dtype != torch.uint8
         mean, std = mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
         self.dtype = dtype
+        self.stored = np.dtype(_STORED[dtype])
         self._scale = _values([1 / (255 * s) for s in std])
         self._shift = _values([-m / s for m, s in zip(mean, std, strict=True)])
         self._constants = self._scale.numpy(), self._shift.numpy()
 
-    def write(self, image: Tensor, out: Tensor) -> None:
-        """Write an image into a batch: uint8 [3, h, w] to the same of `dtype`, of any strides.
+    def write(self, pixels: UInt8, out: Values) -> None:
+        """Write an image into a batch: uint8 [h, w, 3] to [3, h, w], of any positive strides.
 
         Fastest with the pixels of a row contiguous, and in `out` the values of a row and channel.
         """
-        assert image.shape == out.shape
-        assert out.dtype == self.dtype
-        if not image.numel():
+        height, width, _ = pixels.shape
+        assert out.shape == (3, height, width)
+        assert out.dtype == self.stored
+        if not pixels.size:
             return
-        layout = _layout(image, out)
+        layout = _layout(pixels, out)
         if layout is None:
-            self._with_torch(image, out)
+            self._with_torch(pixels, out)
         elif KERNEL.module is None:
-            KERNEL.count(layout[0] * layout[1])
-            self._with_torch(image, out)
+            KERNEL.count(height * width)
+            self._with_torch(pixels, out)
         else:
-            self._with_kernel(KERNEL.module, image, out, layout)
+            self._with_kernel(KERNEL.module, pixels, out, layout)
 
-    def write_planes(self, values: Tensor, out: Tensor) -> None:
+    def write_planes(self, values: UInt8, out: Values) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
 
         `values` are uint8 [n, 3, ...], contiguous; `out` has the same shape, and any strides.
@@ -85,35 +95,36 @@ class Normalizer:
         assert values.shape == out.shape
         kernel = KERNEL.module
         if self.dtype == torch.uint8:
-            out.copy_(values)
-        elif self.dtype == torch.float32 and out.is_contiguous() and kernel is not None:
+            out[...] = values
+        elif self.dtype == torch.float32 and out.flags.c_contiguous and kernel is not None:
             count = 3 * len(values)
-            length = values.numel() // max(count, 1)
-            flat = values.numpy().reshape(-1), *self._constants, out.numpy().reshape(-1)
+            length = values.size // max(count, 1)
+            flat = values.reshape(-1), *self._constants, out.reshape(-1)
             kernel.planes_float32(*flat, count, length)
         else:
             if kernel is None:
-                KERNEL.count(values.numel() // 3)
+                KERNEL.count(values.size // 3)
             shape = (1, 3, *(1 for _ in values.shape[2:]))
             scale, shift = self._scale.view(shape), self._shift.view(shape)
-            out.copy_(values.to(torch.float32).mul_(scale).add_(shift))
+            planes = torch.from_numpy(values).to(torch.float32)
+            tensor_of(out, self.dtype).copy_(planes.mul_(scale).add_(shift))
 
     def gather(
-        self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
+        self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool = False
     ) -> bool:
         """Write many images at once, as `write_planes` does; return False if no kernel can.
 
         Images are [3, h, w], or [h, w, 3] if `interleaved`; `out` is [N, 3, h, w] of `dtype`.
         """
         kernel = KERNEL.module
-        if not out.is_contiguous() or self.dtype == torch.bfloat16:
+        if not out.flags.c_contiguous or self.dtype == torch.bfloat16:
             return False
-        length, width = out[:1].numel(), out.shape[-1]
+        length, width = out[:1].size, out.shape[-1]
         if kernel is None:
             if self.dtype == torch.uint8:  # others are counted by `write_planes`
                 KERNEL.count(sum(len(each.starts) for each in moves) * length // 3)
             return False
-        target = out.numpy().reshape(-1)
+        target = out.reshape(-1)
         sources, *columns = zip(*moves, strict=True)
         places = (*map(np.concatenate, columns), length, width)
         ends = np.cumsum([0, *(len(each.starts) for each in moves)])
@@ -125,18 +136,17 @@ class Normalizer:
         return True
 
     def _with_kernel(
-        self, kernel: ModuleType, image: Tensor, out: Tensor, layout: tuple[int, ...]
+        self, kernel: ModuleType, pixels: UInt8, out: Values, layout: tuple[int, ...]
     ) -> None:
-        pixels = _flat(image.numpy().transpose(1, 2, 0))
         if self.dtype == torch.uint8:
-            kernel.write_uint8(pixels, _flat(out.numpy()), layout)
+            kernel.write_uint8(_flat(pixels), _flat(out), layout)
         elif self.dtype == torch.float32:
-            kernel.write_float32(pixels, *self._constants, _flat(out.numpy()), layout)
+            kernel.write_float32(_flat(pixels), *self._constants, _flat(out), layout)
         else:
-            bits = out.view(torch.int16).numpy()  # NumPy has no bfloat16
-            kernel.write_bfloat16(pixels, *self._constants, _flat(bits), layout)
+            kernel.write_bfloat16(_flat(pixels), *self._constants, _flat(out), layout)
 
-    def _with_torch(self, image: Tensor, out: Tensor) -> None:
+    def _with_torch(self, pixels: UInt8, values: Values) -> None:
+        image, out = torch.from_numpy(pixels.transpose(2, 0, 1)), tensor_of(values, self.dtype)
         if self.dtype == torch.uint8:
             out.copy_(image)
             return
@@ -151,22 +161,31 @@ class Normalizer:
             out.copy_(planes.to(torch.float32).mul_(scale).add_(shift))
 
 
+def array_of(values: Tensor) -> Values:
+    """Return the values of a tensor as an array that shares its memory."""
+    return (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
+
+
+def tensor_of(values: Values, dtype: torch.dtype) -> Tensor:
+    """Return the tensor of `dtype` whose values `array_of` returned."""
+    return torch.from_numpy(values).view(dtype)
+
+
 def _values(values: Sequence[float]) -> Tensor:
     """Return float32 [3], whatever torch's defaults for dtype and device are."""
     return torch.tensor(values, dtype=torch.float32, device="cpu")
 
 
-def _layout(image: Tensor, out: Tensor) -> tuple[int, ...] | None:
+def _layout(pixels: UInt8, out: Values) -> tuple[int, ...] | None:
     """Return what `write_*` of the kernel take, or None for strides that they do not."""
-    _, height, width = image.shape
-    channel, pitch, step = image.stride()
-    plane, row, value = out.stride()
+    height, width, _ = pixels.shape
+    pitch, step, channel = pixels.strides
+    plane, row, value = (stride // out.itemsize for stride in out.strides)
     return (height, width, pitch, plane, row) if (channel, step, value) == (1, 3, 1) else None
 
 
 def _flat(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the memory from an array's first value to its last, of any positive strides."""
-    # By NumPy: each view that torch makes releases the GIL, and other threads take it.
     if values.flags.c_contiguous:
         return values.reshape(-1)
     ends = zip(values.shape, values.strides, strict=True)

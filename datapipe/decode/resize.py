@@ -7,7 +7,8 @@ levels at sharp edges). Each pass agrees with Pillow's to one grey level; of bot
 value in a million differs by two.
 
 The kernel is made for interleaved pixels. For other strides it rearranges the result, which takes
-half as long as the resizing.
+half as long as the resizing. Around it everything is NumPy: torch gives up the interpreter's lock
+for each tensor that it makes or drops, and beside many decoding threads to get it back takes time.
 
 On GPUs the filter's weights are a matrix, applied across and then down, with grey levels rounded in
 between as Pillow does. torch's own antialiased kernel takes no uint8 on CUDA, and fails if an image
@@ -24,6 +25,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from datapipe.array_types import UInt8
+
 Filter = Literal["bilinear", "bicubic", "lanczos"]
 """Weights of the pixels around a point: a triangle, Keys' cubic (a = -0.5), or Lanczos' (a = 3)."""
 
@@ -35,35 +38,29 @@ _LANCZOS = torch.__version__ >= "2.13"  # a `TorchVersion`, compared by its numb
 _AT_ONCE = 1 << 28  # bytes of float32 pixels that are resized at once
 
 
-def resize(image: Tensor, height: int, width: int, filter: Filter = "bilinear") -> Tensor:
-    """Resize an image, antialiased if it becomes smaller: uint8 [3, h, w] to [3, height, width].
+def resize(pixels: UInt8, height: int, width: int, filter: Filter = "bilinear") -> UInt8:
+    """Resize an image, antialiased if it becomes smaller: uint8 [h, w, 3] to [height, width, 3].
 
-    Strides may be any; interleaved, contiguous pixels are fastest, and the result is a view of
-    such; or the image itself, if it has this size. "lanczos" is Pillow's with torch before 2.13,
-    and takes seven times as long there.
+    Strides may be any that are positive; contiguous pixels are fastest, and the result is such; or
+    it is `pixels`, if they have this size. "lanczos" is Pillow's with torch before 2.13, and takes
+    seven times as long there.
     """
-    if image.shape[1:] == (height, width):
-        return image
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    pixels = np.ascontiguousarray(pixels)
     if filter == "lanczos" and not _LANCZOS:
-        pixels = Image.fromarray(np.ascontiguousarray(image.numpy().transpose(1, 2, 0)))
-        fitted = np.array(pixels.resize((width, height), Image.Resampling.LANCZOS))
-        return torch.from_numpy(fitted.transpose(2, 0, 1))
-    resized: Tensor = interpolate(
-        _interleaved(image),
+        resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.LANCZOS)
+        return np.array(resized)
+    fitted: Tensor = interpolate(
+        # Not pixels[None]: its first stride would be 0, which is no layout that torch knows.
+        torch.from_numpy(pixels.reshape(1, *pixels.shape).transpose(0, 3, 1, 2)),
         size=(height, width),
         mode=filter,
         antialias=True,
         align_corners=False,
     )
-    return resized[0]
-
-
-def _interleaved(image: Tensor) -> Tensor:
-    """Return the image as [1, 3, h, w], with the strides that torch calls channels_last."""
-    # By NumPy: each view that torch makes releases the GIL, and other threads take it.
-    pixels = np.ascontiguousarray(image.numpy().transpose(1, 2, 0))
-    # Not pixels[None]: its first stride would be 0, which is no layout that torch knows.
-    return torch.from_numpy(pixels.reshape(1, *pixels.shape).transpose(0, 3, 1, 2))
+    result: UInt8 = fitted.numpy()[0].transpose(1, 2, 0)
+    return result
 
 
 def resize_by_products(images: Tensor, height: int, width: int, filter: Product) -> Tensor:

@@ -17,6 +17,7 @@ from datapipe.cache.factory import kept_transform
 from datapipe.cache.spec import CacheSpec
 from datapipe.decode.array_spec import unnormalized
 from datapipe.decode.image import Encoded
+from datapipe.decode.normalize import array_of
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, ImageTransform, make_transform
@@ -240,7 +241,7 @@ def time_image(transform: ImageTransform, data: Encoded) -> tuple[float, float]:
         return 0.0, 0.0
     decoded = time.thread_time()
     shape = transform.own_shape(image.width, image.height)
-    rows = torch.ones(shape, dtype=transform.dtype, device="cpu")
+    rows = array_of(torch.ones(shape, dtype=transform.dtype, device="cpu"))
     ready = time.thread_time()
     transform.place(image, rows, Draw(0) if transform.spec.random else None)
     return decoded - began, time.thread_time() - ready

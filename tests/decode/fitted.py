@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from datapipe.decode.image import Decoded
+from datapipe.decode.normalize import array_of
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, ImageTransform, Placement, make_transform
 
@@ -64,7 +65,7 @@ def place(
     """Rows of one image, where it is, and its facts."""
     transform = make_transform(spec)
     out = rows_for(transform, image)
-    placement = transform.place(image, out, draw)
+    placement = transform.place(image, array_of(out), draw)
     return out, placement, transform.facts(*size_of(image))
 
 

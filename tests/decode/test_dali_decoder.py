@@ -55,7 +55,7 @@ def dirty():
 def by_kernels(data, spec=SPEC, draw=None):
     transform = make_transform(spec)
     out = torch.empty((1, 3, spec.height, spec.width), dtype=spec.out_dtype)
-    transform.place(transform.decode(data), out, draw)
+    transform.place(transform.decode(data), out.numpy(), draw)
     return out[0]
 
 

@@ -71,7 +71,7 @@ def placed(spec: ImageSpec, frames: list[Image.Image]) -> tuple[Tensor, list[lis
     for number, frame in enumerate(frames):
         patch = number // spec.temporal
         own = out[patch * rows : (patch + 1) * rows]
-        transform.place(decoded(frame), transform.part(own, number))
+        transform.place(decoded(frame), transform.part(own.numpy(), number))
     return out, transform.facts(*sizes)["video_grid_thw"].tolist()
 
 
@@ -106,10 +106,10 @@ def test_frames_from_a_cache_are_written_as_decoded_ones(name: str) -> None:
     out = torch.full_like(expected, torch.nan)
     rows = len(out) // 2
     for number, frame in enumerate(frames):
-        values = torch.empty(plain.own_shape(*frames[0].size), dtype=torch.uint8)
-        plain.place(decoded(frame), values.view(rows, 3, 1, -1))
+        values = np.empty(plain.own_shape(*frames[0].size), np.uint8)
+        plain.place(decoded(frame), values.reshape(rows, 3, 1, -1))
         own = out[number // 2 * rows :][:rows]
-        transform.finish(values, transform.part(own, number))
+        transform.finish(values, transform.part(own.numpy(), number))
     assert torch.equal(out, expected)
 
 

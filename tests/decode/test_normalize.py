@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datapipe.decode import normalize
 from datapipe.decode.batched import normalize_batch
-from datapipe.decode.normalize import ImageMoves, Normalizer
+from datapipe.decode.normalize import ImageMoves, Normalizer, array_of
 from datapipe.late_module import LateModule
 
 CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -23,6 +23,10 @@ KINDS = [
     (None, torch.bfloat16),
     (CLIP, torch.bfloat16),
 ]
+
+
+def write(normalizer, image, out):
+    normalizer.write(image.permute(1, 2, 0).numpy(), array_of(out))
 
 
 def picture(height, width, seed=0):
@@ -39,7 +43,7 @@ def every_value():
 def test_every_value_becomes_what_the_formula_says(kernel, mean_std, dtype):
     image = every_value().permute(1, 2, 0).contiguous().permute(2, 0, 1)
     out = torch.empty((3, 16, 16), dtype=dtype)
-    Normalizer(mean_std, dtype).write(image, out)
+    write(Normalizer(mean_std, dtype), image, out)
     if dtype == torch.uint8:
         assert torch.equal(out, image)
         return
@@ -53,9 +57,9 @@ def test_every_value_becomes_what_the_formula_says(kernel, mean_std, dtype):
 def test_only_the_place_of_the_image_is_written(kernel, mean_std, dtype):
     batch = torch.full((4, 3, 20, 30), 9, dtype=dtype)
     image = picture(11, 13)
-    Normalizer(mean_std, dtype).write(image, batch[2, :, 5:16, 7:20])
+    write(Normalizer(mean_std, dtype), image, batch[2, :, 5:16, 7:20])
     alone = torch.empty((3, 11, 13), dtype=dtype)
-    Normalizer(mean_std, dtype).write(image, alone)
+    write(Normalizer(mean_std, dtype), image, alone)
     assert torch.equal(batch[2, :, 5:16, 7:20], alone)
     batch[2, :, 5:16, 7:20] = 9
     assert (batch == 9).all()
@@ -95,10 +99,10 @@ def test_strides_of_image_and_batch_change_nothing(kernel, mean_std, dtype):
     image = picture(11, 14)
     normalizer = Normalizer(mean_std, dtype)
     expected = torch.empty((3, 11, 14), dtype=dtype)
-    normalizer.write(image, expected)
+    write(normalizer, image, expected)
     for source, pixels in layouts(image).items():
         for target, out in targets(image.shape, dtype).items():
-            normalizer.write(pixels, out)
+            write(normalizer, pixels, out)
             assert torch.equal(out, expected), (source, target)
 
 
@@ -115,7 +119,7 @@ def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
     normalize.KERNEL.load()
     image = picture(height, width, seed=height * width)
     found = torch.empty((3, height, width), dtype=dtype)
-    Normalizer((mean, std), dtype).write(image, found)
+    write(Normalizer((mean, std), dtype), image, found)
     by_torch = normalize_batch(image[None], (mean, std), dtype)[0]
     assert torch.equal(found.view(torch.uint8), by_torch.contiguous().view(torch.uint8))
 
@@ -158,9 +162,9 @@ def test_images_are_gathered_as_they_are_written_one_by_one(
             values = values.view(1, height, width, 3).permute(0, 3, 1, 2)
         values = values.reshape(1, 3, height, width)
         values = values.flip(-1) if flip else values
-        normalizer.write_planes(values.contiguous(), expected[row : row + 1])
+        normalizer.write_planes(values.contiguous().numpy(), expected[row : row + 1].numpy())
     moves = ImageMoves(source, starts, rows, np.array(mirrored))
-    assert normalizer.gather([moves], out, interleaved=interleaved)
+    assert normalizer.gather([moves], out.numpy(), interleaved=interleaved)
     assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
     assert (memory[:shift] == 7).all()
     assert (memory[shift + size :] == 7).all()
@@ -170,13 +174,13 @@ def test_an_image_at_the_end_of_its_memory_is_written_whole(kernel):
     memory = torch.arange(4 * 23 + 21, dtype=torch.uint8)
     image = torch.as_strided(memory, (3, 5, 7), (1, 23, 3))
     out = torch.empty((3, 5, 7), dtype=torch.uint8)
-    Normalizer(None, torch.uint8).write(image, out)
+    write(Normalizer(None, torch.uint8), image, out)
     assert torch.equal(out, image)
 
 
 def test_an_empty_image_writes_nothing(kernel):
     out = torch.empty((3, 0, 7))
-    Normalizer(CLIP, torch.float32).write(torch.empty((3, 0, 7), dtype=torch.uint8), out)
+    write(Normalizer(CLIP, torch.float32), torch.empty((3, 0, 7), dtype=torch.uint8), out)
 
 
 def test_the_kernel_is_loaded_once_it_pays(kernel_loader):
@@ -185,7 +189,7 @@ def test_the_kernel_is_loaded_once_it_pays(kernel_loader):
     for number in range(5):
         kernel_loader.wait()
         assert kernel_loader.module is None, number
-        normalizer.write(image, torch.empty(3, 4, 4, dtype=torch.uint8))
+        write(normalizer, image, torch.empty(3, 4, 4, dtype=torch.uint8))
     kernel_loader.wait()
     assert kernel_loader.module is not None
     assert kernel_loader.module.__name__ == "datapipe.decode.kernels.write"
@@ -212,10 +216,10 @@ def test_a_fork_waits_for_the_kernel_to_be_loaded():
 
 def test_the_first_images_of_a_process_do_not_wait_for_numba():
     code = (
-        "import sys, torch\n"
+        "import sys, numpy as np, torch\n"
         "from datapipe.decode.normalize import Normalizer\n"
-        "image = torch.zeros((3, 8, 8), dtype=torch.uint8)\n"
-        "Normalizer(None, torch.float32).write(image, torch.empty((3, 8, 8)))\n"
+        "pixels = np.zeros((8, 8, 3), np.uint8)\n"
+        "Normalizer(None, torch.float32).write(pixels, np.empty((3, 8, 8), np.float32))\n"
         "sys.exit('numba' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -27,7 +27,7 @@ def encode_plain(size, orientation):
 
 
 def fitted(pixels, height, width):
-    return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width).int()
+    return torch.from_numpy(resize(pixels, height, width)).permute(2, 0, 1).int()
 
 
 @pytest.mark.parametrize(

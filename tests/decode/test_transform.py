@@ -185,7 +185,7 @@ def test_an_image_that_the_index_knows_as_another_size_is_refused(name: str) -> 
     out = rows_for(transform, image)
     for wrong in (out[:0], torch.cat([out, out]), out[..., :-1]):
         with pytest.raises(DecodeError, match=r"100x60 pixels, which take .* index the dataset"):
-            transform.place(image, wrong.contiguous())
+            transform.place(image, wrong.contiguous().numpy())
 
 
 def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones() -> None:
@@ -196,7 +196,7 @@ def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones() -> None:
     assert transform.row_shape(widths, heights) == (3, 50, 40)
     out = torch.full((2, 3, 50, 40), torch.nan)
     for row, image in enumerate(images):
-        transform.place(image, out[row : row + 1])
+        transform.place(image, out[row : row + 1].numpy())
     assert transform.facts(widths, heights)["image_sizes"].tolist() == [[20, 40], [50, 20]]
     assert (out[0, :, 20:] == 0).all()
     assert (out[1, :, :, 20:] == 0).all()

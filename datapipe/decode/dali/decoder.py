@@ -25,6 +25,7 @@ from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.dali.pipeline import DaliEntry, DaliPipeline, RefusedBatch
 from datapipe.decode.image import check_indexed, check_size
+from datapipe.decode.normalize import Values, array_of
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError, PlanError
@@ -307,11 +308,12 @@ class DaliDecoder:
             device="cpu",
             pin_memory=self._on_gpu,
         )
+        rows = array_of(pixels)
         pending = [
-            self._pool.submit(self._make, image, pixels[at : at + 1])
+            self._pool.submit(self._make, image, rows[at : at + 1])
             for at, image in enumerate(images.values())
         ]
         return _Part(list(images), pixels, pending)
 
-    def _make(self, image: _Image, row: Tensor) -> None:
+    def _make(self, image: _Image, row: Values) -> None:
         self._kernels.place(self._kernels.decode(image.data), row, image.draw)

@@ -9,6 +9,7 @@ from torch import Tensor
 from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import SizedTransform, check_rows
 from datapipe.decode.image import Decoded
+from datapipe.decode.normalize import Values, tensor_of
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
@@ -49,14 +50,14 @@ class BudgetTransform(SizedTransform):
         patches = values[0, : down * across].view(down, across, side, side, 3)
         return patches.permute(4, 0, 2, 1, 3).reshape(1, 3, down * side, across * side)
 
-    def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+    def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, self._patches, 3 * self._patch**2))
         height, width = self._target(image.height, image.width)
         side, down, across = self._patch, height // self._patch, width // self._patch
         fitted, placement = self._fit(image, height, width)
         # The resized image is interleaved already: a row of a patch is a run of bytes.
-        lines = fitted.permute(1, 2, 0).reshape(down, side, across, 3 * side)
-        patches = out[0, : down * across]
+        lines = torch.from_numpy(fitted.reshape(down, side, across, 3 * side))
+        patches = tensor_of(out[0, : down * across], self.dtype)
         patches.view(down, across, side, 3 * side).copy_(lines.transpose(1, 2))
         if self.dtype != torch.uint8:
             patches.mul_(1 / 255)

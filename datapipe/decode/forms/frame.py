@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from datapipe.array_types import Int64
+from datapipe.array_types import Int64, UInt8
 from datapipe.decode.forms.image_transform import ImageTransform
 from datapipe.decode.forms.native import NativeTransform
 from datapipe.decode.image import Decoded
+from datapipe.decode.normalize import Values
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
@@ -37,20 +38,20 @@ class FrameTransform(NativeTransform):
         grids = self._grids(widths, heights, patches_of(self._frames, self.spec.temporal))
         return {"video_grid_thw": grids}
 
-    def part(self, rows: Tensor, number: int) -> Tensor:
+    def part(self, rows: Values, number: int) -> Values:
         """Return the part of a frame, by its number in the video, in the rows of its patch."""
         temporal = self.spec.temporal
         at = number % temporal
         stop = temporal if number == self._frames - 1 else at + 1
-        return rows.view(len(rows), 3, temporal, self._patch**2)[:, :, at:stop]
+        return rows.reshape(len(rows), 3, temporal, self._patch**2)[:, :, at:stop]
 
-    def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+    def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         self._check(image, out, 3, out.shape[2], self._patch**2)
         return self._write(image, out)
 
-    def finish(self, values: Tensor, out: Tensor) -> None:
+    def finish(self, values: UInt8, out: Values) -> None:
         for at in range(out.shape[2]):
-            self._normalizer.write_planes(values.view(out[:, :, at].shape), out[:, :, at])
+            self._normalizer.write_planes(values.reshape(out[:, :, at].shape), out[:, :, at])
 
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
         video = self._video

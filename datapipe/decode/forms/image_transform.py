@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from datapipe.array_types import Int64
+from datapipe.array_types import Int64, UInt8
 from datapipe.decode.image import Decoded, Encoded, decode_for
-from datapipe.decode.normalize import ImageMoves, Normalizer
+from datapipe.decode.normalize import ImageMoves, Normalizer, Values
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError, PlanError
@@ -122,22 +121,23 @@ class ImageTransform(ABC):
         return decode_for(data, target, max_pixels=self.spec.refuse_above)
 
     @abstractmethod
-    def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
-        """Fill the rows of one image, `out` [rows, *row_shape] of `dtype`, all of them.
+    def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
+        """Fill the rows of one image, `out` [rows, *row_shape] by `array_of`, all of them.
 
         Without `draw`, nothing is cropped at random or mirrored. Return the placement of points of
         the original in the fitted image: before it was cut into patches or tiles, with the padding
         beside it. Raises `DecodeError` if `out` was made for an image of another size.
         """
 
-    def finish(self, values: Tensor, out: Tensor) -> None:
-        """Fill `out` from what a transform of uint8 made: of `own_shape`, contiguous."""
+    def finish(self, values: UInt8, out: Values) -> None:
+        """Fill `out` from what a transform of uint8 made: both of `own_shape`, contiguous."""
         # A patch holds all its red values first, then the green ones, then the blue ones.
-        shape = (len(values), 3, -1)
-        self._normalizer.write_planes(values.view(shape), out.view(shape))
+        shape = (len(values), 3, values[:1].size // 3)
+        assert out.flags.c_contiguous
+        self._normalizer.write_planes(values.reshape(shape), out.reshape(shape))
 
     def finish_many(
-        self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
+        self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool = False
     ) -> bool:
         """Do `finish` for many images at once, see `Normalizer.gather`; return False if not."""
         return False
@@ -146,22 +146,22 @@ class ImageTransform(ABC):
     def _target(self, height: int, width: int) -> tuple[int, int]:
         """Return the (height, width) that a whole image of this size is resized to, or more."""
 
-    def _fit(self, image: Decoded, height: int, width: int) -> tuple[Tensor, Placement]:
-        """Resize the whole image to uint8 [3, height, width]."""
-        fitted = resize(_channels_first(image), height, width, self.spec.interpolation)
+    def _fit(self, image: Decoded, height: int, width: int) -> tuple[UInt8, Placement]:
+        """Resize the whole image to uint8 [height, width, 3]."""
+        fitted = resize(_plain(image.pixels), height, width, self.spec.interpolation)
         return fitted, Placement(width / image.width, height / image.height)
 
     def _fit_part(
         self, image: Decoded, box: Box, height: int, width: int
-    ) -> tuple[Tensor, Placement]:
+    ) -> tuple[UInt8, Placement]:
         """Resize a part of the image, likewise; `box` is in pixels of the original.
 
         An image that was decoded at a part of its size is cut at its own nearest pixels.
         """
-        pixels = _channels_first(image)
-        left, right, across = _ends(box.left, box.width, image.width, pixels.shape[2])
-        top, bottom, down = _ends(box.top, box.height, image.height, pixels.shape[1])
-        part = pixels[:, top:bottom, left:right]
+        pixels = _plain(image.pixels)
+        left, right, across = _ends(box.left, box.width, image.width, pixels.shape[1])
+        top, bottom, down = _ends(box.top, box.height, image.height, pixels.shape[0])
+        part = pixels[top:bottom, left:right]
         scale_x, scale_y = across * width / (right - left), down * height / (bottom - top)
         placement = Placement(scale_x, scale_y, -left / across * scale_x, -top / down * scale_y)
         return resize(part, height, width, self.spec.interpolation), placement
@@ -202,9 +202,9 @@ class SizedTransform(ImageTransform):
         return int(down[0]), int(across[0])
 
 
-def check_rows(image: Decoded, out: Tensor, shape: tuple[int, ...]) -> None:
+def check_rows(image: Decoded, out: Values, shape: tuple[int, ...]) -> None:
     """Raise `DecodeError` if rows were made for an image of another size."""
-    if tuple(out.shape) != shape:
+    if out.shape != shape:
         raise DecodeError(
             f"it has {image.width}x{image.height} pixels, which take {list(shape)} of "
             f"pixel_values, and {list(out.shape)} were reserved: the index has a different size; "
@@ -212,11 +212,10 @@ def check_rows(image: Decoded, out: Tensor, shape: tuple[int, ...]) -> None:
         )
 
 
-def _channels_first(image: Decoded) -> Tensor:
-    pixels = image.pixels
+def _plain(pixels: UInt8) -> UInt8:
     if min(pixels.strides) < 0 or not pixels.flags.writeable:
-        pixels = pixels.copy()  # torch takes neither, and users' transforms make both
-    return torch.from_numpy(pixels.transpose(2, 0, 1))
+        return pixels.copy()  # torch takes neither, and users' transforms make both
+    return pixels
 
 
 def _ends(start: int, length: int, whole: int, pixels: int) -> tuple[int, int, float]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import SizedTransform, check_rows
 from datapipe.decode.image import Decoded
+from datapipe.decode.normalize import Values, array_of, tensor_of
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError
 from datapipe.geometry.crop import Draw
@@ -59,34 +60,34 @@ class NativeTransform(SizedTransform):
         first = blocks[:, :, :, :, :, 0].permute(4, 0, 2, 5, 1, 3, 6)
         return first.reshape(1, 3, down * patch, across * patch)
 
-    def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+    def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         frames, values = self.spec.temporal, self._patch**2
         self._check(image, out, 3 * frames * values)
-        return self._write(image, out.view(len(out), 3, frames, values))
+        return self._write(image, out.reshape(len(out), 3, frames, values))
 
-    def _check(self, image: Decoded, out: Tensor, *row: int) -> None:
+    def _check(self, image: Decoded, out: Values, *row: int) -> None:
         """Refuse an image of no possible ratio, or of another size than its rows are for."""
         _check_ratio(image)
         height, width = self._target(image.height, image.width)
         check_rows(image, out, (height * width // self._patch**2, *row))
 
-    def _write(self, image: Decoded, out: Tensor) -> Placement:
+    def _write(self, image: Decoded, out: Values) -> Placement:
         """Fill the rows of an image, [rows, 3, frames, patch**2], the same in all frames."""
         patch, merge, frames = self._patch, self._merge, out.shape[2]
         height, width = self._target(image.height, image.width)
         down, across = height // patch, width // patch
         fitted, placement = self._fit(image, height, width)
-        blocks = out.view(
+        blocks = tensor_of(out, self.dtype).view(
             *(down // merge, across // merge, merge, merge),  # blocks, and patches in a block
             *(3, frames, patch, patch),
         )
         # One row of blocks at a time, whose values stay in the cache until they are put in order:
         # less than half the time that the whole image takes at once.
         band = torch.empty(3, merge * patch, width, dtype=self.dtype, device="cpu")
-        values = band.view(3, merge, patch, across // merge, merge, patch)
+        lines, values = array_of(band), band.view(3, merge, patch, across // merge, merge, patch)
         ordered = values.permute(3, 1, 4, 0, 2, 5).unsqueeze(4).expand(blocks.shape[1:])
         for row, top in enumerate(range(0, height, merge * patch)):
-            self._normalizer.write(fitted[:, top : top + merge * patch], band)
+            self._normalizer.write(fitted[top : top + merge * patch], lines)
             blocks[row] = ordered
         return placement
 

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipe.array_types import Int64
+from datapipe.array_types import Int64, UInt8
 from datapipe.decode.forms.image_transform import ImageTransform, SizedTransform, check_rows
 from datapipe.decode.image import Decoded
+from datapipe.decode.normalize import Values
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.longest import bounded_size
@@ -70,12 +71,12 @@ class PaddedTransform(SizedTransform):
         down, across = self._target(height, width)
         return values[:, :, :down, :across]
 
-    def finish(self, values: Tensor, out: Tensor) -> None:
+    def finish(self, values: UInt8, out: Values) -> None:
         _, _, height, width = values.shape
         self._normalizer.write_planes(values, out[:, :, :height, :width])
         _zero_outside(out, height, width)
 
-    def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+    def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         height, width = self._target(image.height, image.width)
         if out.ndim != 4 or len(out) != 1 or out.shape[2] < height or out.shape[3] < width:
             check_rows(image, out, (1, 3, height, width))
@@ -95,6 +96,6 @@ class PaddedTransform(SizedTransform):
         return native_size(widths, heights, **options)
 
 
-def _zero_outside(out: Tensor, height: int, width: int) -> None:
+def _zero_outside(out: Values, height: int, width: int) -> None:
     out[0, :, height:] = 0
     out[0, :, :height, width:] = 0

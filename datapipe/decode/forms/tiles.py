@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipe.array_types import Int64
+from datapipe.array_types import Int64, UInt8
 from datapipe.decode.forms.image_transform import ImageTransform, check_rows
 from datapipe.decode.image import Decoded
+from datapipe.decode.normalize import Values
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.anyres import anyres_tiles, anyres_tokens, best_grid, fit_grid
@@ -37,17 +38,17 @@ class _Tiles(ImageTransform, ABC):
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return 3, self._side, self._side
 
-    def _whole(self, image: Decoded, out: Tensor) -> None:
+    def _whole(self, image: Decoded, out: Values) -> None:
         """Write the whole image, stretched to a tile."""
         self._normalizer.write(self._fit(image, self._side, self._side)[0], out)
 
-    def _cut(self, canvas: Tensor, out: Tensor) -> None:
+    def _cut(self, canvas: UInt8, out: Values) -> None:
         """Write the tiles of a canvas, row by row."""
         side = self._side
-        across = canvas.shape[2] // side
+        across = canvas.shape[1] // side
         for number, tile in enumerate(out):
             top, left = number // across * side, number % across * side
-            self._normalizer.write(canvas[:, top : top + side, left : left + side], tile)
+            self._normalizer.write(canvas[top : top + side, left : left + side], tile)
 
 
 class TilesTransform(_Tiles):
@@ -76,7 +77,7 @@ class TilesTransform(_Tiles):
     def adds_whole(self) -> bool:
         return self.spec.thumbnail
 
-    def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+    def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         side = self._side
         height, width = self._target(image.height, image.width)
         tiles = (height // side) * (width // side)
@@ -88,10 +89,10 @@ class TilesTransform(_Tiles):
             self._thumbnail(image, canvas, out[tiles])
         return placement
 
-    def _canvas(self, image: Decoded, height: int, width: int) -> tuple[Tensor, Placement]:
+    def _canvas(self, image: Decoded, height: int, width: int) -> tuple[UInt8, Placement]:
         return self._fit(image, height, width)
 
-    def _thumbnail(self, image: Decoded, canvas: Tensor, out: Tensor) -> None:
+    def _thumbnail(self, image: Decoded, canvas: UInt8, out: Values) -> None:
         self._whole(image, out)
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
@@ -118,14 +119,14 @@ class ScaledTilesTransform(TilesTransform):
         assert self.spec.longest is not None
         return float(self.spec.longest)
 
-    def _canvas(self, image: Decoded, height: int, width: int) -> tuple[Tensor, Placement]:
+    def _canvas(self, image: Decoded, height: int, width: int) -> tuple[UInt8, Placement]:
         assert self.spec.longest is not None
         across, down = scaled_size(*one(image.width, image.height), longest=self.spec.longest)
         scaled, _ = self._fit(image, int(down[0]), int(across[0]))
         placement = Placement(width / image.width, height / image.height)
         return resize(scaled, height, width, self.spec.interpolation), placement
 
-    def _thumbnail(self, image: Decoded, canvas: Tensor, out: Tensor) -> None:
+    def _thumbnail(self, image: Decoded, canvas: UInt8, out: Values) -> None:
         side = self._side
         self._normalizer.write(resize(canvas, side, side, self.spec.interpolation), out)
 
@@ -142,8 +143,7 @@ class AnyresTransform(_Tiles):
         assert spec.grids is not None
         super().__init__(spec)
         self._grids = spec.grids
-        fill = torch.tensor(spec.fill_color, dtype=torch.uint8, device="cpu")
-        self._fill = fill.view(3, 1, 1)
+        self._fill = np.array(spec.fill_color, np.uint8)
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         return anyres_tiles(widths, heights, grids=self._grids, tile=self._side)
@@ -162,7 +162,7 @@ class AnyresTransform(_Tiles):
     def columns(self, width: int, height: int) -> int:
         return self._canvas(height, width)[1] // self._side
 
-    def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+    def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         side = self._side
         height, width = self._canvas(image.height, image.width)
         tiles = (height // side) * (width // side)
@@ -172,8 +172,9 @@ class AnyresTransform(_Tiles):
         top, left = (height - new_height) // 2, (width - new_width) // 2
         canvas, placement = self._fit(image, new_height, new_width)
         if (new_height, new_width) != (height, width):
-            fitted, canvas = canvas, self._fill.expand(3, height, width).contiguous()
-            canvas[:, top : top + new_height, left : left + new_width] = fitted
+            fitted, canvas = canvas, np.empty((height, width, 3), np.uint8)
+            canvas[...] = self._fill
+            canvas[top : top + new_height, left : left + new_width] = fitted
         self._cut(canvas, out[1:])
         return placement.shifted(left, top)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from datapipe.array_types import Int64
 from datapipe.decode.image import Decoded
+from datapipe.decode.normalize import Values
 from datapipe.errors import DecodeError, MissingMember, SampleError, TransformError
 from datapipe.index.members import SampleParts
 from datapipe.index.rows import Member
@@ -109,7 +110,7 @@ class BatchBuilder:
         # All are read before any is decoded: Python's work for a sample takes three times as long
         # right after a decoder has emptied the processor's caches.
         read = self._read(slots, watch) if slots else {}
-        rows: list[Sequence[Tensor]] = [()] * (stop - start)
+        rows: list[Sequence[Values]] = [()] * (stop - start)
         if read and self._images is not None:
             rows = self._images.cut(slots[0], slots[-1] + 1)
         for slot, sample in read.items():
@@ -254,7 +255,7 @@ class BatchBuilder:
         max_frames = self._context.dataset.parts[int(self._rows.parts[slot])].max_frames
         return SampleText(parts.caption, parts.record, int(self._totals[slot]), max_frames)
 
-    def _fill(self, slot: int, sample: _SlotContent, rows: Sequence[Tensor], watch: Watch) -> None:
+    def _fill(self, slot: int, sample: _SlotContent, rows: Sequence[Values], watch: Watch) -> None:
         """Decode the images of a sample, and write each to its rows."""
         found, images = sample.found, self._images
         if found.ready is not None:
@@ -288,7 +289,7 @@ class BatchBuilder:
                 raise self._located(error, slot) from error
 
     def _apply_transform(
-        self, slot: int, images: list[Decoded], record: Any, rows: Sequence[Tensor], watch: Watch
+        self, slot: int, images: list[Decoded], record: Any, rows: Sequence[Values], watch: Watch
     ) -> None:
         """Let the user's function change a sample, and write its images to their rows."""
         assert self._context.transform is not None

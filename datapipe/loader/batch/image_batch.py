@@ -18,7 +18,7 @@ from datapipe.cache.entries import FACTS
 from datapipe.decode.forms.frame import VideoSizes
 from datapipe.decode.forms.together import MixedForms
 from datapipe.decode.image import Decoded, Encoded, check_indexed
-from datapipe.decode.normalize import ImageMoves
+from datapipe.decode.normalize import ImageMoves, Values, array_of, tensor_of
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.columns import Columns
@@ -147,7 +147,11 @@ class ImageSlots:
         ends: list[int] = edges(self._context.kept.values(*self._sizes)).tolist()
         return ends
 
-    def cut(self, start: int, stop: int) -> list[Sequence[Tensor]]:
+    @cached_property
+    def _array(self) -> Values:
+        return array_of(self.pixels)
+
+    def cut(self, start: int, stop: int) -> list[Sequence[Values]]:
         """Return the rows of each image of each of the slots `start` to `stop`, for `place`.
 
         All at once: one by one, between decoders, it takes ten times as long.
@@ -155,8 +159,8 @@ class ImageSlots:
         if self._context.decoder is not None:
             return [()] * (stop - start)
         first, last = self._starts[start], self._starts[stop]
-        rows = self._rows[first : last + 1]
-        parts = self.pixels[rows[0] : rows[-1]].split_with_sizes(np.diff(rows).tolist())
+        rows: list[int] = self._rows[first : last + 1].tolist()
+        parts = [self._array[begin:end] for begin, end in itertools.pairwise(rows)]
         bounds = itertools.pairwise(self._starts[start : stop + 1])
         return [parts[begin - first : end - first] for begin, end in bounds]
 
@@ -164,7 +168,10 @@ class ImageSlots:
         """Return what made the images of a sample, and each of them as pictures [n, 3, h, w]."""
         rows = enumerate(self.cut(slot, slot + 1)[0], self._starts[slot])
         return self._transforms[slot], [
-            self._transform(slot, image).pictures(own, *self._sides[image]) for image, own in rows
+            self._transform(slot, image).pictures(
+                tensor_of(own, self.pixels.dtype), *self._sides[image]
+            )
+            for image, own in rows
         ]
 
     def decode(self, slot: int, number: int, data: Encoded) -> Decoded:
@@ -175,7 +182,7 @@ class ImageSlots:
         return image
 
     def place(
-        self, slot: int, number: int, image: Decoded, rows: Tensor, room: UInt8 | None = None
+        self, slot: int, number: int, image: Decoded, rows: Values, room: UInt8 | None = None
     ) -> None:
         """Fit an image into its rows, and into the memory of a cache for the sample's images."""
         if room is not None:
@@ -227,10 +234,10 @@ class ImageSlots:
 
     def _move(self, kind: int, moves: list[ImageMoves], source: DecodedSource) -> bool:
         transform = self._context.transforms[kind]
-        return transform.finish_many(moves, self.pixels, interleaved=source.interleaved)
+        return transform.finish_many(moves, self._array, interleaved=source.interleaved)
 
     def restore(
-        self, slot: int, ready: UInt8, rows: Sequence[Tensor], placements: Float64 | None = None
+        self, slot: int, ready: UInt8, rows: Sequence[Values], placements: Float64 | None = None
     ) -> None:
         """Fill the rows of a sample from its decoded images.
 
@@ -243,7 +250,7 @@ class ImageSlots:
                 facts, values = placements[number], self._interleaved_part(number, ready)
             self._finish(slot, number, facts, values, out)
 
-    def _interleaved_part(self, number: int, kept: UInt8) -> Tensor:
+    def _interleaved_part(self, number: int, kept: UInt8) -> UInt8:
         """Return the values of an image of an array, whose first one of the sample is at 0."""
         transform = self._context.kept
         assert transform is not None
@@ -252,9 +259,9 @@ class ImageSlots:
         # A copy, since mapped memory is read-only, and torch warns of such tensors.
         values = torch.from_numpy(kept[number * size : (number + 1) * size].copy())
         planes = values.view(height, width, 3).permute(2, 0, 1).contiguous()
-        return planes.view(*shape, height, width)
+        return planes.view(*shape, height, width).numpy()
 
-    def _kept_part(self, slot: int, number: int, kept: UInt8) -> tuple[Float64, Tensor]:
+    def _kept_part(self, slot: int, number: int, kept: UInt8) -> tuple[Float64, UInt8]:
         """Return facts and values of an image in the cache entry of its sample's images."""
         transform = self._context.kept
         assert transform is not None
@@ -262,14 +269,14 @@ class ImageSlots:
         start = FACTS * number + self._value_edges[image] - self._value_edges[first]
         middle = start + FACTS
         stop = middle + self._value_edges[image + 1] - self._value_edges[image]
-        values = torch.from_numpy(kept[middle:stop]).view(transform.own_shape(*self._sides[image]))
+        values = kept[middle:stop].reshape(transform.own_shape(*self._sides[image]))
         return kept[start:middle].view(np.float64), values
 
-    def _finish(self, slot: int, number: int, facts: Float64, values: Tensor, rows: Tensor) -> None:
+    def _finish(self, slot: int, number: int, facts: Float64, values: UInt8, rows: Values) -> None:
         """Mirror decoded values if they are drawn to be, and normalise them into their rows."""
         transform, mirrored = self._transforms[slot], self._is_mirrored(slot, number)
         if mirrored:
-            values = values.flip(-1)
+            values = values[..., ::-1].copy()
         transform.finish(values, rows)
         if self._geometry is not None:
             placement = Placement(*facts[:4].tolist())

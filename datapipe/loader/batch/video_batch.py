@@ -12,6 +12,7 @@ from torch import Tensor
 from datapipe.array_types import Bools, Int64
 from datapipe.decode.forms.frame import FrameTransform
 from datapipe.decode.image import Decoded, Encoded
+from datapipe.decode.normalize import Values
 from datapipe.decode.transform import ImageTransform
 from datapipe.errors import DecodeError
 from datapipe.loader.batch.image_batch import ImageContext, ImageSlots
@@ -44,7 +45,7 @@ class VideoSlots(ImageSlots):
         assert frames is not None, "a dataset without frames has `ImageSlots`"
         return frames
 
-    def cut(self, start: int, stop: int) -> list[Sequence[Tensor]]:
+    def cut(self, start: int, stop: int) -> list[Sequence[Values]]:
         slots = range(start, stop)
         return [[self._part(slot, image) for image in self._images_of(slot)] for slot in slots]
 
@@ -62,7 +63,7 @@ class VideoSlots(ImageSlots):
     def empty(self, slot: int) -> None:
         for image in self._images_of(slot):
             self._empty[image] = True
-            self._rows_of(image).zero_()
+            self._rows_of(image)[...] = 0
             if self._geometry is not None:
                 self._geometry[image] = 0
 
@@ -139,11 +140,11 @@ class VideoSlots(ImageSlots):
     def _images_of(self, slot: int) -> range:
         return range(self._starts[slot], self._starts[slot + 1])
 
-    def _rows_of(self, image: int) -> Tensor:
+    def _rows_of(self, image: int) -> Values:
         begin = self._begins[image]
-        return self.pixels[begin : begin + self._lengths[image]]
+        return self._array[begin : begin + self._lengths[image]]
 
-    def _part(self, slot: int, image: int) -> Tensor:
+    def _part(self, slot: int, image: int) -> Values:
         """Return what an image fills: its rows, or its part of those that it shares."""
         rows, form = self._rows_of(image), self._transform(slot, image)
         if not isinstance(form, FrameTransform):

@@ -16,9 +16,8 @@ from torch import Tensor
 
 _MOST = 1 << 20  # bytes; the host copies them in 0.1 ms, faster than it would wait for the lock
 _ALIGNMENT = 64  # bytes, of each tensor; kernels ask for 16
-_DTYPES = {
-    *(torch.bool, torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
-}  # of batches, without those that NumPy does not know
+# Of batches, without those that NumPy does not know.
+_DTYPES = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64}
 
 
 def is_small(tensor: Tensor) -> bool:
@@ -47,8 +46,9 @@ def separate(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     for tensor, start in zip(like, _starts(like), strict=False):
         if tensor.dtype not in typed:
             typed[tensor.dtype] = buffer.view(tensor.dtype)
-        first, rows = start // tensor.itemsize, (None,) * (tensor.ndim - 1)
-        part = typed[tensor.dtype][(*rows, slice(first, first + tensor.numel()))]
+        first = start // tensor.itemsize
+        part = typed[tensor.dtype][first : first + tensor.numel()]
+        part = part[(None,) * (tensor.ndim - 1)]  # with the strides of a tensor made alone
         part = part if part.shape == tensor.shape else part.view(tensor.shape)
         # Not a view for autograd, which would take a change of one tensor for one of all.
         found.append(part.data)

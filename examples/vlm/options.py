@@ -121,7 +121,7 @@ def _samples(parser: argparse.ArgumentParser) -> None:
         choices=("truncate", "drop", "raise"),
         help="how to treat samples longer than that, or than a pack (default: an error)",
     )
-    add("--num-workers", type=int, metavar="N", help="that load (default: the CPUs, or 8 threads)")
+    add("--num-workers", type=int, metavar="N", help="default: the CPUs; for a GPU at most 8")
     add("--workers", default="threads", choices=("threads", "processes"), help="kind of workers")
     add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
 

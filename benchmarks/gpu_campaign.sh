@@ -6,7 +6,7 @@
 # Stages, each of at most N minutes (8), to be run alone or together, and again at will:
 #   smoke      what is installed and works; then every test that needs a GPU
 #   decode     DALI by batch and threads, nvJPEG, the CPU kernels, and DALI's own limit
-#   feed       copies to the GPU, whether they hide, and the waiting of loader and reference model
+#   feed       copies to the GPU, whether they hide, the waiting of loader and reference by workers
 #   attention  kernels at 8 x 2,048 x 32 heads x 128, then 256 to 8,192 tokens, padded and packed
 #   ladder     the reference model from the naive loop up
 #   asides     the techniques that stand beside the ladder, each alone

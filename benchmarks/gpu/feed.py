@@ -4,9 +4,10 @@
 
 Four parts, each written when it is done: the time of copies; steps with and without a batch copied
 beside them; the loader alone and beside a training step, by decoder and workers; and the reference
-model on packs, whose report says which share of the time it waited, and the GPU worked. A part that
-fails is named, and the others go on; the command then ends with an error. `--rehearse` runs all of
-it on the CPU, to see that it runs: its figures mean nothing.
+model on packs, by workers, whose report says which share of the time it waited, and the GPU worked.
+`--only` takes some of them. A part that fails is named, and the others go on; the command then ends
+with an error. `--rehearse` runs all of it on the CPU, to see that it runs: its figures mean
+nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ from benchmarks.training import train
 from datapipe.cpus import available_cpus
 from datapipe.errors import PlanError
 
+PROCESSES = ", processes"
+"""Behind the name of a model that processes load for; without it, workers are those by default."""
+
+_PARTS = ("copies_ms", "overlap", "loader", "reference")
+
 _FIGURES = (
     *("tokens_per_s", "samples_per_s", "fill", "step_p50", "step_p99"),
     *("wait_share", "gpu_busy", "mfu", "hfu", "memory", "verdict"),
@@ -57,10 +63,11 @@ def main() -> None:
     where = machine("torch", "nvidia-dali-cuda130", "datapipe", cache="warm")
     content: dict[str, Any] = {"machine": where | {"gpu": describe(device)}}
     failed = []
-    for name, part in parts(options, device).items():
+    every = parts(options, device)
+    for name in options.only or every:
         print(f"--- {name}", flush=True)
         try:
-            content[name] = part()
+            content[name] = every[name]()
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             content[name] = {"failed": f"{type(error).__name__}: {error}"}
@@ -77,21 +84,22 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line; a rehearsal has small defaults."""
     add = parser.add_argument
     add("--samples", type=int, help="photographs, and samples of text (default: 4096)")
-    add("--rounds", type=int, help="of steps with and without copies (default: 5)")
+    add("--only", nargs="+", choices=_PARTS, help="parts to measure (default: all)")
+    add("--rounds", type=int, help="of steps with and without copies (default: 20)")
     add(
         "--workers",
         type=int,
         default=available_cpus(),
-        help="threads, a quarter for the reference (default: all cores)",
+        help="most workers (default: all cores)",
     )
     add("--pack", type=int, help="tokens of a pack of the reference (default: 32768)")
     add("--step-ms", type=float, help="of a training step beside the loader (default: 50)")
-    add("--models", nargs="*", metavar="NAME", help="of the reference (default: small base)")
+    add("--models", nargs="*", metavar="NAME", help="of the reference (default: base)")
     add("--steps", type=int, help="of the reference, 15 more before they count (default: 60)")
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
     add("--json", type=Path, metavar="FILE", help="also write all figures to this file")
     options = parser.parse_args()
-    usual = {"samples": 4096, "rounds": 5, "step_ms": 50.0, "models": ["small", "base"]}
+    usual = {"samples": 4096, "rounds": 20, "step_ms": 50.0, "models": ["base"]}
     usual["pack"] = 32768  # 8,192 tokens are too little work for an H100
     small = {"samples": 256, "rounds": 1, "step_ms": 5.0, "models": ["tiny"], "pack": 1024}
     chosen = small | {"steps": 4} if options.rehearse else usual | {"steps": 60}
@@ -144,13 +152,13 @@ def loaders(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
     found: dict[str, Any] = {}
     for decoder in DECODERS:
         try:
-            found[decoder] = measure_loader(shards, device, decoder, workers=most, step=step)
+            found[decoder] = measure_loader(shards, device, decoder, step=step)
         except PlanError as error:
             found[decoder] = {"missing": str(error)}
         print(f"{decoder}: {found[decoder]}", flush=True)
     # Many threads hold the interpreter's lock while the main thread sends a batch.
     kinds: list[tuple[Workers, int]] = [
-        *(("threads", count) for count in sorted({max(1, most // 4), max(1, most // 2)})),
+        *(("threads", count) for count in sorted({max(1, most // 4), max(1, most // 2), most})),
         ("processes", max(1, most - 1)),
     ]
     for kind, workers in kinds:
@@ -161,33 +169,36 @@ def loaders(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
 
 
 def references(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Train the reference models on packs, in bfloat16, as users would."""
+    """Train the reference models on packs, in bfloat16, as users would, by workers."""
     shards, tokenizer = chats(options.samples)
+    warm_up = 1 if options.rehearse else 15
+    shared = {
+        "tokenizer": tokenizer,
+        "device": device.type,
+        "precision": "bf16",
+        "pack": options.pack,
+        "max-length": min(options.pack, 8192),
+        "overlong": "truncate",
+        "lr": 3e-4,
+        "steps": options.steps + warm_up,
+        "warm-up": warm_up,
+        "log-every": options.steps + warm_up,
+    }
+    few, most = max(1, options.workers // 4), max(1, options.workers - 1)
+    # Each process prepares packs of its own: more than one would hide a loader that is too slow.
+    processes = {"workers": "processes", "num-workers": most, "prefetch": 1}
+    ways: dict[str, dict[str, Any]] = {
+        "": {"prefetch": 3},
+        f", {few} threads": {"num-workers": few, "prefetch": 3},
+        PROCESSES: processes,
+    }
     found = {}
     for model in options.models:
-        warm_up = 1 if options.rehearse else 15
-        run = train(
-            shards,
-            {
-                "tokenizer": tokenizer,
-                "model": model,
-                "device": device.type,
-                "precision": "bf16",
-                "pack": options.pack,
-                "max-length": min(options.pack, 8192),
-                "overlong": "truncate",
-                # More would hold the interpreter's lock while the model is launched.
-                "num-workers": max(1, options.workers // 4),
-                "prefetch": 3,
-                "lr": 3e-4,
-                "steps": options.steps + warm_up,
-                "warm-up": warm_up,
-                "log-every": options.steps + warm_up,
-            },
-        )
-        found[model] = {name: run[name] for name in _FIGURES}
-        found[model]["losses"] = [run["losses"][0], run["losses"][-1]]
-        print(f"{model}: {found[model]}", flush=True)
+        for name, workers in ways.items():
+            run = train(shards, shared | workers | {"model": model})
+            found[model + name] = one = {figure: run[figure] for figure in _FIGURES}
+            one |= {"losses": [run["losses"][0], run["losses"][-1]], "options": workers}
+            print(f"{model}{name}: {one}", flush=True)
     return found
 
 
@@ -225,16 +236,22 @@ def aims(content: dict[str, Any]) -> list[Bar]:
             )
             for name in DECODERS
         ),
-        Bar(
-            name="base, share of the time waiting",
-            value=figure("reference", "base", "wait_share"),
-            wanted=0.01,
-        ),
-        Bar(
-            name="base, share of the time in which the GPU worked",
-            value=figure("reference", "base", "gpu_busy"),
-            wanted=0.95,
-            most=False,
+        *(
+            bar
+            for name in ("base", f"base{PROCESSES}")
+            for bar in (
+                Bar(
+                    name=f"{name}, share of the time waiting",
+                    value=figure("reference", name, "wait_share"),
+                    wanted=0.01,
+                ),
+                Bar(
+                    name=f"{name}, share of the time in which the GPU worked",
+                    value=figure("reference", name, "gpu_busy"),
+                    wanted=0.95,
+                    most=False,
+                ),
+            )
         ),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, islice, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from datapipe.loader.device.prefetcher import DevicePrefetcher, Sent
 BATCH = 32
 _COPIES = 50
 _STEPS = 100
-_OVERLAPPED = 40  # steps of a round
+_OVERLAPPED = 10  # steps of a round: few, so that a GPU that becomes warm slows all ways alike
 
 Decoders = Literal["cpu", "dali"]
 Workers = Literal["threads", "processes"]
@@ -55,35 +55,43 @@ def measure_copies(device: torch.device) -> dict[str, Spread]:
 
 
 def measure_overlap(device: torch.device, *, step: float, rounds: int) -> list[Result]:
-    """Time steps without copies, with a batch copied ahead in each, and with one copied in each."""
+    """Time steps without copies, with a batch copied ahead in each, and with one copied in each.
+
+    The device always has work, so that what a copy adds is not the time of the calls for it.
+    """
     pin = device.type == "cuda"
     hosts = [torch.ones(BATCH, 3, SIDE, SIDE).clone() for _ in range(4)]
     hosts = [host.pin_memory() if pin else host for host in hosts]
     feeder = DevicePrefetcher(device)
-    train = training_step(device, step)
+    train = training_step(device, step, waits=False)
     there = hosts[0].to(device)
 
     def alone() -> Iterator[Tensor]:
-        yield from (there for _ in range(_OVERLAPPED))
+        yield from repeat(there)
 
     def ahead() -> Iterator[Tensor]:
         sent: Sent | None = None
-        for host in islice(cycle(hosts), _OVERLAPPED + 1):
+        for host in cycle(hosts):
             before, sent = sent, feeder.send({"pixel_values": host})
             if before is not None:
                 yield feeder.receive(before)["pixel_values"]
 
     def inside() -> Iterator[Tensor]:
-        for host in islice(cycle(hosts), _OVERLAPPED):
+        for host in cycle(hosts):
             yield host.to(device)
 
     def runner(batches: Callable[[], Iterator[Tensor]]) -> Callable[[], Run]:
-        def run() -> Run:
-            wait(device)
-            begun = time.perf_counter()
-            for batch in batches():
+        def steps(fed: Iterator[Tensor]) -> None:
+            for batch in fed:
                 batch[0, 0, 0, 0].add_(0)  # on the stream that trains, behind the copy
                 train()
+            wait(device)
+
+        def run() -> Run:
+            fed = batches()
+            steps(islice(fed, 1))  # nothing hides the first copy
+            begun = time.perf_counter()
+            steps(islice(fed, _OVERLAPPED))
             return Run(samples=_OVERLAPPED, seconds=time.perf_counter() - begun)
 
         return run
@@ -99,15 +107,15 @@ def measure_loader(
     device: torch.device,
     decoder: Decoders,
     *,
-    workers: int,
+    workers: int | None = None,
     step: float,
     kind: Workers = "threads",
 ) -> dict[str, Any]:
-    """Measure the loader with `workers` of a kind: alone, and beside a training step.
+    """Measure the loader with `workers` of a kind (None: the default), alone and beside a step.
 
     Returns:
-        img/s alone, and milliseconds that the main thread waits for a batch while the device is
-        busy for `step` seconds with each: median, 99th percentile and most.
+        Number of workers, img/s alone, and milliseconds that the main thread waits for a batch
+        while the device is busy for `step` seconds with each: median, 99th percentile and most.
 
     Raises:
         PlanError: the decoder is not installed.
@@ -122,7 +130,7 @@ def measure_loader(
         num_workers=workers,
         drop_last=True,
     )
-    skipped = workers + 1  # begun before the first was asked for
+    skipped = loader.options.num_workers + 1  # begun before the first was asked for
     images, since = 0, 0.0
     for number, batch in enumerate(loader, start=1):
         if number > skipped:
@@ -147,6 +155,7 @@ def measure_loader(
     loader.close()
     waits = sorted(waits[skipped:])
     return {
+        "workers": loader.options.num_workers,
         "img/s": alone,
         "step_ms": 1e3 * step,
         "wait_ms_median": waits[len(waits) // 2],
@@ -155,19 +164,22 @@ def measure_loader(
     }
 
 
-def training_step(device: torch.device, seconds: float) -> Callable[[], None]:
-    """Work that takes the device so long, and waits for it as `loss.item()` does."""
+def training_step(
+    device: torch.device, seconds: float, *, waits: bool = True
+) -> Callable[[], None]:
+    """Work that takes the device so long; by default it waits for it, as `loss.item()` does."""
     if device.type == "cpu":
         return partial(time.sleep, seconds)
     matrix = torch.randn(4096, 4096, device=device).to(torch.bfloat16)
     out = torch.empty_like(matrix)
 
-    def products(count: int) -> None:
+    def products(count: int, waits: bool = waits) -> None:
         for _ in range(count):
             torch.mm(matrix, matrix, out=out)
-        wait(device)
+        if waits:
+            wait(device)
 
-    products(20)
+    products(20, waits=True)
     begun = time.perf_counter()
-    products(200)
+    products(200, waits=True)
     return partial(products, max(1, round(200 * seconds / (time.perf_counter() - begun))))

@@ -67,7 +67,7 @@ def find_limit(seen: LoaderFigures) -> Limit:
             or _of_rest(seen, usage)
         )
     found = found or _of_prefetch(seen) or _of_largest(seen)
-    found = replace(found, actions=found.actions or _actions(found, seen.reading.workers))
+    found = replace(found, actions=found.actions or _actions(found, seen))
     if seen.waited is None or found.stage == "step":
         return found
     reason = found.reason
@@ -232,10 +232,13 @@ def _busy_in(stages: Mapping[str, Stage], name: str) -> tuple[float, bool]:
     return busy, busy < _LESS_BUSY * rest
 
 
-def _actions(found: Limit, workers: int) -> tuple[str, ...]:
+def _actions(found: Limit, seen: LoaderFigures) -> tuple[str, ...]:
     actions = _ACTIONS.get(found.stage, ())
-    if not workers:
+    if not seen.reading.workers:
         return ("prepare batches in the background: `num_workers` of at least 1", *actions)
+    if (found.resource, found.stage) == ("caller", "transfer") and not seen.processes:
+        lock = "leave the interpreter's lock to the thread that takes the batches"
+        return (f"{lock}: fewer `num_workers`, or {_PROCESSES}", *actions)
     if found.resource in ("storage", "wait", "lock"):
         if found.stage == "read":
             # Waiting for storage needs no core.

@@ -173,7 +173,7 @@ def check_agreement(digest: str, mesh: DeviceMesh | None = None) -> None:
 
 
 def default_workers() -> int:
-    """Return the threads of one rank: the machine's CPUs over its local ranks, at least 1."""
+    """Return the CPUs of one rank: those of the machine over its local ranks, at least 1."""
     try:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     except ValueError:

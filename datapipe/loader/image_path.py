@@ -17,7 +17,9 @@ from datapipe.errors import PlanError
 from datapipe.extras import install_command
 from datapipe.loader.device.copy_stream import resolve_device
 from datapipe.loader.device.prefetcher import DevicePrefetcher
+from datapipe.loader.distributed import default_workers
 from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.loader.specs import Workers
 from datapipe.loader.work import SampleWork, check_rows
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 # Images that DALI takes at once; larger batches are cut. A GPU has more to do at a time.
 _TOGETHER, _TOGETHER_ON_GPU = 64, 256
+
+# Threads that decode for a GPU. More hold the interpreter's lock so much that they are slower, and
+# that the training loop waits for it: docs/benchmarks.md has figures.
+_MOST_THREADS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +88,23 @@ class ImagePath:
             )
 
 
+def default_count(work: SampleWork, kind: Workers) -> int:
+    """Return the default number of workers: the CPUs of this rank, but at most 8 for a GPU.
+
+    That limit is for threads that decode by the CPU kernels. `PlanError` if the device is unknown.
+    """
+    gpu, image, cpus = _gpu_of(_device_of(work)), work.image, default_workers()
+    if gpu is None or kind != "threads":
+        return cpus
+    if image is not None and _tries_dali(work, gpu) and _unfit_for_dali(work, image, kind) is None:
+        return cpus
+    return min(cpus, _MOST_THREADS)
+
+
 def choose_path(work: SampleWork, options: LoaderOptions) -> ImagePath:
     """Choose the images' decoder and the device that normalises them, or raise `PlanError`."""
-    spec, given = work.image, work.device.device
-    device = None if given is None else resolve_device(given)
-    gpu = device if device is not None and device.type == "cuda" else None
+    spec, device = work.image, _device_of(work)
+    gpu = _gpu_of(device)
     decoder = _start_dali(work, options, gpu)
     # What the workers make is normalised on the device: a quarter of the bytes cross the bus.
     there = None if decoder is not None and gpu is not None else spec
@@ -108,12 +126,11 @@ def _start_dali(
 ) -> DaliDecoder | None:
     """Start DALI if it is asked for, and with "auto" on a GPU if it can do the work."""
     asked, image = work.asks_for_dali, work.image
-    # DALI decodes, fits and normalises at once, so there is nothing to keep on the device.
-    if not asked and (work.decoder == "cpu" or gpu is None or work.keeps_on_device or not image):
+    if not _tries_dali(work, gpu):
         return None
     if image is None:
         raise PlanError("decoder='dali' decodes images, and image=None leaves them out")
-    if reason := _unfit_for_dali(work, image, options):
+    if reason := _unfit_for_dali(work, image, options.workers.kind):
         if asked:
             raise PlanError(f"decoder='dali': {reason}; give decoder='cpu'")
         _log_once(f"images are decoded by the CPU kernels: {reason}")
@@ -139,13 +156,27 @@ def _start_dali(
     return decoder
 
 
-def _unfit_for_dali(work: SampleWork, image: ImageSpec, options: LoaderOptions) -> str | None:
+def _device_of(work: SampleWork) -> torch.device | None:
+    return None if work.device.device is None else resolve_device(work.device.device)
+
+
+def _gpu_of(device: torch.device | None) -> torch.device | None:
+    return device if device is not None and device.type == "cuda" else None
+
+
+def _tries_dali(work: SampleWork, gpu: torch.device | None) -> bool:
+    # DALI decodes, fits and normalises at once, so there is nothing to keep on the device.
+    possible = work.image is not None and gpu is not None and not work.keeps_on_device
+    return work.asks_for_dali or (work.decoder != "cpu" and possible)
+
+
+def _unfit_for_dali(work: SampleWork, image: ImageSpec, kind: Workers) -> str | None:
     """Return the reason why DALI cannot do this; None if it can."""
     from datapipe.decode.dali.graph import check_supported, installed
 
     if work.transform is not None:
         return "transform= works on decoded images, and DALI makes batches of encoded ones"
-    if options.workers.kind != "threads":
+    if kind != "threads":
         return "DALI has threads of its own and does not work in processes"
     if image.scaled_decode:
         return "scaled_decode needs the CPU kernels"

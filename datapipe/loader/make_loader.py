@@ -18,9 +18,9 @@ from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.distributed import check_agreement, default_workers, peer_groups, resolve_ranks
+from datapipe.loader.distributed import check_agreement, peer_groups, resolve_ranks
 from datapipe.loader.factories import make_context
-from datapipe.loader.image_path import choose_path
+from datapipe.loader.image_path import choose_path, default_count
 from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.loader import Loader
 from datapipe.loader.peers import Peers
@@ -154,9 +154,9 @@ def make_loader(
         verify: compare every member with the checksum from packing or indexing, which also finds
             damage that can be decoded. It costs about 2 µs for 80 KB.
         num_workers: threads that read and decode. 0 works in the caller's thread, without
-            prefetch. None takes this rank's share of the machine's CPUs. "auto" takes the number
-            that `datapipe tune-workers` found for this machine, dataset and options; without one
-            it is None.
+            prefetch. None takes this rank's share of the machine's CPUs, but at most 8 threads to
+            decode for a GPU. "auto" takes the number that `datapipe tune-workers` found for this
+            machine, dataset and options; without one it is None.
         workers: "threads", or "processes" for a transform or tokenizer in Python that holds the
             interpreter's lock, or "ray" for other machines' CPUs; or a `WorkerSpec`. Batches are
             the same.
@@ -231,7 +231,7 @@ def make_loader(
     )
     worker_spec = as_spec(WorkerSpec, workers)
     on_cluster = worker_spec.kind == "ray" and num_workers != 0
-    default = cluster_workers(world_size) if on_cluster else default_workers()
+    default = cluster_workers(world_size) if on_cluster else default_count(work, worker_spec.kind)
     options = LoaderOptions(
         units_per_rank=units_per_rank,
         meta=meta,

@@ -144,6 +144,7 @@ class LoopLoader:
 
     def __init__(self) -> None:
         self.hints: tuple[str, ...] = ()
+        self.processes = False  # its workers are processes
         self._meter: Meter | None = None
         self._ours: Meter | None = None  # the meter, if the monitor has started it
         self._before: Reading | None = None  # at the end of the warm-up
@@ -153,6 +154,7 @@ class LoopLoader:
         self.hints = _hints(loader)
         if not hasattr(loader, "start_metering"):
             return
+        self.processes = loader.options.in_processes
         found: Meter | None = loader.meter
         if meter and (found is None or (found is self._ours and found.options.events != events)):
             found = self._ours = loader.start_metering(events=events, ranges=ranges)
@@ -209,7 +211,10 @@ class Counters:
         """Compute the figures of the verdict, see `StepRecorder.figures`."""
         loop, device, reading = self.loop, self.device, self.loader.reading()
         gpu = None if self.sampler is None else self.sampler.usage
-        seen = None if reading is None else LoaderFigures(reading=reading, in_loop=True)
+        seen = None
+        if reading is not None:
+            processes = self.loader.processes
+            seen = LoaderFigures(reading=reading, in_loop=True, processes=processes)
         return LoopFigures(
             turns=loop.turns,
             **loop.shares(loop.seldom),

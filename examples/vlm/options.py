@@ -20,6 +20,7 @@ _ADVICE = {
     "batch_size": "--batch-size",
     "max_images": "--max-images",
     "num_workers": "--num-workers",
+    "workers": "--workers",
     "on_error": "--on-error",
     "CacheSpec(memory": "--cache",
     "CacheSpec(disk": "--disk-cache",
@@ -120,7 +121,8 @@ def _samples(parser: argparse.ArgumentParser) -> None:
         choices=("truncate", "drop", "raise"),
         help="how to treat samples longer than that, or than a pack (default: an error)",
     )
-    add("--num-workers", type=int, metavar="N", help="threads that load (default: the CPUs)")
+    add("--num-workers", type=int, metavar="N", help="default: the CPUs; for a GPU at most 8")
+    add("--workers", default="threads", choices=("threads", "processes"), help="kind of workers")
     add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
 
 

@@ -74,7 +74,11 @@ def test_decoding_aims_for_the_best_settings_of_dali_and_for_its_limit() -> None
 def test_feeding_concludes_from_the_parts_that_were_measured() -> None:
     assert [bar.value for bar in attention.aims([])] == [None, None]
     assert all(bar.value is None for bar in feed.aims({"copies_ms": {"failed": "no driver"}}))
-    reference = {"base": {"wait_share": 0.002, "gpu_busy": 0.97}, "small": {"wait_share": 0.5}}
+    reference = {
+        "base": {"wait_share": 0.002, "gpu_busy": 0.97},
+        "base, processes": {"wait_share": 0.03, "gpu_busy": 0.5},
+        "small": {"wait_share": 0.5},
+    }
     content: dict[str, Any] = {
         "copies_ms": {f"{name}, page-locked": {"median": 0.8} for name in ("uint8", "float32")},
         "overlap": {"added_ms": {"a batch copied ahead": 0.2}},
@@ -90,6 +94,8 @@ def test_feeding_concludes_from_the_parts_that_were_measured() -> None:
         "wait of the main thread, decoder dali, median, ms": None,
         "base, share of the time waiting": 0.002,
         "base, share of the time in which the GPU worked": 0.97,
+        "base, processes, share of the time waiting": 0.03,
+        "base, processes, share of the time in which the GPU worked": 0.5,
     }
 
 

@@ -114,7 +114,8 @@ def test_every_stage_can_be_rehearsed_without_a_gpu(tmp_path: Path) -> None:
 
     feed = load(tmp_path, "feed")
     assert all("img/s" in loader for loader in feed["loader"].values())
-    assert feed["reference"]["tiny"]["tokens_per_s"] > 0
+    assert len(feed["reference"]) == 3
+    assert all(run["tokens_per_s"] > 0 for run in feed["reference"].values())
 
     settings = load(tmp_path, "attention")["settings"]
     assert [at["length"] for at in settings["rows of one length"]] == [64, 128]

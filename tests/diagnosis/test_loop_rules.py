@@ -235,6 +235,16 @@ STAGES: dict[str, tuple[Any, str, str]] = {
 }
 
 
+def test_threads_that_hold_the_lock_while_batches_are_sent_are_to_be_fewer_or_processes() -> None:
+    reading = loader({"transfer": 7.0}, workers=16, idle=12.0)
+    advice = {
+        processes: find_limit(LoaderFigures(reading=reading, in_loop=True, processes=processes))
+        for processes in (False, True)
+    }
+    assert "fewer `num_workers`, or `workers='processes'`" in advice[False].actions[0]
+    assert "uint8" in advice[True].actions[0]
+
+
 @pytest.mark.parametrize("name", STAGES)
 def test_the_stage_follows_from_what_the_loader_says(name: str) -> None:
     reading, expected, action = STAGES[name]

@@ -52,6 +52,13 @@ def test_what_was_measured_is_of_what_follows_the_warm_up(shards: Path) -> None:
     )
 
 
+def test_worker_processes_load_what_threads_load(shards: Path) -> None:
+    ways = ((), ("--workers", "processes"))
+    lines = [(*PACKED, "--steps", 3, "--num-workers", 1, *more) for more in ways]
+    threads, processes = (fit(shards, *line).losses for line in lines)
+    assert processes == threads
+
+
 @pytest.mark.parametrize(
     ("message", "wanted"),
     [
@@ -60,6 +67,7 @@ def test_what_was_measured_is_of_what_follows_the_warm_up(shards: Path) -> None:
             "give --overlong drop or --max-length 9",
         ),
         ("of a batch; give CacheSpec(memory=...)", "of a batch; give --cache"),
+        ("cannot grow; use workers='threads'", "cannot grow; use --workers threads"),
         ("keep CacheSpec(plan=...), 'a=b' and x = 3", "keep CacheSpec(plan=...), 'a=b' and x = 3"),
     ],
 )

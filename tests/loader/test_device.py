@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from torch import Tensor
 from datapipe.decode.batched import normalize_batch
 from datapipe.errors import PlanError
 from datapipe.loader.batch.buffer_pool import BufferPool
+from datapipe.loader.device.copy_stream import HostLane
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 
 MEAN_STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -33,15 +33,12 @@ def carry(feeder: DevicePrefetcher, batch: dict[str, Any], **options: Any) -> di
     return feeder.receive(feeder.send(batch, **options))
 
 
-class SlowLane:
+class SlowLane(HostLane):
     """A lane on the CPU whose copies are through only once `finish` is called."""
 
     def __init__(self) -> None:
         self.passed = 0
         self.marks = 0
-
-    def section(self) -> Any:
-        return nullcontext()
 
     def carry(self, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
         return tensor.clone(), tensor
@@ -56,11 +53,132 @@ class SlowLane:
 
         return Mark()
 
-    def hand_over(self, mark: Any, tensors: Any) -> None:
-        pass
-
     def finish(self) -> None:
         self.passed = self.marks
+
+
+class CountedLane(HostLane):
+    """A lane on the CPU that joins small tensors, as on CUDA, and keeps what it is called with."""
+
+    joins = True
+
+    def __init__(self) -> None:
+        self.carried: list[Tensor] = []
+        self.handed_over: list[Tensor] = []
+
+    def carry(self, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+        self.carried.append(tensor)
+        return tensor.clone(), tensor
+
+    def hand_over(self, mark: Any, tensors: Sequence[Tensor]) -> None:
+        self.handed_over += tensors
+
+
+def feeder_of(lane: HostLane, **options: Any) -> DevicePrefetcher:
+    feeder = DevicePrefetcher("cpu", **options)
+    feeder._lane = lane
+    return feeder
+
+
+def batch_of_packs(tokens: int = 24, rows: int = 2) -> dict[str, Any]:
+    """The keys of a batch of packs, with different values in each."""
+    lengths = torch.tensor([0, 5, tokens], dtype=torch.int32)
+    return {
+        "pixel_values": pixels(rows),
+        "input_ids": torch.arange(tokens)[None],
+        "labels": torch.arange(tokens)[None] + 1000,
+        "position_ids": torch.arange(4 * tokens).view(4, 1, tokens) + 2000,
+        "cu_seq_lens_q": lengths,
+        "cu_seq_lens_k": lengths,
+        "max_length_q": tokens - 5,
+        "image_grid_thw": torch.tensor([[1, 4, 6], [1, 2, 3]]),
+        "second_per_grid_ts": torch.tensor([0.5]),
+        "image_geometry": torch.linspace(0, 1, 18, dtype=torch.float64).view(3, 6),
+        "valid": torch.tensor([True, False, True]),
+        "num_items_in_batch": torch.tensor(7),
+        "nothing": torch.zeros(0, 3),
+        "key": ["a", "b", "c"],
+    }
+
+
+def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(got) == list(expected)
+    for name, value in expected.items():
+        if isinstance(value, Tensor):
+            assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape)
+            assert got[name].stride() == value.stride()  # compiled models look at them
+            assert torch.equal(got[name].cpu(), value)
+        else:
+            assert got[name] == value
+
+
+@on_each_device
+def test_batches_arrive_with_their_values_dtypes_and_shapes(device: str) -> None:
+    feeder = DevicePrefetcher(device)
+    for tokens in (24, 6, 1):
+        assert_same(carry(feeder, batch_of_packs(tokens)), batch_of_packs(tokens))
+
+
+def test_small_tensors_cross_in_one_copy_and_large_ones_alone() -> None:
+    lane, batch = CountedLane(), batch_of_packs()
+    feeder = feeder_of(lane, mean_std=MEAN_STD)
+    batch["pixel_values"] = large = torch.zeros(8, 3, 224, 224, dtype=torch.uint8)
+    got = carry(feeder, batch)
+    *alone, buffer = lane.carried
+    assert [id(tensor) for tensor in alone] == [id(large), id(batch["nothing"])]
+    assert buffer.nbytes < 4096
+    # Each storage is announced once to the stream that uses it.
+    storages = [tensor.untyped_storage().data_ptr() for tensor in lane.handed_over]
+    assert len(storages) == len(set(storages)) == 3
+    for value in got.values():
+        assert not isinstance(value, Tensor) or value.untyped_storage().data_ptr() in storages
+
+
+def test_tensors_that_crossed_together_are_aligned_and_changed_alone() -> None:
+    got = carry(feeder_of(CountedLane()), batch_of_packs())
+    tensors = {name: value for name, value in got.items() if isinstance(value, Tensor)}
+    assert all(value.data_ptr() % 64 == 0 for value in tensors.values())
+    expected = {name: value.clone() for name, value in tensors.items()}
+    for name, value in tensors.items():
+        value.fill_(1)
+        expected[name].fill_(1)
+        assert all(torch.equal(tensors[other], expected[other]) for other in tensors), name
+
+
+def test_a_change_of_one_tensor_does_not_stop_the_gradients_of_another() -> None:
+    batch = {"labels": torch.tensor([0, 1]), "input_ids": torch.tensor([1, 1])}
+    got = carry(feeder_of(CountedLane()), batch)
+    logits = torch.zeros(2, 2, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(logits, got["labels"])  # keeps the labels
+    got["input_ids"].add_(1)
+    assert torch.autograd.grad(loss, logits)[0].any()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.ones(4, 4).T[1:],  # not contiguous
+        torch.ones(3, dtype=torch.bfloat16),  # NumPy has none
+        torch.ones((1 << 18) + 1),  # over 1 MiB
+    ],
+)
+def test_tensors_that_cannot_be_joined_cross_alone(value: Tensor) -> None:
+    lane = CountedLane()
+    got = carry(feeder_of(lane), {"value": value, "other": torch.arange(3)})
+    assert len(lane.carried) == 2
+    assert lane.carried[0] is value
+    assert torch.equal(got["value"], value)
+    assert torch.equal(got["other"], torch.arange(3))
+
+
+def test_tensors_that_crossed_together_look_as_if_each_had_crossed_alone() -> None:
+    assert_same(carry(feeder_of(CountedLane()), batch_of_packs()), batch_of_packs())
+
+
+def test_batches_that_stay_on_the_host_are_not_copied() -> None:
+    batch = batch_of_packs()
+    got = carry(DevicePrefetcher("cpu"), dict(batch))
+    assert all(got[name] is value for name, value in batch.items())
 
 
 @on_each_device
@@ -88,8 +206,7 @@ def ahead(feeder: DevicePrefetcher, batches: Iterable[dict[str, Any]]) -> Iterat
 
 def test_memory_is_not_lent_again_before_it_has_been_copied() -> None:
     pool, lane = BufferPool(keep=2), SlowLane()
-    feeder = DevicePrefetcher("cpu")
-    feeder._lane = lane
+    feeder = feeder_of(lane)
     host = pool.allocate((4, 3, 8, 8), torch.uint8).fill_(7)
     address = host.data_ptr()
     sent = feeder.send({"pixel_values": host})
@@ -108,8 +225,7 @@ def test_memory_is_not_lent_again_before_it_has_been_copied() -> None:
 
 def test_memory_of_a_batch_that_was_refused_stays_until_it_is_copied() -> None:
     pool, lane = BufferPool(keep=1), SlowLane()
-    feeder = DevicePrefetcher("cpu", mean_std=MEAN_STD)
-    feeder._lane = lane
+    feeder = feeder_of(lane, mean_std=MEAN_STD)
     with pytest.raises(PlanError, match=r"torch.float32 already"):
         feeder.send({"pixel_values": pool.allocate((1, 3, 8, 8), torch.float32)})
     gc.collect()

@@ -45,6 +45,9 @@ def resolve_device(device: str | int | torch.device) -> torch.device:
 class HostLane:
     """Lane of the CPU: every copy is done when it is asked for."""
 
+    joins = False
+    """True if each call costs time, so that small tensors are carried in one buffer."""
+
     def section(self) -> AbstractContextManager[Any]:
         """Return a context in which torch's kernels are queued in the lane."""
         return nullcontext()
@@ -64,6 +67,8 @@ class HostLane:
 class CudaLane(HostLane):
     """Lane of a CUDA device: a stream beside the consumer's."""
 
+    joins = True
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -80,7 +85,7 @@ class CudaLane(HostLane):
             tensor.record_stream(self._stream)
             return tensor.to(self._device, non_blocking=True), None
         # The host would wait for copies from pageable memory, and for all before them.
-        host = tensor.pin_memory() if tensor.numel() and not tensor.is_pinned() else tensor
+        host = tensor.pin_memory() if tensor.numel() else tensor
         return host.to(self._device, non_blocking=True), host
 
     def mark(self) -> torch.cuda.Event | None:

@@ -18,6 +18,7 @@ from datapipe.decode.batched import normalize_batch, zero_outside
 from datapipe.decode.normalize import Triple
 from datapipe.errors import PlanError
 from datapipe.loader.device.copy_stream import CudaLane, HostLane, resolve_device
+from datapipe.loader.device.small_tensors import is_small, join, separate
 
 Batch = dict[str, Any]
 Carry = Callable[[Tensor], Tensor]
@@ -47,6 +48,9 @@ class DevicePrefetcher:
     in `pixel_values` of [N, 3, H, W]. If they are `padded` to the largest image, `image_sizes` of
     the batch has the size of each, and the padding is zero after normalisation too. Raises
     `PlanError` if there is no such device, or options contradict each other.
+
+    On CUDA, tensors of at most 1 MiB cross in one copy, and share a storage there, side by side:
+    each can be changed alone, but saving one saves all.
     """
 
     def __init__(
@@ -91,15 +95,12 @@ class DevicePrefetcher:
                 kept.append(host)
             return there
 
-        if blank is not None and not bool(blank.any()):
+        if blank is not None and not blank.numpy().any():
             blank = None
         # A tensor that was made in inference mode could not be trained on.
-        with torch.inference_mode(False), torch.no_grad(), self._lane.section():
+        with torch.inference_mode(False), self._lane.section():
             try:
-                carried = {
-                    name: carry(value) if isinstance(value, Tensor) else value
-                    for name, value in batch.items()
-                }
+                carried = self._carry_all(batch, carry)
                 pixels = carried.get(PIXELS)
                 if isinstance(pixels, Tensor):
                     nested = pixels.ndim == NESTED
@@ -124,9 +125,19 @@ class DevicePrefetcher:
     def receive(self, sent: Sent) -> Batch:
         """Return the batch, for work queued on the current stream from now on; return at once."""
         tensors = [value for value in sent.batch.values() if isinstance(value, Tensor)]
-        self._lane.hand_over(sent.mark, tensors)
-        self._drop_copied()
+        storages = {each.untyped_storage().data_ptr(): each for each in tensors}
+        self._lane.hand_over(sent.mark, list(storages.values()))
         return sent.batch
+
+    def _carry_all(self, batch: Batch, carry: Carry) -> Batch:
+        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+        joins = self._lane.joins
+        small = {name: each for name, each in tensors.items() if joins and is_small(each)}
+        carried = {name: carry(each) for name, each in tensors.items() if name not in small}
+        if small:
+            together = list(small.values())
+            carried |= zip(small, separate(carry(join(together)), together), strict=True)
+        return batch | carried
 
     def _finish(self, pixels: Tensor, blank: Tensor | None, sizes: Any, value: int) -> Tensor:
         """Return pixels, normalised, in the dtype and layout asked for; blank rows get `value`."""
@@ -143,7 +154,7 @@ class DevicePrefetcher:
         # A patch holds all its red values first, then the green ones, then the blue ones.
         parts = pixels if images else pixels.reshape(len(pixels), 3, pixels.shape[1:].numel() // 3)
         done = normalize_batch(parts, self._mean_std, self._dtype, channels_last=last)
-        done = done.view(pixels.shape)
+        done = done if images else done.view(pixels.shape)
         if images and self._padded and isinstance(sizes, Tensor):
             zero_outside(done, sizes)
         if blank is not None:

@@ -71,6 +71,7 @@ def make_loader(
         device=ranks.device if options.device_cache else device,
         cache=cache,
         num_workers=options.num_workers,
+        workers=options.workers,
         prefetch_factor=options.prefetch,
         on_error=options.on_error,
         **{

@@ -17,8 +17,8 @@ TIMEOUT = 300.0
 """Seconds without progress after which a run ends, by default."""
 
 _MAY_DIFFER = frozenset(
-    {"shards", "tokenizer", "num_workers", "prefetch", "cache", "disk_cache", "device_cache"}
-    | {"json", "profile"}
+    {"shards", "tokenizer", "num_workers", "workers", "prefetch", "json", "profile"}
+    | {"cache", "disk_cache", "device_cache"}
 )
 """Options that each rank may set for itself. The loader compares dataset and tokenizer."""
 

@@ -6,6 +6,8 @@ import re
 import struct
 import sys
 
+import av
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -93,6 +95,21 @@ def test_a_varying_rate_gives_the_frame_that_is_shown_at_each_time(raw, packed_v
     ((record, frames, _),) = packed_videos(raw, "fps=2,max=64")
     assert record["video_frames"][0]["times"] == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert frames == [0, 1, 1, 2, 4]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_frames_are_those_of_decoding_all_though_others_are_skipped(tmp_path, name, codec):
+    at = [40 * n + 100 * ((n + 3) // 7) for n in range(90)]  # some are shown for longer
+    path = write_video(tmp_path / name, 90, codec=codec, at=at, size=(64, 64), bf="3")
+    with av.open(str(path)) as container:
+        every = [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode()]
+    with path.open("rb") as file:
+        reader = VideoReader(file, VideoOptions(fps=3), ShrinkOptions())
+        for seconds, pixels in zip(reader.times, reader.pixels(), strict=True):
+            shown = [p for time, p in every if time - every[0][0] <= seconds + 1e-9][-1]
+            assert np.array_equal(pixels, shown)
+        reader.close()
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "b.mkv"])

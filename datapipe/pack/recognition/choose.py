@@ -86,7 +86,7 @@ def _recognised(
     asked = list(readers.values())
     if options.map is not None:  # of a reader of files, the images are not fields of a record
         fields = parse_map(options.map)
-        alone = "table" if fields.images or fields.imageless else ""
+        alone = "table" if fields.images or fields.videos or fields.imageless else ""
         asked = [r for r in asked if "map" in r.takes and alone in ("", r.name)]
     readings = [
         # Of what a reader notes, only the notes of the one that is chosen count.

@@ -236,11 +236,15 @@ def test_videos_of_tars_are_frames_and_a_copy_of_the_dataset_keeps_them(
             "000.txt": b"A cat jumps.",
             "001.json": b'{"caption": "A dog.", "url": "http://x/y.mp4"}',
             "001.mp4": video_bytes(6),
-            "002.jpg": b"",
+            "002.json": b'[{"from": "human", "value": "<video>What?"}, '
+            b'{"from": "gpt", "value": "A cat."}]',
+            "002.mp4": video_bytes(2),
+            "003.jpg": b"",
         }.items(),
     )
-    first, second = packed_videos(tar)
+    first, second, third = packed_videos(tar)
     assert first[1:] == ([0, 5, 10], first[2])
+    assert third[0]["messages"][0]["value"] == "<video>What?"
     assert first[2]["txt"] == b"A cat jumps."
     assert second[0]["caption"] == "A dog."
     assert [video["name"] for video in second[0]["video_frames"]] == ["001.mp4"]

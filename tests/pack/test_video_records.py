@@ -104,6 +104,7 @@ def test_qwen_vl_has_several_videos_and_images_in_the_order_of_their_places(
         chat([{"type": "video", "video": "videos/a.mp4"}, text("What happens?")]),  # ms-swift
         chat([{"type": "video_url", "video_url": {"url": "videos/a.mp4"}}, text("What?")]),
         chat([{"video": "videos/a.mp4", "fps": 1.0}, text("What happens?")]),  # Qwen-VL
+        chat("<video>videos/a.mp4</video>What happens?"),  # ms-swift
         chat("What happens?", video="videos/a.mp4"),
         chat("<|vision_start|><|video_pad|><|vision_end|>What?", videos=["videos/a.mp4"]),
         chat([{"type": "video"}, text("What happens?")], videos=["videos/a.mp4"]),

@@ -25,7 +25,8 @@ from datapipe.pack.readers.webdataset import tars_in
 from datapipe.pack.recognition.counts import Counts, count
 from datapipe.pack.recognition.other_stores import why_unread
 from datapipe.pack.records.fields.field_map import parse_map
-from datapipe.pack.records.locate import levels
+from datapipe.pack.records.locate import join_hint, levels
+from datapipe.pack.records.streams.containers import kind_of
 from datapipe.text.videos import frames_remedy
 
 # Shapes that nothing but their own writer makes, and that cost a pass to be looked at.
@@ -235,9 +236,12 @@ def _ambiguous(survey: Survey, counted: Sequence[tuple[RawReading, Counts]]) -> 
         if survey.is_folder and len(counts.paths) == 1:
             line += f" (or give {printable(str(raw / counts.paths[0]))})"
         lines.append(line)
+    tables = [raw / counts.paths[0] for _, counts in counted if len(counts.paths) == 1]
+    tables = [path for path in tables if kind_of(path)]
+    hint = join_hint(*tables) if len(tables) == 2 else ""
     return (
         f"{printable(str(raw))} can be read in several ways, and each would leave something out:\n"
         + "\n".join(lines)
         + "\nadd the one that is meant to the command, such as "
-        f"--format {counted[-1][0].reader.name}; or move what is not meant elsewhere"
+        f"--format {counted[-1][0].reader.name}; or move what is not meant elsewhere{hint}"
     )

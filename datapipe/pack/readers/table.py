@@ -108,6 +108,11 @@ class ImageTable(NamedTuple):
     fields: FieldMap
     join: Join | None = None
 
+    @property
+    def spooled(self) -> int:
+        """Return the most bytes that reading copies to a temporary file."""
+        return sum(path.stat().st_size for path in self.join.images.files) if self.join else 0
+
 
 class TableReader:
     """Columns of images, of a caption or of turns; the other columns become the record."""

@@ -36,7 +36,8 @@ VIDEO_REMEDY = "--video-frames fps=2,max=64"
 
 _PATH = r"<video>([^<>\s]{1,4096})</video>"  # ms-swift
 _MARKS = re.compile(
-    rf"{_PATH}|<(?:vila/|__dj__)?video>|(?:<\|vision_start\|>)?(?:<\|video_pad\|>)+(?:<\|vision_end\|>)?"
+    rf"{_PATH}|<(?:vila/|__dj__)?video>"
+    r"|(?:<\|vision_start\|>)?(?:<\|video_pad\|>)+(?:<\|vision_end\|>)?"
 )
 _FRAME = re.compile(r"v(?P<video>\d+)\.(?P<frame>\d{4,})\.[a-z0-9]+")
 

@@ -236,8 +236,8 @@ def _ambiguous(survey: Survey, counted: Sequence[tuple[RawReading, Counts]]) -> 
         if survey.is_folder and len(counts.paths) == 1:
             line += f" (or give {printable(str(raw / counts.paths[0]))})"
         lines.append(line)
-    tables = [raw / counts.paths[0] for _, counts in counted if len(counts.paths) == 1]
-    tables = [path for path in tables if kind_of(path)]
+    named = [raw / counts.paths[0] for _, counts in counted if len(counts.paths) == 1]
+    tables = list(filter(kind_of, named))
     hint = join_hint(*tables) if len(tables) == 2 else ""
     return (
         f"{printable(str(raw))} can be read in several ways, and each would leave something out:\n"

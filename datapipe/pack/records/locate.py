@@ -17,11 +17,7 @@ from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.pack.input.listing import split_extension
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.streams.containers import (
-    estimate_file,
-    first_records,
-    kind_of,
-)
+from datapipe.pack.records.streams.containers import estimate_file, first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import columns_of
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 

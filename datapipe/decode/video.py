@@ -7,11 +7,15 @@ Frames are evenly spaced from the first to the last. Only one of them is in memo
 from __future__ import annotations
 
 import io
+import math
 import time
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -129,6 +133,7 @@ class VideoReader:
         self._stream: Any
         self._rate = self._tick = Fraction(1)
         self._seeks = self._counted = False
+        self._ticks: list[int] = []
         self._shown: _Frame
         self._next: _Frame | None
         with self._reported():
@@ -246,7 +251,7 @@ class VideoReader:
         """Yield frames in the order in which they are shown."""
         last: int | None = None
         number = 0
-        for packet in self._container.demux(self._stream):
+        for packet in self._packets():
             if not packet.size and packet.dts is not None:
                 continue  # shows the frame before it once more
             for frame in self._packet(packet).decode():
@@ -257,6 +262,26 @@ class VideoReader:
                     last = tick
                     self._read = tick - self._first
                     yield tick, frame
+
+    def _packets(self) -> Iterator[Any]:
+        """Yield packets; a frame that is not wanted is decoded only if others refer to it."""
+        packets, codec = self._container.demux(self._stream), self._stream.codec_context
+        ahead = deque(islice(packets, _REORDERED))
+        while ahead:
+            packet = ahead.popleft()
+            ahead.extend(islice(packets, 1))
+            times = [each.pts for each in (packet, *ahead) if each.pts is not None]
+            codec.skip_frame = "DEFAULT" if self._wants(packet.pts, times) else "NONREF"
+            yield packet
+
+    def _wants(self, start: int | None, times: Iterable[int]) -> bool:
+        """Return whether to take a frame that begins at `start`, before the next of `times`."""
+        if start is None or not (self._seeks and self._ticks):
+            return True
+        end = min((time for time in times if time > start), default=math.inf)
+        # A packet may hold one field of a frame: the frames on either side are wanted too.
+        around = (start - self._first - self._frame_ticks, end - self._first + self._frame_ticks)
+        return bisect_left(self._ticks, around[0]) < bisect_right(self._ticks, around[1])
 
     def _packet(self, packet: Any) -> Any:
         """Return a packet that was read; DecodeError if it is cut, or the time is up."""

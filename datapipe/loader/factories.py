@@ -39,7 +39,7 @@ def make_context(
     work, options, made = path.work, schedule.options, path.made
     kinds = None if made is None else ImageKinds.of(schedule.origin, dataset)
     if kinds is not None:
-        _check_videos(kinds, path)
+        _check_videos(kinds, path.work)
     kept = rows = cache = images = device_cache = None
     specs = {}
     if kinds is not None:
@@ -124,18 +124,11 @@ def _image_context(
     )
 
 
-def _check_videos(kinds: ImageKinds, path: ImagePath) -> None:
-    """Raise `PlanError` for options that know no patches of several frames."""
-    if not any(kinds.videos):
-        return
-    work, options = path.work, "decoder='dali'"
-    if path.decoder is None:
-        options = (
-            "constant shapes of batches" if work.batch.sample_rows or work.static_shapes else ""
-        )
-    if options:
+def _check_videos(kinds: ImageKinds, work: SampleWork) -> None:
+    """Raise `PlanError` for constant shapes with patches of several frames."""
+    if any(kinds.videos) and (work.batch.sample_rows or work.static_shapes):
         raise PlanError(
-            f"{options} with ImageSpec(video=...): frames of videos share rows of "
+            "constant shapes of batches with ImageSpec(video=...): frames of videos share rows of "
             "pixel_values_videos; leave one of them out: with video=None each frame is an image"
         )
 

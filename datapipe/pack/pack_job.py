@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from datapipe.errors import PackError, SampleError
@@ -44,7 +45,7 @@ from datapipe.pack.recognition.unused_files import with_leftovers
 from datapipe.pack.report import PackReport
 from datapipe.pack.same_texts import refuse_changed_texts
 from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardsSink, Sink
-from datapipe.pack.space import check_space
+from datapipe.pack.space import check_room, check_space
 from datapipe.pack.teaching import show
 from datapipe.pack.workers.pool import CHUNK
 from datapipe.pack.workers.prepare import PrepareOptions
@@ -330,6 +331,9 @@ class Job:
     def _inputs(self, scratch: Path | None) -> Iterator[Input]:
         self.notes = Notes()  # of this pass alone, as inputs may be read twice
         reading = self.reading
+        if self.space_check and (spooled := getattr(reading.source, "spooled", 0)):
+            home, remedy = scratch or Path(gettempdir()), "or leave out images that no text names"
+            check_room(home, spooled, "a temporary copy of the images to join", remedy)
         inputs = reading.inputs(self.notes, scratch)
         if not reading.reader.fallback:
             inputs = with_leftovers(reading.survey, reading.reader.name, inputs, self.notes)

@@ -12,7 +12,7 @@ from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample
 from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.pack.records.videos import in_order
-from datapipe.text.conversation import conversation, raw_turns
+from datapipe.text.conversation import raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.messages import (
     Piece,
@@ -282,7 +282,7 @@ def _record_of(sample: RawSample) -> Any:
 
 def as_record(record: Any) -> Any:
     """Return what a JSON file holds as a record; a list of turns is one with `messages`."""
-    if isinstance(record, list) and conversation({"messages": record}):
+    if isinstance(record, list) and raw_turns({"messages": record}):
         return {"messages": record}
     return record
 

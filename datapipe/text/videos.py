@@ -34,8 +34,10 @@ VIDEO_PLACE = "<video>"
 VIDEO_REMEDY = "--video-frames fps=2,max=64"
 """Option of packing that takes frames of videos, as messages show it."""
 
+_PATH = r"<video>([^<>\s]{1,4096})</video>"  # ms-swift
 _MARKS = re.compile(
-    r"<(?:vila/|__dj__)?video>|(?:<\|vision_start\|>)?(?:<\|video_pad\|>)+(?:<\|vision_end\|>)?"
+    rf"{_PATH}|<(?:vila/|__dj__)?video>"
+    r"|(?:<\|vision_start\|>)?(?:<\|video_pad\|>)+(?:<\|vision_end\|>)?"
 )
 _FRAME = re.compile(r"v(?P<video>\d+)\.(?P<frame>\d{4,})\.[a-z0-9]+")
 
@@ -53,6 +55,11 @@ class Video(NamedTuple):
 def has_videos(record: Any) -> bool:
     """Return whether a record says which images are the frames of videos."""
     return isinstance(record, Mapping) and bool(record.get(VIDEO_FIELD))
+
+
+def video_paths_in(text: str) -> list[str]:
+    """Return the paths of videos that a text names itself, as `<video>PATH</video>` of ms-swift."""
+    return re.findall(_PATH, text) if "</video>" in text else []
 
 
 def mark_videos(text: str, mark: str = VIDEO_PLACE) -> str:

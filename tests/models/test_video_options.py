@@ -153,6 +153,30 @@ def test_an_image_only_dataset_has_no_keys_of_videos(folder: Path, tmp_path: Pat
     assert "pixel_values_videos" not in plain
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"cache": datapipe.CacheSpec("64MB", keep="decoded"), "batch_size": 2},
+            "keep='decoded': frames of videos are parts of patches; give keep='encoded' or 'auto'",
+        ),
+        (
+            {"pack": datapipe.PackSpec(4096, static_shapes=True, max_patches=4096)},
+            "constant shapes of batches with ImageSpec.* with video=None each frame is an image",
+        ),
+        ({"decoder": "dali", "batch_size": 2}, "resize='native' is not in DALI's graph.*'cpu'"),
+    ],
+)
+def test_what_knows_no_patches_of_frames_is_refused_with_the_remedy(
+    options: dict[str, Any], message: str, folder: Path, tmp_path: Path
+) -> None:
+    if "decoder" in options:
+        pytest.importorskip("nvidia.dali")
+    shards = write_shards(tmp_path / "shards", samples())
+    with pytest.raises(PlanError, match=message):
+        datapipe.make_loader(shards, model=folder, num_workers=0, **options)
+
+
 def test_names_and_record_have_to_tell_the_same_videos(folder: Path, tmp_path: Path) -> None:
     asked = replace(samples()[0], question=[*samples()[0].question[:1], "What?"])
     shards = write_shards(tmp_path / "shards", [asked, samples()[4]], told=False)

@@ -218,3 +218,30 @@ def test_the_command_joins_as_the_refusal_says(raw, tmp_path, members):
     assert [sample["txt"] for sample in members(tmp_path / "out").values()] == [
         text.encode() for _, text in TEXTS
     ]
+
+
+@pytest.mark.parametrize("named", [True, False])  # whether the conversations name images, too
+@pytest.mark.parametrize(
+    ("key", "first", "hint"),
+    [("id", "i", True), ("image_id", "", True), ("id", "x", False), ("id", "", False)],
+)  # ids of the images; row numbers that are ids; ids of others; row numbers of each
+def test_a_join_is_named_where_ids_match_those_of_conversations(
+    tmp_path, jpeg, named, key, first, hint
+):
+    ids = [f"{first}{n}" for n in range(3)]
+    turns = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "A cat."}]
+    chats = [{key: id, "conversations": turns} for id in ids]
+    for chat in chats if named else ():
+        chat["image"] = f"{chat[key]}.jpg"
+    rows = [{key: id.replace("x", "i"), "image": {"bytes": jpeg(0)}} for id in ids]
+    write(tmp_path / "raw" / "images.parquet", rows)
+    write(tmp_path / "raw" / "llava.json", chats)
+    said = f"; if the two tables complete each other by '{key}', add --join '{key}' (see docs"
+    if named:
+        notes = pack_dataset(tmp_path / "raw", dry_run=True).notes
+        (note,) = [note for note in notes if "of records that were not taken" in note]
+    else:
+        with pytest.raises(PackError, match="in several ways") as caught:
+            pack_dataset(tmp_path / "raw", dry_run=True)
+        note = str(caught.value)
+    assert (said in note, "--join" in note) == (hint, hint)

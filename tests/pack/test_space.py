@@ -2,6 +2,8 @@
 
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datapipe import PackError, pack_dataset
@@ -38,6 +40,22 @@ def test_a_disk_that_is_just_large_enough_will_do(tmp_path, make_folder, disk):
     raw = make_folder(tmp_path / "raw", 20)
     disk(2 * size_of(raw) + 20 * 2048)
     assert pack_dataset(raw, tmp_path / "out").samples == 20
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_copy_of_images_to_join_needs_room_of_its_own(tmp_path, jpeg, disk, dry_run):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    rows = [{"image_id": f"i{n}", "image": {"bytes": jpeg(n)}} for n in range(9)]
+    pq.write_table(pa.Table.from_pylist(rows), raw / "images.parquet")
+    (raw / "texts.csv").write_text("image_id,caption\ni1,A cat.\n")
+    options = {"join": "image_id", "dry_run": dry_run}
+    disk((raw / "images.parquet").stat().st_size - 1)  # the output itself would fit
+    with pytest.raises(PackError, match=r"temporary copy of the images to join, .* are needed"):
+        pack_dataset(raw, tmp_path / "out", **options)
+    assert pack_dataset(raw, tmp_path / "out", space_check=False, **options).samples == 1
+    disk((raw / "images.parquet").stat().st_size + 4096)
+    assert pack_dataset(raw, tmp_path / "out2", **options).samples == 1
 
 
 def test_what_is_done_already_needs_no_room(tmp_path, make_folder, make_broken, disk):

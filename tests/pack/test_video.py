@@ -6,6 +6,8 @@ import re
 import struct
 import sys
 
+import av
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -93,6 +95,21 @@ def test_a_varying_rate_gives_the_frame_that_is_shown_at_each_time(raw, packed_v
     ((record, frames, _),) = packed_videos(raw, "fps=2,max=64")
     assert record["video_frames"][0]["times"] == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert frames == [0, 1, 1, 2, 4]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_frames_are_those_of_decoding_all_though_others_are_skipped(tmp_path, name, codec):
+    at = [40 * n + 100 * ((n + 3) // 7) for n in range(90)]  # some are shown for longer
+    path = write_video(tmp_path / name, 90, codec=codec, at=at, size=(64, 64), bf="3")
+    with av.open(str(path)) as container:
+        every = [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode()]
+    with path.open("rb") as file:
+        reader = VideoReader(file, VideoOptions(fps=3), ShrinkOptions())
+        for seconds, pixels in zip(reader.times, reader.pixels(), strict=True):
+            shown = [p for time, p in every if time - every[0][0] <= seconds + 1e-9][-1]
+            assert np.array_equal(pixels, shown)
+        reader.close()
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "b.mkv"])
@@ -219,11 +236,15 @@ def test_videos_of_tars_are_frames_and_a_copy_of_the_dataset_keeps_them(
             "000.txt": b"A cat jumps.",
             "001.json": b'{"caption": "A dog.", "url": "http://x/y.mp4"}',
             "001.mp4": video_bytes(6),
-            "002.jpg": b"",
+            "002.json": b'[{"from": "human", "value": "<video>What?"}, '
+            b'{"from": "gpt", "value": "A cat."}]',
+            "002.mp4": video_bytes(2),
+            "003.jpg": b"",
         }.items(),
     )
-    first, second = packed_videos(tar)
+    first, second, third = packed_videos(tar)
     assert first[1:] == ([0, 5, 10], first[2])
+    assert third[0]["messages"][0]["value"] == "<video>What?"
     assert first[2]["txt"] == b"A cat jumps."
     assert second[0]["caption"] == "A dog."
     assert [video["name"] for video in second[0]["video_frames"]] == ["001.mp4"]

@@ -1,12 +1,13 @@
 """Videos of records, as the projects that train on them lay them out."""
 
+import base64
 import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import pack_dataset
+from datapipe import PackError, pack_dataset
 
 from .videos import picture, reasons, video_bytes, write_video
 
@@ -103,6 +104,7 @@ def test_qwen_vl_has_several_videos_and_images_in_the_order_of_their_places(
         chat([{"type": "video", "video": "videos/a.mp4"}, text("What happens?")]),  # ms-swift
         chat([{"type": "video_url", "video_url": {"url": "videos/a.mp4"}}, text("What?")]),
         chat([{"video": "videos/a.mp4", "fps": 1.0}, text("What happens?")]),  # Qwen-VL
+        chat("<video>videos/a.mp4</video>What happens?"),  # ms-swift
         chat("What happens?", video="videos/a.mp4"),
         chat("<|vision_start|><|video_pad|><|vision_end|>What?", videos=["videos/a.mp4"]),
         chat([{"type": "video"}, text("What happens?")], videos=["videos/a.mp4"]),
@@ -237,3 +239,50 @@ def test_the_video_that_an_image_comes_from_is_no_video_of_its_sample(raw, encod
     (raw / "data.json").write_text(json.dumps([record]))
     report = pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=8")
     assert (report.samples, report.images, report.videos) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("format", ["mp4", "mov", "matroska"])
+def test_a_video_may_stand_in_a_record_as_base64(packed_record, format):
+    data = base64.b64encode(video_bytes(6, format)).decode()
+    for value in (data, f"data:video/mp4;base64,{data}"):
+        kept, frames, _ = packed_record(chat("<video>What happens?", videos=[value]))
+        assert (kept["videos"], names(kept), frames) == (["video:0"], [("video:0", 0)], [0, 5])
+
+
+@pytest.fixture
+def mapped(raw, packed_videos):
+    """Packs rows of one table by a map."""
+
+    def pack(rows, map):
+        (raw / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return packed_videos(raw / "data.jsonl", map=map)
+
+    return pack
+
+
+def test_a_map_names_several_videos_and_a_path_into_a_field(mapped):
+    row = {"clip": {"at": "videos/a.mp4"}, "then": "videos/b.mp4", "said": "It jumps."}
+    turns = "user='<video>And <video>?',assistant=said"
+    ((kept, frames, _),) = mapped([row], f"video=clip.at,video=then,{turns}")
+    assert (names(kept), frames) == ([("videos/a.mp4", 0), ("videos/b.mp4", 3)], [0, 5, 10, 0, 5])
+    assert kept["messages"][1]["content"] == "It jumps."
+
+
+def test_a_map_of_a_video_and_a_caption_reads_columns_of_names_without_an_ending(mapped, raw):
+    (raw / "videos" / "a.mp4").rename(raw / "videos" / "a")
+    ((kept, frames, sample),) = mapped([{"id": "a", "t": "A cat."}], "video=videos/{id},caption=t")
+    assert (names(kept), frames, sample["txt"]) == ([("videos/a", 0)], [0, 5, 10], b"A cat.")
+    assert kept["id"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, r"--map 'video=clip' needs --video-frames fps=2,max=64"),
+        ({"video_frames": "fps=2"}, r"column `clip` holds no video"),
+    ],
+)
+def test_a_map_of_videos_without_any_is_refused(raw, tmp_path, options, reason):
+    (raw / "data.jsonl").write_text(json.dumps({"clip": "", "t": "A cat."}))
+    with pytest.raises(PackError, match=reason):
+        pack_dataset(raw / "data.jsonl", tmp_path / "out", map="video=clip,caption=t", **options)

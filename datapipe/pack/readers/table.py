@@ -46,6 +46,7 @@ from datapipe.pack.records.streams.record_files import (
 )
 from datapipe.pack.records.videos import has_videos, raw_pictures, take_videos, without_videos
 from datapipe.text.conversation import conversation
+from datapipe.text.videos import VIDEO_REMEDY
 
 _RECORDS = 100
 _FILES = 20
@@ -106,6 +107,11 @@ class ImageTable(NamedTuple):
     records: RecordFiles
     fields: FieldMap
     join: Join | None = None
+
+    @property
+    def spooled(self) -> int:
+        """Return the most bytes that reading copies to a temporary file."""
+        return sum(path.stat().st_size for path in self.join.images.files) if self.join else 0
 
 
 class TableReader:
@@ -203,7 +209,7 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 def _field_map(
     raw: Path, records: RecordFiles, columns: dict[str, list[Any]], options: ReadOptions
 ) -> FieldMap:
-    files = records.parts()[0].images
+    files, held = records.parts()[0].images, columns
     if options.videos:
         columns = without_videos(columns)
     image, text = options.image_column, options.text_column
@@ -220,12 +226,14 @@ def _field_map(
     missing = [
         source
         for source in fields.sources
-        if source.fields and not any(name in columns for name in source.fields)
+        if source.fields and not any(name in held for name in source.fields)
     ]
     if missing:
         raise PackError(
-            f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed(columns)}"
+            f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed(held)}"
         )
+    if fields.videos and not options.videos:
+        raise PackError(f"--map 'video={fields.videos[0]}' needs {VIDEO_REMEDY}")
     if fields.images or fields.imageless:
         return fields
     texts = {source.label for source in fields.sources if source.kind == "field"}
@@ -272,7 +280,7 @@ def _sample(
     fields: FieldMap, files: Images, options: ReadOptions, source: str, record: Record
 ) -> tuple[RawSample, list[str]]:
     """Return a row without its captions, and these."""
-    record, videos = take_videos(record) if options.videos else (record, [])
+    record, videos = take_videos(fields.with_videos(record)) if options.videos else (record, [])
     mapped = fields.read(record, files)
     read = {image.label for image in fields.images if image.kind == "field"}
     pictured = without_videos(record) if videos else record

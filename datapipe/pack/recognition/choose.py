@@ -25,7 +25,8 @@ from datapipe.pack.readers.webdataset import tars_in
 from datapipe.pack.recognition.counts import Counts, count
 from datapipe.pack.recognition.other_stores import why_unread
 from datapipe.pack.records.fields.field_map import parse_map
-from datapipe.pack.records.locate import levels
+from datapipe.pack.records.locate import join_hint, levels
+from datapipe.pack.records.streams.containers import kind_of
 from datapipe.text.videos import frames_remedy
 
 # Shapes that nothing but their own writer makes, and that cost a pass to be looked at.
@@ -86,7 +87,7 @@ def _recognised(
     asked = list(readers.values())
     if options.map is not None:  # of a reader of files, the images are not fields of a record
         fields = parse_map(options.map)
-        alone = "table" if fields.images or fields.imageless else ""
+        alone = "table" if fields.images or fields.videos or fields.imageless else ""
         asked = [r for r in asked if "map" in r.takes and alone in ("", r.name)]
     readings = [
         # Of what a reader notes, only the notes of the one that is chosen count.
@@ -235,9 +236,12 @@ def _ambiguous(survey: Survey, counted: Sequence[tuple[RawReading, Counts]]) -> 
         if survey.is_folder and len(counts.paths) == 1:
             line += f" (or give {printable(str(raw / counts.paths[0]))})"
         lines.append(line)
+    named = [raw / counts.paths[0] for _, counts in counted if len(counts.paths) == 1]
+    tables = list(filter(kind_of, named))
+    hint = join_hint(*tables) if len(tables) == 2 else ""
     return (
         f"{printable(str(raw))} can be read in several ways, and each would leave something out:\n"
         + "\n".join(lines)
         + "\nadd the one that is meant to the command, such as "
-        f"--format {counted[-1][0].reader.name}; or move what is not meant elsewhere"
+        f"--format {counted[-1][0].reader.name}; or move what is not meant elsewhere{hint}"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive
@@ -18,9 +19,11 @@ from datapipe.pack.input.raw_sample import Blob, Input, RawSample, printable
 from datapipe.pack.input.real_paths import real_paths
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
+from datapipe.pack.records.locate import join_hint
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 MOST_FILES = 100_000
+_RECORDS = "files of records that were not taken"
 _ENDINGS = (".index.parquet", "_stats.json", ".idx")  # of files that tell of a tar
 
 
@@ -61,11 +64,15 @@ def with_leftovers(
                     left.discard(path)
         yield sample
     left.difference_update(map(spell, notes.used))
+    table = next((path for path in files if path not in left and kind_of_name(path)), "")
     images = 0
     for below in sorted((files[path] for path in left), key=os.fsencode):
         name = below.rpartition("/")[2]
         images += is_image_extension(name)
-        if reason := _reason(name, format):
+        reason = _reason(name, format)
+        if reason == _RECORDS and format == "table" and table:
+            reason += join_hint(Path(table), survey.raw / below)
+        if reason:
             notes.leave_out(printable(below), reason)
     if not complete:
         notes.decide(
@@ -88,7 +95,7 @@ def _reason(name: str, format: str) -> str:
     if ext in TEXT_EXTENSIONS:
         return f"texts that the format {format} does not read"
     if kind_of_name(name):
-        return "files of records that were not taken"
+        return _RECORDS
     if is_archive(name):
         return "archives, which were not looked into"
     if medium := medium_of(name):

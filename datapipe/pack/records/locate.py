@@ -13,10 +13,11 @@ from itertools import islice
 from pathlib import Path
 
 from datapipe.errors import PackError
+from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.pack.input.listing import split_extension
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.streams.containers import estimate_file, first_record, kind_of
+from datapipe.pack.records.streams.containers import estimate_file, first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import columns_of
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
@@ -25,6 +26,7 @@ _LIST_LEVELS = 3
 _QUICK = 100_000
 _PROBES = 50
 _LISTED = 20
+_ROW_NUMBERS = ("id", "idx", "index", "")  # columns whose numbers may count the rows of one table
 _WHOLE = 4 << 20  # bytes; of larger files the number of records is an estimate
 
 # How writers number the files of one dataset: Hugging Face, old and new, Spark, Dask, by hand.
@@ -115,7 +117,8 @@ def require_one(
         raise PackError(
             f"{raw} holds {what}:{''.join(lines)}\n"
             f"take several of one kind with a pattern such as {_common_pattern(raw, groups)!r}, "
-            f"or choose one with --include {first.pattern!r}{_halves(groups)}"
+            f"or choose one with --include {first.pattern!r}"
+            + (join_hint(*(group.files[0] for group in groups)) if len(groups) == 2 else "")
         )
     for group in groups if options.include is None else ():
         if group.total is not None and len(group.files) < group.total:
@@ -126,14 +129,23 @@ def require_one(
     _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
 
 
-def _halves(groups: list[RecordGroup]) -> str:
-    """Return advice to join two files that have one column in common and further columns."""
-    columns = [set(first_record(group.files[0]) or ()) for group in groups[:3]]
-    common = set.intersection(*columns)
-    if len(columns) != 2 or len(common) != 1 or min(map(len, columns)) < 2:
+def join_hint(one: Path, other: Path) -> str:
+    """Return advice to join two tables that have one column of equal ids, and others; else ""."""
+    try:
+        rows = [list(first_records(path)) for path in (one, other)]
+    except PackError:
+        return ""
+    columns = [set(records[0]) if records else set() for records in rows]
+    common = set.intersection(*columns) - IMAGE_FIELDS - FILE_FIELDS
+    if len(common) != 1 or min(map(len, columns)) < 2:
+        return ""
+    key = common.pop()
+    ids = [{str(record.get(key)) for record in records} for records in rows]
+    counts_rows = key.lower() in _ROW_NUMBERS and all(map(str.isdecimal, set.union(*ids)))
+    if counts_rows or not set.intersection(*ids):
         return ""
     return (
-        f"; if they complete each other by {(key := common.pop())!r}, add --join {key!r} (see "
+        f"; if the two tables complete each other by {key!r}, add --join {key!r} (see "
         "docs/formats.md#images-in-one-table-texts-in-another)"
     )
 

@@ -4,10 +4,10 @@ A video is a file, as a path, bytes or a struct of both, or its frames: a list o
 folder of them. It stands in a field of the record, or in a part of a message:
 
 - LLaVA-Video: `video`, and `<image>` in the text at its place.
-- Qwen-VL, LLaMA-Factory, ms-swift: `video` or `videos`, and `<video>` at each place.
+- Qwen-VL, LLaMA-Factory, ms-swift: `video` or `videos`, and `<video>` at each place; ms-swift
+  also has `<video>PATH</video>`.
 - OpenAI, Qwen-VL, vLLM: parts `{"type": "video", "video": ...}` and `video_url`; the frames of a
   list may have `fps` or `sample_fps` beside them.
-
 - InternVL, ShareGPTVideo: `video` names a folder of frames, in the order of the numbers there.
 
 Sources: LLaVA-VL/LLaVA-NeXT `llava/train/train.py`, QwenLM/Qwen2.5-VL
@@ -40,7 +40,7 @@ from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import TURN_FIELDS, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places
 from datapipe.text.other_media import VIDEO_PARTS, is_null
-from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, mark_videos
+from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, mark_videos, video_paths_in
 
 Record = Mapping[str, Any]
 T = TypeVar("T")
@@ -190,7 +190,9 @@ def _replaced(value: Any) -> Any:
 
 def _take_of_turn(turn: Any, record: Record, found: list[RecordVideo]) -> Any:
     """Return a turn with names in the places of the videos in its parts."""
-    content = turn.get("content") if isinstance(turn, Mapping) else None
+    content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
+    if isinstance(content, str):
+        found += [RecordVideo((p,), p, 0.0, is_list=False) for p in video_paths_in(content)]
     if not isinstance(content, list):
         return turn
     return {**turn, "content": [_take_of_part(part, record, found) for part in content]}

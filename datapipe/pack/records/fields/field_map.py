@@ -20,8 +20,8 @@ from datapipe.text.conversation import read_turns
 from datapipe.text.videos import VIDEO_FIELD
 
 _TURNS = ("user", "assistant", "system", "tool")
-_TARGETS = ("image", *_TURNS, "messages", "caption")
-_ALIASES = {"images": "image", "text": "caption", "conversations": "messages"}
+_TARGETS = ("image", "video", *_TURNS, "messages", "caption")
+_ALIASES = {"images": "image", "videos": "video", "text": "caption", "conversations": "messages"}
 _ITEM = re.compile(r"""((?:[^,'"{\[]|'[^']*'|"[^"]*"|\{[^}]*\}|\[[^\]]*\]|['"{\[])+)(?:,|$)""")
 # How pandas, Python and spreadsheets spell that there is none; no caption says this and no more,
 # while an answer may be "None".
@@ -35,6 +35,7 @@ class FieldMap:
     """Sources of the images and of the text of a record."""
 
     images: tuple[FieldSource, ...] = ()  # sources of images, in order
+    videos: tuple[FieldSource, ...] = ()  # sources of videos, in order
     turns: tuple[tuple[str, FieldSource], ...] = ()  # (role, source), in order
     messages: FieldSource | None = None  # source of turns that stand before `turns`
     caption: FieldSource | None = None  # source of a caption, or of a list of captions
@@ -48,6 +49,7 @@ class FieldMap:
         singles = [("messages", self.messages), *self.turns, ("caption", self.caption)]
         return [
             *(("image", source) for source in self.images),
+            *(("video", source) for source in self.videos),
             *((target, source) for target, source in singles if source is not None),
         ]
 
@@ -93,6 +95,16 @@ class FieldMap:
         found, said = unpack_turns(unpacked, "messages")
         kept = {**kept, "messages": said["messages"]}
         return Mapped(images=found, record=kept, turns=True, in_turns=bool(found and not images))
+
+    def with_videos(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the record with the videos of the map in its field `videos`."""
+        if not self.videos:
+            return record
+        videos = [video for source in self.videos for video in image_list(source.get(record))]
+        if not videos:
+            raise MissingMember(f"column `{self.videos[0]}` holds no video")
+        moved = {source.label for source in self.videos}
+        return {**{n: held for n, held in record.items() if n not in moved}, "videos": videos}
 
     def has_images_in_turns(self, record: Mapping[str, Any]) -> bool:
         """Return whether the conversation of a record has images itself, in parts or in texts."""
@@ -148,7 +160,7 @@ def parse_map(text: str) -> FieldMap:
         >>> str(parse_map("user=question,assistant=answers[0].text,image=img_path"))
         'image=img_path,user=question,assistant=answers[0].text'
     """
-    images: list[FieldSource] = []
+    pictures: dict[str, list[FieldSource]] = {"image": [], "video": []}
     turns: list[tuple[str, FieldSource]] = []
     single: dict[str, FieldSource] = {}
     imageless = False
@@ -164,22 +176,24 @@ def parse_map(text: str) -> FieldMap:
             imageless = True
             continue
         read = parse_source(source)
-        if target == "image":
-            images.append(read)
+        if target in pictures:
+            pictures[target].append(read)
         elif target in _TURNS:
             turns.append((target, read))
         elif target in single:
-            raise PackError(f"--map names {target} twice; only image and turns may stand twice")
+            raise PackError(f"--map names {target} twice; only images, videos and turns may be so")
         else:
             single[target] = read
     if "caption" in single and (turns or "messages" in single):
         raise PackError("--map has a caption and turns; the text of a sample is one of them")
+    images, videos = map(tuple, pictures.values())
     if images and imageless:
         raise PackError(f"--map {text!r} names images and says by `image=` that there are none")
-    if not (images or turns or single):
+    if not (images or videos or turns or single):
         raise PackError(f"--map {text!r} names no field; for example 'image=img_path,caption=alt'")
     return FieldMap(
-        images=tuple(images),
+        images=images,
+        videos=videos,
         turns=tuple(turns),
         messages=single.get("messages"),
         caption=single.get("caption"),

@@ -18,8 +18,10 @@ from datapipe.pack.records.images.roots import Images
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
-# How the signatures of JPEG, PNG, GIF and WebP begin in base64 (RFC 4648).
+# How the signatures of JPEG, PNG, GIF and WebP begin in base64 (RFC 4648); those of Matroska, WebM
+# and of MP4 with its relatives, AVIF and HEIC among them.
 _BASE64_STARTS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")
+_BASE64 = re.compile("|".join((*_BASE64_STARTS, "GkXfo", "AAAA.[2GWm]Z0eX[AB]")))
 _ENCODED_STARTS = (*_BASE64_STARTS, "d", "D")  # of base64, and of `data:` URIs
 _SHORTEST_BASE64 = 64
 _SIZES = 100
@@ -33,8 +35,8 @@ def image_blob(value: Any, files: Images, name: str) -> Blob | InlineBlob:
     """Return where the bytes of an image are, or the bytes themselves.
 
     Args:
-        value: a path (relative, absolute, or a `file://` URL), a `data:` URI, the base64
-            of an image, its bytes, or a struct of `bytes` and `path` as Hugging Face datasets have.
+        value: a path (relative, absolute, or a `file://` URL), a `data:` URI, the base64 of an
+            image or a video, its bytes, or a struct of `bytes` and `path` as Hugging Face has.
         files: folders that relative paths start from.
         name: what a message calls an image that has no path.
 
@@ -121,7 +123,8 @@ def is_image_struct(value: Any) -> bool:
 def is_image(value: Any) -> bool:
     """Return whether a value holds an image: bytes, base64, or a struct of these or of its path."""
     if isinstance(value, str):
-        return _is_base64(value) or value[:11].lower() == "data:image/"
+        is_encoded = may_be_encoded(value) and _is_base64(value)
+        return is_encoded or value[:11].lower() == "data:image/"
     if isinstance(value, bytes | bytearray | memoryview):
         start = bytes(value[:START])
         return bool(stored_format(start)) or raw_format(start) is not None
@@ -176,10 +179,9 @@ def _is_data_uri(text: str) -> bool:
 
 
 def _is_base64(text: str) -> bool:
-    """Return whether a text is an image in base64; a path has a dot sooner or later."""
-    return (
-        len(text) >= _SHORTEST_BASE64 and text.startswith(_BASE64_STARTS) and "." not in text[:4096]
-    )
+    """Return whether a text is an image or a video in base64; a path has a dot sooner or later."""
+    is_start = len(text) >= _SHORTEST_BASE64 and _BASE64.match(text) is not None
+    return is_start and "." not in text[:4096]
 
 
 def _decode(text: str, name: str) -> bytes:

@@ -28,7 +28,7 @@ from datapipe.inspect.sources import OpenFile, read_failure
 from datapipe.pack.writers.ustar import END, member_header
 from datapipe.text.sample_text import parse_json, parse_text
 
-_AT_ONCE = 1 << 20  # bytes, which stay in the cache of the processor until their checksum is taken
+_AT_ONCE = 2 << 20  # bytes, which stay in the cache of the processor until their checksum is taken
 _LARGE, _LARGEST = 64 << 20, 1 << 30  # bytes of a member that is read part by part, or not decoded
 _MOST_KEPT = 1024  # members whose headers are compared together
 _WINDOW = 16 << 10
@@ -159,14 +159,14 @@ class MemberCheck:
         table, numbers = self.members, np.array(self._kept)
         sizes = table.size[numbers]
         padding = -sizes % BLOCK
-        between = np.frombuffer(bytearray(b"".join(self._between)), np.uint8)
+        between = bytearray().join(self._between)
         # Where only padding and one header are between members, all lengths are known.
         lengths = np.concatenate(([self._padding], padding[:-1])) + BLOCK
         self._kept, self._between, self._padding = [], [], int(padding[-1])
         joined = table.offset[numbers[1:]] == table.offset[numbers[:-1]] + sizes[:-1] + lengths[1:]
         if len(between) == lengths.sum() and joined.all():
             starts = np.cumsum(lengths) - BLOCK
-            names = table.header_names(numbers)
+            names = table.header_names[numbers]
             self.is_plain[numbers] = are_plain(between, starts, names, sizes, own=self.own)
 
     def _compare_large(self, number: int) -> None:

@@ -31,7 +31,7 @@ from datapipe.text.sample_text import parse_json, parse_text
 
 _AT_ONCE = 2 << 20  # bytes, which stay in the cache of the processor until their checksum is taken
 _LARGE, _LARGEST = 64 << 20, 1 << 30  # bytes of a member that is read part by part, or not decoded
-_MOST_KEPT = 1 << 20  # bytes between members, beyond which they are compared
+_MOST_KEPT = 1 << 19  # bytes between members, beyond which they are compared
 _WINDOW = 16 << 10
 _LONGEST_TAIL = 1 << 20  # bytes of zeros behind the last member; GNU tar writes up to 10 KB
 

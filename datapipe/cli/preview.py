@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,7 +68,8 @@ def preview(
     asked: dict[str, Any] = dict(zip(_ASKED, (samples, step, epoch, rank), strict=True))
     if output is not None:
         is_exact = step or epoch or rank or world_size > 1 or values["where"] is not None
-        with _countable(shards if not is_exact and _has_text(options) else None) as view:
+        has_text = options.get("text") is not None
+        with _few_samples(shards) if has_text and not is_exact else nullcontext() as view:
             if view is None:
                 write_preview(shards, output, **asked, **options)
             else:
@@ -87,31 +88,29 @@ def preview(
         server.serve_forever()
 
 
-def _has_text(options: dict[str, Any]) -> bool:
-    return options.get("text") is not None or options.get("model") is not None
-
-
 @contextmanager
-def _countable(shards: str | None) -> Iterator[Path | None]:
+def _few_samples(shards: str) -> Iterator[Path | None]:
     """Yield a view of few samples of a large dataset without token counts; None for others."""
     from datapipe.curate.select import select_samples
     from datapipe.curate.spec import CopySpec
     from datapipe.index.dataset import open_dataset
     from datapipe.index.tokens.columns import counted_tokens
 
-    if shards is None or not (Path(shards) / MANIFEST).exists():
-        yield None
-        return
-    dataset = open_dataset(shards)
-    is_counted = dataset.manifest.arrays or counted_tokens(dataset.home, dataset.manifest)
-    if len(dataset) <= _FEW or is_counted:
+    folder = Path(shards)
+    dataset = open_dataset(folder) if (folder / MANIFEST).exists() else None
+    if (
+        dataset is None
+        or len(dataset) <= _FEW
+        or dataset.manifest.arrays is not None
+        or counted_tokens(dataset.home, dataset.manifest)
+    ):
         yield None
         return
     with TemporaryDirectory() as place:
         view = Path(place) / "view"
-        select_samples(shards, view, number=_FEW, output=CopySpec(view=True))
-        if (Path(shards) / REJECTS).exists():
-            shutil.copyfile(Path(shards) / REJECTS, view / REJECTS)
+        select_samples(folder, view, number=_FEW, output=CopySpec(view=True))
+        if (folder / REJECTS).exists():
+            shutil.copyfile(folder / REJECTS, view / REJECTS)
         yield view
 
 

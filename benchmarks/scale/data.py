@@ -153,7 +153,7 @@ def _holes(folder: Path, dtypes: Mapping[str, str], lengths: Mapping[str, int]) 
     for name, dtype in dtypes.items():
         path = folder / f"{name}.npy"
         if path.exists():
-            for found in block_checksums._sums_of(path):
+            for found in block_checksums.sums_of(path):
                 sums.append(found)
             continue
         first = header(dtype, lengths[name])

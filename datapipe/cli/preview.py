@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -15,8 +18,12 @@ from datapipe.cli.mixture import mixture_in
 from datapipe.cli.options import Shards
 from datapipe.cli.values import refuse_unwritable
 from datapipe.errors import DatapipeError, PlanError
+from datapipe.index.manifest import MANIFEST
+from datapipe.pack.journal import REJECTS
+from datapipe.report.files import write_whole
 
 _ASKED = ("samples", "step", "epoch", "rank")
+_FEW = 10_000  # samples whose tokens are counted in a few seconds
 
 
 @with_flags(*LOADER_FLAGS)
@@ -43,7 +50,8 @@ def preview(
 
     Images beside what the model sees of them, texts as tokens, packs, sizes, rejects.
 
-    With --step and --rank it is the very batch that a rank takes there.
+    With --step and --rank it is the very batch that a rank takes there. Without, of a dataset whose
+    tokens were never counted, the page shows batches of 10,000 samples, drawn at random.
     """
     if (output is None) == (serve is None):
         raise PlanError("give --output preview.html to write the page, or --serve 8000 to show it")
@@ -57,15 +65,53 @@ def preview(
     from datapipe.inspect.preview.build import preview as write_preview
     from datapipe.inspect.preview.build import preview_page
 
-    asked = dict(zip(_ASKED, (samples, step, epoch, rank), strict=True))
+    asked: dict[str, Any] = dict(zip(_ASKED, (samples, step, epoch, rank), strict=True))
     if output is not None:
-        write_preview(shards, output, **asked, **options)
+        is_exact = step or epoch or rank or world_size > 1 or values["where"] is not None
+        has_text = options.get("text") is not None
+        with _few_samples(shards) if has_text and not is_exact else nullcontext() as view:
+            if view is None:
+                write_preview(shards, output, **asked, **options)
+            else:
+                title = f"{_FEW:,} samples of {shards}, drawn at random"
+                page = preview_page(view, **asked, title=title, **options)
+                write_whole(output, page, "preview")
+                print(
+                    f"{shards} has no token counts yet: the page shows {_FEW:,} of its samples, "
+                    f"drawn at random. `datapipe index {shards}` with the tokenizer counts all"
+                )
         print(f"wrote {output}; open it in a browser")
         return
     assert serve is not None
     with _Server(serve, lambda given: preview_page(shards, **(asked | given), **options)) as server:
         print(f"http://127.0.0.1:{server.server_port}/ until Ctrl-C", flush=True)
         server.serve_forever()
+
+
+@contextmanager
+def _few_samples(shards: str) -> Iterator[Path | None]:
+    """Yield a view of few samples of a large dataset without token counts; None for others."""
+    from datapipe.curate.select import select_samples
+    from datapipe.curate.spec import CopySpec
+    from datapipe.index.dataset import open_dataset
+    from datapipe.index.tokens.columns import counted_tokens
+
+    folder = Path(shards)
+    dataset = open_dataset(folder) if (folder / MANIFEST).exists() else None
+    if (
+        dataset is None
+        or len(dataset) <= _FEW
+        or dataset.manifest.arrays is not None
+        or counted_tokens(dataset.home, dataset.manifest)
+    ):
+        yield None
+        return
+    with TemporaryDirectory() as place:
+        view = Path(place) / "view"
+        select_samples(folder, view, number=_FEW, output=CopySpec(view=True))
+        if (folder / REJECTS).exists():
+            shutil.copyfile(folder / REJECTS, view / REJECTS)
+        yield view
 
 
 class _Server(ThreadingHTTPServer):

@@ -32,7 +32,9 @@ from datapipe.store.protocol import Fetch, Store
 from datapipe.workers.ray_cluster import node_name
 
 _CHUNK = 8 << 20  # bytes whose rows are handled together, unless one sample has more
-_READ = 1 << 20  # bytes that are read at once, unless one member has more: they fit into caches
+# Bytes that are read at once, unless one member has more: they fit into caches, and are so few that
+# the allocator does not return them to the system each time
+_READ = 1 << 18
 _SPANS = 16  # that are read together; what is between them is read, too, if it is little
 _AHEAD = 8  # chunks whose reads are begun ahead
 

@@ -141,7 +141,7 @@ def parse_index(content: bytes, path: str, *, sha256: str | None = None) -> pa.T
                 f"{path} is not the index that dataset.json was written for; {_REMEDY}"
             )
         file = pq.ParquetFile(pa.BufferReader(content))  # `read_table` imports pandas
-        # A thread of Arrow's that drops `content` after the interpreter has ended aborts.
+        # A thread of Arrow's that drops `content` while the interpreter ends aborts the process.
         table = file.read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error

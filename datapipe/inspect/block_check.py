@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.index.columns import COLUMNS, DTYPES, Columns, columns_in
-from datapipe.index.files.block_checksums import BLOCK, SUMS
+from datapipe.index.files.block_checksums import BLOCK, SUMS, sums_of
 from datapipe.index.files.crc32 import crc32, prefix_sums
 from datapipe.index.files.npy import map_plain
 from datapipe.index.files.sealed_json import unseal
@@ -38,17 +38,16 @@ def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> 
     at = 0
     for name in names:
         try:
-            data = np.memmap(folder / name, np.uint8, "r")
+            size = (folder / name).stat().st_size
+            found = np.concatenate(list(sums_of(folder / name)))
         except (OSError, ValueError):  # ValueError: it is empty
             yield Finding(file=prefix + name, problem="is missing or empty")
             return  # where the checksums of the next file begin is unknown
-        blocks = range(0, len(data), BLOCK)
-        found = np.array([crc32(data[start : start + BLOCK]) for start in blocks], np.uint32)
         stated = expected[at : at + len(found)]
         at += len(found)
         for block in np.flatnonzero(found[: len(stated)] != stated).tolist():
             start = block * BLOCK
-            stop = min(start + BLOCK, len(data))
+            stop = min(start + BLOCK, size)
             yield Finding(file=prefix + name, problem="is damaged", start=start, stop=stop)
     if at != len(expected):
         yield Finding(file=prefix + SUMS, problem="has checksums for files of other sizes")

@@ -41,28 +41,23 @@ class MemberTable:
 
     @cached_property
     def exts(self) -> list[str]:
-        return pc.list_flatten(self.table["ext"]).to_pylist()  # type: ignore[no-any-return]
+        return self._values("ext").to_pylist()  # type: ignore[no-any-return]
 
     def name(self, number: int) -> str:
         """Return the name of a member, as datapipe writes it."""
         return f"{self.keys[int(self.sample[number])]}.{self.exts[number]}"
 
-    def header_names(self, numbers: Int64) -> UInt8:
-        """Return names of members as in plain headers: uint8 [n, 100].
+    @cached_property
+    def header_names(self) -> UInt8:
+        """Names of the members as in plain headers: uint8 [M, 100].
 
         Longer ones are "/" here, which no member is called.
         """
-        keys = self.table["key"].combine_chunks().take(_plain(self.sample[numbers]))
-        exts = pc.list_flatten(self.table["ext"]).combine_chunks().take(_plain(numbers))
-        names = pc.cast(pc.binary_join_element_wise(keys, exts, "."), pa.binary())
-        if pc.max(pc.binary_length(names)).as_py() > MAX_NAME:
-            names = pc.if_else(pc.greater(pc.binary_length(names), MAX_NAME), b"/", names)
-        ends = np.frombuffer(names.buffers()[1], np.int32)[: len(names) + 1]
-        lengths = np.diff(ends)
-        found = np.zeros((len(names), MAX_NAME), np.uint8)
-        is_text = np.arange(MAX_NAME) < lengths[:, None]
-        found[is_text] = np.frombuffer(names.buffers()[2], np.uint8)[ends[0] : ends[-1]]
-        return found
+        keys = self.table["key"].combine_chunks().take(_plain(self.sample))
+        names = pc.binary_join_element_wise(keys, self._values("ext"), ".")
+        names = pc.if_else(pc.greater(pc.binary_length(names), MAX_NAME), "/", names)
+        padded = pc.ascii_rpad(names, MAX_NAME, padding="\0")
+        return np.frombuffer(padded.buffers()[2], np.uint8).reshape(-1, MAX_NAME)
 
     @cached_property
     def offset(self) -> Int64:
@@ -99,8 +94,11 @@ class MemberTable:
         """Return the raw input of a sample."""
         return self.table["source"][sample].as_py()  # type: ignore[no-any-return]
 
+    def _values(self, name: str) -> pa.Array:
+        return pc.list_flatten(self.table[name]).combine_chunks()
+
     def _numbers(self, name: str) -> npt.NDArray[Any]:
-        return pc.list_flatten(self.table[name]).to_numpy()  # type: ignore[no-any-return]
+        return self._values(name).to_numpy()  # type: ignore[no-any-return]
 
 
 def rows_of_columns(columns: Columns, first: int, stop: int) -> Rows:
@@ -167,13 +165,13 @@ def differs(columns: Columns, first: int, table: MemberTable) -> bool:
     """Return whether the columns hold other samples from `first` on than an index."""
     stop = first + len(table.table)
     members = slice(*columns.sample_member[[first, stop]].tolist())
-    keys = columns.key_bytes[slice(*columns.sample_key[[first, stop]].tolist())]
+    keys = table.table["key"].cast(pa.large_string()).combine_chunks()
     return not (
         np.array_equal(columns.member_offset[members], table.offset)
         and np.array_equal(columns.member_size[members], table.size)
         and np.array_equal(columns.member_crc32[members], table.crc32)
         and np.array_equal(columns.text_bytes[first:stop], table.table["text_bytes"].to_numpy())
-        and keys.tobytes() == "".join(table.keys).encode()
+        and columns.strings("key", first, stop).equals(keys)
     )
 
 

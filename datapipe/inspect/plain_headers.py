@@ -8,60 +8,48 @@ from __future__ import annotations
 
 import numpy as np
 
-from datapipe.array_types import Bools, Int64, UInt8
-from datapipe.pack.writers.ustar import BLOCK, MAX_NAME, member_header
+from datapipe.array_types import Bools, Int64, UInt8, UInt32
+from datapipe.pack.writers.ustar import BLOCK, MAX_NAME, MAX_SIZE, member_header
 
 _TEMPLATE: UInt8 = np.frombuffer(member_header("x", 0), np.uint8)
-_SIZE, _CHECKSUM = slice(124, 136), slice(148, 156)
-_OCTAL: Int64 = 8 ** np.arange(10, -1, -1, dtype=np.int64)
-_SUM_OCTAL = _OCTAL[-6:]
-# Of a header without its name, size and checksum, which counts as eight spaces.
-_REST_SUM = int(_TEMPLATE.sum(dtype=np.int64)) - int(_TEMPLATE[_CHECKSUM].sum(dtype=np.int64))
-_REST_SUM += 8 * 32 - ord("x") - int(_TEMPLATE[_SIZE].sum(dtype=np.int64))
+_SIZE, _CHECKSUM, _KIND, _PREFIX = slice(124, 135), slice(148, 156), 156, 345
 
 
-def plain_headers(headers: UInt8, names: UInt8, sizes: Int64, *, own: bool) -> Bools:
-    """Return whether each header is that of a plain file with this name and size: bool [n].
+def are_plain(between: bytearray, starts: Int64, names: UInt8, sizes: Int64, *, own: bool) -> Bools:
+    """Return whether padding and a plain header are all that stands before each member: bool [n].
 
-    Every byte is compared if `own`, since datapipe writes one form alone; else the checksum covers
-    those that may vary.
+    Every byte of a header is compared if `own`, since datapipe writes one form alone; else the
+    checksum covers those that may vary.
 
     Args:
-        headers: uint8 [n, 512].
+        between: the bytes before each member back to the one before, concatenated.
+        starts: int64 [n], where the last 512 of them begin, the header.
         names: uint8 [n, 100], padded with zeros.
         sizes: int64 [n], bytes.
         own: True for a tar that datapipe wrote.
     """
-    found = headers[:, :MAX_NAME] == names
-    digits = headers[:, _SIZE].astype(np.int64) - ord("0")
-    stated = headers[:, _CHECKSUM].astype(np.int64) - ord("0")
-    right = found.all(1) & (digits[:, :11] @ _OCTAL == sizes)
-    if own:
-        other = headers != _TEMPLATE
-        other[:, :MAX_NAME] = other[:, _SIZE] = other[:, _CHECKSUM] = False
-        right &= ~other.any(1) & (headers[:, _SIZE.stop - 1] == 0)
-        right &= (headers[:, 154] == 0) & (headers[:, 155] == ord(" "))
-        total = _REST_SUM + headers[:, :MAX_NAME].sum(1, dtype=np.int64)
-        total += headers[:, _SIZE].sum(1, dtype=np.int64)
-    else:
-        kind = headers[:, 156]
-        right &= (kind == ord("0")) | (kind == 0)
-        right &= headers[:, 345] == 0  # no prefix before the name
-        total = headers.sum(1, dtype=np.int64) + 8 * 32
-        total -= headers[:, _CHECKSUM].sum(1, dtype=np.int64)
-    return right & (stated[:, :6] @ _SUM_OCTAL == total)  # type: ignore[no-any-return]
-
-
-def are_plain(between: UInt8, starts: Int64, names: UInt8, sizes: Int64, *, own: bool) -> Bools:
-    """Return whether padding and a plain header are all that stands before each member: bool [n].
-
-    Args:
-        between: uint8, the bytes before each member back to the one before, concatenated; altered.
-        starts: int64 [n], where the last 512 of them begin, the header.
-        names, sizes, own: as of `plain_headers`.
-    """
-    windows = np.lib.stride_tricks.sliding_window_view(between, BLOCK, writeable=True)
-    right = plain_headers(windows[starts], names, sizes, own=own)
-    windows[starts] = 0
-    right[np.searchsorted(starts, np.flatnonzero(between))] = False
+    found = np.frombuffer(between, np.uint8)
+    headers = np.tile(_TEMPLATE, (len(starts), 1)) if own else _blocks(found)[starts]
+    right: Bools = (headers[:, _PREFIX] == 0) & (sizes == sizes & MAX_SIZE)
+    right &= (headers[:, _KIND] == ord("0")) | (headers[:, _KIND] == 0)
+    headers[:, :MAX_NAME] = names
+    headers[:, _SIZE] = _octal(sizes, 11)
+    headers[:, _CHECKSUM] = ord(" ")  # as it counts in the checksum
+    headers[:, 148:154] = _octal(headers.sum(1, dtype=np.uint32), 6)
+    headers[:, 154] = 0
+    expected = np.zeros_like(found)
+    _blocks(expected)[starts] = headers
+    if between != expected.data:
+        ends = starts + BLOCK
+        right[np.searchsorted(ends, np.flatnonzero(found != expected), side="right")] = False
     return right
+
+
+def _blocks(data: UInt8) -> UInt8:
+    """Return a view of the blocks that begin at each byte: uint8 [n - 511, 512]."""
+    return np.ndarray((len(data) - BLOCK + 1, BLOCK), np.uint8, data.data, strides=(1, 1))
+
+
+def _octal(values: Int64 | UInt32, digits: int) -> Int64:
+    """Return the octal digits of each value in ASCII: [n, digits]."""
+    return (values[:, None] >> np.arange(3 * digits - 3, -1, -3) & 7) + ord("0")

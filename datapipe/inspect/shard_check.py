@@ -6,12 +6,13 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from datapipe.array_types import Bools
+from datapipe.array_types import Bools, Int64
 from datapipe.decode.check import check_image
 from datapipe.decode.image import check_indexed
 from datapipe.errors import DecodeError, StoreError
@@ -28,9 +29,9 @@ from datapipe.inspect.sources import OpenFile, read_failure
 from datapipe.pack.writers.ustar import END, member_header
 from datapipe.text.sample_text import parse_json, parse_text
 
-_AT_ONCE = 1 << 20  # bytes, which stay in the cache of the processor until their checksum is taken
+_AT_ONCE = 2 << 20  # bytes, which stay in the cache of the processor until their checksum is taken
 _LARGE, _LARGEST = 64 << 20, 1 << 30  # bytes of a member that is read part by part, or not decoded
-_MOST_KEPT = 1024  # members whose headers are compared together
+_MOST_KEPT = 1 << 19  # bytes between members, beyond which they are compared
 _WINDOW = 16 << 10
 _LONGEST_TAIL = 1 << 20  # bytes of zeros behind the last member; GNU tar writes up to 10 KB
 
@@ -48,10 +49,12 @@ _buffers = threading.local()
 class _Spans(NamedTuple):
     """Members of a shard by offset: their numbers in the index, bounds and checksums."""
 
-    numbers: list[int]
-    begins: list[int]
-    ends: list[int]
+    numbers: Int64  # int64 [n]
+    bounds: Int64  # int64 [n, 2], offsets of the first byte and of the one behind the last
     crc32: list[int]
+
+    def some(self, start: int, stop: int) -> _Spans:
+        return _Spans(self.numbers[start:stop], self.bounds[start:stop], self.crc32[start:stop])
 
 
 @dataclass(kw_only=True)
@@ -74,8 +77,8 @@ class MemberCheck:
     is_right: Bools = field(init=False)
     is_plain: Bools = field(init=False)
     # Bytes between members, the members behind them, and the padding before the first of these
-    _between: list[bytes] = field(default_factory=list)
-    _kept: list[int] = field(default_factory=list)
+    _between: bytearray = field(default_factory=bytearray)
+    _kept: list[Int64] = field(default_factory=list)
     _padding: int = 0
 
     def __post_init__(self) -> None:
@@ -91,82 +94,78 @@ class MemberCheck:
         order = order[edges[part] : edges[part + 1]]
         if not len(order):
             return
-        offsets, sizes = table.offset[order], table.size[order]
-        spans = _Spans(
-            order.tolist(),
-            offsets.tolist(),
-            (offsets + sizes).tolist(),
-            table.crc32[order].tolist(),
-        )
-        before = spans.begins[0] - self.lead
+        ends = table.offset[order] + table.size[order]
+        bounds = np.stack((table.offset[order], ends), axis=1)
+        spans = _Spans(order, bounds, table.crc32[order].tolist())
+        before = int(bounds[0, 0]) - self.lead
         if part:
             before = int(table.offset[last] + table.size[last])
             self._padding = -int(table.size[last]) % BLOCK
         first = 0
         while first < len(order):
-            stop = bisect_right(spans.ends, spans.begins[first] + _AT_ONCE, first + 1)
-            self._compare(_Spans(*(values[first:stop] for values in spans)), before)
-            before, first = spans.ends[stop - 1], stop
+            stop = bisect_right(ends, bounds[first, 0] + _AT_ONCE, first + 1)
+            self._compare(spans.some(first, stop), before)
+            before, first = int(ends[stop - 1]), stop
         if self.lead:
             self._look_at_headers()
 
     def _compare(self, spans: _Spans, before: int) -> None:
         """Compare successive members, and keep what stands between them from `before` on."""
-        begin, last, size = spans.begins[0], max(spans.ends), self.file.size - self.origin
-        is_large = len(spans.numbers) == 1 and last - begin > (_LARGEST if self.deep else _LARGE)
+        count, size = len(spans.numbers), self.file.size - self.origin
+        begin, last = int(spans.bounds[0, 0]), int(spans.bounds[:, 1].max())
+        is_large = count == 1 and last - begin > (_LARGEST if self.deep else _LARGE)
         # Large gaps, which other members fill, are left to the walk; so is a damaged index.
         start = before if 0 <= begin - before <= _AT_ONCE else max(begin, 0)
         length = max(min(begin if is_large else last, size) - start, 0)
         view = _buffer(length)[:length]
         try:
             if is_large:
-                self._compare_large(spans.numbers[0])
+                self._compare_large(int(spans.numbers[0]))
             view = view[: self.file.fill(view, start + self.origin)]
         except (OSError, StoreError) as error:
-            if len(spans.numbers) == 1:
-                self.add(spans.numbers[0], read_failure(error))
+            if count == 1:
+                self.add(int(spans.numbers[0]), read_failure(error))
             else:
-                for alone in zip(*spans, strict=True):
-                    self._compare(_Spans(*([value] for value in alone)), alone[1] - self.lead)
+                for at in range(count):
+                    self._compare(spans.some(at, at + 1), int(spans.bounds[at, 0]) - self.lead)
             return
-        begins = [begin - start for begin in spans.begins]
-        ends = [end - start for end in spans.ends]
-        sums = [crc32(view[a:b]) for a, b in zip(begins, ends, strict=True)]
-        if not is_large and (sums != spans.crc32 or ends[-1] > len(view) or self.deep):
-            for number, a, b, found, stated in zip(
-                spans.numbers, begins, ends, sums, spans.crc32, strict=True
+        cuts = [0, *(spans.bounds - start).ravel().tolist()]
+        pieces = [view[a:b] for a, b in pairwise(cuts)]
+        between, contents = pieces[::2], pieces[1::2]
+        sums = list(map(crc32, contents))
+        if not is_large and (sums != spans.crc32 or cuts[-1] > len(view) or self.deep):
+            for number, data, end, found, stated in zip(
+                spans.numbers.tolist(), contents, cuts[2::2], sums, spans.crc32, strict=True
             ):
-                if b > len(view):
+                if end > len(view):
                     self.add(number, CUT_OFF)
                 elif found != stated:
                     self.add(number, OTHER_BYTES)
                 elif self.deep:
-                    self._decode(number, view[a:b])
+                    self._decode(number, data)
         if self.lead:
-            pieces = [view[a:b] for a, b in zip([0, *ends], begins, strict=False)]
-            self._between.append(b"".join(pieces))
-            self._kept += spans.numbers
-            if len(self._kept) > _MOST_KEPT:
+            self._between += b"".join(between)
+            self._kept.append(spans.numbers)
+            if len(self._between) > _MOST_KEPT:
                 self._look_at_headers()
-        self.found.members += len(spans.numbers)
-        self.found.bytes += sum(ends) - sum(begins)
-        self.tell(len(spans.numbers), last - start)
+        self.found.members += count
+        self.found.bytes += sum(cuts[2::2]) - sum(cuts[1::2])
+        self.tell(count, last - start)
 
     def _look_at_headers(self) -> None:
         """Compare what was kept of the bytes between members."""
         if not self._kept:
             return
-        table, numbers = self.members, np.array(self._kept)
+        table, numbers, between = self.members, np.concatenate(self._kept), self._between
         sizes = table.size[numbers]
         padding = -sizes % BLOCK
-        between = np.frombuffer(bytearray(b"".join(self._between)), np.uint8)
         # Where only padding and one header are between members, all lengths are known.
         lengths = np.concatenate(([self._padding], padding[:-1])) + BLOCK
-        self._kept, self._between, self._padding = [], [], int(padding[-1])
+        self._kept, self._between, self._padding = [], bytearray(), int(padding[-1])
         joined = table.offset[numbers[1:]] == table.offset[numbers[:-1]] + sizes[:-1] + lengths[1:]
         if len(between) == lengths.sum() and joined.all():
             starts = np.cumsum(lengths) - BLOCK
-            names = table.header_names(numbers)
+            names = table.header_names[numbers]
             self.is_plain[numbers] = are_plain(between, starts, names, sizes, own=self.own)
 
     def _compare_large(self, number: int) -> None:

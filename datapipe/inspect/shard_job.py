@@ -18,7 +18,7 @@ from datapipe.inspect.member_table import MemberTable, read_members
 from datapipe.inspect.shard_check import MemberCheck, Tell, check_tar, check_unindexed
 from datapipe.inspect.sources import OpenFile, read_failure
 
-_PART = 64 << 20  # bytes of a shard that one thread takes; larger ones leave threads idle
+_PART = 128 << 20  # bytes of a shard that one thread takes; larger ones leave threads idle
 
 
 class ShardJob:

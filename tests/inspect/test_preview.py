@@ -290,6 +290,33 @@ def test_the_command_writes_a_page_or_says_how(shards: Path, tmp_path: Path) -> 
     assert "a.html" in nowhere.output
 
 
+def test_of_many_samples_without_token_counts_a_page_shows_some(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    from typer.testing import CliRunner
+
+    from datapipe.cli.command import app
+
+    raw, out, page = tmp_path / "raw.jsonl", tmp_path / "shards", tmp_path / "a.html"
+    raw.write_text(f"{json.dumps({'conversations': TALK[2:]})}\n" * 10_001)
+    datapipe.pack_dataset(raw, out)
+
+    def run(*words: object) -> dict[str, Any]:
+        options = ["--tokenizer", tokenizer, "--template", "chatml", "--pack", 512, "-o", page]
+        result = CliRunner().invoke(app, ["preview", str(out), *map(str, [*options, *words])])
+        assert result.exit_code == 0, result.output
+        return content_of(page.read_text("utf-8")) | {"output": result.output}
+
+    some = run()
+    assert some["title"] == f"10,000 samples of {out}, drawn at random"
+    assert "datapipe index" in some["output"]
+    assert some["about"]["samples"] == some["facts"]["epoch"] == 10_000
+    assert not list(out.glob("tokens-*"))
+    exact = run("--step", 1)  # which counts the tokens of all
+    assert exact["about"]["samples"] == 10_001
+    assert run()["title"] == str(out)
+
+
 def test_a_served_page_shows_the_step_that_is_asked_for(shards: Path) -> None:
     script = "from datapipe.cli.command import run; run()"
     options = ["--serve", "0", "--image", "size=64", "--batch-size", "2", "--samples", "2"]

@@ -48,7 +48,7 @@ def write_sums(folder: Path, names: Iterable[str]) -> int:
     """Write the checksums of some files of a folder into it, and return the checksum of these."""
     with closing(NpyFile(folder / SUMS, "<u4")) as file:
         for name in names:
-            for sums in _sums_of(folder / name):
+            for sums in sums_of(folder / name):
                 file.append(sums)
     return crc32(map_plain(folder / SUMS, "<u4").data)
 
@@ -92,7 +92,7 @@ class CheckedFiles:
         self._is_small = sum(sizes.values()) <= limit
         for name in dtypes if self._is_small else ():
             at = 0
-            for found in _sums_of(folder / name):
+            for found in sums_of(folder / name):
                 wrong = np.flatnonzero(found != self._sums[name][at : at + len(found)])
                 if len(wrong):
                     raise damaged(folder / name, remedy, at + int(wrong[0]))
@@ -259,7 +259,7 @@ def damaged(path: str | os.PathLike[str], remedy: str, block: int | None = None)
     return IndexMismatch(f"{path} is damaged{where}: it is not what was written; {remedy}")
 
 
-def _sums_of(path: str | os.PathLike[str]) -> Iterator[UInt32]:
+def sums_of(path: str | os.PathLike[str]) -> Iterator[UInt32]:
     """Yield the checksums of a file's blocks, many at a time."""
     # One buffer for all: memory that is freed and asked for again costs a fault a page.
     buffer = memoryview(bytearray(_AT_ONCE * BLOCK))

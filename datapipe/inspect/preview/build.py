@@ -70,9 +70,17 @@ def preview(
 
 
 def preview_page(
-    path: Any, *, samples: int, step: int, epoch: int, rank: int, world_size: int, **options: Any
+    path: Any,
+    *,
+    samples: int,
+    step: int,
+    epoch: int,
+    rank: int,
+    world_size: int,
+    title: str = "",
+    **options: Any,
 ) -> str:
-    """Return the page that `preview` writes."""
+    """Return the page that `preview` writes, by default with the path as its title."""
     if not any(options.get(name) is not None for name in ("batch_size", "pack", "max_tokens")):
         options["batch_size"] = BATCH
     options |= {"num_workers": 0, "device": None, "decoder": "cpu", "cache": None}
@@ -81,7 +89,8 @@ def preview_page(
         steps = list(shown_steps(loader, step=step, samples=samples, room=_ROOM))
         shown = sum(len(each["samples"]) for each in steps)
         content = {
-            "title": str(path) if isinstance(path, str | PathLike) else loader.dataset.title,
+            "title": title
+            or (str(path) if isinstance(path, str | PathLike) else loader.dataset.title),
             "about": _about(loader, step),
             "full": shown < samples,
             "steps": steps,

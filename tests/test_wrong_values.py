@@ -27,7 +27,7 @@ from datapipe.mixture import MixtureDataset
 from datapipe.profile.job import profile_loader
 
 SECONDS = 5  # on an idle machine
-PATIENCE = 4  # times as long, where other tests run beside
+PATIENCE = 60  # times as long, where other tests run beside
 TRIED = 3  # values for each argument, where not all are
 MADE_BY_US = {
     *("ConvertReport", "CopyReport", "DatasetDiff", "Loader", "Loader.count", "ModelCheck"),

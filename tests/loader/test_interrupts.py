@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ..campaigns import rare
+from ..waiting import PATIENCE
 
-PATIENCE = 120
 SCRIPT = """
 import sys
 

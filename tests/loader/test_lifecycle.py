@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from datapipe import DatapipeError, Loader
+from tests.waiting import PATIENCE
 
 Make = Callable[..., Loader]
 
@@ -24,7 +25,7 @@ def workers() -> list[threading.Thread]:
 
 def left_behind() -> tuple[list[threading.Thread], list[str]]:
     """Threads and open shards that are still there once workers had time to finish a sample."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while (workers() or open_shards()) and time.monotonic() < deadline:
         time.sleep(0.002)
     return workers(), open_shards()
@@ -131,12 +132,12 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(
 
     def hang(sample: Any, generator: Any) -> Any:
         begun.set()
-        hold.wait(60)
+        hold.wait(PATIENCE)
         return sample
 
     monkeypatch.setattr("datapipe.workers.threads._PATIENCE", 0.05)
     iterator = iter(make(num_workers=1, shuffle=False, transform=hang))
-    closing = threading.Thread(target=lambda: begun.wait(30) and iterator.close())
+    closing = threading.Thread(target=lambda: begun.wait(PATIENCE) and iterator.close())
     closing.start()
     with pytest.raises(DatapipeError, match="closed while"):
         next(iterator)

@@ -17,6 +17,7 @@ from datapipe.loader.metrics import stage_clock
 from datapipe.loader.metrics.meter import Meter, Reading, Stage
 from datapipe.loader.metrics.stage_clock import ClockOptions, StageClock
 from datapipe.testing import assert_same_batches
+from tests.waiting import wait_until
 
 Make = Callable[..., datapipe.Loader]
 WAYS = [
@@ -95,17 +96,19 @@ def test_a_stage_that_waits_takes_time_and_no_cpu(make: Make) -> None:
 
 
 def test_finished_batches_are_counted_where_the_caller_is_slow(make: Make) -> None:
-    loader = make(num_workers=2, prefetch_factor=3)
+    loader = make(num_workers=2, prefetch_factor=3, epochs=None)
     meter = loader.start_metering()
     iterator = iter(loader)
     next(iterator)
-    for _ in range(4):
-        _wait_until(iterator.executor.ready)  # type: ignore[attr-defined]
-        time.sleep(0.2)
+
+    def is_ahead() -> bool:
+        time.sleep(0.1)
         next(iterator)
+        return max(meter.reading().ready) >= 2
+
+    wait_until(is_ahead)
     loader.close()
     assert meter.reading().ready[0] == 0
-    assert max(meter.reading().ready) >= 2
 
 
 def test_tokens_are_a_stage(make: Make, text: Callable[..., TextSpec]) -> None:
@@ -203,10 +206,3 @@ def test_stages_are_added_and_subtracted() -> None:
     two = Stage(seconds=0.5, cpu=0.5, count=1, bytes=2)
     assert one + two == Stage(seconds=2.5, cpu=1.5, count=4, bytes=6)
     assert one - two == Stage(seconds=1.5, cpu=0.5, count=2, bytes=2)
-
-
-def _wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

@@ -60,7 +60,7 @@ def nginx(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     assert NGINX is not None
     process = subprocess.Popen([NGINX, "-c", str(config), "-p", str(tmp_path)])
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -93,7 +93,7 @@ def run_ranks(packed: Path, damaged: Path, folder: Path, *sizes: int) -> list[di
         )
         for rank in range(sizes[0] * sizes[1] * sizes[2])
     ]
-    return [json.loads(process.communicate(timeout=120)[0]) for process in processes]
+    return [json.loads(process.communicate(timeout=300)[0]) for process in processes]
 
 
 def check_peers(ranks: list[dict[str, Any]], peers: int) -> None:

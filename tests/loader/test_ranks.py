@@ -112,7 +112,7 @@ def run_ranks(folder: Path, store: Path, *options: dict[str, Any]) -> list[str]:
         )
         for rank, each in enumerate(options)
     ]
-    return [process.communicate(timeout=120)[0].strip() for process in processes]
+    return [process.communicate(timeout=300)[0].strip() for process in processes]
 
 
 @pytest.mark.campaign

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +15,7 @@ from datapipe.monitor.device_time import DeviceMark, DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
 from datapipe.monitor.gpu import Gpu, GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -168,13 +167,6 @@ class FakeGpu:
 
 def samplers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "datapipe-gpu"]
-
-
-def wait_until(condition: Any) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_the_gpu_is_asked_while_turns_count() -> None:

@@ -15,6 +15,7 @@ import torch
 
 import datapipe
 from datapipe.monitor import session
+from tests.waiting import wait_until
 
 from .virtual import Batches, Clock
 
@@ -209,9 +210,8 @@ def on_device(
         with monitor.step():
             clock.sleep(0.02)
             device.now += 0.02
-        end = time.monotonic() + 30
-        while busy and number > 9 and monitor.report().gpu is None and time.monotonic() < end:
-            time.sleep(0.001)
+        if busy and number > 9:
+            wait_until(lambda: monitor.report().gpu is not None)
     return monitor
 
 

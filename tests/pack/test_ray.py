@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from datapipe import PackError, StoreError, pack_dataset
 from tests.remote.faulty_proxy import bucket_serving
+from tests.waiting import wait_until
 
 from .videos import write_video
 
@@ -106,7 +106,7 @@ def test_a_node_that_dies_in_the_middle_costs_its_chunks_alone(
     finished = []
 
     def kill():
-        wait_for(out / "shard-000001.tar")
+        wait_until((out / "shard-000001.tar").exists)
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
         finished.append((out / "dataset.json").exists())
 
@@ -119,11 +119,6 @@ def test_a_node_that_dies_in_the_middle_costs_its_chunks_alone(
     assert contents(out) == whole
 
 
-def wait_for(path):
-    while not path.exists():
-        time.sleep(0.005)
-
-
 @pytest.mark.campaign
 def test_a_driver_that_was_killed_is_continued_by_the_same_command(
     tmp_path, raw, whole, contents, start
@@ -133,7 +128,7 @@ def test_a_driver_that_was_killed_is_continued_by_the_same_command(
     command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(out), "--engine", "ray"]
     command += ["--address", address, "--shard-size", "70", "--max-rejects", "9", "--json"]
     first = subprocess.Popen(command)
-    wait_for(out / "shard-000002.tar")
+    wait_until((out / "shard-000002.tar").exists)
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert not (out / "dataset.json").exists()

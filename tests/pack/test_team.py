@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 
 import pytest
@@ -15,6 +14,7 @@ from datapipe.pack.workers import pool as team_module
 from datapipe.pack.workers.pool import PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.segments import SEGMENT
+from tests.waiting import wait_until
 
 
 def inputs(jpeg, number):
@@ -119,20 +119,25 @@ def test_modules_beside_the_caller_are_not_taken_for_those_of_python(tmp_path, m
 @pytest.mark.campaign
 def test_workers_end_with_a_parent_that_is_killed(tmp_path, make_folder, jpeg):
     raw = make_folder(tmp_path / "raw", 1)
-    for number in range(3000):
+    for number in range(300):
         os.link(raw / "000.jpg", raw / f"a{number:05d}.jpg")
-    command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(tmp_path / "out")]
-    pack = subprocess.Popen([*command, "--workers", "2", "--shard-size", "100"])
-    workers = set()
-    while len(workers) < 2 and pack.poll() is None:
+    # The program waits for ever where it has made its second shard.
+    code = (
+        "import signal, sys; from datapipe import pack_dataset\n"
+        "def wait(event, given):\n"
+        "    if event == 'os.rename' and str(given[1]).endswith('000001.tar'):\n"
+        "        print('begun', flush=True)\n"
+        "        signal.pause()\n"
+        "sys.addaudithook(wait)\n"
+        "pack_dataset(*sys.argv[1:], workers=2, shard_size=100)"
+    )
+    command = [sys.executable, "-c", code, str(raw), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as pack:
+        assert pack.stdout.readline() == b"begun\n"
         workers = processes(pack.pid)
-    pack.send_signal(signal.SIGKILL)
-    pack.wait()
+        pack.kill()
     assert len(workers) == 2
-    deadline = time.monotonic() + 60
-    while any(map(alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(map(alive, workers))
+    wait_until(lambda: not any(map(alive, workers)))
     pack_dataset(raw, tmp_path / "out", shard_size=100)
 
 

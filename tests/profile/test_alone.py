@@ -25,7 +25,7 @@ IMAGES = ["read", "decode", "resize", "collate"]
 
 
 def measured(loader: Loader, samples: int = 32) -> StageCosts:
-    return measure_alone(loader, samples=samples, seconds=2.0)
+    return measure_alone(loader, samples=samples, seconds=60.0)
 
 
 def stages(loader: Loader) -> list[str]:

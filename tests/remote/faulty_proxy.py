@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 from .server import QuietHandler, listening
 
 
@@ -127,7 +129,7 @@ def proxying(target: str) -> Iterator[Proxy]:
                 with lock:
                     proxy.stuck += 1
                 proxy.release.wait(60)
-            server = HTTPConnection(target, timeout=60)
+            server = HTTPConnection(target, timeout=PATIENCE)
             server.request(self.command, self.path, body, dict(self.headers))
             answer = server.getresponse()
             content = answer.read()

@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from datapipe.remote.folder import RemoteFolder, RemoteOptions
 from datapipe.remote.retry import RetryPolicy
 from datapipe.remote.upload import RemoteTarget
 from datapipe.testing import assert_same_batches
+from tests.waiting import PATIENCE, wait_until
 
 from .faulty_proxy import Proxy, Request
 
@@ -98,11 +98,6 @@ def load(where: Any, proxy: Proxy | None = None) -> datapipe.Loader:
     remote = RemoteSpec(storage_options=proxy.storage_options) if proxy else None
     options: dict[str, Any] = {"batch_size": 2, "image": ImageSpec(size=32)}
     return datapipe.make_loader(where, **options, **({"remote": remote} if remote else {}))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.001)
 
 
 def test_a_dataset_is_packed_there_once_and_read_from_there(
@@ -204,7 +199,7 @@ def test_a_pack_that_was_killed_goes_on(
     options = {"raw": str(raw), "out": url, "staging": str(tmp_path / "staging"), "shard_size": 3}
     options |= {"max_rejects": 9, "storage_options": proxy.storage_options}
     child = subprocess.Popen([sys.executable, "-c", code, json.dumps(options)])
-    assert child.wait(60) == -signal.SIGKILL
+    assert child.wait(PATIENCE) == -signal.SIGKILL
     assert "dataset.json" not in there()
     proxy.fault = lambda number, request: None
     pack()
@@ -262,7 +257,7 @@ def test_few_reads_are_begun_a_second_time(folder: Any, proxy: Proxy) -> None:
         opened.begin("a.tar", start, start + 1).result()
     proxy.fault = lambda number, request: "stuck"
     reads = [opened.begin("a.tar", start, start + 1) for start in range(100, 110)]
-    wait_for(lambda: proxy.stuck >= 12 and opened.traffic.hedges >= 3)  # the first, and 10 %
+    wait_until(lambda: proxy.stuck >= 12 and opened.traffic.hedges >= 3)  # the first, and 10 %
     proxy.release.set()
     assert [read.result() for read in reads] == [DATA[n : n + 1] for n in range(100, 110)]
     assert opened.traffic.hedges <= 1 + 0.1 * 30
@@ -274,7 +269,7 @@ def test_no_read_is_begun_again_before_it_is_known_what_reads_take(
     opened = folder()
     proxy.fault = lambda number, request: "stuck"
     reads = [opened.begin("a.tar", start, start + 1) for start in range(5)]
-    wait_for(lambda: proxy.stuck == 5)
+    wait_until(lambda: proxy.stuck == 5)
     proxy.release.set()
     assert b"".join(read.result() for read in reads) == DATA[:5]
     assert (opened.traffic.hedges, len(proxy.asked)) == (0, 5)

@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 
 def worker_processes(program: int | None = None) -> set[int]:
     """Return the workers of a program, this one by default: children of its templates."""
@@ -21,7 +23,7 @@ def worker_processes(program: int | None = None) -> set[int]:
 
 def left(processes: set[int]) -> set[int]:
     """Return those of some processes that are still alive once they had time to end."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while alive := {process for process in processes if _parent(process)}:
         if time.monotonic() > deadline:
             break

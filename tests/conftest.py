@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import json
 import os
 import signal
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
@@ -207,3 +209,34 @@ def kernel(request: pytest.FixtureRequest, kernel_loader: Any) -> str:
 @pytest.fixture(autouse=True)
 def _own_cache_folder(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def deny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """A function that lets nothing be made in a folder, not even by root; `cache/` is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def denied(folder: Path, code: int = errno.EROFS) -> None:
+        mkdtemp, mkdir, access = tempfile.mkdtemp, Path.mkdir, os.access
+
+        def check(parent: Any) -> None:
+            if Path(parent) == folder:
+                raise OSError(code, os.strerror(code))
+
+        def make_temporary(prefix: str, dir: Any) -> str:
+            check(dir)
+            return mkdtemp(prefix=prefix, dir=dir)
+
+        def make(path: Path, *args: Any, **options: Any) -> None:
+            check(path.parent)
+            mkdir(path, *args, **options)
+
+        def may(path: Any, mode: int, **options: Any) -> bool:
+            writes = mode & os.W_OK and Path(path).absolute() == folder
+            return access(path, mode, **options) and not writes
+
+        monkeypatch.setattr(tempfile, "mkdtemp", make_temporary)
+        monkeypatch.setattr(Path, "mkdir", make)
+        monkeypatch.setattr(os, "access", may)
+
+    return denied

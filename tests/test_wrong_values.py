@@ -246,8 +246,6 @@ def test_a_wrong_value_is_refused_by_name_or_works(
     name: str, argument: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # It measures for seconds, whatever it is given.
-    monkeypatch.setattr("datapipe.profile.job._profile", lambda *_: None)
     faults = []
     for number, kind in enumerate(chosen(name, argument)):
         fault = try_value(name, argument, WRONG[kind](), shards, tmp_path / str(number))

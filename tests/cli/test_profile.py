@@ -18,6 +18,12 @@ from tests.waiting import PATIENCE, wait_until
 from ..campaigns import rare
 
 SHORT = ("--batch-size", 4, "--image", "size=32,normalize=clip", "--seconds", 0.3)
+TELLING = """
+import datapipe.progress
+datapipe.progress.PLAIN_EVERY = 0  # each phase is told
+from datapipe.cli import main
+main()
+"""
 TEXT = ("--template", "chatml", "--image-tokens", 6)
 
 
@@ -112,7 +118,7 @@ def test_damaged_samples_end_it_or_are_skipped_as_asked(run: Any, damaged: Path)
 def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards: Path, workers: str) -> None:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "datapipe", "profile", str(shards), *map(str, SHORT[:4])),
+            *(sys.executable, "-c", TELLING, "profile", str(shards), *map(str, SHORT[:4])),
             *("--seconds", "60", "--num-workers", "2", "--workers", workers),
         ],
         stdout=subprocess.PIPE,

@@ -15,12 +15,13 @@ from datapipe.monitor.device_time import DeviceMark, DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
 from datapipe.monitor.gpu import Gpu, GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
+from tests.forgetting import forget
 from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
 def nothing_was_said_before() -> None:
-    gpu._log_once.cache_clear()
+    forget(gpu)
 
 
 class FakeMark:

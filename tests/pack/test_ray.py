@@ -250,9 +250,3 @@ def test_options_of_clusters_are_refused_where_they_mean_nothing(
 ):
     with pytest.raises(PackError, match=message):
         pack_dataset(make_folder(tmp_path / "raw", 1), tmp_path / "out", **options)
-
-
-def test_without_ray_the_error_says_how_to_install_it(tmp_path, make_folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(PackError, match=r"pip install 'datapipe-vlm\[ray\]'"):
-        pack_dataset(make_folder(tmp_path / "raw", 1), tmp_path / "out", engine="ray")

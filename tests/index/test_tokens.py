@@ -52,15 +52,6 @@ def test_columns_are_plain_npy_files_of_the_types_promised(tmp_path, manifest):
         assert stored.tolist() == getattr(columns, name).tolist()
 
 
-def test_what_was_counted_is_not_counted_again(tmp_path, manifest):
-    assert open_tokens(tmp_path, manifest, DIGEST) is None
-    columns, _ = count(tmp_path, manifest)
-    again = open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=refuse)
-    assert again.image_wrap == columns.image_wrap
-    assert_holds(again, whole(manifest))
-    assert [path.name for path in tmp_path.iterdir()] == [columns.folder.name]
-
-
 @pytest.mark.parametrize("other", [OTHER, DIGEST[:32] + OTHER[:32]])
 def test_each_tokenizer_and_template_has_its_own_counts(tmp_path, manifest, other):
     count(tmp_path, manifest)

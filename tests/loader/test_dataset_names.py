@@ -33,11 +33,6 @@ def name_of(sample: int) -> str:
     return "first" if sample < 37 else "second"
 
 
-def test_a_folder_has_its_own_name(make: Make) -> None:
-    assert next(iter(make(meta="dataset", batch_size=9)))["dataset"] == ["shards"] * 9
-    assert "dataset" not in next(iter(make()))
-
-
 @pytest.mark.parametrize(
     ("folder", "name"),
     [

@@ -168,12 +168,15 @@ def test_other_sizes_take_images_of_any_ratio(with_strips: Path) -> None:
         assert len(next(iter(loader))["pixel_values"]) >= 4
 
 
-def test_an_error_of_a_program_is_not_skipped(make: Callable[..., Loader]) -> None:
+def test_an_error_of_our_own_is_not_skipped(
+    make: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
+    monkeypatch.setattr("datapipe.decode.forms.fixed.FixedTransform.place", broken)
     with pytest.raises(RuntimeError, match="a bug"):
-        list(make(on_error="skip", transform=broken))
+        list(make(on_error="skip"))
 
 
 @pytest.mark.parametrize("ending", ["jpg", "json"])

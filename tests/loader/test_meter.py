@@ -14,7 +14,7 @@ import torch
 import datapipe
 from datapipe import TextSpec
 from datapipe.loader.metrics import stage_clock
-from datapipe.loader.metrics.meter import Meter, Reading, Stage
+from datapipe.loader.metrics.meter import Meter, Reading
 from datapipe.loader.metrics.stage_clock import ClockOptions, StageClock
 from datapipe.testing import assert_same_batches
 from tests.waiting import wait_until
@@ -118,13 +118,6 @@ def test_tokens_are_a_stage(make: Make, text: Callable[..., TextSpec]) -> None:
     assert meter.reading().stages["tokenize"].seconds > 0
 
 
-def test_without_events_none_are_kept(make: Make) -> None:
-    loader = make()
-    meter = loader.start_metering()
-    list(loader)
-    assert meter.events == []
-
-
 def test_ranges_show_in_the_profiler_of_torch(make: Make) -> None:
     loader = make(num_workers=0)
     loader.start_metering(ranges=True)
@@ -199,10 +192,3 @@ def test_finished_batches_are_known_in_hindsight() -> None:
     for asked, finished in ((10, 15), (20, 18), (30, 12), (40, 40)):
         meter.give(asked=asked, finished=finished, samples=1)
     assert meter.reading().ready == (0, 2, 1, 1)
-
-
-def test_stages_are_added_and_subtracted() -> None:
-    one = Stage(seconds=2.0, cpu=1.0, count=3, bytes=4)
-    two = Stage(seconds=0.5, cpu=0.5, count=1, bytes=2)
-    assert one + two == Stage(seconds=2.5, cpu=1.5, count=4, bytes=6)
-    assert one - two == Stage(seconds=1.5, cpu=0.5, count=2, bytes=2)

@@ -274,7 +274,6 @@ def test_functions_that_cannot_be_sent_are_named_with_the_remedy(tmp_path, from_
 INTERRUPTED = """
 import os, signal, sys
 from datapipe.workers.processes import ProcessPool
-from tests.waiting import PATIENCE, wait_until
 from tests.workers.jobs import worker
 pool = ProcessPool(worker, 2)
 results = pool.run((n, "pid") for n in range(10**9))

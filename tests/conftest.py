@@ -1,7 +1,5 @@
 """Real photographs, cut small, and makers of small raw data out of them."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io

@@ -1,7 +1,5 @@
 """What modules remember of earlier tests."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 

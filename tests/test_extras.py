@@ -1,7 +1,5 @@
 """Without the package of an extra, the error says how to install it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The public surface."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import subprocess

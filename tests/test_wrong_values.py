@@ -4,8 +4,6 @@ Arguments are found from signatures, so a new one is tried without a change here
 values each; `DATAPIPE_WRONG_VALUES=all` tries all, and a number tries others.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """Waits of tests. They end a hang and are no part of what is asserted, so they are long."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Tiers keep entries as they were given, in memory and on disk, whatever happens in between."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import gc

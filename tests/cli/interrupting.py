@@ -1,7 +1,5 @@
 """The command in a process of its own, with a Ctrl-C that comes at a chosen moment."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

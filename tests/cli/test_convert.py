@@ -1,7 +1,5 @@
 """`datapipe convert` and `datapipe pack --to memmap`: what is printed, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

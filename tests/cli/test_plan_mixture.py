@@ -1,7 +1,5 @@
 """`datapipe plan mixture.yaml`: it says what each dataset gives, and it is right."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`datapipe profile`, as a user runs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

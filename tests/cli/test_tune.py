@@ -1,7 +1,5 @@
 """`datapipe tune-workers`: what it prints, where, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Fixtures of several modules of tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from datapipe.index.manifest import Manifest

@@ -1,7 +1,5 @@
 """Tokens are counted by one process at a time, and never lost to another."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging

@@ -1,7 +1,5 @@
 """Token counts are beside the index: counted once, and read back as they were."""
 
-from __future__ import annotations
-
 import errno
 import json
 import tempfile

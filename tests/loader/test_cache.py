@@ -1,7 +1,5 @@
 """Cached samples give the batches that uncached ones give, wherever they come from."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The dataset of each sample of a batch, of each segment of a pack, and in the view of a plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The way of a sample through the code is short."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A loader inside Accelerate, torchdata and torch's distributed checkpoints, as it stands."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import threading

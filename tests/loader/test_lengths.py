@@ -1,7 +1,5 @@
 """Counting tokens: every text once, in order, whoever works on it and whatever is wrong with it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What a loader leaves behind: nothing."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import os

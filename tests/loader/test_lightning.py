@@ -1,7 +1,5 @@
 """A loader given to Lightning's `Trainer.fit` as it stands: epochs, checkpoints, validation."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Ranks from a `DeviceMesh`: which of its dimensions carry data, and who compares plans."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A metered loader says what its workers do, and yields the batches of any other."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Batches train a model of Hugging Face as they are: a tiny LLaVA, made from a config."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path

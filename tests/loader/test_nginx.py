@@ -1,7 +1,5 @@
 """A dataset behind nginx, the server that most people have."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

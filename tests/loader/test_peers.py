@@ -1,7 +1,5 @@
 """Ranks that take the same samples: one decodes, and all get its batches, errors and states."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

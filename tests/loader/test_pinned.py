@@ -1,7 +1,5 @@
 """Results that are copied in a thread: in order, and errors in their turn."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

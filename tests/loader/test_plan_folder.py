@@ -1,7 +1,5 @@
 """Blocks of a plan that ranks share in a folder."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

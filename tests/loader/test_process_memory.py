@@ -1,7 +1,5 @@
 """Memory that worker processes share, and what is sent through it."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable

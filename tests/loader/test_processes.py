@@ -1,7 +1,5 @@
 """Programs that load: exit, Ctrl-C, kill, fork, with threads and with worker processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Batches that are made on a Ray cluster: the same bits, errors with the node, lost nodes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`where=` over fields of the samples' JSON members: what is chosen, kept, rebuilt and refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

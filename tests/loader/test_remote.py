@@ -1,7 +1,5 @@
 """Remote datasets: the same batches as from here, read ahead, whatever goes wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`num_workers="auto"`: what was tuned is found again, by machine, dataset and work."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The warning about samples of which a model learns nothing."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Raw samples for webdataset: the bytes of its own reader, in the order of the plan, by rank."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

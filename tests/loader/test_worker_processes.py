@@ -1,7 +1,5 @@
 """Worker processes: the same batches as threads, and nothing left behind."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Rates and epochs, against exact fractions and simulated draws."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """Steps on the device by marks, and what NVML says of it."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading
@@ -25,7 +23,7 @@ def nothing_was_said_before() -> None:
 
 
 class FakeMark:
-    def __init__(self, device: FakeDevice) -> None:
+    def __init__(self, device: "FakeDevice") -> None:
         self.device = device
         self.at: float | None = None
 
@@ -36,7 +34,7 @@ class FakeMark:
     def query(self) -> bool:
         return self.at is not None
 
-    def elapsed_time(self, later: FakeMark) -> float:
+    def elapsed_time(self, later: "FakeMark") -> float:
         assert self.at is not None
         assert later.at is not None
         return (later.at - self.at) * 1e3

@@ -1,7 +1,5 @@
 """A monitor's report as an HTML page."""
 
-from __future__ import annotations
-
 import html
 import random
 import re

@@ -1,7 +1,5 @@
 """Traces of a loop, ranges for profilers, and the device's part in a monitor."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Peaks of processors: measured for CPUs, known by name for GPUs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

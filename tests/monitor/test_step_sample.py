@@ -1,7 +1,5 @@
 """One step as torch's profiler sees it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

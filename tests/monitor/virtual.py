@@ -1,7 +1,5 @@
 """Training loops on a clock whose time passes when a test says so."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever an input is, it is packed or named with a reason in `rejects.jsonl`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 `DATAPIPE_INPUTS` is the number of inputs with which the memory of the driver is measured.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

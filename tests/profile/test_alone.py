@@ -1,7 +1,5 @@
 """Stages are measured by themselves: those that a loader has, and what goes in and out of them."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A profile says what holds a loader back and what would help, as text, JSON and a page."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from html import escape

@@ -1,7 +1,5 @@
 """What is measured of the machine is what was done to it."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A proxy in front of an S3 server, with the faults that networks and object stores have."""
 
-from __future__ import annotations
-
 import logging
 import re
 import socket

@@ -1,7 +1,5 @@
 """Remote files are read whole or in ranges, whatever servers and networks do."""
 
-from __future__ import annotations
-
 import errno
 import pickle
 import random

@@ -3,8 +3,6 @@
 A real S3 server over a socket, behind a proxy with the faults.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal

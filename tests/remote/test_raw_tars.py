@@ -1,7 +1,5 @@
 """Tars behind a URL are packed while others are still on their way, with the same result."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

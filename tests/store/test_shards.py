@@ -1,7 +1,5 @@
 """Reading members of shards by position, with a bounded number of open files."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading

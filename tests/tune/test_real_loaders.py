@@ -1,7 +1,5 @@
 """Real loaders, real time: nothing is asserted about which setting is best, much about the rest."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 from collections.abc import Callable

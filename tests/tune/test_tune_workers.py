@@ -1,7 +1,5 @@
 """What `tune_workers` does around the measuring: failures, limits, odd iterables, what it says."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

@@ -147,7 +147,7 @@ def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path: Path, workers
         text=True,
     )
     assert process.stderr is not None
-    assert process.stderr.readline() == "hangs\n"
+    assert "hangs\n" in iter(process.stderr.readline, "")  # behind lines of progress, if it is slow
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=PATIENCE)

@@ -114,13 +114,15 @@ def test_a_loader_dropped_without_being_read_leaves_nothing(make: Make) -> None:
 @pytest.mark.campaign
 def test_hundred_short_epochs_do_not_accumulate_anything(make: Make) -> None:
     loader = make(batch_size=37)
-    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(100):
         for _ in loader:
             break
     gc.collect()
     assert left_behind() == ([], [])
-    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+    # What earlier tests left may have ended since.
+    assert threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= files
 
 
 def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(
@@ -197,7 +199,7 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make: Make) -> 
     collecting = threading.Event()
 
     def collect(sample: Any, generator: Any) -> Any:
-        if collecting.wait(30):
+        if collecting.wait(PATIENCE):
             gc.collect()
         return sample
 
@@ -218,13 +220,13 @@ def test_one_iterator_is_not_for_two_threads(make: Make) -> None:
 
     def wait(sample: Any, generator: Any) -> Any:
         begun.set()
-        go.wait(30)
+        go.wait(PATIENCE)
         return sample
 
     iterator = iter(make(num_workers=0, transform=wait))
     other = threading.Thread(target=next, args=(iterator,))
     other.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     with pytest.raises(DatapipeError, match="two threads"):
         next(iterator)
     go.set()

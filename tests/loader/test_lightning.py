@@ -12,6 +12,7 @@ import torch
 
 from datapipe import Loader, RunSpec
 from datapipe.testing import valid_keys
+from tests.waiting import PATIENCE
 
 pl = pytest.importorskip("pytorch_lightning")
 
@@ -25,7 +26,7 @@ def _quiet_and_tidy(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     gc.collect()  # trainers keep iterators in reference cycles
     for thread in threading.enumerate():
         if thread.name.startswith("datapipe-worker"):
-            thread.join(30)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
 

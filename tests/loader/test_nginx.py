@@ -14,6 +14,7 @@ import pytest
 import datapipe
 from datapipe import ImageSpec, Loader
 from datapipe.testing import assert_same_batches
+from tests.waiting import PATIENCE
 
 pytest.importorskip("aiohttp")
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin")
@@ -70,7 +71,7 @@ def nginx(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("path", ["shards", "moved"])

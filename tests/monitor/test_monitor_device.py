@@ -14,7 +14,7 @@ from datapipe.monitor.durations import Durations
 from datapipe.monitor.gpu import Gpu, GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 from tests.forgetting import forget
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +174,7 @@ def test_the_gpu_is_asked_while_turns_count() -> None:
     assert sampler.usage is None
     sampler.counts = True
     sampler.begin(asked)
-    assert asked.asked.wait(30)
+    assert asked.asked.wait(PATIENCE)
     wait_until(lambda: sampler.usage is not None)
     usage = sampler.usage
     assert usage is not None

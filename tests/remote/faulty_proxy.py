@@ -126,7 +126,7 @@ def proxying(target: str) -> Iterator[Proxy]:
             if fault == "stuck":
                 with lock:
                     proxy.stuck += 1
-                proxy.release.wait(60)
+                proxy.release.wait(PATIENCE)
             server = HTTPConnection(target, timeout=PATIENCE)
             server.request(self.command, self.path, body, dict(self.headers))
             answer = server.getresponse()

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
@@ -215,26 +214,18 @@ def deny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def denied(folder: Path, code: int = errno.EROFS) -> None:
-        mkdtemp, mkdir, access = tempfile.mkdtemp, Path.mkdir, os.access
+        mkdir, access = os.mkdir, os.access
 
-        def check(parent: Any) -> None:
-            if Path(parent) == folder:
+        def make(path: Any, *args: Any, **options: Any) -> None:
+            if Path(path).parent == folder:
                 raise OSError(code, os.strerror(code))
-
-        def make_temporary(prefix: str, dir: Any) -> str:
-            check(dir)
-            return mkdtemp(prefix=prefix, dir=dir)
-
-        def make(path: Path, *args: Any, **options: Any) -> None:
-            check(path.parent)
             mkdir(path, *args, **options)
 
         def may(path: Any, mode: int, **options: Any) -> bool:
             writes = mode & os.W_OK and Path(path).absolute() == folder
             return access(path, mode, **options) and not writes
 
-        monkeypatch.setattr(tempfile, "mkdtemp", make_temporary)
-        monkeypatch.setattr(Path, "mkdir", make)
+        monkeypatch.setattr(os, "mkdir", make)
         monkeypatch.setattr(os, "access", may)
 
     return denied

@@ -104,12 +104,10 @@ def test_images_without_a_text_are_named_as_such(tmp_path: Path, warned: Warned)
     assert warned(tmp_path / "arrays", image=image) == [said]
 
 
-@pytest.mark.parametrize("begin", [0, 4_500, 9_700])
 def test_a_large_dataset_is_looked_at_in_stretches_over_all_of_it(
-    tmp_path: Path, warned: Warned, begin: int
+    tmp_path: Path, warned: Warned
 ) -> None:
-    wrong = range(begin, begin + 300)
-    records = [record(n, "User" if n in wrong else "Assistant") for n in range(10_000)]
+    records = [record(n, "Assistant" if n < 4_700 else "User") for n in range(5_000)]
     (said,) = warned(pack(tmp_path, records))
-    assert "of 4,096 samples (spread over all 10,000) have no label" in said
-    assert 2 < float(said.partition("%")[0].split()[-1]) < 5
+    assert "of 4,096 samples (spread over all 5,000) have no label" in said
+    assert 5 < float(said.partition("%")[0].split()[-1]) < 7  # and 6 % of all have none

@@ -22,7 +22,7 @@ def own_cpus() -> set[int]:
 
 def available_cpus() -> int:
     """Count the CPUs by affinity and by the cgroup's quota, at least 1."""
-    return max(1, min(len(own_cpus()), _cgroup_quota()))
+    return max(1, min(len(own_cpus()), cgroup_quota()))
 
 
 def _few_enough(workers: int) -> int:
@@ -51,7 +51,7 @@ def cpu_model() -> str:
     return models[0] if models else platform.machine()
 
 
-def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int:
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the CPUs that the control group grants, rounded up; a large number without a limit."""
     unlimited = 1 << 16
     try:

@@ -1,7 +1,5 @@
 """Parameters that only `make test-all` tries, where `make test` tries others like them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,6 @@
 """Real photographs, cut small, and makers of small raw data out of them."""
 
-from __future__ import annotations
-
+import errno
 import gc
 import io
 import json
@@ -207,3 +206,26 @@ def kernel(request: pytest.FixtureRequest, kernel_loader: Any) -> str:
 @pytest.fixture(autouse=True)
 def _own_cache_folder(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def deny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """A function that lets nothing be made in a folder, not even by root; `cache/` is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def denied(folder: Path, code: int = errno.EROFS) -> None:
+        mkdir, access = os.mkdir, os.access
+
+        def make(path: Any, *args: Any, **options: Any) -> None:
+            if Path(path).parent == folder:
+                raise OSError(code, os.strerror(code))
+            mkdir(path, *args, **options)
+
+        def may(path: Any, mode: int, **options: Any) -> bool:
+            writes = mode & os.W_OK and Path(path).absolute() == folder
+            return access(path, mode, **options) and not writes
+
+        monkeypatch.setattr(os, "mkdir", make)
+        monkeypatch.setattr(os, "access", may)
+
+    return denied

@@ -34,7 +34,7 @@ def test_numba_does_not_swap_standard_output_for_colours(tmp_path: Path) -> None
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
         capture_output=True,
         text=True,
     )

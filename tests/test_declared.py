@@ -1,7 +1,5 @@
 """Arguments checked by their declared types."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Progress: one bar at a time on a terminal."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

@@ -4,8 +4,6 @@ Arguments are found from signatures, so a new one is tried without a change here
 values each; `DATAPIPE_WRONG_VALUES=all` tries all, and a number tries others.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
@@ -27,7 +25,7 @@ from datapipe.mixture import MixtureDataset
 from datapipe.profile.job import profile_loader
 
 SECONDS = 5  # on an idle machine
-PATIENCE = 4  # times as long, where other tests run beside
+PATIENCE = 60  # times as long, where other tests run beside
 TRIED = 3  # values for each argument, where not all are
 MADE_BY_US = {
     *("ConvertReport", "CopyReport", "DatasetDiff", "Loader", "Loader.count", "ModelCheck"),
@@ -246,8 +244,6 @@ def test_a_wrong_value_is_refused_by_name_or_works(
     name: str, argument: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # It measures for seconds, whatever it is given.
-    monkeypatch.setattr("datapipe.profile.job._profile", lambda *_: None)
     faults = []
     for number, kind in enumerate(chosen(name, argument)):
         fault = try_value(name, argument, WRONG[kind](), shards, tmp_path / str(number))

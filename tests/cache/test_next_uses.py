@@ -1,7 +1,5 @@
 """Next uses are planned in the background, for every epoch that begins."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What stays in a cache when not all fits: by the next use, by the last, or a fixed part."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

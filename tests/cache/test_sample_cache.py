@@ -1,7 +1,5 @@
 """A cache asks its tiers one after the other, and counts what each of them serves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs the command in this process, and a small packed dataset with a tokenizer for it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import fsspec
@@ -14,6 +13,8 @@ from typer.testing import CliRunner
 
 import datapipe
 from datapipe.cli.output import Commands
+
+from .interrupting import interrupted_at
 
 
 def command(*arguments):
@@ -82,25 +83,17 @@ def test_options_reach_the_pack(run, tmp_path, make_llava, members):
     assert len(members(tmp_path / "out")) == 7
 
 
-def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(tmp_path, make_llava):
+def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(run, read, tmp_path, make_llava):
     turns = [{"from": "human", "value": "text " * 50}]
-    raw = make_llava(tmp_path / "raw", [{"conversations": turns}] * 20_000, "data.jsonl")
-    process = subprocess.Popen(
-        command("pack", raw, tmp_path / "out", "--shard-size", 100, "--workers", 2),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not list((tmp_path / "out").glob("*.tar")) and process.poll() is None:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate()
-    assert process.returncode == 130
-    assert stdout == ""
-    assert stderr.strip().startswith("Interrupted; run the same command again, which continues")
-    assert "Traceback" not in stderr
+    raw = make_llava(tmp_path / "raw", [{"conversations": turns}] * 500, "data.jsonl")
+    line = ("pack", raw, tmp_path / "out", "--shard-size", 100, "--workers", 2)
+    done = interrupted_at("os.rename", "shard-000002.tar", *line)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip().startswith("Interrupted; run the same command again, which contin")
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "dataset.json").exists()
     assert list((tmp_path / "out").glob("*.tar"))
+    assert read(run(*line, "--json"))["samples"] == 500
 
 
 @pytest.mark.parametrize(

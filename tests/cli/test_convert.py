@@ -1,13 +1,6 @@
 """`datapipe convert` and `datapipe pack --to memmap`: what is printed, and what is refused."""
 
-from __future__ import annotations
-
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +11,8 @@ from PIL import Image
 
 import datapipe
 from datapipe.testing import assert_same_batches
+
+from .interrupting import interrupted_at
 
 Run = Callable[..., Any]
 
@@ -92,22 +87,13 @@ def test_tokens_are_written(run: Run, shards: Path, tokenizer: Path, tmp_path: P
     assert not (tmp_path / "arrays/images.npy").exists()
 
 
-@pytest.mark.campaign
-def test_interrupting_and_going_on(shards: Path, tmp_path: Path) -> None:
-    """A real process, a real signal."""
+def test_interrupting_and_going_on(run: Run, shards: Path, tmp_path: Path) -> None:
     arrays = tmp_path / "arrays"
-    command = [sys.executable, "-m", "datapipe", "convert", shards, arrays, "--image-size", "2000"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (arrays / ".pack/images.npy").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    if process.returncode:  # it may have been quicker
-        # If the interrupt came within an `exec` of source, as when a dataclass is made during an
-        # import, CPython ends by the signal, whatever the code. A shell shows 130 for both.
-        assert process.returncode in (130, -signal.SIGINT), errors
-        assert "run the same command again" in errors
-        assert "Traceback" not in errors
-    subprocess.run(command, check=True, capture_output=True)
+    command = ("convert", shards, arrays, "--image-size", 200)
+    done = interrupted_at("open", ".pack/images.npy", *command)
+    assert done.returncode == 130, done.stderr
+    assert "run the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (arrays / "dataset.json").exists()
+    assert run(*command).exit_code == 0
     assert len(np.load(arrays / "images.npy", mmap_mode="r")) == 12

@@ -1,7 +1,5 @@
 """`datapipe select`, `split`, `merge`, `dedup` and `diff`: what is printed, and exit codes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands on a Ray cluster on one machine: the bytes of the local engine."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--fields`: fields of the samples' records, indexed by `datapipe pack` and `datapipe index`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

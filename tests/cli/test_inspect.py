@@ -1,7 +1,5 @@
 """`datapipe inspect`: what it prints of shards, of arrays, and of what is neither."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Options of a command become those of `make_loader`: type, default and help of a field."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import fields
 from pathlib import Path

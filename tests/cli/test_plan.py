@@ -1,7 +1,5 @@
 """`datapipe plan`: what it says is what training does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,24 +1,27 @@
 """`datapipe profile`, as a user runs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import datapipe
+from tests.waiting import PATIENCE, wait_until
 
 from ..campaigns import rare
 
 SHORT = ("--batch-size", 4, "--image", "size=32,normalize=clip", "--seconds", 0.3)
+TELLING = """
+import datapipe.progress
+datapipe.progress.PLAIN_EVERY = 0  # each phase is told
+from datapipe.cli import main
+main()
+"""
 TEXT = ("--template", "chatml", "--image-tokens", 6)
 
 
@@ -113,7 +116,7 @@ def test_damaged_samples_end_it_or_are_skipped_as_asked(run: Any, damaged: Path)
 def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards: Path, workers: str) -> None:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "datapipe", "profile", str(shards), *map(str, SHORT[:4])),
+            *(sys.executable, "-c", TELLING, "profile", str(shards), *map(str, SHORT[:4])),
             *("--seconds", "60", "--num-workers", "2", "--workers", workers),
         ],
         stdout=subprocess.PIPE,
@@ -122,34 +125,24 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards: Path, workers: 
         start_new_session=True,
         cwd=Path(datapipe.__file__).parents[1],
     )
-    _wait_until_at_work(process.pid, workers)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line == "measuring: the loader at work\n":
+            break
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert out == ""
     assert "Interrupted" in err
     # What is interrupted while objects die Python reports by itself.
     assert "Traceback" not in err.partition("Exception ignored in")[0]
-    assert _ends(process.pid), "processes are left"
+    wait_until(lambda: not _is_alive(process.pid))
 
 
-def _wait_until_at_work(pid: int, workers: str) -> None:
-    """Until a command's loader is watched at work, as far as can be seen from outside."""
-    command = psutil.Process(pid)
-    for _ in range(600):
-        time.sleep(0.2)
-        servers = [p for p in command.children() if len(p.children()) >= 2]
-        if servers if workers == "processes" else command.num_threads() >= 5:
-            break
-    time.sleep(2)
-
-
-def _ends(group: int) -> bool:
-    """Whether all processes of a group end; those of a worker pool follow their parent."""
-    for _ in range(200):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False
+def _is_alive(group: int) -> bool:
+    """True while a group has processes; those of a worker pool follow their parent."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

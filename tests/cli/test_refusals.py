@@ -1,7 +1,5 @@
 """What a command cannot do is said in a line: value, cause, remedy. No dataset is written."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Token counts of the commands that pack and index."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Images through transforms, and the fitted image put together again from rows."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 from typing import Any

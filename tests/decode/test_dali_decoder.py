@@ -2,20 +2,17 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from random import Random
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from datapipe.decode.dali import decoder as dali_decoder
 from datapipe.decode.dali import pipeline as dali_pipeline
-from datapipe.decode.dali.graph import installed
+from datapipe.decode.dali.graph import build, installed
 from datapipe.decode.dali.options import DaliOptions
-from datapipe.decode.dali.pipeline import DaliPipeline
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DatapipeError, DecodeError
@@ -192,38 +189,40 @@ def test_random_parts_and_mirrors_are_those_of_the_cpu_kernels(encode, crop, res
     decoder.close()
 
 
-class Broken:
-    """A pipeline that runs no more."""
+class Pipeline:
+    """A pipeline of DALI, of which tests change something."""
 
-    def feed_input(self, name, data):
-        pass
+    def __init__(self, whole):
+        self.whole = whole
 
-    def run(self):
-        raise RuntimeError("Critical error in pipeline:\nencountered:\nout of memory")
+    def __getattr__(self, name):
+        return getattr(self.whole, name)
 
 
-def break_pipeline(decoder, broken):
-    (pipeline,) = decoder._pipelines
-    whole, pipeline._pipeline = pipeline._pipeline, broken
-    return whole
+@pytest.fixture
+def decoder_of(monkeypatch):
+    """Makes a decoder of these pipelines."""
+    made = []
+
+    def make(kind):
+        monkeypatch.setattr(dali_pipeline, "build", lambda *given: kind(build(*given)))
+        made.append(DaliDecoder(SPEC, batch_size=8, threads=2))
+        return made[0]
+
+    yield make
+    made[0].close()
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
-def test_batches_that_are_refused_though_whole_are_told_again(decoder, jpeg, caplog, error):
-    class Full:
-        def __init__(self):
-            self.whole = break_pipeline(decoder, self)
-
-        def __getattr__(self, name):
-            return getattr(self.whole, name)
-
+def test_batches_that_are_refused_though_whole_are_told_again(decoder_of, jpeg, caplog, error):
+    class Full(Pipeline):
         def run(self):
             out = self.whole.run()
             if len(out[0]) > 1:
                 raise error("no memory")
             return out
 
-    Full()
+    decoder = decoder_of(Full)
     for _ in range(5):
         pixels, errors = decoder.decode([jpeg(0), jpeg(1)])
         assert not errors
@@ -234,17 +233,17 @@ def test_batches_that_are_refused_though_whole_are_told_again(decoder, jpeg, cap
         assert f"without a damaged image (no memory), {number} so far" in message
 
 
-def test_inputs_that_were_refused_do_not_meet_the_next_batch(decoder, jpeg, caplog):
-    class Fussy:
-        def __init__(self):
-            self.whole = break_pipeline(decoder, self)
+def test_inputs_that_were_refused_do_not_meet_the_next_batch(decoder_of, jpeg, caplog):
+    refused = []
 
+    class Fussy(Pipeline):
         def feed_input(self, name, data):
-            if name == "windows":
+            if name == "windows" and not refused:
+                refused.append(name)
                 raise ValueError("no windows today")
             self.whole.feed_input(name, data)
 
-    Fussy()
+    decoder = decoder_of(Fussy)
     for number in range(3):
         pixels, errors = decoder.decode([jpeg(number), jpeg(number + 1)])
         assert not errors
@@ -253,9 +252,12 @@ def test_inputs_that_were_refused_do_not_meet_the_next_batch(decoder, jpeg, capl
     assert "built again" in caplog.text
 
 
-def test_a_dali_that_fails_with_any_image_is_an_error(decoder, jpeg, monkeypatch):
-    break_pipeline(decoder, Broken())
-    monkeypatch.setattr(dali_pipeline, "build", lambda *_: Broken())
+def test_a_dali_that_fails_with_any_image_is_an_error(decoder_of, jpeg):
+    class Broken(Pipeline):
+        def run(self):
+            raise RuntimeError("Critical error in pipeline:\nencountered:\nout of memory")
+
+    decoder = decoder_of(Broken)
     with pytest.raises(DatapipeError, match=r"fails with any image: out of memory; use decoder"):
         decoder.decode([jpeg(0)])
 
@@ -283,25 +285,24 @@ def test_large_batches_are_cut_and_keep_their_rows(encode, crop, jpeg, pipelines
     decoder.close()
 
 
-def test_large_images_go_in_smaller_batches(decoder, jpeg, monkeypatch):
+@pytest.mark.parametrize(("images_at_once", "expected"), [(2, [2, 2]), (0, [1, 1, 1, 1])])
+def test_large_images_go_in_smaller_batches(
+    decoder_of, encode, crop, monkeypatch, images_at_once, expected
+):
     taken = []
-    run = DaliPipeline.run
-    monkeypatch.setattr(
-        DaliPipeline, "run", lambda self, batch: taken.append(len(batch)) or run(self, batch)
-    )
-    images = [jpeg(number) for number in range(4)]
-    areas = [
-        Image.open(BytesIO(image)).width * Image.open(BytesIO(image)).height for image in images
-    ]
-    monkeypatch.setattr(dali_decoder, "_MOST_PIXELS", areas[0] + areas[1])
+
+    class Noted(Pipeline):
+        def run(self):
+            out = self.whole.run()
+            taken.append(len(out[0]))
+            return out
+
+    decoder = decoder_of(Noted)
+    images = [encode(crop(left=50 + number)) for number in range(4)]
+    monkeypatch.setattr(dali_decoder, "_MOST_PIXELS", images_at_once * 48 * 32 or 1)
     pixels, _ = decoder.decode(images)
-    assert taken[0] == 2
-    assert sum(taken) == 4
+    assert taken == expected
     assert_near(pixels[3], by_kernels(images[3]))
-    taken.clear()
-    monkeypatch.setattr(dali_decoder, "_MOST_PIXELS", 1)
-    decoder.decode(images)
-    assert taken == [1, 1, 1, 1]
 
 
 def test_a_closed_decoder_says_so(jpeg):

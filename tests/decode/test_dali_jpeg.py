@@ -1,7 +1,6 @@
 """What DALI gets: which JPEGs and what of them, and which options it does not take."""
 
 import contextlib
-import sys
 
 import pytest
 import torch
@@ -84,12 +83,6 @@ def test_any_bytes_can_be_asked_about(encode, junk, position):
 
 
 SPEC = ImageSpec(size=(24, 32))
-
-
-def test_a_missing_dali_comes_with_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(PlanError, match=r"pip install 'datapipe-vlm\[dali\]'"):
-        DaliDecoder(SPEC, batch_size=1, threads=1)
 
 
 @pytest.mark.parametrize("resize", ["shortest", "dynamic", "native", "tiles"])

@@ -1,7 +1,5 @@
 """Frames of videos against the video processors of transformers, on the same photographs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -14,6 +14,7 @@ from datapipe.decode import normalize
 from datapipe.decode.batched import normalize_batch
 from datapipe.decode.normalize import ImageMoves, Normalizer, array_of
 from datapipe.late_module import LateModule
+from tests.waiting import PATIENCE
 
 CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 KINDS = [
@@ -200,7 +201,7 @@ def test_a_fork_waits_for_the_kernel_to_be_loaded():
 
     class Slow(LateModule):
         def load(self):
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE)
             return super().load()
 
     loader = Slow("datapipe.plan.rng", after=1)
@@ -210,7 +211,7 @@ def test_a_fork_waits_for_the_kernel_to_be_loaded():
     waiter.join(0.05)
     assert waiter.is_alive()
     go_on.set()
-    waiter.join(60)
+    waiter.join(PATIENCE)
     assert loader.module is not None
 
 

@@ -9,8 +9,6 @@ levels of the one that the first pass was off: five values of a million at most,
 where an image of a few pixels is blown up.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an ImageSpec takes, and what it refuses with value, cause and remedy."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Images in their rows: shapes as planned, and points where the placement says."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 

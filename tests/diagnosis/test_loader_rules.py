@@ -1,7 +1,5 @@
 """The limit that is named is the one that was planted."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

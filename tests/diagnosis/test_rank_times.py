@@ -1,7 +1,5 @@
 """The same steps on several ranks: what is exchange, and who is waited for."""
 
-from __future__ import annotations
-
 import pytest
 
 from datapipe.diagnosis.rank_times import RankStep, compare_ranks

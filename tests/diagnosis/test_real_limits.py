@@ -1,7 +1,5 @@
 """The limit of real threads is the one that was planted; measures real time."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

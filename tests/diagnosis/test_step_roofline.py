@@ -1,7 +1,5 @@
 """Operators of a step on the roofline of a machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

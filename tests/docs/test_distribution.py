@@ -1,7 +1,5 @@
 """The distribution: its name on PyPI in every advice to install it, and its metadata."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

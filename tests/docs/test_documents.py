@@ -1,7 +1,5 @@
 """Documents name what exists: paths, anchors, constants, public names, pages that messages name."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Every public function and class has an example in its docstring, and all examples run."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect
@@ -15,7 +13,6 @@ import pytest
 import torch
 
 import datapipe
-from tests.conftest import _make_folder as make_folder
 from tools.train_tokenizer import train
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +39,7 @@ def modules_with_examples() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
     """Return a folder with what examples name: photos, shards of them, a tar, a tokenizer."""
     folder = tmp_path_factory.mktemp("data")
     make_folder(folder / "photos")

@@ -1,7 +1,5 @@
 """The notebook of the examples, run from its first cell to its last."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

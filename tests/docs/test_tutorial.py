@@ -1,7 +1,5 @@
 """The tutorial's commands and scripts, run in order as a reader would run them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

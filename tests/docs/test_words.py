@@ -1,7 +1,5 @@
 """The words of the code: docstrings that say what they describe, and names with one meaning."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

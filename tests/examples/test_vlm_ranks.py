@@ -93,7 +93,7 @@ def test_processes_that_are_stopped_are_killed_on_this_machine_alone() -> None:
             for number, place in enumerate(places)
         ]
         kill_silent(seen, "here", 3.0)
-        assert sleepers[0].wait(timeout=60) == -signal.SIGKILL
+        assert sleepers[0].wait(timeout=300) == -signal.SIGKILL
         assert [sleeper.poll() for sleeper in sleepers[1:]] == [None] * 3
     finally:
         for sleeper in sleepers:

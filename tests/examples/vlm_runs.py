@@ -58,7 +58,7 @@ def start_ranks(count: int, module: str, *arguments: Any) -> list[str]:
 def group_of(count: int, folder: str, rank: str) -> Iterator[None]:
     """Be a rank of a group of processes that meet in a folder."""
     torch.set_num_threads(1)
-    method, limit = f"file://{folder}/store", timedelta(seconds=60)
+    method, limit = f"file://{folder}/store", timedelta(seconds=300)
     dist.init_process_group(
         "gloo", init_method=method, rank=int(rank), world_size=count, timeout=limit
     )

@@ -3,8 +3,6 @@
 A folder of the corpus has the seeds of each, and inputs that once failed.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import shutil

@@ -4,8 +4,6 @@
 fifth. An input that fails goes into `corpus/`, where it is tried in each run.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Sizes of images, as strategies and as columns."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import strategies as st
 

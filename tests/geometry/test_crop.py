@@ -1,7 +1,5 @@
 """Random parts of images."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sizes, tiles and tokens of images, against the functions of transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

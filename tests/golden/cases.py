@@ -4,8 +4,6 @@ Options are those of `make_loader`, as plain dicts. `open_loader` alone hands th
 are named or grouped anew, translate them there, and no digest changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

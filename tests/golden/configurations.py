@@ -1,7 +1,5 @@
 """The golden configurations: what a loader is asked for, by name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -16,8 +16,6 @@
 `python -m tests.golden.record --data` makes all of it anew, for a format that is not read any more.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Digests of batches, and what differs between two."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

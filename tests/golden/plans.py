@@ -1,7 +1,5 @@
 """The golden plans: options of `datapipe plan`, by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .data import TOKENIZER

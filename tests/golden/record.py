@@ -5,8 +5,6 @@ and keys are concerned, and the change belongs in the changelog. Data and states
 written; `--data` and `--states` write them again, for versions that are not read any more.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -16,8 +16,6 @@ were recorded.
 `data/` and `states/` were written once, and are opened and resumed as they are.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing

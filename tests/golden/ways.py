@@ -1,7 +1,5 @@
 """Building blocks of the golden configurations: ways to load, specs, and names of keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

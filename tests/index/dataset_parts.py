@@ -1,7 +1,5 @@
 """Datasets of a mixture, and how often they were opened."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

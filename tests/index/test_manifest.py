@@ -1,7 +1,5 @@
 """The manifest's text, which the fingerprint of a dataset is the digest of."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

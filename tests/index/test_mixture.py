@@ -1,7 +1,5 @@
 """Columns of several datasets as one are those datasets' columns, one behind the other."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Mapped files: read-only, not open, and given back with their last array."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

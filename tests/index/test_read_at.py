@@ -1,7 +1,5 @@
 """Reads at many offsets give the bytes of the file there."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

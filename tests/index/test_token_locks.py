@@ -1,7 +1,5 @@
 """Tokens are counted by one process at a time, and never lost to another."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging
@@ -16,6 +14,7 @@ import pytest
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.tokens.counting import open_or_count
+from tests.waiting import PATIENCE
 
 from .token_counts import (
     DIGEST,
@@ -62,10 +61,10 @@ def run_both(tmp_path, manifest, first, second, begun):
         for counter in (first, second)
     ]
     threads[0].start()
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE)
     threads[1].start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     return results[first], results[second]
 
 
@@ -74,7 +73,7 @@ def test_one_process_counts_and_the_others_wait_for_it(tmp_path, manifest, waiti
 
     def slowly(parts, missing):
         begun.set()
-        assert waiting.wait(60)
+        assert waiting.wait(PATIENCE)
         Counter(manifest)(parts, missing)
 
     for columns in run_both(tmp_path, manifest, slowly, refuse, begun):
@@ -88,7 +87,7 @@ def test_who_goes_on_for_one_that_failed_keeps_others_waiting_too(tmp_path, mani
 
     def fail(parts, missing):
         begun.set()
-        assert waiting.wait(60)
+        assert waiting.wait(PATIENCE)
         raise RuntimeError("no counting today")
 
     def go_on(parts, missing):

@@ -1,7 +1,5 @@
 """Token counts are beside the index: counted once, and read back as they were."""
 
-from __future__ import annotations
-
 import errno
 import json
 import tempfile
@@ -50,15 +48,6 @@ def test_columns_are_plain_npy_files_of_the_types_promised(tmp_path, manifest):
         stored = np.load(columns.folder / f"{name}.npy")
         assert stored.dtype == np.dtype(dtype) == getattr(columns, name).dtype
         assert stored.tolist() == getattr(columns, name).tolist()
-
-
-def test_what_was_counted_is_not_counted_again(tmp_path, manifest):
-    assert open_tokens(tmp_path, manifest, DIGEST) is None
-    columns, _ = count(tmp_path, manifest)
-    again = open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=refuse)
-    assert again.image_wrap == columns.image_wrap
-    assert_holds(again, whole(manifest))
-    assert [path.name for path in tmp_path.iterdir()] == [columns.folder.name]
 
 
 @pytest.mark.parametrize("other", [OTHER, DIGEST[:32] + OTHER[:32]])

@@ -1,7 +1,5 @@
 """Token counts in a few figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Token counts of made-up datasets."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

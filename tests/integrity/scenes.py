@@ -1,7 +1,5 @@
 """Folders of files that datapipe wrote, and what reads each of them again."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -51,7 +49,7 @@ class Scene:
     expected: str = ""
     rewritten: frozenset[str] = frozenset()
 
-    def settle(self) -> Scene:
+    def settle(self) -> "Scene":
         """Note how everything is, and what a run without damage returns."""
         self.held = contents(self.home)
         before = self._marks()

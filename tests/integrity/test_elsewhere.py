@@ -1,7 +1,5 @@
 """A program may go to another folder while a loader lives, as Hydra does."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 `pytest -rP` says what became of them.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json

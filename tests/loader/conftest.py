@@ -1,7 +1,5 @@
 """A small packed dataset of real photographs: several images, text alone, several shards."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import textwrap

@@ -1,7 +1,5 @@
 """Rows of preference pairs in the layouts of real datasets, and packed datasets of them."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

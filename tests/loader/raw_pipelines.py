@@ -1,7 +1,5 @@
 """Pipelines of webdataset over raw samples, and what its own reader makes of tars."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

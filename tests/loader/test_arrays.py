@@ -1,7 +1,5 @@
 """Arrays give the batches that the shards they came from give, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What stands in a batch."""
 
-from __future__ import annotations
-
 import io
 import re
 import tarfile

@@ -1,7 +1,5 @@
 """Cached samples give the batches that uncached ones give, wherever they come from."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import subprocess
@@ -185,7 +183,7 @@ def test_a_disk_that_is_full_does_not_end_training(
     packed: Path, tmp_path: Path, limit: str, serves: bool
 ) -> None:
     command = [sys.executable, "-c", FULL, packed, tmp_path / "cache", limit]
-    out = subprocess.run(command, timeout=120, capture_output=True, text=True)
+    out = subprocess.run(command, timeout=300, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
     assert out.stdout.count("LOG nothing more is cached") == 1, out.stdout
     hits, expected = out.stdout.partition("STATS ")[2].split()
@@ -217,7 +215,7 @@ for step, _ in enumerate(loader):
         os.kill(os.getpid(), signal.SIGKILL)
 """
     cache = spec_of("disk", tmp_path)
-    done = subprocess.run([sys.executable, "-c", program, packed, str(cache.disk)], timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, packed, str(cache.disk)], timeout=300)
     assert done.returncode == -signal.SIGKILL
     options = {"image": IMAGES["stretch"]}
     loader = make(cache=cache, **options)

@@ -1,7 +1,5 @@
 """Caches that are impossible are refused, and sizes are read as people write them."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

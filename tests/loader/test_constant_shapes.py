@@ -1,7 +1,5 @@
 """Padded batches of constant shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Converting shards to arrays: the same bytes however it went, and nothing lost silently."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

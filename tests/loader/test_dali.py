@@ -1,7 +1,5 @@
 """Batches decoded by DALI are those of the CPU kernels, within what decoders differ."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The dataset of each sample of a batch, of each segment of a pack, and in the view of a plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +29,6 @@ def two(packed: Path) -> Make:
 
 def name_of(sample: int) -> str:
     return "first" if sample < 37 else "second"
-
-
-def test_a_folder_has_its_own_name(make: Make) -> None:
-    assert next(iter(make(meta="dataset", batch_size=9)))["dataset"] == ["shards"] * 9
-    assert "dataset" not in next(iter(make()))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Samples and shards that fail while a loader runs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

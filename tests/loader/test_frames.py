@@ -1,7 +1,5 @@
 """The way of a sample through the code is short."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ MOST = 6  # frames between the loader's entry in a worker and libjpeg-turbo, bot
 
 # The user's module is imported by the worker too, thread or process.
 RECORDER = """
-    import sys
+    import inspect
     from pathlib import Path
 
     import simplejpeg
@@ -23,7 +21,7 @@ RECORDER = """
     _decode_jpeg = simplejpeg.decode_jpeg
 
     def record(*args, **options):
-        names, frame = [], sys._getframe(1)
+        names, frame = [], inspect.currentframe().f_back
         while frame is not None:
             if "datapipe" in Path(frame.f_code.co_filename).parts:
                 names.append(frame.f_code.co_qualname)

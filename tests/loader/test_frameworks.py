@@ -1,7 +1,5 @@
 """A loader inside Accelerate, torchdata and torch's distributed checkpoints, as it stands."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import threading
@@ -18,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from datapipe import DatapipeError, Loader, PlanError
 from datapipe.testing import assert_same_batches, valid_keys
+from tests.waiting import PATIENCE
 
 Make = Callable[..., Loader]
 
@@ -34,7 +33,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
     gc.collect()  # frameworks keep iterators in reference cycles
     for thread in threading.enumerate():
         if thread.name.startswith("datapipe-worker"):
-            thread.join(30)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
 

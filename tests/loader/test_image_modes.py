@@ -1,7 +1,5 @@
 """Images of every form in batches and packs: their rows, tokens, facts and geometry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ctrl-C in a user's script: the script's own lines, and nothing of workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ..campaigns import rare
+from ..waiting import PATIENCE
 
-PATIENCE = 120
 SCRIPT = """
 import sys
 

@@ -1,7 +1,5 @@
 """Batches of datasets with different images and texts: each sample as its own loader makes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Counting tokens: every text once, in order, whoever works on it and whatever is wrong with it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -10,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +26,7 @@ from datapipe.store import text_reader
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.sample_text import parse_json, sample_text
 from datapipe.text.spec import TextSpec
+from tests.waiting import wait_until
 
 IMAGE = "<image>"
 
@@ -331,10 +329,7 @@ def test_an_interrupt_ends_the_count_and_keeps_whole_shards(dataset, workers):
     class Interrupted(Words):
         def encode(self, texts):
             if "number 32" in sample_text(None, texts[0].record):
-                for _ in range(6000):
-                    if list(dataset.home.glob(".tokens-*/*.npz")):
-                        break
-                    time.sleep(0.01)
+                wait_until(lambda: list(dataset.home.glob(".tokens-*/*.npz")))
                 signal.pthread_kill(main, signal.SIGINT)
             return super().encode(texts)
 

@@ -1,7 +1,5 @@
 """A loader given to Lightning's `Trainer.fit` as it stands: epochs, checkpoints, validation."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading
@@ -14,6 +12,7 @@ import torch
 
 from datapipe import Loader, RunSpec
 from datapipe.testing import valid_keys
+from tests.waiting import PATIENCE
 
 pl = pytest.importorskip("pytorch_lightning")
 
@@ -27,7 +26,7 @@ def _quiet_and_tidy(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     gc.collect()  # trainers keep iterators in reference cycles
     for thread in threading.enumerate():
         if thread.name.startswith("datapipe-worker"):
-            thread.join(30)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
 

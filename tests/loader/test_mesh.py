@@ -1,7 +1,5 @@
 """Ranks from a `DeviceMesh`: which of its dimensions carry data, and who compares plans."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -165,7 +163,7 @@ def test_plans_are_compared_along_the_dimensions_of_a_mesh(tmp_path: Path) -> No
         )
         for rank in range(4)
     ]
-    found = [json.loads(process.communicate(timeout=120)[0]) for process in processes]
+    found = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
     every = {"one differs": False, "peers agree": True, "peers differ": False}
     part = {"a part agrees": True, "a part differs": False}
     assert found == [every | part] * 3 + [every]

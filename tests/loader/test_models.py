@@ -1,7 +1,5 @@
 """Batches train a model of Hugging Face as they are: a tiny LLaVA, made from a config."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -31,7 +29,7 @@ META = ("key", "valid", "num_items_in_batch")
 def model(request: pytest.FixtureRequest) -> LlavaForConditionalGeneration:
     """In float64, so that losses can be compared to many digits."""
     torch.manual_seed(0)
-    made = LlavaForConditionalGeneration._from_config(
+    made = LlavaForConditionalGeneration(
         LlavaConfig(
             vision_config=CLIPVisionConfig(
                 hidden_size=16,
@@ -55,8 +53,8 @@ def model(request: pytest.FixtureRequest) -> LlavaForConditionalGeneration:
             image_token_index=3,  # <image> of the tokenizer in conftest.py
             image_seq_length=IMAGE_TOKENS,
             vision_feature_layer=-1,
-        ),
-        attn_implementation=request.param,
+            attn_implementation=request.param,
+        )
     )
     for parameter in made.parameters():
         if parameter.ndim > 1:  # weights as small as by default hide what attends to what

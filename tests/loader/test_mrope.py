@@ -1,7 +1,5 @@
 """Positions along three axes: as transformers counts them, padded, packed, cut and left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace

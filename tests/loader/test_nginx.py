@@ -1,7 +1,5 @@
 """A dataset behind nginx, the server that most people have."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -16,6 +14,7 @@ import pytest
 import datapipe
 from datapipe import ImageSpec, Loader
 from datapipe.testing import assert_same_batches
+from tests.waiting import PATIENCE
 
 pytest.importorskip("aiohttp")
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin")
@@ -60,7 +59,7 @@ def nginx(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     assert NGINX is not None
     process = subprocess.Popen([NGINX, "-c", str(config), "-p", str(tmp_path)])
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -72,7 +71,7 @@ def nginx(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("path", ["shards", "moved"])

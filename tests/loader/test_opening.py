@@ -1,7 +1,5 @@
 """Datasets that make_loader takes, and its messages about everything else."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Batches of preference pairs: both answers to each prompt, with the same images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranks that take the same samples: one decodes, and all get its batches, errors and states."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -93,7 +91,7 @@ def run_ranks(packed: Path, damaged: Path, folder: Path, *sizes: int) -> list[di
         )
         for rank in range(sizes[0] * sizes[1] * sizes[2])
     ]
-    return [json.loads(process.communicate(timeout=120)[0]) for process in processes]
+    return [json.loads(process.communicate(timeout=300)[0]) for process in processes]
 
 
 def check_peers(ranks: list[dict[str, Any]], peers: int) -> None:

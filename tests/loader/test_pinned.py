@@ -1,7 +1,5 @@
 """Results that are copied in a thread: in order, and errors in their turn."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 
@@ -11,6 +9,7 @@ from datapipe.loader.workers.pinned import PinnedResults
 from datapipe.workers.inline import InlinePool
 from datapipe.workers.protocol import Results
 from datapipe.workers.threads import ThreadPool
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(params=["inline", "threads"])
@@ -46,13 +45,13 @@ def test_a_copy_that_is_made_is_there_without_waiting() -> None:
     copying = threading.Event()
 
     def copy(number: int) -> int:
-        copying.wait(60)
+        copying.wait(PATIENCE)
         return number
 
     pinned = PinnedResults(ThreadPool(abs, 1).run(range(1)), copy)
     assert not pinned.wait(0.01)
     copying.set()
-    assert pinned.wait(60)
+    assert pinned.wait(PATIENCE)
     assert pinned.wait(0)
     assert list(pinned) == [0]
     assert pinned.wait(0)  # for the end

@@ -1,7 +1,5 @@
 """Memory that worker processes share, and what is sent through it."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable
@@ -104,8 +102,10 @@ def test_regions_beyond_those_in_use_give_their_pages_back() -> None:
     file = SharedFile(1)
     regions = Regions(file, keep=2)
 
+    _, (descriptor, _) = file.__reduce__()  # as it is sent to workers
+
     def used() -> int:
-        return os.fstat(file._descriptor).st_blocks * 512
+        return os.fstat(descriptor.number).st_blocks * 512  # type: ignore[attr-defined]
 
     held = []
     for _ in range(10):

@@ -1,7 +1,5 @@
 """Programs that load: exit, Ctrl-C, kill, fork, with threads and with worker processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
 from tests.workers.process_list import left
 
 pytestmark = pytest.mark.campaign
@@ -24,7 +23,7 @@ loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers=
 """
 
 # Programs that print their workers import a module of the tests.
-WITH_TESTS = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+WITH_TESTS = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 both = pytest.mark.parametrize("workers", ["threads", "processes"])
 
@@ -39,7 +38,7 @@ def run(
         [sys.executable, script, str(folder), *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         env=WITH_TESTS,
     )
 
@@ -57,7 +56,7 @@ def interrupted(body: str, folder: Path, seconds: float = 0) -> tuple[str, list[
         process.stdout.readline()
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()  # a lost signal must not leave it running
     return out, err.splitlines(), process.returncode
@@ -88,10 +87,16 @@ def test_a_script_without_a_guard_is_not_run_again(packed: Path) -> None:
 
 def test_ctrl_c_ends_a_waiting_loop_at_once(packed: Path) -> None:
     body = """
+import signal
 from datapipe.decode.forms.fixed import FixedTransform
+came = threading.Event()
+def interrupt(*_):
+    came.set()
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, interrupt)
 def stuck(self, data, indexed=None):
     os.write(1, b"stuck\\n")
-    threading.Event().wait(2)
+    came.wait()
     raise datapipe.DecodeError("late")
 FixedTransform.decode = stuck
 try:
@@ -147,7 +152,10 @@ def test_a_loader_carried_over_a_fork_says_so(packed: Path, workers: str) -> Non
 import time
 iterator = iter(loader)
 next(iterator)
-time.sleep(1)  # the workers wait by then: whoever forks amid torch's work copies its locks
+used = -1.0  # until the workers wait: whoever forks amid torch's work copies its locks
+while time.process_time() - used > 0.01:
+    used = time.process_time()
+    time.sleep(0.5)
 if os.fork() == 0:
     for ask in (lambda: next(iterator), lambda: iter(loader)):
         try:
@@ -215,7 +223,7 @@ if __name__ == "__main__":
 """
     )
     done = subprocess.run(
-        [sys.executable, script, packed], capture_output=True, text=True, timeout=120
+        [sys.executable, script, packed], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -1,7 +1,5 @@
 """Prompts alone, for a model that answers them: no labels, padded on the left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

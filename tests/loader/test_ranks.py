@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from datapipe import Loader, PlanError, RunSpec
-from datapipe.cpus import _cgroup_quota, available_cpus
+from datapipe.cpus import available_cpus, cgroup_quota
 from datapipe.loader.distributed import check_ranks_hold, default_workers, resolve_ranks
 
 
@@ -79,7 +77,7 @@ def test_local_ranks_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_container_limit_counts(tmp_path: Path, content: str, cpus: int) -> None:
     (tmp_path / "cpu.max").write_text(content)
-    assert _cgroup_quota(tmp_path) == cpus
+    assert cgroup_quota(tmp_path) == cpus
     assert available_cpus() >= 1
 
 
@@ -112,7 +110,7 @@ def run_ranks(folder: Path, store: Path, *options: dict[str, Any]) -> list[str]:
         )
         for rank, each in enumerate(options)
     ]
-    return [process.communicate(timeout=120)[0].strip() for process in processes]
+    return [process.communicate(timeout=300)[0].strip() for process in processes]
 
 
 @pytest.mark.campaign

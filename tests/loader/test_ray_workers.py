@@ -1,7 +1,5 @@
 """Batches that are made on a Ray cluster: the same bits, errors with the node, lost nodes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -231,7 +229,7 @@ def test_ctrl_c_ends_a_script_with_its_own_lines(packed: Path, tmp_path: Path) -
     try:
         assert process.stdout.readline() == "begun\n"
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode, err

@@ -1,8 +1,5 @@
 """`where=` over fields of the samples' JSON members: what is chosen, kept, rebuilt and refused."""
 
-from __future__ import annotations
-
-import errno
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -173,21 +170,11 @@ def test_what_was_read_before_an_error_is_kept(indexed: Indexed) -> None:
 
 
 def test_fields_of_a_read_only_dataset_are_in_the_cache(
-    indexed: Indexed,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    indexed: Indexed, tmp_path: Path, deny: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder, mkdir = indexed(), Path.mkdir
+    folder = indexed()
     datapipe.index_shards(folder)
-
-    def denied(self: Path, *args: Any, **options: Any) -> None:
-        if self == folder / "fields":
-            raise OSError(errno.EROFS, "no writing here")
-        mkdir(self, *args, **options)
-
-    monkeypatch.setattr(Path, "mkdir", denied)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    deny(folder)
     assert kept(folder, "meta.n >= 18") == [18, 19]
     assert "its fields go to" in caplog.text
     assert not (folder / "fields").exists()

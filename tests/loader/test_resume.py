@@ -1,7 +1,5 @@
 """Every kind of plan goes through the one check of exact resume."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

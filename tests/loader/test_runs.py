@@ -1,7 +1,5 @@
 """Runs of several epochs, of steps and of tokens; what is excluded; a look at the plan."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options that belong together: each checks itself, and has a short form."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Resume: every configuration goes through one universal check."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches of tokens: padded and packed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A user's own transform, and what is random: the same whoever runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`num_workers="auto"`: what was tuned is found again, by machine, dataset and work."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable
@@ -15,6 +13,7 @@ import datapipe
 from datapipe.loader import tuned_settings
 from datapipe.loader.distributed import default_workers
 from datapipe.loader.tuned_settings import Tuned, keep, recall
+from tests.forgetting import forget
 
 FOUND = Tuned(num_workers=3, prefetch_factor=5, rate=12.5)
 
@@ -22,8 +21,7 @@ FOUND = Tuned(num_workers=3, prefetch_factor=5, rate=12.5)
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for once in (tuned_settings._say_tuned, tuned_settings._say_untuned):
-        once.cache_clear()
+    forget(tuned_settings)
 
 
 def key_of(loader: datapipe.Loader) -> str:

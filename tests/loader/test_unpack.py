@@ -1,7 +1,5 @@
 """Outputs of packed batches, by sample."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

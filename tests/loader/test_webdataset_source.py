@@ -1,7 +1,5 @@
 """Pipelines of webdataset with workers and states: the order stays, and resuming is exact."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle
@@ -40,7 +38,7 @@ def through_json(state: dict[str, Any]) -> dict[str, Any]:
 class WatchedMemory(torch.Tensor):
     """Integers that say which of them were written."""
 
-    def __new__(cls, size: int) -> WatchedMemory:
+    def __new__(cls, size: int) -> "WatchedMemory":
         made = torch.zeros(size, dtype=torch.int64).as_subclass(cls)
         made.written = []
         return made

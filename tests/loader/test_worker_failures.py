@@ -1,7 +1,5 @@
 """Failures in worker processes: what ends a loop, and what the error and the log say."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """What is wrong in a mixture is said with its line, or the keys that lead to it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page on mixtures: its examples are parsed and resolved."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

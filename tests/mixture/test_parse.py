@@ -1,7 +1,5 @@
 """Mixtures from dicts and files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rates and epochs, against exact fractions and simulated draws."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
@@ -281,4 +279,4 @@ def test_torch_is_not_imported() -> None:
         f"mixture = datapipe.Mixture.of({json.dumps({'a': 1, 'b': 2})}); "
         "resolve(mixture, numpy.array([3, 4])); sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0

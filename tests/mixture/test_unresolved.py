@@ -1,7 +1,5 @@
 """Mixtures without rates or an end are refused with what to give."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

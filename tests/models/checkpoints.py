@@ -1,7 +1,5 @@
 """Checkpoints of every known model: configured as published, with a small tokenizer."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Datasets of conversations about images of odd sizes."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Table of known models in docs/models.md: `python -m tests.models.table` writes it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

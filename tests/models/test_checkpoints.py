@@ -1,7 +1,5 @@
 """Checkpoints that are read, changed and refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """New forms of images go through caches, devices, workers and skipped samples like the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Markup between the tokens of an image is counted, cut and learnt with the image."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 `tests/examples/test_huggingface_models.py` says so of the other families, and of gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

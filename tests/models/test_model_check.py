@@ -1,7 +1,5 @@
 """`datapipe check-model`: equal processors, and the first difference of others."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

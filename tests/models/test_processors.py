@@ -1,7 +1,5 @@
 """Batches of every known model are what its processor in transformers makes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Tiny models of the families, with checkpoints whose images are as small."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace

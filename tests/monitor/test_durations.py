@@ -1,7 +1,5 @@
 """Percentiles and timelines of constant size."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A monitor around a training loop: what it counts, and what it leaves alone."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

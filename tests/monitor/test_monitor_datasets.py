@@ -1,7 +1,5 @@
 """Samples and tokens by dataset of a mixture, beside the plan's shares."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections.abc import Iterable, Iterator

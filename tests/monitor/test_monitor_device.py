@@ -1,13 +1,9 @@
 """Steps on the device by marks, and what NVML says of it."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading
-import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -17,15 +13,17 @@ from datapipe.monitor.device_time import DeviceMark, DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
 from datapipe.monitor.gpu import Gpu, GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
+from tests.forgetting import forget
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(autouse=True)
 def nothing_was_said_before() -> None:
-    gpu._log_once.cache_clear()
+    forget(gpu)
 
 
 class FakeMark:
-    def __init__(self, device: FakeDevice) -> None:
+    def __init__(self, device: "FakeDevice") -> None:
         self.device = device
         self.at: float | None = None
 
@@ -36,7 +34,7 @@ class FakeMark:
     def query(self) -> bool:
         return self.at is not None
 
-    def elapsed_time(self, later: FakeMark) -> float:
+    def elapsed_time(self, later: "FakeMark") -> float:
         assert self.at is not None
         assert later.at is not None
         return (later.at - self.at) * 1e3
@@ -170,20 +168,13 @@ def samplers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "datapipe-gpu"]
 
 
-def wait_until(condition: Any) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_the_gpu_is_asked_while_turns_count() -> None:
     asked = FakeGpu()
     sampler = GpuSampler(asked, every=0.001)
     assert sampler.usage is None
     sampler.counts = True
     sampler.begin(asked)
-    assert asked.asked.wait(30)
+    assert asked.asked.wait(PATIENCE)
     wait_until(lambda: sampler.usage is not None)
     usage = sampler.usage
     assert usage is not None

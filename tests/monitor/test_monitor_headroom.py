@@ -1,7 +1,5 @@
 """The most that a faster pipeline could give, on a virtual clock."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

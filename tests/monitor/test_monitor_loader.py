@@ -1,7 +1,5 @@
 """A monitor around datapipe's own loader: it names the stage that is waited for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,11 +1,8 @@
 """A monitor's report as an HTML page."""
 
-from __future__ import annotations
-
 import html
 import random
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,11 +46,3 @@ def test_a_page_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(datapipe.DatapipeError, match="cannot be written: No such file"):
         trained(10).save(tmp_path / "missing" / "report.html")
-
-
-def test_without_matplotlib_the_remedy_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(datapipe.PlanError, match=r"pip install 'datapipe-vlm\[report\]'"):
-        trained(10).save(tmp_path / "report.html")

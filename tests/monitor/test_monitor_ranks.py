@@ -1,7 +1,5 @@
 """Monitors of ranks that exchange data, and of ranks that wait for each other."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Traces of a loop, ranges for profilers, and the device's part in a monitor."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
@@ -15,8 +13,9 @@ import torch
 
 import datapipe
 from datapipe.monitor import session
+from tests.waiting import wait_until
 
-from .virtual import Batches, Clock
+from .virtual import Batches, Clock, is_recorded
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -60,7 +59,7 @@ def test_a_trace_shows_the_loop_beside_torchs_profiler(tmp_path: Path) -> None:
     profiled = [e for e in events(path) if e["name"] == "datapipe.step" and e["pid"] != 1 << 30]
     assert len(profiled) == 3
     assert monitor.report().left_out["traced"] == 3
-    assert not torch.autograd._profiler_enabled()
+    assert not is_recorded()
 
 
 def test_the_loaders_threads_have_rows_of_their_own(
@@ -106,7 +105,7 @@ def test_a_trace_that_the_loop_does_not_reach_the_end_of_is_written(tmp_path: Pa
     assert [e["name"] for e in rows(tmp_path / "left.json")["training loop"]] == [
         "datapipe.wait"
     ] * 3
-    assert not torch.autograd._profiler_enabled()
+    assert not is_recorded()
 
 
 def test_a_trace_begins_and_ends_at_its_steps(tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ def test_a_trace_begins_and_ends_at_its_steps(tmp_path: Path) -> None:
         monitor.trace(path, steps=(start, 2))
         with_trace = []
         for number in monitor(range(120)):
-            if torch.autograd._profiler_enabled():
+            if is_recorded():
                 with_trace.append(number)
         assert set(with_trace) - {7, 22, 87} == {start, start + 1}
         assert len(rows(path)["training loop"]) == 2
@@ -148,7 +147,7 @@ def test_a_trace_that_cannot_be_written_does_not_end_training(
         if number == 2:
             (folder).rename(tmp_path / "elsewhere")
     assert "cannot be written" in caplog.text
-    assert not torch.autograd._profiler_enabled()
+    assert not is_recorded()
     monitor.trace(tmp_path / "again.json", steps=(0, 2))
     train(monitor, range(5))
     assert (tmp_path / "again.json").exists()
@@ -209,9 +208,8 @@ def on_device(
         with monitor.step():
             clock.sleep(0.02)
             device.now += 0.02
-        end = time.monotonic() + 30
-        while busy and number > 9 and monitor.report().gpu is None and time.monotonic() < end:
-            time.sleep(0.001)
+        if busy and number > 9:
+            wait_until(lambda: monitor.report().gpu is not None)
     return monitor
 
 

@@ -215,11 +215,6 @@ def test_a_field_becomes_the_key(lines, format):
     )
 
 
-@pytest.mark.parametrize("format", GOOD)
-def test_formats_of_records_do_not_fit_each_other(lines, format):
-    assert choose_reader(lines(GOOD[format])).name == format
-
-
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (

@@ -102,7 +102,7 @@ def test_worker_processes_print_nothing_either(tmp_path, raw, make_folder):
         [*command, "--workers", "2"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
         env=os.environ | {"PYTHONWARNINGS": "always"},
     )

@@ -66,11 +66,6 @@ def test_folders_that_link_to_each_other_end(tmp_path, make_folder, rejects):
     assert [r["source"] for r in rejects(tmp_path / "out")] == ["one/link/link", "two/link/link"]
 
 
-def test_a_folder_that_holds_only_a_link_is_recognised(tmp_path, raw, make_folder):
-    (raw / "link").symlink_to(make_folder(tmp_path / "elsewhere", 2))
-    assert pack_dataset(raw, tmp_path / "out").samples == 2
-
-
 def test_a_file_too_large_for_a_shard_is_rejected(tmp_path, make_folder, rejects):
     raw = make_folder(tmp_path / "raw", 2)
     with (raw / "zz.jpg").open("wb") as file:

@@ -328,7 +328,7 @@ def test_a_disk_that_fails_at_any_point_is_told_and_leaks_nothing(
         except PackError as error:
             assert "No space left on device" in str(error)  # noqa: PT017
     gc.collect()  # errors of the writer's thread
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(os.listdir("/proc/self/fd")) <= files
     pack(raw, out)
     assert contents(out) == whole
 

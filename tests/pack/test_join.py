@@ -3,6 +3,9 @@
 import base64
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -168,11 +171,13 @@ def test_an_interrupted_join_is_finished_with_the_same_bytes(raw, tmp_path, cont
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_a_dry_run_counts_the_same_and_leaves_nothing(raw, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+def test_a_dry_run_counts_the_same_and_leaves_nothing(raw, tmp_path):
     (tmp_path / "temporary").mkdir()
-    report = pack_dataset(raw, join="image_id", dry_run=True, workers=1)
-    assert (report.samples, report.rejected) == (3, 0)
+    command = [sys.executable, "-m", "datapipe", "pack", raw, "--join", "image_id"]
+    env = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    done = subprocess.run([*command, "--dry-run", "--json"], env=env, stdout=-1, check=True)
+    report = json.loads(done.stdout)
+    assert (report["samples"], report["rejected"]) == (3, 0)
     assert list((tmp_path / "temporary").iterdir()) == []
 
 

@@ -39,19 +39,10 @@ def test_lists_of_questions_and_answers_in_one_column_are_turns(table, name, pac
     one = {"question": ["Who?"], "explanation": ["z"], "answer": ["Ann."]}
     data = {"id": "a", "code": "print(1) and more", "data": "a table, of words"}
     path = table(*({name: held} | data for held in (pairs, one)))
-    assert (
-        lessons(path)
-        == [
-            [
-                ("user", "<image>\nWhat?"),
-                ("assistant", "A cat."),
-                ("user", "Why?"),
-                ("assistant", "So."),
-            ],
-            [("user", "<image>\nWho?"), ("assistant", "Ann.")],
-        ]
-        or len(lessons(path)) == 3
-    )
+    assert [[text for _, text in turns] for turns in lessons(path)] == [
+        ["<image>\nWhat?", "A cat.", "Why?", "So."],
+        ["<image>\nWho?", "Ann."],
+    ]
     records = [record for record, _ in packed_records(path)]
     assert records[0]["messages"][1] == {"question": "Why?", "answer": "So."}
     assert records[0][name] == pairs

@@ -1,7 +1,5 @@
 """Every layout is packed as it was meant, or what is not packed is named."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -3,8 +3,6 @@
 `DATAPIPE_INPUTS` is the number of inputs with which the memory of the driver is measured.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -12,12 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from datapipe import PackError, StoreError, pack_dataset
 from tests.remote.faulty_proxy import bucket_serving
+from tests.waiting import wait_until
 
 from .videos import write_video
 
@@ -106,7 +104,7 @@ def test_a_node_that_dies_in_the_middle_costs_its_chunks_alone(
     finished = []
 
     def kill():
-        wait_for(out / "shard-000001.tar")
+        wait_until((out / "shard-000001.tar").exists)
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
         finished.append((out / "dataset.json").exists())
 
@@ -119,11 +117,6 @@ def test_a_node_that_dies_in_the_middle_costs_its_chunks_alone(
     assert contents(out) == whole
 
 
-def wait_for(path):
-    while not path.exists():
-        time.sleep(0.005)
-
-
 @pytest.mark.campaign
 def test_a_driver_that_was_killed_is_continued_by_the_same_command(
     tmp_path, raw, whole, contents, start
@@ -133,7 +126,7 @@ def test_a_driver_that_was_killed_is_continued_by_the_same_command(
     command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(out), "--engine", "ray"]
     command += ["--address", address, "--shard-size", "70", "--max-rejects", "9", "--json"]
     first = subprocess.Popen(command)
-    wait_for(out / "shard-000002.tar")
+    wait_until((out / "shard-000002.tar").exists)
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert not (out / "dataset.json").exists()
@@ -255,9 +248,3 @@ def test_options_of_clusters_are_refused_where_they_mean_nothing(
 ):
     with pytest.raises(PackError, match=message):
         pack_dataset(make_folder(tmp_path / "raw", 1), tmp_path / "out", **options)
-
-
-def test_without_ray_the_error_says_how_to_install_it(tmp_path, make_folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(PackError, match=r"pip install 'datapipe-vlm\[ray\]'"):
-        pack_dataset(make_folder(tmp_path / "raw", 1), tmp_path / "out", engine="ray")

@@ -17,15 +17,6 @@ def index_of(out):
 # --- folder -----------------------------------------------------------------------------------
 
 
-def test_a_folder_of_images_with_captions(tmp_path, make_folder, packed, jpeg):
-    samples = packed(make_folder(tmp_path / "raw", 3))
-    assert samples == [{"jpg": jpeg(i), "txt": f"photograph {i}".encode()} for i in range(3)]
-    rows = index_of(tmp_path / "out")
-    assert [row["source"] for row in rows] == ["000.jpg", "001.jpg", "002.jpg"]
-    assert [(row["width"], row["height"]) for row in rows] == [(40, 30), (41, 31), (42, 32)]
-    assert [row["text_bytes"] for row in rows] == [12, 12, 12]
-
-
 def test_sidecars_of_every_kind_and_images_without_text(tmp_path, packed, jpeg, encode):
     raw = tmp_path / "raw"
     (raw / "deep" / "er").mkdir(parents=True)

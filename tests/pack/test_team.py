@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 
 import pytest
 
-from datapipe import PackError, pack_dataset
+from datapipe import PackError
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, RawSample, Reject
 from datapipe.pack.workers import pool as team_module
 from datapipe.pack.workers.pool import PackWorkers
@@ -73,15 +72,6 @@ def processes(parent):
     return {process for child in children(parent) for process in children(child)}
 
 
-def test_no_process_stays_when_the_caller_leaves_early(jpeg):
-    before = processes(os.getpid())
-    results = prepared(inputs(jpeg, 1000), 0, PrepareOptions(), workers=2)
-    next(results)
-    assert processes(os.getpid()) > before
-    results.close()
-    assert processes(os.getpid()) == before
-
-
 def test_a_worker_that_is_ended_is_told_with_the_remedy(jpeg):
     before = processes(os.getpid())
 
@@ -114,41 +104,6 @@ def test_modules_beside_the_caller_are_not_taken_for_those_of_python(tmp_path, m
         "from datapipe import pack_dataset; pack_dataset('raw', 'out', workers=2)"
     )
     subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)
-
-
-@pytest.mark.campaign
-def test_workers_end_with_a_parent_that_is_killed(tmp_path, make_folder, jpeg):
-    raw = make_folder(tmp_path / "raw", 1)
-    for number in range(3000):
-        os.link(raw / "000.jpg", raw / f"a{number:05d}.jpg")
-    command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(tmp_path / "out")]
-    pack = subprocess.Popen([*command, "--workers", "2", "--shard-size", "100"])
-    workers = set()
-    while len(workers) < 2 and pack.poll() is None:
-        workers = processes(pack.pid)
-    pack.send_signal(signal.SIGKILL)
-    pack.wait()
-    assert len(workers) == 2
-    deadline = time.monotonic() + 60
-    while any(map(alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(map(alive, workers))
-    pack_dataset(raw, tmp_path / "out", shard_size=100)
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_an_error_of_a_worker_comes_with_its_traceback(jpeg):
-    wrong = [*inputs(jpeg, 100), RawSample("odd", caption=5)]
-    with pytest.raises(AttributeError) as caught:
-        list(prepared(wrong, 0, PrepareOptions(), workers=2))
-    assert "in a worker process" in str(caught.value.__cause__)
 
 
 def test_a_file_read_by_workers_may_vanish(tmp_path, make_folder):

@@ -1,7 +1,5 @@
 """Plans over made-up samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

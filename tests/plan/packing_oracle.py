@@ -1,7 +1,5 @@
 """Oracle of the packer: the same algorithm in plain Python, with its own integers and lists."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable
 

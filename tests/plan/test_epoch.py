@@ -1,7 +1,5 @@
 """Blocks and units of an epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Counters of image tokens: rules by name, and functions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

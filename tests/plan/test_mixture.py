@@ -1,7 +1,5 @@
 """Draws of a mixture: any stretch is found alone, counts keep to the rates, orders are separate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,7 +9,7 @@ from datapipe.errors import PlanError
 from datapipe.plan import packing_kernel
 from datapipe.plan.options import BLOCK
 from datapipe.plan.packing import pack_lengths, pack_units
-from datapipe.plan.packing_kernel import LONGEST_SEARCH, MOST_IMAGES, UNLIMITED
+from datapipe.plan.packing_kernel import MOST_IMAGES, UNLIMITED
 from tests.plan import packing_oracle
 
 Case = tuple[np.ndarray, np.ndarray, int, int, int, int]
@@ -50,16 +50,6 @@ def test_the_packer_and_its_oracle_agree_bit_for_bit(case: Case) -> None:
     both = packing_oracle.pack(*case), packing_kernel.pack(*case)
     for ours, theirs in zip(*both, strict=True):
         assert ours.dtype == theirs.dtype == np.int64
-        assert ours.tolist() == theirs.tolist()
-
-
-@pytest.mark.parametrize("capacity", [4096, LONGEST_SEARCH + 50_000])
-@pytest.mark.parametrize("limited", [False, True])
-def test_packer_and_oracle_agree_on_real_lengths(capacity: int, limited: bool) -> None:
-    lengths, images = vlm_lengths(4000, capacity)
-    arguments = (lengths, images, capacity, 256, 10 if limited else UNLIMITED, UNLIMITED)
-    both = packing_oracle.pack(*arguments), packing_kernel.pack(*arguments)
-    for ours, theirs in zip(*both, strict=True):
         assert ours.tolist() == theirs.tolist()
 
 

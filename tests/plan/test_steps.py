@@ -1,7 +1,5 @@
 """Steps, ranks, and what is left out: for every kind of unit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

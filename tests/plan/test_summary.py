@@ -1,7 +1,5 @@
 """What a plan amounts to, compared with what the ranks get one by one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A small packed dataset of photographs, and loaders of it that do not end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures as a profile has them, without measuring anything."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stages are measured by themselves: those that a loader has, and what goes in and out of them."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import time
@@ -25,7 +23,7 @@ IMAGES = ["read", "decode", "resize", "collate"]
 
 
 def measured(loader: Loader, samples: int = 32) -> StageCosts:
-    return measure_alone(loader, samples=samples, seconds=2.0)
+    return measure_alone(loader, samples=samples, seconds=60.0)
 
 
 def stages(loader: Loader) -> list[str]:

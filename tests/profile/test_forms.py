@@ -1,7 +1,5 @@
 """Sizes of the forms of a dataset."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The stage that is named follows from the figures alone."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

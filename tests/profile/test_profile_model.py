@@ -1,7 +1,5 @@
 """Rates follow from what a sample costs, and from what it runs on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

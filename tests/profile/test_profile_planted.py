@@ -1,7 +1,5 @@
 """The stage that is named is the one that was made slow."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable

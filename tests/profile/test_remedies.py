@@ -1,7 +1,5 @@
 """Remedies are those that mean something for a loader, each with what it would give, ranked."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What a machine can do is measured without a loader; ceilings are those of the samples."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """A real S3 server, and a proxy with faults in front of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path

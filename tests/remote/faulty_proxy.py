@@ -1,7 +1,5 @@
 """A proxy in front of an S3 server, with the faults that networks and object stores have."""
 
-from __future__ import annotations
-
 import logging
 import re
 import socket
@@ -15,6 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+
+from tests.waiting import PATIENCE
 
 from .server import QuietHandler, listening
 
@@ -126,8 +126,8 @@ def proxying(target: str) -> Iterator[Proxy]:
             if fault == "stuck":
                 with lock:
                     proxy.stuck += 1
-                proxy.release.wait(60)
-            server = HTTPConnection(target, timeout=60)
+                proxy.release.wait(PATIENCE)
+            server = HTTPConnection(target, timeout=PATIENCE)
             server.request(self.command, self.path, body, dict(self.headers))
             answer = server.getresponse()
             content = answer.read()

@@ -1,7 +1,5 @@
 """An HTTP server of files with ranges, and with the faults that servers have."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

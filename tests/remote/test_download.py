@@ -1,7 +1,5 @@
 """Files of a remote folder are downloaded whole, wherever an earlier download ended."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Remote files are read whole or in ranges, whatever servers and networks do."""
 
-from __future__ import annotations
-
 import errno
 import pickle
 import random
@@ -16,12 +14,13 @@ import pytest
 from datapipe.errors import PlanError, StoreError
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
 from datapipe.remote.retry import RetryPolicy, describe, is_final
+from tests.waiting import PATIENCE
 
 from .server import Server, serving
 
 pytest.importorskip("aiohttp")
 
-QUICK = RetryPolicy(first_pause=0.001, longest_pause=0.002, timeout=10.0)
+QUICK = RetryPolicy(first_pause=0.001, longest_pause=0.002, timeout=PATIENCE)
 DATA = random.Random(5).randbytes(100_000)
 
 
@@ -56,7 +55,7 @@ def test_what_goes_wrong_now_and_then_is_tried_again(server: Server) -> None:
 
 def test_a_server_that_hangs_is_given_up_on(server: Server) -> None:
     server.fault = lambda number, name: "hang" if number == 1 else None
-    retry = RetryPolicy(first_pause=0.001, timeout=0.3)
+    retry = RetryPolicy(attempts=1000, first_pause=0.001, longest_pause=0.001, timeout=0.3)
     folder = open_folder(server, retry=retry)
     assert folder.begin("a.tar", 0, 10).result() == DATA[:10]
     assert folder.traffic.retries >= 1  # a busy machine may be late as well

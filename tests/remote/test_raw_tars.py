@@ -1,7 +1,5 @@
 """Tars behind a URL are packed while others are still on their way, with the same result."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -15,13 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe import StoreError, pack_dataset
+from tests.waiting import PATIENCE
 
 from .faulty_proxy import Proxy, Request
 
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
-
-_PATIENCE = 60  # seconds that a server waits before it gives a test up
 
 
 @pytest.fixture
@@ -85,7 +82,7 @@ def test_tars_in_a_bad_order_are_packed_in_theirs(
                 sent.append("2")
                 whole.set()
         elif request.span and request.key.endswith("1.tar"):
-            assert whole.wait(_PATIENCE)
+            assert whole.wait(PATIENCE)
             sent.append("1")
 
     proxy.fault = hold
@@ -112,7 +109,7 @@ def test_shards_are_written_before_the_last_tar_arrives(
         if request.method == "PUT":
             written.set()
         if request.span and request.key.endswith("00003.tar"):
-            assert written.wait(_PATIENCE)
+            assert written.wait(PATIENCE)
 
     url = put(tars)
     proxy.fault = hold
@@ -219,7 +216,7 @@ def test_tables_of_img2dataset_arrive_before_the_tars(
             elif begun.is_set():  # its version is compared
                 whole.set()
         elif request.span and request.key.endswith("1.tar"):
-            assert whole.wait(_PATIENCE)
+            assert whole.wait(PATIENCE)
 
     proxy.fault = hold
     report = pack(url, max_rejects="50%")

@@ -1,7 +1,5 @@
 """Raw data behind URLs is packed as the same data in a folder is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

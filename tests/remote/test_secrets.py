@@ -1,7 +1,5 @@
 """Credentials are found where clients find them, and shown nowhere."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Chrome traces."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

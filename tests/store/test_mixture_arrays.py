@@ -1,7 +1,5 @@
 """Arrays of a mixture are opened when they are needed, and compared before they are used."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

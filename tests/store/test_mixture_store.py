@@ -1,7 +1,5 @@
 """Samples of several datasets from one store, whichever of them are here and elsewhere."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Reading members of shards by position, with a bounded number of open files."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading
@@ -15,6 +13,7 @@ import pytest
 from datapipe.errors import StoreError
 from datapipe.index.rows import Member
 from datapipe.store.shards import ShardStore
+from tests.waiting import PATIENCE
 
 SIZE = 200_000
 
@@ -91,7 +90,7 @@ def test_workers_that_open_one_shard_at_once_share_it(store: ShardStore, folder:
     start = threading.Barrier(4)
 
     def read(shard: int) -> bytes:
-        start.wait(60)
+        start.wait(PATIENCE)
         return bytes(store.read(shard, [member(0, 3)])[0])
 
     with ThreadPoolExecutor(4) as pool:

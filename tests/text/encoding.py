@@ -1,7 +1,5 @@
 """Encoders of small tokenizers, and what they make of a sample."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

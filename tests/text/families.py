@@ -4,8 +4,6 @@ Where a family's template does not say what the assistant wrote, a second one do
 `{% generation %}`. Parts about tools and videos are left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small tokenizers of every kind, with the special tokens of the model families."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """The tokens of a sample are those of its template."""
 
-from __future__ import annotations
-
 import pytest
 
 from datapipe.text.encode import SampleText

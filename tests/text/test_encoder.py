@@ -1,7 +1,5 @@
 """Encoders are shared by threads and processes, and known by a digest."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

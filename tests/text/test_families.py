@@ -1,7 +1,5 @@
 """Agreement with transformers on chat templates of real model families."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

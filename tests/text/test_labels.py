@@ -1,7 +1,5 @@
 """Labels are what the assistant says as the template writes it, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

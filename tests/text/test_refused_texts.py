@@ -1,7 +1,5 @@
 """Samples that cannot be encoded are refused with the reason, and alone."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 

@@ -1,7 +1,5 @@
 """Special tokens mean something only where a template or an image puts them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

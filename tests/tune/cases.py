@@ -1,7 +1,5 @@
 """A hundred sweeps with known answers: kinds of loaders, noise, drift, budgets."""
 
-from __future__ import annotations
-
 import random
 
 from .synthetic import Case, Drift, Machine, decline, intruder, steady, wander, wave

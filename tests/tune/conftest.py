@@ -1,7 +1,5 @@
 """Sweeps of synthetic loaders on a virtual clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

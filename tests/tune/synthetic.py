@@ -6,8 +6,6 @@ handed out in order, as `torch.utils.data.DataLoader` does it: each worker has `
 batches in hand, none of which is begun before another was taken.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence

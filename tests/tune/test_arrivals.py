@@ -1,7 +1,5 @@
 """The batches of a trial that count."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import pytest

@@ -1,7 +1,5 @@
 """Rates are compared within rounds: drift cancels, and a spoiled trial hardly counts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

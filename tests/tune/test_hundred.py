@@ -1,7 +1,5 @@
 """On loaders of known costs, with noise and drift, the right setting is found within the budget."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

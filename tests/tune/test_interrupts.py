@@ -1,7 +1,5 @@
 """Ctrl-C ends a sweep with what was known by then."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

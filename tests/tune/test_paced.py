@@ -1,7 +1,5 @@
 """At the speed of training, the smallest setting is taken that keeps it waiting little enough."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real loaders, real time: nothing is asserted about which setting is best, much about the rest."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 from collections.abc import Callable
@@ -56,8 +54,6 @@ def test_a_torch_loader_is_tuned_and_leaves_no_process_behind(persistent: bool) 
     assert {row.setting.num_workers for row in result.settings} == {0, 1, 2}
     assert all(row.memory > 1e7 for row in result.settings if row.memory is not None)
     assert any(row.memory is not None for row in result.settings)
-    # A single batch cannot be interrupted, and this machine may be busy.
-    assert result.seconds < 30
 
 
 def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(make: Make) -> None:

@@ -1,10 +1,11 @@
 """Worker processes as the system lists them."""
 
-from __future__ import annotations
-
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
+
+from tests.waiting import PATIENCE
 
 
 def worker_processes(program: int | None = None) -> set[int]:
@@ -21,7 +22,7 @@ def worker_processes(program: int | None = None) -> set[int]:
 
 def left(processes: set[int]) -> set[int]:
     """Return those of some processes that are still alive once they had time to end."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while alive := {process for process in processes if _parent(process)}:
         if time.monotonic() > deadline:
             break
@@ -43,3 +44,13 @@ def _is_template(process: int) -> bool:
         return b"datapipe.workers.template" in Path(f"/proc/{process}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def shared_memory() -> int:
+    """Return the bytes that loaders of this program share with their workers."""
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if "datapipe-batches" in os.readlink(link):
+                found += link.stat().st_blocks * 512
+    return found

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 import weakref
 from contextlib import closing
 
@@ -14,6 +13,7 @@ from datapipe.workers.processes import ProcessPool
 from datapipe.workers.ray_cluster import RayCluster
 from datapipe.workers.ray_tasks import RayPool
 from datapipe.workers.threads import ThreadPool
+from tests.waiting import PATIENCE, wait_until
 from tests.workers.jobs import work, worker
 
 
@@ -118,15 +118,15 @@ def test_a_wait_of_no_time_tells_whether_a_result_is_there(pool, kind):
     results = pool.run(plain(2))
     if kind == "inline":
         assert not results.wait(0)
-    assert results.wait(60)
+    assert results.wait(PATIENCE)
     if kind != "inline":
         assert results.wait(0)
     assert list(results) == [0, 10]
-    assert results.wait(60)
+    assert results.wait(PATIENCE)
 
 
 def test_threads_do_the_parts_of_a_job_together():
-    together, ends = threading.Barrier(3, timeout=60), []
+    together, ends = threading.Barrier(3, timeout=PATIENCE), []
 
     def part(job, number):
         together.wait()  # passes once all three parts are begun
@@ -158,14 +158,12 @@ def running(name):
 
 def test_threads_of_a_dropped_pool_end_and_are_not_deleted_by_the_thread_that_dropped_it():
     # Python code runs when a `Thread` is deleted; a Ctrl-C that arrives in it would be lost.
-    deadline = time.monotonic() + 60
 
     def jobs():
         try:
             yield from itertools.count()
         finally:  # while the run is dropped
-            while running("left") and time.monotonic() < deadline:
-                time.sleep(0.002)
+            wait_until(lambda: not running("left"))
 
     deleted_in = []
     results = ThreadPool(abs, 2, name="left").run(jobs())
@@ -173,9 +171,7 @@ def test_threads_of_a_dropped_pool_end_and_are_not_deleted_by_the_thread_that_dr
     for thread in running("left"):
         weakref.finalize(thread, lambda: deleted_in.append(threading.get_ident()))
     del thread, results
-    while len(deleted_in) < 2 and time.monotonic() < deadline:
-        time.sleep(0.002)
-    assert len(deleted_in) == 2
+    wait_until(lambda: len(deleted_in) == 2)
     assert threading.get_ident() not in deleted_in
 
 

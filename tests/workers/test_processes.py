@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing
 from functools import partial
 
@@ -16,6 +15,7 @@ import pytest
 from datapipe import WorkerError
 from datapipe.workers.messages import Descriptor
 from datapipe.workers.processes import ProcessPool
+from tests.waiting import PATIENCE, wait_until
 from tests.workers.jobs import broken_worker, repeating_worker, worker, writer
 
 
@@ -30,14 +30,14 @@ def pool():
 
 
 def ended(process):
-    """True if a process ends within a minute."""
+    """Return True once a process ends; False if it outlives all patience."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
         return True
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    gone = bool(poll.poll(60_000))
+    gone = bool(poll.poll(1000 * PATIENCE))
     os.close(descriptor)
     return gone
 
@@ -157,12 +157,9 @@ def test_workers_of_a_dropped_pool_end_and_leave_no_zombie_and_no_open_file():
     processes = set(dropped.run([(n, "pid") for n in range(20)]))
     del dropped
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert all(map(ended, processes))
-    deadline = time.monotonic() + 60
-    while any(os.path.exists(f"/proc/{process}") for process in processes):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(os.path.exists(f"/proc/{process}") for process in processes))
 
 
 @pytest.mark.campaign
@@ -178,8 +175,7 @@ def test_a_busy_worker_ends_when_the_pool_is_closed_by_another_thread(pool, tmp_
     begun = tmp_path / "begun"
 
     def close():
-        while not (begun.exists() and begun.read_text()):
-            time.sleep(0.01)
+        wait_until(lambda: begun.exists() and begun.read_text())
         pool.close()
 
     thread = threading.Thread(target=close)
@@ -208,7 +204,7 @@ def run(script, *args, **options):
         input=script,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         **options,
     )
@@ -301,7 +297,7 @@ def test_workers_end_with_their_program_and_print_nothing(how):
     for process in workers:  # as a terminal does
         os.kill(process, signal.SIGINT)
     program.send_signal(how)
-    _, said = program.communicate(timeout=60)
+    _, said = program.communicate(timeout=PATIENCE)
     assert said.count("Traceback") == (1 if how == signal.SIGINT else 0)
     assert "in a worker" not in said
     assert "[worker" not in said

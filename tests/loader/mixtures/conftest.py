@@ -1,7 +1,5 @@
 """A mixture of four small datasets, and its loaders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Datasets that the tests of mixtures mix, and what they look at in batches."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that go on with another mixture: datasets keep their order, and nothing is lost."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -1,7 +1,5 @@
 """The order of a mixture: the same for all who make it, and resumed exactly."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

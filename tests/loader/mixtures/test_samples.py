@@ -1,7 +1,5 @@
 """Samples of a mixture are those of each dataset alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

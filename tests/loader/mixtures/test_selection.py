@@ -1,7 +1,5 @@
 """Samples of a mixture that are left out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

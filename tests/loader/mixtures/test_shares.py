@@ -1,7 +1,5 @@
 """Shares of a mixture in its plan, and errors about its datasets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mixtures of datasets that are damaged, packed again, remote, or tars of others."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

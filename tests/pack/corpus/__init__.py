@@ -1,7 +1,5 @@
 """Broken and odd inputs, each with what should become of it; made anew, always the same."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 PACKED = ""

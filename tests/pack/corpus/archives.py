@@ -1,7 +1,5 @@
 """Tar files: members with odd names, members that are no files, and archives that are damaged."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

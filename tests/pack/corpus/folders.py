@@ -1,7 +1,5 @@
 """Folders: odd names, sidecars that cannot be read, and things that are no files."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Image files: cut off, damaged, misnamed, of every kind and size, and what is none."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Records: images named in every way, and lines that are no records."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable

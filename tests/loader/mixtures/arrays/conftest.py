@@ -1,7 +1,5 @@
 """Shards and arrays of three datasets, and loaders of their mixtures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mixtures of arrays give the batches that mixtures of their shards give, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

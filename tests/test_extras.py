@@ -1,0 +1,37 @@
+"""Without the package of an extra, the error says how to install it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MISSING = {"dali": "nvidia.dali", "ray": "ray", "report": "matplotlib.figure"}
+PROGRAM = f"""
+import sys
+sys.modules.update(dict.fromkeys({[*MISSING.values()]}))  # so that importing them fails
+import datapipe
+from datapipe.decode.dali.decoder import DaliDecoder
+monitor = datapipe.Monitor(warmup=1)
+for _ in monitor(range(20)):
+    with monitor.step():
+        pass
+for use in (
+    lambda: DaliDecoder(datapipe.ImageSpec(size=8), batch_size=1, threads=1),
+    lambda: datapipe.pack_dataset("raw", "out", engine="ray"),
+    lambda: monitor.save("report.html"),
+):
+    try:
+        use()
+    except datapipe.DatapipeError as error:
+        print(error)
+"""
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, make_folder: Any) -> None:
+    make_folder(tmp_path / "raw", 1)
+    command = [sys.executable, "-P", "-c", PROGRAM]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(MISSING), done.stderr
+    for line, extra in zip(lines, MISSING, strict=True):
+        assert f"pip install 'datapipe-vlm[{extra}]'" in line

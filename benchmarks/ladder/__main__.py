@@ -1,31 +1,28 @@
 """Training from the naive loop up, a technique a rung: what each of them brings.
 
-    python -m benchmarks.ladder --json benchmarks/results/ladder-cpu.json --plot docs/ladder-cpu.svg
+    python -m benchmarks.ladder --json benchmarks/results/ladder-cpu.json
 
-Every rung is a run of `python -m examples.vlm.train` in a process of its own, with the options of
-the rungs before it and its own. Rounds go through all rungs in turn; ratios are taken within a
-round. Tokens are those of samples: what padding costs is in the rate. Rungs with several processes
-are started by torchrun; on the CPU they share the cores. A rung that cannot run here says why, and
-the others go on. Results are written after every run. Losses are comparable between rungs of equal
-batches.
+Every rung is a run of `python -m examples.vlm.train` in its own process, with the options of the
+rungs before it and its own. Rounds go through all rungs in turn; ratios are taken within a round.
+Tokens are those of samples, without padding. Rungs with several processes are started by torchrun;
+on the CPU they share the cores. If a rung cannot run here, the reason is printed, and the others
+continue. Results are written after every run. Compare losses only between rungs of equal batches.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.chats import chats, describe
-from benchmarks.common import machine, write_json
+from benchmarks.common import add_json, command, machine, show_as, write_json
 from benchmarks.gpu.aims import Bar, as_json, show
-from benchmarks.ladder.report import draw, ratios, table
+from benchmarks.ladder.ratios import ratios
 from benchmarks.training import train
 from examples.vlm.model.config import MODELS
 
@@ -35,11 +32,10 @@ class Rung:
     """A technique that is added to those before it.
 
     Attributes:
-        name: short.
         options: of `examples.vlm.train`, by name; None takes one away again.
-        aside: whether the rungs after it go on without it: another way to the same end.
-        needs: the package that it needs, as it is imported.
-        processes: that train together.
+        aside: True if the rungs after it do not include it: another way to the same end.
+        needs: package that it imports.
+        processes: number that train together.
     """
 
     name: str
@@ -162,11 +158,7 @@ def climb(common: dict[str, Any], chosen: dict[str, Any], rung: Rung) -> dict[st
 def main() -> None:
     """Parse the command line, climb, print, write and draw."""
     gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ladder",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("ladder", __doc__)
     add = parser.add_argument
     add("--model", choices=tuple(MODELS), default="base" if gpu else "tiny")
     add("--samples", type=int, default=8192 if gpu else 1024, help="(default: %(default)s)")
@@ -190,8 +182,7 @@ def main() -> None:
         default="all",
         help="rungs: those on the way up, or the last one with those aside (default: all)",
     )
-    add("--json", type=Path, metavar="FILE", help="also write every run to this file")
-    add("--plot", type=Path, metavar="FILE", help="also draw the ladder")
+    add_json(parser)
     options = parser.parse_args()
 
     ladder = rungs(
@@ -226,7 +217,7 @@ def main() -> None:
     where = machine("torch", "datapipe", "transformers", cache="warm")
     if gpu:
         where["gpu"] = torch.cuda.get_device_name()
-    content = {
+    content: dict[str, Any] = {
         "title": f"Ladder of {options.model}, {'GPU' if gpu else 'CPU'}: "
         f"{describe(shards, tokenizer, vision.image_tokens)}, an image of {vision.image_size} "
         f"pixels each; {options.steps} steps after {options.warm_up}, {options.rounds} rounds",
@@ -246,25 +237,21 @@ def main() -> None:
             except RuntimeError as error:
                 failed[rung.name] = str(error)
                 runs[number].clear()
-                reason = failed[rung.name].splitlines()[-1]
-                print(f"{rung.name} cannot run: {reason}", file=sys.stderr, flush=True)
+                said = f"{rung.name} cannot run: {failed[rung.name].splitlines()[-1]}"
             else:
                 rate = runs[number][-1]["tokens_per_s"]
                 said = f"round {turn + 1} of {options.rounds}: {rung.name}: {rate:,.0f} tokens/s"
-                print(said, file=sys.stderr, flush=True)
+            print(said, file=sys.stderr, flush=True)
             results = whole_rounds(ladder, runs)
             content |= {"failed": failed, "results": results}
             content |= as_json(aims(results) if gpu else [], rehearsal=False)
-            if options.json:
-                write_json(options.json, content)
+            write_json(options.json, content)
     if not results:
         sys.exit("no rung could be climbed")
-    print(table(str(content["title"]), where, results))
+    show_as("ladder", content)
     for name, reason in failed.items():
-        print(f"\n{name} cannot run: {reason.splitlines()[-1]}")
+        print(f"{name} cannot run: {reason.splitlines()[-1]}")
     show(aims(results), rehearsal=not gpu)
-    if options.plot:
-        draw(str(content["title"]), results, options.plot)
 
 
 def whole_rounds(

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import psutil
@@ -62,13 +61,9 @@ class Failed(Exception):
 
 
 class Rank:
-    """A process of `benchmarks.peers.rank`.
+    """A process of `benchmarks.peers.rank` that runs a module with options.
 
-    Args:
-        name: of its log.
-        module, options: what it runs.
-        ours: it runs in this environment, and not in that of the peers.
-        environment: variables beside those of this process.
+    `ours` runs in this environment, not in that of the peers; `environment` has further variables.
     """
 
     def __init__(
@@ -170,12 +165,7 @@ class Ranks:
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for rank in self._ranks:
             rank.close()
 
@@ -222,12 +212,7 @@ class Ranks:
 
     @contextmanager
     def watched(self, *, every: float, peak: Peak) -> Iterator[None]:
-        """Sample the memory of the ranks, and keep the highest.
-
-        Args:
-            every: seconds between two looks. A look takes some milliseconds for each process.
-            peak: gains what is seen.
-        """
+        """Sample the memory of the ranks `every` seconds, and keep the highest in `peak`."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -245,13 +230,7 @@ class Ranks:
 
 
 class Peak:
-    """The most that was seen at one moment.
-
-    Attributes:
-        total: of all ranks together.
-        rank: of the rank that had the most.
-        files: of the rank that had the most open.
-    """
+    """The most that was seen at one moment: `total` of all ranks, the rest of the largest."""
 
     def __init__(self) -> None:
         self.total = Memory()

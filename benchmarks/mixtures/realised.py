@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 import datapipe
+from benchmarks.common import Row
 from benchmarks.mixtures.data import CAPACITY, SIDE, small, synthetic, text_spec, weights
 from benchmarks.mixtures.opening import aim
 from datapipe.index.manifest import read_manifest
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
-Row = dict[str, Any]
 
 WINDOW = 10_000  # consecutive samples
 AIM = 0.1  # percent of the window
@@ -31,11 +31,7 @@ _PACK = 2048
 
 
 def realised(draws: int) -> Iterator[Row]:
-    """Yield how far the shares in any window of an order are from the weights.
-
-    Args:
-        draws: samples of the order that are looked at.
-    """
+    """Yield the deviation of shares from the weights in any window of the first `draws` samples."""
     folders = synthetic(DATASETS, _SYNTHETIC, kinds=5)
     given = dict(zip(map(str, folders), weights(DATASETS).tolist(), strict=True))
     rates = weights(DATASETS) / weights(DATASETS).sum()
@@ -78,15 +74,10 @@ def _deviations(found: Int64, rates: Float64) -> Row:
 
 
 def deviation(found: Int64, rates: Float64, window: int) -> tuple[float, float]:
-    """Return how far the shares in all windows of an order are from the rates.
+    """Return the deviation of the shares in all windows of an order from the rates.
 
-    Args:
-        found: number of the dataset of each sample: int64 [n].
-        rates: of each dataset; they sum to 1.
-        window: consecutive samples.
-
-    Returns:
-        The largest difference, and the root of the mean of its squares, as shares of the window.
+    It is the largest difference, and the root of the mean of its squares, as shares of the window.
+    `found` has the dataset of each sample: int64 [n].
 
     Examples:
         >>> deviation(np.array([0, 1, 0, 1, 1]), np.array([0.5, 0.5]), window=2)
@@ -102,11 +93,7 @@ def deviation(found: Int64, rates: Float64, window: int) -> tuple[float, float]:
 
 
 def orders(steps: int) -> Iterator[Row]:
-    """Yield a digest of the order in which samples are read, by ranks and workers.
-
-    Args:
-        steps: of each loader.
-    """
+    """Yield a digest of the order in which some steps are read, by ranks and workers."""
     folders = small(DATASETS, _SMALL)
     given = dict(zip(map(str, folders), weights(DATASETS).tolist(), strict=True))
     for kind, options in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
@@ -9,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.common import Absent, Contestant, Run
+from benchmarks.common import Absent, Contestant, Run, machine, race
 from benchmarks.peers.work import Task
 
 ENVIRONMENT = Path("build/peers/env/bin/python")
@@ -32,7 +33,7 @@ class Peer:
         module: in benchmarks.peers; has `make(task, **options)` and `PACKAGES`.
         note: what a reader must know to judge the figure.
         options: of `make`.
-        ours: runs in this environment, and not in that of the peers.
+        ours: runs in this environment, not in that of the peers.
     """
 
     name: str
@@ -43,14 +44,7 @@ class Peer:
 
 
 def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str]) -> Contestant:
-    """`peer` with a process that is started with the others and ended by `stack`.
-
-    Args:
-        peer: who.
-        task: what it is told.
-        stack: closes the process.
-        versions: gains those of the packages that the peer is made of.
-    """
+    """Return a peer whose process `stack` ends; `versions` gains those of its packages."""
 
     def make() -> Callable[[], Run]:
         process = _start(peer)
@@ -63,12 +57,24 @@ def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str
             raise Absent(reply["missing"] + hint)
         versions.update(reply["ready"])
 
-        def run() -> Run:
-            return Run(**_ask(process, peer, {}))
-
-        return run
+        return lambda: Run(**_ask(process, peer, {}))
 
     return Contestant(name=peer.name, make=make, note=peer.note)
+
+
+def race_peers(
+    peers: Sequence[Peer],
+    task: Task,
+    options: argparse.Namespace,
+    title: str,
+    *,
+    references: Sequence[str],
+) -> None:
+    """Race peers that do one task, with a warm page cache, and report."""
+    where = machine(cache="warm")
+    with ExitStack() as stack:
+        entries = [contestant(peer, task, stack, where["versions"]) for peer in peers]
+        race(entries, options, title, where=where, references=references, unit="img/s")
 
 
 def _start(peer: Peer) -> subprocess.Popen[str]:
@@ -80,7 +86,7 @@ def _start(peer: Peer) -> subprocess.Popen[str]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            # A group of its own, so that it is stopped with its workers. In the same session: where
+            # In its own group, so that it is stopped with its workers, but in the same session: if
             # this process dies, the kernel wakes a stopped group and hangs it up.
             process_group=0,
         )

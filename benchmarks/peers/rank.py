@@ -3,9 +3,8 @@
     python -m benchmarks.peers.rank
 
 The first line of its input is a JSON object: `module` of `benchmarks.peers` and `options` of that
-module's `run`. `run` is also given `say`: it prints the name of a phase that has ended, with the
-seconds that it took and what else there is to tell, and waits for a line, so that all ranks can be
-looked at while they are at the same point.
+module's `run`. `run` is also given `say`, which prints the name of a phase that has ended, its
+seconds and other facts, and waits for a line. So all ranks can be looked at at the same point.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Task:
         dtype: "float32" in ImageNet's normalisation, or "uint8".
         workers: threads or processes.
         mixed: every image near its own size (`dynamic_size`) instead of SIDE x SIDE.
-        steps: batches of a round at most; None for the whole epoch.
+        steps: most batches of a round; None for the whole epoch.
     """
 
     raw: str
@@ -65,12 +65,7 @@ class Task:
 
     def paths(self) -> list[str]:
         """Return the JPEG files, in order."""
-        return sorted(
-            os.path.join(place, name)
-            for place, _, names in os.walk(self.raw)
-            for name in names
-            if name.endswith(".jpg")
-        )
+        return sorted(map(str, Path(self.raw).rglob("*.jpg")))
 
     def form(self, name: str, write: Callable[[Path], None]) -> Path:
         """Return the folder of the photographs in the form `name`; `write` makes a missing one."""

@@ -102,14 +102,8 @@ def contestants(
 
     def ours() -> Callable[[], Run]:
         shards, _ = chats(samples)
-        loader = datapipe.make_loader(
-            shards,
-            model=folder,
-            batch_size=BATCH,
-            num_workers=count,
-            workers=workers,
-            drop_last=True,
-        )
+        given: dict[str, Any] = {"model": folder, "num_workers": count, "workers": workers}
+        loader = datapipe.make_loader(shards, batch_size=BATCH, drop_last=True, **given)
         KERNEL.load()  # else a run begins without it
         return lambda: timed(iter(loader))
 

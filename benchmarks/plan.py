@@ -110,28 +110,6 @@ def _fill_row(name: str, lengths: Int64, capacity: int, images: Int64) -> Row:
     }
 
 
-def limits(samples: int, rounds: int) -> Iterator[Row]:
-    """Packs under a limit of images, against what tokens and images need at least."""
-    lengths, images, _ = vlm_lengths(min(samples, BLOCK), "mixed")
-    for capacity in CAPACITIES[:2]:
-        fits = lengths <= capacity
-        tokens, carried = lengths[fits], images[fits]
-        mean = float(carried.sum() / (tokens.sum() / capacity))
-        for most in sorted({max(round(mean * share), 8) for share in (0.9, 1, 1.15, 1.3, 2)}):
-            least = max(float(tokens.sum()) / capacity, float(carried.sum()) / most)
-            began = time.process_time()
-            offsets = pack_units(tokens, capacity, images=carried, max_images=most)[1]
-            seconds = time.process_time() - began
-            yield {
-                "capacity": capacity,
-                "images a pack": round(mean, 1),
-                "max_images": most,
-                "next-fit / least": round(next_fit(tokens, capacity, carried, most) / least, 3),
-                "packs / least": round((len(offsets) - 1) / least, 3),
-                "s a block": round(seconds, 2),
-            }
-
-
 def speed(samples: int, rounds: int) -> Iterator[Row]:
     """CPU seconds: `pack_lengths` over all samples; its kernel over one block."""
     for tokens in IMAGE_TOKENS:
@@ -229,7 +207,7 @@ def _imbalances(costs: Sequence[tuple[Int64, ...]], layout: Layout, ranks: int) 
 
 
 SECTIONS: dict[str, Callable[[int, int], Iterator[Row]]] = {
-    section.__name__: section for section in (fill, hard, limits, speed, start, balance)
+    section.__name__: section for section in (fill, hard, speed, start, balance)
 }
 
 
@@ -245,16 +223,13 @@ def vlm_lengths(samples: int, image_tokens: str) -> tuple[Int64, Int64, Int64]:
     return text + images * each, images.astype(np.int64), each.astype(np.int64)
 
 
-def next_fit(
-    lengths: Int64, capacity: int, images: Int64 | None = None, max_images: int = UNLIMITED
-) -> int:
+def next_fit(lengths: Int64, capacity: int) -> int:
     """Packs if samples are taken in turn and a pack is closed when the next does not fit."""
-    packs = used = carried = 0
-    counts = np.zeros_like(lengths) if images is None else images
-    for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
-        if not packs or used + length > capacity or carried + count > max_images:
-            packs, used, carried = packs + 1, 0, 0
-        used, carried = used + length, carried + count
+    packs = used = 0
+    for length in lengths.tolist():
+        if not packs or used + length > capacity:
+            packs, used = packs + 1, 0
+        used += length
     return packs
 
 
@@ -264,8 +239,7 @@ def best_fit_decreasing(lengths: Int64, capacity: int) -> int:
     rooms = 0  # bit r: some pack has room r
     packs = 0
     for length in np.sort(lengths)[::-1].tolist():
-        fitting = rooms >> length
-        if fitting:
+        if fitting := rooms >> length:
             room = (fitting & -fitting).bit_length() - 1 + length
             waiting[room] -= 1
             if not waiting[room]:

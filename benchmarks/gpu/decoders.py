@@ -62,13 +62,8 @@ class Setting:
 
     def entry(self, device: torch.device) -> Entry:
         """Return the decoder for a table."""
-        return Entry(
-            name=str(self),
-            batch=self.batch,
-            make=partial(Dali, device, self),
-            note="datapipe's graph",
-            setting=self,
-        )
+        make, note = partial(Dali, device, self), "datapipe's graph"
+        return Entry(name=str(self), batch=self.batch, make=make, note=note, setting=self)
 
     def variations(self) -> list[Setting]:
         """Return this setting, and others that differ from it in one option."""
@@ -87,15 +82,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A decoder with its settings.
-
-    Attributes:
-        name: with the settings.
-        batch: images that it takes at a time.
-        make: makes it.
-        note: what a reader must know.
-        setting: of datapipe's with DALI.
-    """
+    """A decoder of batches of some images; `setting` is that of datapipe's own with DALI."""
 
     name: str
     batch: int
@@ -224,11 +211,8 @@ class Dali:
 class DaliLimit:
     """DALI's own operators, with nothing of datapipe and nothing copied out.
 
-    Args:
-        device, setting: of its one pipeline.
-        resized: whether images are resized and normalised too, from their whole to the whole.
-        defaults: whether they are decoded with DALI's default options, which scale chroma up by a
-            cheaper rule than the CPU.
+    `defaults` decodes with DALI's default options, which scale chroma up by a cheaper rule than the
+    CPU.
     """
 
     def __init__(
@@ -267,7 +251,7 @@ class DaliLimit:
 
     def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[Any]:
         arrays = [[np.frombuffer(data, np.uint8) for data in jpegs] for jpegs in batches]
-        # Several times, as the first ones were decoded ahead, before anybody asked.
+        # Several times, as the first ones were decoded ahead, before they were asked for.
         self._feed = cycle(arrays)
         for _ in range(_AGAIN * len(arrays)):
             yield self._pipeline.run()

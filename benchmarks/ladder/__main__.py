@@ -67,6 +67,7 @@ def rungs(
     """
     packed = {"batch-size": None, "buckets": None, "pack": pack, "attention": "auto"}
     prefetch: dict[str, Any] = {"prefetch": 3} | ({"copy-late": None} if gpu else {})
+    lazily = {"zero-gradients": None, "wait-for-losses": None}
     cache = {"device-cache": "8GB"} if gpu else {"cache": "4GB"}
     return [
         Rung(name="naive loop: batch 4, no workers, float32, padded", options=NAIVE),
@@ -76,10 +77,7 @@ def rungs(
         *([Rung(name="TF32", options={"tf32": True})] if gpu else []),
         Rung(name="bfloat16 autocast", options={"precision": "bf16"}),
         Rung(name="fused AdamW", options={"optimizer": "fused"}),
-        Rung(
-            name="fewer synchronisations",
-            options={"zero-gradients": None, "wait-for-losses": None},
-        ),
+        Rung(name="fewer synchronisations", options=lazily),
         Rung(name="length buckets", options={"buckets": 8}, aside=True),
         Rung(name=f"packs of {pack:,} tokens", options=packed),
         *compiled(gpu, images),
@@ -144,15 +142,11 @@ def options_of(ladder: Sequence[Rung], number: int) -> dict[str, Any]:
 
 
 def climb(common: dict[str, Any], chosen: dict[str, Any], rung: Rung) -> dict[str, Any]:
-    """Train once; what it measured.
-
-    Raises:
-        RuntimeError: it failed, with the reason in the last line.
-    """
+    """Train once, and return the report; a `RuntimeError` has the reason in its last line."""
     if rung.needs and find_spec(rung.needs) is None:
         raise RuntimeError(f"{rung.needs} is not installed: pip install {rung.needs}")
-    options = {name: value for name, value in {**common, **chosen}.items() if name != "shards"}
-    return train(common["shards"], options, processes=rung.processes)
+    options = {**common, **chosen}
+    return train(options.pop("shards"), options, processes=rung.processes)
 
 
 def main() -> None:

@@ -103,11 +103,12 @@ def throughput(options: argparse.Namespace) -> Tables:
     tables: Tables = {}
     for arrays, epochs in ((False, _SHARD_EPOCHS), (True, EPOCHS)):
         form = "arrays" if arrays else "shards"
+        options_of = {"arrays": arrays, "epochs": epochs}
         peers = [
             Peer(
                 name=name,
                 module="ours",
-                options={"arrays": arrays, "epochs": epochs, "parts": given},
+                options=options_of | {"parts": given},
                 note=f"threads; {form}",
                 ours=True,
             )
@@ -174,15 +175,15 @@ def parse() -> argparse.Namespace:
             made.add_argument(f"--{option}", type=natural, default=default, help=HELP[option])
         return made
 
+    several: dict[str, Any] = {"type": natural, "nargs": "+"}
     part("many", datasets=1000, samples=1_000_000, rounds=5, blocks=8, ranks=8)
     part("shares", draws=1_000_000, steps=4)
-    part("throughput", photographs=4096, rounds=5).add_argument(
-        "--workers", type=natural, nargs=1, default=[2], help="threads"
-    )
+    one = part("throughput", photographs=4096, rounds=5)
+    one.add_argument("--workers", type=natural, nargs=1, default=[2], help="threads")
     together = part("peers", small=100_000, ranks=8, batch=32, batches=20)
-    together.add_argument("--workers", type=natural, nargs="+", default=[1, 2], help="of a rank")
+    together.add_argument("--workers", **several, default=[1, 2], help="of a rank")
     links = "how often each dataset is linked, as another one"
-    together.add_argument("--links", type=natural, nargs="+", default=[1, 10], help=links)
+    together.add_argument("--links", **several, default=[1, 10], help=links)
     together.add_argument("--only", nargs="+", choices=list(beside.LOADERS))
     return parser.parse_args()
 

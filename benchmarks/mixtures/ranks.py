@@ -10,9 +10,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 import psutil
 
-from benchmarks.peers.process import ENVIRONMENT
+from benchmarks.peers.process import ENVIRONMENT, end, last_words, start
 
 _LOGS = Path("build/bench/logs")
 _PATIENCE = 600.0  # seconds for a phase
@@ -77,18 +74,8 @@ class Rank:
     ) -> None:
         if not ours and not ENVIRONMENT.exists():
             raise Failed("not installed; run benchmarks/peers/install.sh")
-        _LOGS.mkdir(parents=True, exist_ok=True)
         self._log = _LOGS / f"{name}.log"
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable if ours else ENVIRONMENT, "-m", "benchmarks.peers.rank"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=os.environ | (environment or {}),
-                process_group=0,  # so that it is ended with its workers
-            )
+        self._process = start("rank", ours=ours, log=self._log, environment=environment)
         self._write(json.dumps({"module": module, "options": options}))
 
     @property
@@ -98,15 +85,10 @@ class Rank:
         return self._process.stdout
 
     def read(self) -> dict[str, Any]:
-        """Return `phase`, `seconds` and the other facts of the phase that ends next.
-
-        Raises:
-            Failed: it ended with an error.
-        """
+        """Return `phase`, `seconds` and other facts of the phase that ends next."""
         line = self.output.readline()
         if not line:
-            last = self._log.read_text().strip().splitlines()[-1:] or ["no message"]
-            raise Failed(f"{last[0][:200]}; see {self._log}")
+            raise Failed(last_words(self._log))
         facts: dict[str, Any] = json.loads(line)
         if facts["phase"] == "failed":
             raise Failed(f"{facts['reason']}; see {self._log}")
@@ -140,14 +122,7 @@ class Rank:
 
     def close(self) -> None:
         """End the process and its workers."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=20)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        end(self._process)
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -172,8 +147,7 @@ class Ranks:
     def phases(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield name and facts by rank of each phase when all have ended it.
 
-        Raises:
-            Failed: a rank ended with an error, or takes too long.
+        Failed is raised if a rank ended with an error, or takes too long.
         """
         while True:
             facts = self._wait()
@@ -256,11 +230,7 @@ def total(seen: Sequence[Seen]) -> Memory:
 
 
 def memory_of(pid: int | str) -> Memory:
-    """Return the memory of a process: of "self", or by its number.
-
-    Raises:
-        OSError: there is no such process.
-    """
+    """Return the memory of a process: of "self", or by its number."""
     found: dict[str, int] = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, _, value = line.partition(":")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from benchmarks.common import Absent, Contestant, Run, machine, race
 from benchmarks.peers.work import Task
@@ -47,8 +47,9 @@ def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str
     """Return a peer whose process `stack` ends; `versions` gains those of its packages."""
 
     def make() -> Callable[[], Run]:
-        process = _start(peer)
-        stack.callback(_end, process)
+        own = peer.ours or not ENVIRONMENT.exists()
+        process = start("serve", ours=own, log=_log(peer))
+        stack.callback(end, process)
         order = {"module": peer.module, "options": peer.options, "task": asdict(task)}
         cores = sorted(os.sched_getaffinity(0))[: task.workers]
         reply = _ask(process, peer, order | {"cores": cores})
@@ -56,7 +57,6 @@ def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str
             hint = "" if ENVIRONMENT.exists() else "; run benchmarks/peers/install.sh"
             raise Absent(reply["missing"] + hint)
         versions.update(reply["ready"])
-
         return lambda: Run(**_ask(process, peer, {}))
 
     return Contestant(name=peer.name, make=make, note=peer.note)
@@ -77,19 +77,29 @@ def race_peers(
         race(entries, options, title, where=where, references=references, unit="img/s")
 
 
-def _start(peer: Peer) -> subprocess.Popen[str]:
-    own = peer.ours or not ENVIRONMENT.exists()
-    with _log(peer).open("w") as log:
+def start(
+    module: str, *, ours: bool, log: Path, environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start a module of `benchmarks.peers` in this environment, or in that of the peers."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
         return subprocess.Popen(
-            [sys.executable if own else ENVIRONMENT, "-m", "benchmarks.peers.serve"],
+            [sys.executable if ours else ENVIRONMENT, "-m", f"benchmarks.peers.{module}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=file,
             text=True,
-            # In its own group, so that it is stopped with its workers, but in the same session: if
+            env=os.environ | (environment or {}),
+            # In its own group, to be stopped or ended with its workers, but in the same session: if
             # this process dies, the kernel wakes a stopped group and hangs it up.
             process_group=0,
         )
+
+
+def last_words(log: Path) -> str:
+    """Return the last line of a log, and its path."""
+    last = log.read_text().strip().splitlines()[-1:] or ["no message"]
+    return f"{last[0][:200]}; see {log}"
 
 
 def _ask(process: subprocess.Popen[str], peer: Peer, question: dict[str, Any]) -> dict[str, Any]:
@@ -104,27 +114,19 @@ def _ask(process: subprocess.Popen[str], peer: Peer, question: dict[str, Any]) -
     try:
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
-        line = _line(process.stdout)
+        if not select.select([process.stdout], [], [], _PATIENCE)[0]:
+            raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {_log(peer)}")
+        line = process.stdout.readline()
     except BrokenPipeError:
         line = ""
-    except TimeoutError:
-        raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {_log(peer)}") from None
     if not line:
-        last = _log(peer).read_text().strip().splitlines()[-1:] or ["no message"]
-        raise Absent(f"failed: {last[0][:200]}; see {_log(peer)}")
+        raise Absent(f"failed: {last_words(_log(peer))}")
     _signal(process, signal.SIGSTOP)
     reply: dict[str, Any] = json.loads(line)
     return reply
 
 
-def _line(stream: IO[str]) -> str:
-    readable, _, _ = select.select([stream], [], [], _PATIENCE)
-    if not readable:
-        raise TimeoutError
-    return stream.readline()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[str]) -> None:
     """Close the input of a process, which ends it with its workers and shared memory."""
     _signal(process, signal.SIGCONT)
     assert process.stdin is not None
@@ -142,7 +144,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _signal(process: subprocess.Popen[str], number: int) -> bool:
-    """Send a signal to the process and its workers; whether there are any."""
+    """Send a signal to the process and its workers; False if there are none."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
@@ -151,5 +153,4 @@ def _signal(process: subprocess.Popen[str], number: int) -> bool:
 
 
 def _log(peer: Peer) -> Path:
-    _LOGS.mkdir(parents=True, exist_ok=True)
     return _LOGS / f"{peer.name.replace(' ', '-').replace(':', '')}.log"

@@ -41,12 +41,16 @@ class Say:
         self._channel.flush()
 
 
-def main() -> None:
-    """Read the order, and run it."""
-    # Libraries print; phases go to a stream of their own.
+def begin() -> tuple[TextIO, dict[str, Any]]:
+    """Return a stream for answers, apart from what libraries print, and the order that was sent."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    order = json.loads(sys.stdin.readline())
+    return channel, json.loads(sys.stdin.readline())
+
+
+def main() -> None:
+    """Read the order, and run it."""
+    channel, order = begin()
     say = Say(channel)
     try:
         import_module(f"benchmarks.peers.{order['module']}").run(say, **order["options"])

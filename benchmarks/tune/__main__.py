@@ -26,7 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.common import Row, command, machine, parse, show, show_as, write_json
@@ -222,9 +224,6 @@ class _Photographs(Dataset[torch.Tensor]):
         return 1_000_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        import numpy as np
-        from PIL import Image
-
         with Image.open(self._paths[index % len(self._paths)]) as image:
             small = image.convert("RGB").resize((_SIDE, _SIDE))
         return torch.from_numpy(np.asarray(small).copy())

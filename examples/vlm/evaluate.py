@@ -35,9 +35,9 @@ def evaluate(
 ) -> Evaluation:
     """Return the loss of a model over all batches of all ranks; all must call.
 
-    Sums stay on the device until the last batch. So the host prepares batches while the device
-    computes, and ranks meet once. A repeated sample, which evens the ranks out, has no labels.
-    `losses_of` stands in for a model of which this rank has a part.
+    Sums stay on the device until the last batch, so the host prepares batches while the device
+    computes. Samples that are repeated to even the ranks out have no labels. `losses_of` replaces a
+    model of which this rank has a part.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = model.training
@@ -45,7 +45,7 @@ def evaluate(
     try:
         with torch.no_grad(), autocast or nullcontext():
             for batch in batches:
-                # With CUDA graphs: the outputs of the batch before are no longer needed.
+                # CUDA graphs may overwrite the outputs of the batch before.
                 torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 here = bring(batch, ranks.device)
                 inputs = make_inputs(here, model.config, model.kernel)
@@ -69,14 +69,9 @@ def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
         loader.set_epoch(0)  # after an epoch a loader would begin the next one
         autocast = run.exchange.autocast(run.techniques, run.ranks.device)
         pipeline = run.exchange.pipeline
-        found = evaluate(
-            run.model,
-            loader,
-            run.ranks,
-            step=run.step,
-            autocast=autocast,
-            losses_of=None if pipeline is None else pipeline.evaluate,
-        )
+        losses_of = None if pipeline is None else pipeline.evaluate
+        how: dict[str, Any] = {"step": run.step, "autocast": autocast, "losses_of": losses_of}
+        found = evaluate(run.model, loader, run.ranks, **how)
         run.ranks.say(
             f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
         )

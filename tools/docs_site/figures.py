@@ -176,7 +176,9 @@ def _ladder(content: dict[str, Any]) -> str:
             Bar(name=name, value=rate.median, low=rate.low, high=rate.high, own=not entry["aside"])
         )
     chart = bar_chart(bars, title=content["title"], unit="tokens/s")
-    return _block(content, chart, _table(head, rows))
+    shown = [number for number in range(len(head)) if any(row[number] for row in rows)]
+    lines = [[row[number] for number in shown] for row in (head, *rows)]
+    return _block(content, chart, _table(lines[0], lines[1:]))
 
 
 def _attention(content: dict[str, Any]) -> str:

@@ -22,14 +22,11 @@ def groups_of(
     ranks: int = 1,
     ends: Callable[[], bool] = lambda: False,
 ) -> Generator[list[Batch], None, None]:
-    """Batches in groups, none of which is taken before it is asked for.
+    """Yield batches in groups, whose losses are divided by the labels of the whole group.
 
-    A group is held as a whole before its first batch is trained on, so that the loss of each is
-    divided by the labels of all: means of means would weigh a token of a short batch more.
-
-    A group has `count` batches, or as few as have this number of `labels`, or of `samples` over all
-    `ranks`, each of which must have as many. It ends where `ends()` is true after a batch, full or
-    not.
+    Means of means would weigh a token of a short batch more. A group has `count` batches, or as few
+    as have this number of `labels`, or of `samples` over all `ranks`, each of which must have as
+    many. It also ends if `ends()` is true after a batch.
     """
     group: list[Batch] = []
     for batch in batches:
@@ -72,19 +69,16 @@ def samples_of_step(
 def accumulation_for(exchange_share: float, target: float) -> int:
     """Return the fewest batches a step of which the exchange takes at most `target` of the time.
 
-    A batch takes c to compute. A step takes e more, to exchange gradients once for its k batches.
-    So the exchange takes e / (k c + e) of it, which is at most `target` from
-    k = e (1 - target) / (c target) on. Measured with one batch a step, the share s is e / (c + e),
-    so e / c = s / (1 - s).
+    A step of k batches takes k c to compute and e to exchange gradients once, so the share of the
+    exchange is at most `target` from k = e (1 - target) / (c target) on. With one batch a step it
+    is s = e / (c + e), so e / c = s / (1 - s).
 
     Examples:
         >>> accumulation_for(0.5, 0.1)  # 1 / (9 + 1)
         9
     """
     if not 0 <= exchange_share < 1 or not 0 < target < 1:
-        raise ValueError(
-            f"exchange_share={exchange_share}, target={target}: give shares of the time, from 0 to "
-            "below 1, and the target above 0"
-        )
+        given = f"exchange_share={exchange_share}, target={target}"
+        raise ValueError(f"{given}: give shares from 0 to below 1, and the target above 0")
     batches = exchange_share / (1 - exchange_share) * (1 - target) / target
     return max(1, math.ceil(batches * (1 - 1e-9)))  # rounding must not cost a batch

@@ -25,8 +25,8 @@ MOST = 20
 class DatasetFigures(NamedTuple):
     """Figures of a dataset over some steps of all ranks, without repeats at the end of an epoch.
 
-    `loss` is the mean over its labels, in nats. `tokens` are without padding. `share` and `planned`
-    are those of all samples, as they came and as the plan has them.
+    `loss` is the mean over its labels, in nats. `share` and `planned` are shares of all samples, as
+    they came and as planned.
     """
 
     name: str

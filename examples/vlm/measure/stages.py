@@ -32,13 +32,10 @@ _NODE = "autograd::engine::evaluate_function"
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """Seconds of the profiled steps by stage.
+    """Seconds of the profiled steps, by the clock and by stage.
 
-    Attributes:
-        steps: number of them.
-        seconds: they took, by the clock.
-        by_stage: own time of all operators: on the GPU where there is one, whose "other" is idle
-            time, else on the CPU.
+    Those by stage are the own time of operators on the GPU, whose "other" is idle time, or on the
+    CPU if there is no GPU.
     """
 
     steps: int

@@ -64,13 +64,8 @@ def generate(
 ) -> list[list[int]]:
     """Continue prompts; return the new tokens of each, up to its first token of `stop`.
 
-    Args:
-        model: of this process alone; put into evaluation mode, and back.
-        prompts: at least one, none empty.
-        max_new_tokens: of each.
-        temperature: of the softmax that tokens are drawn from; 0 takes the likeliest.
-        top_k: likeliest tokens to draw from; 0 for all.
-        cached: whether keys and values are kept, rather than all tokens computed for each new one.
+    Tokens are drawn at a `temperature`, 0 for the likeliest, from the `top_k` likeliest, 0 for all.
+    Without `cached`, all tokens are computed for each new one.
     """
     if max_new_tokens < 1 or temperature < 0 or top_k < 0:
         raise ValueError(

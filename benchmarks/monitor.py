@@ -28,8 +28,7 @@ from benchmarks.common import add_json, command, headline, machine, show, write_
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.monitor.session import RECORDED_EVERY
 
-BAR = 0.005
-"""Share of a step that a monitor may cost."""
+BAR = 0.005  # share of a step that a monitor may cost
 _BLOCKS = 20
 
 
@@ -85,16 +84,9 @@ def measure(
     ends = len(differences) // 200
     mean = statistics.fmean(sorted(differences)[ends : len(differences) - ends])
     usual = statistics.median(other for _, other in pairs) / 1e3
-    return {
-        "name": name,
-        "step_ms": step * 1e3,
-        "steps": steps,
-        "median_us": statistics.median(differences),
-        "low_us": min(blocks),
-        "high_us": max(blocks),
-        "share": mean / usual,
-        "mean_us": mean,
-    }
+    row = {"name": name, "step_ms": step * 1e3, "steps": steps}
+    row |= {"median_us": statistics.median(differences), "low_us": min(blocks)}
+    return row | {"high_us": max(blocks), "share": mean / usual, "mean_us": mean}
 
 
 def measure_recorded(rounds: int = 15) -> dict[str, float]:
@@ -120,12 +112,9 @@ def measure_recorded(rounds: int = 15) -> dict[str, float]:
     torch.set_num_threads(threads)
     operators = sum(operator.calls for operator in recorder.samples[-1].operators)
     step, slow = (statistics.median(took[recorded]) for recorded in (False, True))
-    return {
-        "operators": operators,
-        "step_ms": 1e3 * step,
-        "extra_ms": 1e3 * (slow - step),
-        "share": (slow - step) / (RECORDED_EVERY * step),
-    }
+    share = (slow - step) / (RECORDED_EVERY * step)
+    times = {"step_ms": 1e3 * step, "extra_ms": 1e3 * (slow - step)}
+    return {"operators": operators, **times, "share": share}
 
 
 def mark(monitor: datapipe.Monitor | None, step: float) -> Iterator[int]:

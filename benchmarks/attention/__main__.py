@@ -153,12 +153,9 @@ def measure_rows(layer: Layer, length: int, options: argparse.Namespace) -> Meas
     """Each kernel over rows of `length` tokens, `--tokens` together."""
     count = max(1, options.tokens // length)
     batch = uniform(layer, count, length)
-    return race(
-        layer,
-        {kernel: (kernel, batch) for kernel in options.kernels},
-        Measured(length=length, tokens=batch.real, shape=f"{count} x {length:,}"),
-        options.rounds,
-    )
+    measured = Measured(length=length, tokens=batch.real, shape=f"{count} x {length:,}")
+    entries = {kernel: (kernel, batch) for kernel in options.kernels}
+    return race(layer, entries, measured, options.rounds)
 
 
 def measure_mixed(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
@@ -183,15 +180,11 @@ def race(
 ) -> Measured:
     """Fill in what all entries, a kernel and a batch each, take in turns."""
     torch.compiler.reset()  # so that no number of tokens is one too many to compile for
-    contestants = [
-        Contestant(
-            name=name,
-            make=partial(
-                contestant, kernel, layer, batch, partial(measured.costs.__setitem__, name)
-            ),
-        )
-        for name, (kernel, batch) in entries.items()
-    ]
+    contestants = []
+    for name, (kernel, batch) in entries.items():
+        keep = partial(measured.costs.__setitem__, name)
+        make = partial(contestant, kernel, layer, batch, keep)
+        contestants.append(Contestant(name=name, make=make))
     measured.results = compete(contestants, rounds)
     return measured
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -101,12 +101,8 @@ def make_inputs(layer: Layer, tokens: int) -> list[Tensor]:
     """Return queries, keys and values that want gradients, and the gradients of the output."""
     made = torch.Generator(layer.device).manual_seed(tokens)
     heads = (layer.heads, layer.kv_heads, layer.kv_heads, layer.heads)
-    inputs = [
-        torch.randn(
-            (tokens, number, layer.size), generator=made, device=layer.device, dtype=layer.dtype
-        )
-        for number in heads
-    ]
+    how: dict[str, Any] = {"generator": made, "device": layer.device, "dtype": layer.dtype}
+    inputs = [torch.randn((tokens, number, layer.size), **how) for number in heads]
     return [*(x.requires_grad_() for x in inputs[:3]), inputs[3]]
 
 
@@ -150,10 +146,13 @@ def contestant(
     def measure() -> tuple[Segments, int]:
         once()  # compiles, and fills caches
         peak = peak_of(once, layer.device)
-        segments, mask = timed_prepare(batch, kernel, layer.device)
+        made: list[Segments] = []
+        mask = seconds(
+            lambda: made.append(prepare(batch.segments, batch.total, kernel)), layer.device
+        )
         keep(Cost(peak=peak, mask=mask))
-        single = seconds(lambda: steps(segments, 1), layer.device)
-        return segments, min(_MOST, math.ceil(_STEADY / single))
+        single = seconds(lambda: steps(made[0], 1), layer.device)
+        return made[0], min(_MOST, math.ceil(_STEADY / single))
 
     segments, number = or_absent(measure)
 
@@ -183,17 +182,8 @@ def _refuse_too_much(kernel: str, layer: Layer, batch: Batch) -> None:
     heads, copies = (layer.heads, 5) if kernel == "plain" else (1, 3)
     wanted = copies * heads * batch.scores(kernel) * max(4, layer.dtype.itemsize)
     if wanted > layer.memory:
-        raise Absent(
-            f"its scores would take about {wanted / 1e9:.2g} GB, and --memory allows "
-            f"{layer.memory / 1e9:g}"
-        )
-
-
-def timed_prepare(batch: Batch, kernel: str, device: torch.device) -> tuple[Segments, float]:
-    """Segments with the mask of a kernel, and the seconds that making it took."""
-    made: list[Segments] = []
-    taken = seconds(lambda: made.append(prepare(batch.segments, batch.total, kernel)), device)
-    return made[0], taken
+        allowed = f"--memory allows {layer.memory / 1e9:g}"
+        raise Absent(f"its scores would take about {wanted / 1e9:.2g} GB, and {allowed}")
 
 
 def seconds(work: Callable[[], None], device: torch.device) -> float:

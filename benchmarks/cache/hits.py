@@ -37,11 +37,9 @@ class Lru:
         return sample in self._kept
 
     def use(self, sample: int, next_use: int) -> None:
-        """Record the use of a kept sample."""
         self._kept.move_to_end(sample)
 
     def offer(self, sample: int, size: int, next_use: int) -> tuple[bool, list[int]]:
-        """Return whether a new sample is kept, and the samples that are evicted for it."""
         if not self.would_keep(sample, size, next_use):
             return False, []
         going = []
@@ -54,7 +52,6 @@ class Lru:
         return True, going
 
     def would_keep(self, sample: int, size: int, next_use: int) -> bool:
-        """Return whether the sample would be kept if it were offered now."""
         return size <= self.budget and sample not in self._kept
 
 

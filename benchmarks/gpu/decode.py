@@ -130,14 +130,12 @@ class Heats:
     """Rounds of a few decoders at a time, which share the device's memory; `done` has results."""
 
     def __init__(self, device: torch.device, where: dict[str, Any], *, rounds: int) -> None:
-        self._device = device
-        self._where = where
-        self._rounds = rounds
+        self._device, self._where, self._rounds = device, where, rounds
         self.done: dict[str, list[Result]] = {}
         self.after_round: Callable[[], None] = lambda: None
 
     def run(self, name: str, entries: Sequence[Entry], jpegs: Sequence[bytes]) -> Setting | None:
-        """Measure decoders, print what came out, and return the fastest setting of DALI."""
+        """Measure decoders, print the results, and return the fastest setting of DALI."""
         print(f"\n{name}", file=sys.stderr, flush=True)
 
         def keep(results: list[Result]) -> None:
@@ -145,14 +143,10 @@ class Heats:
             self.after_round()
 
         with ExitStack() as made:
-            contestants = [
-                Contestant(
-                    name=entry.name,
-                    make=partial(prepare, entry, made, jpegs, self._device),
-                    note=entry.note,
-                )
-                for entry in entries
-            ]
+            contestants = []
+            for entry in entries:
+                make = partial(prepare, entry, made, jpegs, self._device)
+                contestants.append(Contestant(name=entry.name, make=make, note=entry.note))
             results = compete(contestants, self._rounds, after_round=keep)
         keep(results)
         report(name, results, where=self._where, references=("cpu",), unit="img/s", path=None)
@@ -243,30 +237,19 @@ def measure_latency(
 
 def aims(results: Sequence[Result], latencies: dict[str, Spread], smallest: int) -> list[Bar]:
     """Return what was wanted of decoding, and what was measured."""
-
-    def most(name: str, *, whole: bool = False) -> float | None:
-        rates = [
-            one.rate.median
-            for one in results
-            if one.runs and (one.name == name if whole else one.name.startswith(name))
-        ]
-        return max(rates, default=None)
-
-    dali, limit = most("dali"), most("limit: DALI, decoding and resizing", whole=True)
-    own = [spread.median for spread in latencies.values()]
+    ran = [one for one in results if one.runs]
+    limits = [one for one in ran if one.name == "limit: DALI, decoding and resizing"]
+    dali, limit = (
+        max((one.rate.median for one in some), default=None)
+        for some in ([one for one in ran if one.name.startswith("dali")], limits)
+    )
+    share = dali / limit if dali and limit else None
+    latency = min((spread.median for spread in latencies.values()), default=None)
+    name, from_bytes = "DALI with the best settings", "from bytes to normalised tensor, ms"
     return [
-        Bar(name="DALI with the best settings, img/s", value=dali, wanted=15_000, most=False),
-        Bar(
-            name="DALI with the best settings, share of its limit",
-            value=dali / limit if dali and limit else None,
-            wanted=0.9,
-            most=False,
-        ),
-        Bar(
-            name=f"fastest batch of {smallest} from bytes to normalised tensor, ms",
-            value=min(own, default=None),
-            wanted=40.0,
-        ),
+        Bar(name=f"{name}, img/s", value=dali, wanted=15_000, most=False),
+        Bar(name=f"{name}, share of its limit", value=share, wanted=0.9, most=False),
+        Bar(name=f"fastest batch of {smallest} {from_bytes}", value=latency, wanted=40.0),
     ]
 
 

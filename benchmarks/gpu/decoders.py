@@ -27,7 +27,6 @@ SIDE = 336
 MEAN_STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SPEC = ImageSpec(size=SIDE, normalize=MEAN_STD)
 
-
 _AHEAD, _AGAIN = 3, 4  # batches that the limit decodes ahead, and how often it decodes all
 
 
@@ -118,13 +117,14 @@ def limits(device: torch.device, setting: Setting) -> list[Entry]:
         ("decoding and resizing", {"resized": True}),
         ("decoding and resizing by its defaults", {"resized": True, "defaults": True}),
     )
+    note = f"DALI's own operators, {_AHEAD} batches of {setting.batch} ahead, "
+    note += f"{setting.threads} threads"
     return [
         Entry(
             name=f"limit: DALI, {name}",
             batch=setting.batch,
             make=partial(DaliLimit, device, setting, **how),
-            note=f"DALI's own operators, {_AHEAD} batches of {setting.batch} ahead, "
-            f"{setting.threads} threads",
+            note=note,
         )
         for name, how in made
     ]
@@ -141,9 +141,8 @@ class CpuAndCopy:
 
     def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[Any]:
         for jpegs in batches:
-            host = torch.empty(
-                (len(jpegs), 3, SIDE, SIDE), dtype=torch.uint8, pin_memory=self._pinned
-            )
+            shape = (len(jpegs), 3, SIDE, SIDE)
+            host = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pinned)
             for _ in self._pool.map(self._place, jpegs, torch.split(host, 1)):
                 pass
             sent = self._feeder.send({"pixel_values": host})

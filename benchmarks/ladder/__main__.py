@@ -101,19 +101,14 @@ def compiled(gpu: bool, images: int) -> list[Rung]:
 
 
 def asides(gpu: bool, processes: int) -> list[Rung]:
-    """Return techniques that stand on the whole ladder, each alone."""
+    """Return techniques that are added to the whole ladder, each alone."""
+    images = dict.fromkeys(("cache", "device-cache", "static-shapes", "compile"))
     single: dict[str, dict[str, Any]] = {
         "recompute all": {"recompute": "all"},
         "recompute every 2nd block": {"recompute": "2"},
         "recompute 2 runs of blocks": {"recompute": "sequential:2"},
         "4 batches a step": {"accumulate": 4},
-        "data on the device": {
-            "cache": None,
-            "device-cache": None,
-            "static-shapes": None,
-            "compile": None,
-            "resident": "64GB" if gpu else "4GB",
-        },
+        "data on the device": {**images, "resident": "64GB" if gpu else "4GB"},
     }
     together: dict[str, dict[str, Any]] = {
         "DDP": {"parallel": "ddp"},
@@ -163,19 +158,12 @@ def main() -> None:
     add("--pack", type=int, default=8192 if gpu else 2048, help="tokens (default: %(default)s)")
     add("--images", type=int, default=32 if gpu else 12, help="of a pack of constant shape")
     add("--workers", type=int, default=12 if gpu else 1, help="threads (default: %(default)s)")
-    add(
-        "--processes",
-        type=int,
-        default=torch.cuda.device_count() if gpu else 2,
-        help="of the rungs with several, 1 for none (default: %(default)s)",
-    )
+    several = "of the rungs with several, 1 for none (default: %(default)s)"
+    devices = torch.cuda.device_count() if gpu else 2
+    add("--processes", type=int, default=devices, help=several)
     add("--only", nargs="+", metavar="TEXT", help="rungs whose names hold one of these")
-    add(
-        "--part",
-        choices=("all", "way", "asides"),
-        default="all",
-        help="rungs: those on the way up, or the last one with those aside (default: all)",
-    )
+    part = "rungs: those on the way up, or the last one with those aside (default: all)"
+    add("--part", choices=("all", "way", "asides"), default="all", help=part)
     add_json(parser)
     options = parser.parse_args()
 
@@ -198,16 +186,10 @@ def main() -> None:
         parser.error(f"--only {options.only}: the rungs are {[rung.name for rung in ladder]}")
     shards, tokenizer = chats(options.samples)
     vision = MODELS[options.model].vision
-    common = {
-        "shards": shards,
-        "tokenizer": tokenizer,
-        "model": options.model,
-        "steps": options.steps + options.warm_up,
-        "warm-up": options.warm_up,
-        "log-every": options.steps + options.warm_up,
-        "max-length": options.pack,
-        "lr": 3e-4,
-    }
+    steps = options.steps + options.warm_up
+    common = {"shards": shards, "tokenizer": tokenizer, "model": options.model, "steps": steps}
+    common |= {"warm-up": options.warm_up, "log-every": steps, "max-length": options.pack}
+    common |= {"lr": 3e-4}
     where = machine("torch", "datapipe", "transformers", cache="warm")
     if gpu:
         where["gpu"] = torch.cuda.get_device_name()

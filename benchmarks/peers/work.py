@@ -121,10 +121,7 @@ def normalize(pixels: Tensor) -> Tensor:
 
 
 def dynamic_size(width: int, height: int) -> tuple[int, int]:
-    """(width, height) near an image's own: multiples of MULTIPLE within the limits of area.
-
-    The rule of Qwen2-VL's image processor (`smart_resize`), as in datapipe's `resize="dynamic"`.
-    """
+    """Return width and height by the rule of Qwen2-VL's image processor (`smart_resize`)."""
     across, down = (round(side / MULTIPLE) * MULTIPLE for side in (width, height))
     if across * down > MAX_PIXELS:
         scale = math.sqrt(width * height / MAX_PIXELS)

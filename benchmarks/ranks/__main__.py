@@ -199,26 +199,22 @@ def steps_table(runs: Measured, capacity: int) -> list[Row]:
                 rates = [done.rate(clock) for done in rounds]
                 work = [done.work_rate(clock) for done in rounds]
                 others = [done.work_rate(clock) for done in runs[ranks, "round-robin"]]
-                rows.append(
-                    {
-                        "ranks": ranks,
-                        "clock": clock + shared * (clock == "wall"),
-                        "packs": way,
-                        "tokens/s": round(Spread.of(rates).median),
-                        "x round-robin": ratio(work, others),
-                        "step P50, ms": round(1e3 * float(np.median(seconds))),
-                        "step P99, ms": round(1e3 * float(np.percentile(seconds, 99))),
-                        "slowest / mean": round(
-                            imbalance(np.concatenate([done.times.cpu for done in rounds])), 3
-                        ),
-                        "waiting, %": round(
-                            100 * Spread.of([done.waiting(clock) for done in rounds]).median, 1
-                        ),
-                        "fill, %": round(
-                            100 * tokens / capacity / sum(len(done.units) for done in rounds), 2
-                        ),
-                    }
-                )
+                cpu = np.concatenate([done.times.cpu for done in rounds])
+                waiting = Spread.of([done.waiting(clock) for done in rounds]).median
+                packs = sum(len(done.units) for done in rounds)
+                row: Row = {
+                    "ranks": ranks,
+                    "clock": clock + shared * (clock == "wall"),
+                    "packs": way,
+                    "tokens/s": round(Spread.of(rates).median),
+                    "x round-robin": ratio(work, others),
+                    "step P50, ms": round(1e3 * float(np.median(seconds))),
+                    "step P99, ms": round(1e3 * float(np.percentile(seconds, 99))),
+                    "slowest / mean": round(imbalance(cpu), 3),
+                    "waiting, %": round(100 * waiting, 1),
+                    "fill, %": round(100 * tokens / capacity / packs, 2),
+                }
+                rows.append(row)
     return rows
 
 

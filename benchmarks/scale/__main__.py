@@ -3,23 +3,20 @@
     python -m benchmarks.scale --json benchmarks/results/scale.json
 
 The dataset has 1,000,000,000 samples in 100,000 shards, with an image and text of 10 to 8,000
-tokens each. It takes 16 GB in `build/scale` and is removed afterwards, unless --keep is given.
-`make_loader` opens it for packs of 8,192 tokens. The first process scans all samples once to select
-those that fit, and counts as preparation.
+tokens each. It takes 16 GB in `build/scale` and is removed afterwards, unless --keep is given. The
+first process that opens it selects the samples that fit, once, and counts as preparation.
 
-`open`: a fresh process, from `make_loader` to the first step of 64 ranks, with the page cache of
-the dataset's files warm or dropped (inodes stay in memory); then 8 processes at once, as on a
-machine that restarts.
-Memory in MB: "over imports" is what a rank takes beyond a process that has imported datapipe and
-torch. PSS divides a page by the processes that share it. "from disk" is what all of them read.
+`open`: a fresh process, from `make_loader` for packs of 8,192 tokens to the first step of 64 ranks,
+with a page cache that is warm or dropped; then 8 processes at once, as on a machine that restarts.
+Memory in MB: "over imports" is that of a rank without importing datapipe and torch. PSS divides a
+page by the processes that share it. "from disk" is read by all of them.
 
-`columns`: CPU and wall time in which the sizes of a block's 65,536 samples are read, for each
-column.
+`columns`: CPU and wall time to read the sizes of a block's 65,536 samples, for each column.
 
 `planning`: share of a core that a rank spends on the plan at 200 samples/s, by the ranks that share
 a folder of planned blocks. Lengths are in memory.
 
-`requests`: what storage is asked for at 200 samples/s of each rank, counted and not timed.
+`requests`: requests to storage at 200 samples/s of each rank, counted and not timed.
 """
 
 from __future__ import annotations

@@ -112,48 +112,40 @@ def synthetic() -> dict[str, list[Answer]]:
     swept, compared = [], []
     few = ((0, None), *((workers, 2) for workers in WORKERS[1:]))
     for number, case in enumerate(hundred()):
-        swept.append(_sweep(case, SETTINGS))
+        swept.append(_answer("tune_workers", case, *_sweep(case, SETTINGS), SETTINGS))
         clock = Clock()
         workers, seconds = textbook(_Maker(case, clock), clock)
-        compared.append(_sweep(case, few))
-        compared.append(
-            _answer("textbook", case, workers, 2 if workers else None, seconds, few, None)
-        )
+        compared.append(_answer("tune_workers", case, *_sweep(case, few), few))
+        chosen = workers, 2 if workers else None
+        compared.append(_answer("textbook", case, *chosen, seconds, few))
         if (number + 1) % 20 == 0:
             print(f"{number + 1} of 100 sweeps", file=sys.stderr, flush=True)
     return {"a hundred sweeps": swept, "with the settings of the textbooks": compared}
 
 
-def _sweep(case: Case, settings: Settings) -> Answer:
+def _sweep(case: Case, settings: Settings) -> tuple[int, int | None, float]:
+    """Tune a case; return workers, prefetch and seconds."""
     clock = Clock()
-    tried = grid(
-        {workers for workers, _ in settings}, {ahead for _, ahead in settings if ahead is not None}
-    )
+    ahead = {ahead for _, ahead in settings if ahead is not None}
+    tried = grid({workers for workers, _ in settings}, ahead)
     machine = Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
     result = tune(_Maker(case, clock), tried, Goal(budget=case.budget), machine)
-    chosen = result.num_workers, result.prefetch_factor
-    return _answer("tune_workers", case, *chosen, result.seconds, settings, case.budget)
+    return result.num_workers, result.prefetch_factor, result.seconds
 
 
 def _answer(
-    way: str,
-    case: Case,
-    workers: int,
-    ahead: int | None,
-    seconds: float,
-    settings: Settings,
-    budget: float | None,
+    way: str, case: Case, workers: int, ahead: int | None, seconds: float, settings: Settings
 ) -> Answer:
-    best = max(true_rate(case.machine, *setting) for setting in settings)
+    truth = {setting: true_rate(case.machine, *setting) for setting in settings}
     return Answer(
         loader=case.machine.name,
         way=way,
         workers=workers,
         prefetch=ahead,
         right=is_right(case, workers, ahead, settings=settings),
-        lost=1 - true_rate(case.machine, workers, ahead) / best,
+        lost=1 - true_rate(case.machine, workers, ahead) / max(truth.values()),
         seconds=seconds,
-        budget=budget,
+        budget=case.budget if way == "tune_workers" else None,
     )
 
 
@@ -161,9 +153,7 @@ class _Maker:
     """Makes the synthetic loaders of a case, each with noise of its own."""
 
     def __init__(self, case: Case, clock: Clock) -> None:
-        self._case = case
-        self._clock = clock
-        self._made = 0
+        self._case, self._clock, self._made = case, clock, 0
 
     def __call__(self, num_workers: int, prefetch_factor: int | None) -> Loader:
         self._made += 1
@@ -258,12 +248,9 @@ def _truth(
         for pair in pairs[turn:] + pairs[:turn]:
             trial = min(_undisturbed(make, settings[pair]), key=_others)
             rates[pair].append(trial.rate)
-            print(
-                f"round {number + 1} of {rounds}: {trial.setting}: {trial.rate:.1f}/s, others take "
-                f"{_others(trial):.0%} of the cores",
-                file=sys.stderr,
-                flush=True,
-            )
+            said = f"round {number + 1} of {rounds}: {trial.setting}: {trial.rate:.1f}/s, others "
+            said += f"take {_others(trial):.0%} of the cores"
+            print(said, file=sys.stderr, flush=True)
     levels = [statistics.fmean(each) for each in zip(*rates.values(), strict=True)]
     return {
         pair: statistics.median(rate / level for rate, level in zip(each, levels, strict=True))

@@ -113,7 +113,7 @@ def load(path: Path, parts: Mapping[str, Any], about: Mapping[str, Any], ranks: 
     for name, part in others(parts).items():
         part.load_state_dict(content[name])
     if (saved := len(content["random"]["cpu"])) != ranks.world_size and ranks.first:
-        said = "%s has random numbers of %d ranks, and there are %d: they start again"
+        said = "%s has random numbers of %d ranks, and there are %d: they start anew"
         logger.warning(said, path, saved, ranks.world_size)
     for name, random in content["random"].items():
         if len(random) == ranks.world_size and name in ("cpu", ranks.device.type):

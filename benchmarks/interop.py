@@ -209,13 +209,9 @@ def read_energon(view: View) -> Iterator[tuple[str, Members]]:
     from megatron.energon import CrudeWebdataset, WorkerConfig, get_loader
     from megatron.energon.epathlib import EPath
 
-    dataset = CrudeWebdataset(
-        EPath(str(view.folder)),
-        split_part="train",
-        training=False,
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
-        decoder=None,
-    )
+    alone = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    how: dict[str, Any] = {"split_part": "train", "training": False, "decoder": None}
+    dataset = CrudeWebdataset(EPath(str(view.folder)), worker_config=alone, **how)
     for sample in get_loader(dataset.build()):
         yield sample["__key__"], public(sample)
 
@@ -231,14 +227,9 @@ def read_datasets(view: View, *, streaming: bool) -> Iterator[tuple[str, Members
     decoders, WebDataset.DECODERS = WebDataset.DECODERS, {}
     datasets.disable_progress_bars()
     try:
-        for row in datasets.load_dataset(
-            "webdataset",
-            data_files={"train": view.shards},
-            split="train",
-            streaming=streaming,
-            features=datasets.Features(features),
-            cache_dir=str(view.folder / "cache"),
-        ):
+        how: dict[str, Any] = {"split": "train", "streaming": streaming}
+        how |= {"data_files": {"train": view.shards}, "features": datasets.Features(features)}
+        for row in datasets.load_dataset("webdataset", cache_dir=str(view.folder / "cache"), **how):
             contents = {k: v["bytes"] if isinstance(v, dict) else v for k, v in row.items()}
             yield row["__key__"], public(contents)
     finally:
@@ -265,22 +256,14 @@ def read_spdl(view: View) -> Iterator[tuple[str, Members]]:
             yield from grouped(spdl.io.iter_tarfile(file))
 
 
+ENERGON = "from .nv-meta/ and SHARD.tar.idx, decoder=None"
+DATASETS = "columns named, its text and JSON decoders off"
 READERS = [
     Reader("webdataset", "webdataset", read_webdataset),
     Reader("wids", "wids", read_wids, "by sample number, from shardindex.json"),
     Reader("DALI", "nvidia-dali-cuda130", read_dali, "from SHARD.idx; gives an order and no keys"),
-    Reader(
-        "Energon",
-        "megatron-energon",
-        read_energon,
-        "from .nv-meta/ and SHARD.tar.idx, decoder=None",
-    ),
-    Reader(
-        "datasets",
-        "datasets",
-        partial(read_datasets, streaming=False),
-        "columns named, its text and JSON decoders off",
-    ),
+    Reader("Energon", "megatron-energon", read_energon, ENERGON),
+    Reader("datasets", "datasets", partial(read_datasets, streaming=False), DATASETS),
     Reader("datasets, streaming", "datasets", partial(read_datasets, streaming=True), "likewise"),
     Reader("Ray Data", "ray[data]", read_ray, "decoder=None"),
     Reader("SPDL", "spdl", read_spdl, "iter_tarfile gives names and bytes, not samples"),

@@ -21,70 +21,42 @@ from benchmarks.peers.process import Peer, race_peers
 from benchmarks.peers.work import BATCH, MAX_PIXELS, MULTIPLE, SIDE, Task
 
 OURS = Peer(name="datapipe", module="ours", note="threads; shards", ours=True)
-LIMITS = (
-    Peer(
-        name="limit: decode",
-        module="limits",
-        options={"which": "decode"},
-        note="threads; libjpeg-turbo alone, from memory",
-        ours=True,
-    ),
-    Peer(
-        name="limit: kernels",
-        module="limits",
-        options={"which": "kernels"},
-        note="threads; decode, resize, normalise into reused memory, from memory",
-        ours=True,
-    ),
+BYTES = "threads; libjpeg-turbo alone, from memory"
+WORK = "threads; decode, resize, normalise into reused memory, from memory"
+LIMITS = tuple(
+    Peer(name=f"limit: {which}", module="limits", options={"which": which}, note=note, ours=True)
+    for which, note in (("decode", BYTES), ("kernels", WORK))
 )
-FFCV = (
-    Peer(
-        name="ffcv",
-        module="ffcv_file",
-        options={"images": "same"},
-        note="threads, INTER_AREA, fast DCT; its file, same JPEG bytes; channels last",
-    ),
-    Peer(
-        name="ffcv q90",
-        module="ffcv_file",
-        options={"images": "q90"},
-        note="as ffcv, but its own JPEG encoding at quality 90",
-    ),
+AREA = "threads, INTER_AREA, fast DCT; its file, same JPEG bytes; channels last"
+FFCV = tuple(
+    Peer(name=name, module="ffcv_file", options={"images": images}, note=note)
+    for name, images, note in (
+        ("ffcv", "same", AREA),
+        ("ffcv q90", "q90", "as ffcv, but its own JPEG encoding at quality 90"),
+    )
 )
+DALI = tuple(
+    Peer(name=name, module="dali_cpu", options={"antialias": antialias}, note=note)
+    for name, antialias, note in (
+        ("dali", True, "CPU, threads; loose files, no captions"),
+        ("dali aliased", False, "as dali, but not antialiased: less work"),
+    )
+)
+OTHERS = {
+    "torch": ("torch_pillow", "DataLoader + Pillow, processes; loose files"),
+    "webdataset": ("webdataset_pillow", "WebLoader + Pillow, processes; shards"),
+    "litdata": (
+        "litdata_pillow",
+        "StreamingDataLoader + Pillow, processes; its chunks, same JPEG bytes",
+    ),
+    "mosaic": ("mosaic_pillow", "Streaming + Pillow, processes; its shards, same JPEG bytes"),
+    "spdl": ("spdl_ffmpeg", "threads, FFmpeg's decoder and bilinear filter; loose files"),
+}
 FIXED = (
     OURS,
-    Peer(name="torch", module="torch_pillow", note="DataLoader + Pillow, processes; loose files"),
-    Peer(
-        name="webdataset", module="webdataset_pillow", note="WebLoader + Pillow, processes; shards"
-    ),
-    Peer(
-        name="litdata",
-        module="litdata_pillow",
-        note="StreamingDataLoader + Pillow, processes; its chunks, same JPEG bytes",
-    ),
-    Peer(
-        name="mosaic",
-        module="mosaic_pillow",
-        note="Streaming + Pillow, processes; its shards, same JPEG bytes",
-    ),
-    Peer(
-        name="spdl",
-        module="spdl_ffmpeg",
-        note="threads, FFmpeg's decoder and bilinear filter; loose files",
-    ),
+    *(Peer(name=name, module=module, note=note) for name, (module, note) in OTHERS.items()),
     *FFCV,
-    Peer(
-        name="dali",
-        module="dali_cpu",
-        options={"antialias": True},
-        note="CPU, threads; loose files, no captions",
-    ),
-    Peer(
-        name="dali aliased",
-        module="dali_cpu",
-        options={"antialias": False},
-        note="as dali, but not antialiased: less work",
-    ),
+    *DALI,
     *LIMITS,
 )
 PILLOW = "DataLoader + Pillow with draft, processes; loose files"

@@ -59,10 +59,10 @@ def contestants(photos: Photos, *, workers: int) -> list[Contestant]:
             f"{processes}every image read whole, checksums and index",
         ),
         "ShardWriter": (
-            lambda: make_shard_writer(sync=False),
+            partial(make_shard_writer, sync=False),
             "webdataset, one process; no fsync",
         ),
-        "ShardWriter, fsync": (lambda: make_shard_writer(sync=True), "the same, then fsync"),
+        "ShardWriter, fsync": (partial(make_shard_writer, sync=True), "the same, then fsync"),
         "GNU tar": (lambda: pack_gnu_tar, "one process; no fsync"),
         "concatenation": (
             lambda: pack_concatenation,

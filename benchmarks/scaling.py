@@ -20,7 +20,7 @@ from benchmarks.common import Contestant, Run, command, machine, parse, race
 from benchmarks.data import Photos, made_once, photographs
 from benchmarks.peers.process import Peer, contestant
 from benchmarks.peers.work import BATCH, SIDE, Task
-from datapipe.index.manifest import MANIFEST, read_manifest
+from datapipe.index.manifest import read_manifest, write_manifest
 from datapipe.pack.pack_dataset import pack_dataset
 
 _PHOTOGRAPHS = 1024
@@ -31,9 +31,8 @@ _CORES = (1, 2)
 def main() -> None:
     parser = command("scaling", __doc__)
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="float32")
-    parser.add_argument(
-        "--times", type=int, nargs="+", default=_TIMES, help="datasets of so many times 1,024"
-    )
+    times = "datasets of so many times 1,024"
+    parser.add_argument("--times", type=int, nargs="+", default=_TIMES, help=times)
     # The longest run of the smallest dataset: its whole epoch.
     options = parse(parser, samples=_PHOTOGRAPHS, rounds=5)
     photos = photographs(_PHOTOGRAPHS)
@@ -102,8 +101,8 @@ def repeated(photos: Photos, times: int) -> Path:
             os.link(single / shard.index, folder / index)
             shards.append(dataclasses.replace(shard, name=name, index=index))
         parts = (dataclasses.replace(part, shards=times, inputs=part.inputs * times),)
-        document = dataclasses.replace(manifest, shards=tuple(shards), parts=parts)
-        (folder / MANIFEST).write_text(document.to_json())
+        repeats = dataclasses.replace(manifest, shards=tuple(shards), parts=parts)
+        write_manifest(folder, repeats)
 
     return made_once(photos.raw.with_name(f"{photos.raw.name}-x{times}"), write)
 

@@ -33,8 +33,7 @@ from datapipe.decode.transform import make_transform
 from examples.vlm.model.attention import KERNELS, attend, prepare, why_not
 
 SAMPLES = 64
-COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")
-"""Modules whose kernels numba compiles."""
+COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")  # by numba
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from benchmarks.data import Photos, made_once
 from datapipe.index.columns import open_columns
@@ -40,7 +39,7 @@ from datapipe.index.tokens.parts import PartFiles, TokenPart
 from datapipe.pack.pack_dataset import pack_dataset
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
-from tools.train_tokenizer import SPECIAL
+from examples.vlm.data.texts import byte_tokenizer
 
 Int64 = npt.NDArray[np.int64]
 
@@ -67,14 +66,8 @@ def text_spec() -> TextSpec:
     """Return tokenizer and template of all datasets; make the tokenizer if it is missing."""
     path = HOME / "tokenizer.json"
     if not path.exists():
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        vocabulary = {token: number for number, token in enumerate(alphabet)}
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        tokenizer.add_special_tokens(list(SPECIAL))
         HOME.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(str(path))
+        byte_tokenizer().save(str(path))
     return TextSpec(tokenizer=path, template="chatml", image_tokens=IMAGE_TOKENS)
 
 

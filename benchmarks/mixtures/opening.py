@@ -145,16 +145,13 @@ def verdicts(rows: list[Row]) -> list[Row]:
     Memory is that of a rank's process with all that it imports.
     """
     one, machine = rows[0], rows[1]
+    share = round(machine["PSS, peak"] / machine["ranks"])
     return [
         aim("open, s", one["open, median"], OPEN_AIM),
         aim("first step, s", one["first step, median"], STEP_AIM),
         aim("RSS of a rank, peak, MB", one["RSS of a rank, peak"], MEMORY_AIM),
         aim("PSS over imports of a rank, peak, MB", one["PSS over imports, peak"], MEMORY_AIM),
-        aim(
-            f"PSS of a rank of {machine['ranks']}, peak, MB",
-            round(machine["PSS, peak"] / machine["ranks"]),
-            MEMORY_AIM,
-        ),
+        aim(f"PSS of a rank of {machine['ranks']}, peak, MB", share, MEMORY_AIM),
         aim("open files", one["files"], FILES_AIM),
         aim("fill", one["fill"], FILL_AIM, least=True),
         aim("imbalance of text, %", one["imbalance, text, %"], IMBALANCE_AIM),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -103,27 +104,21 @@ def orders(steps: int) -> Iterator[Row]:
         expected = None
         for world in WORLDS:
             for workers in WORKERS:
-                found = [
-                    _read(given, rank, world, workers, steps, options) for rank in range(world)
-                ]
+                read = partial(_read, given, world, workers, steps, options)
+                found = [read(rank) for rank in range(world)]
                 order = [unit for step in zip(*found, strict=True) for unit in dealt(step)]
                 digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
                 expected = expected or digest
-                yield {
-                    "units": kind,
-                    "ranks": world,
-                    "workers": workers,
-                    "samples read": sum(map(len, order)),
-                    "digest": digest,
-                    "the same": "yes" if digest == expected else "no",
-                }
+                row: Row = {"units": kind, "ranks": world, "workers": workers}
+                row |= {"samples read": sum(map(len, order)), "digest": digest}
+                yield row | {"the same": "yes" if digest == expected else "no"}
 
 
 Unit = list[tuple[str, str]]  # dataset and key of each sample
 
 
 def _read(
-    given: dict[str, int], rank: int, world: int, workers: int, steps: int, options: dict[str, Any]
+    given: dict[str, int], world: int, workers: int, steps: int, options: dict[str, Any], rank: int
 ) -> list[list[Unit]]:
     """Return the units of each step of one rank, as they are in its batches."""
     loader = datapipe.make_loader(
@@ -168,10 +163,6 @@ def edges_of(folders: Sequence[Path]) -> Int64:
 def verdicts(shares: list[Row], digests: list[Row]) -> list[Row]:
     """Compare the tables with what was aimed for."""
     others = sum(row["the same"] != "yes" for row in digests)
-    return [
-        *(
-            aim(f"deviation {row['order']}, %", row["largest deviation, %"], AIM)
-            for row in shares[:2]
-        ),
-        aim("ranks and workers with another order", others, 0),
-    ]
+    off = "largest deviation, %"
+    bars = [aim(f"deviation {row['order']}, %", row[off], AIM) for row in shares[:2]]
+    return [*bars, aim("ranks and workers with another order", others, 0)]

@@ -36,15 +36,7 @@ from benchmarks.attention.measure import (
     uniform,
 )
 from benchmarks.attention.report import PACKED, PADDED, Measured, absences, draw
-from benchmarks.common import (
-    Contestant,
-    add_json,
-    command,
-    compete,
-    machine,
-    show_as,
-    write_json,
-)
+from benchmarks.common import Contestant, add_json, command, compete, machine, show_as, write_json
 from benchmarks.gpu.aims import Bar, as_json, describe, show
 from examples.vlm.model.attention import KERNELS
 

@@ -11,14 +11,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.common import Row
-from benchmarks.mixtures.data import (
-    CAPACITY,
-    IMAGE_TOKENS,
-    joined,
-    synthetic,
-    text_spec,
-    weights,
-)
+from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, joined, synthetic, text_spec, weights
 from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, megabytes, rounds_of, total
 
 WORLD = 64

@@ -166,10 +166,9 @@ def shard(parameter: Tensor, ranks: int) -> int:
 
 
 def states(learnt: Iterable[Tensor], optimizer: Optimizer, ranks: int) -> int:
-    """Bytes of AdamW's states.
+    """Bytes of AdamW's states: two float32 numbers each and a count of steps for each tensor.
 
-    Two float32 numbers each and a count of steps for each tensor. In 8 bits, as bitsandbytes has
-    them: one byte each, a float32 scale for 256 of them, and small tensors as they are.
+    In 8 bits (bitsandbytes): one byte each, a float32 scale for 256, and small tensors as they are.
     """
     total = 0
     for parameter in learnt:
@@ -204,9 +203,9 @@ def exchanged(
 
 
 def walk(found: list[Stage], before: int, all_gradients: int) -> int:
-    """Return the most that activations and gradients take together, through the backward pass.
+    """Return the most bytes of activations and gradients together in the backward pass.
 
-    `before` and `all_gradients` are bytes of gradients at its beginning and end, on this rank.
+    `before` and `all_gradients` are those of gradients at its beginning and end, on this rank.
     """
     learnt = sum(stage.gradients for stage in found) or 1
     kept = sum(stage.kept + stage.casts for stage in found)

@@ -11,6 +11,7 @@ import datapipe
 from examples.vlm.data.accumulate import Batch
 from examples.vlm.data.transfer import bring
 from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
+from examples.vlm.model.sampling import evaluating
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
@@ -40,25 +41,17 @@ def evaluate(
     model of which this rank has a part.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), autocast or nullcontext():
-            for batch in batches:
-                # CUDA graphs may overwrite the outputs of the batch before.
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                here = bring(batch, ranks.device)
-                inputs = make_inputs(here, model.config, model.kernel)
-                sums[0] += (losses_of or model)(inputs).sum(dtype=torch.float64)
-                sums[1] += (inputs.targets != IGNORE).sum()
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.no_grad(), autocast or nullcontext():
+        for batch in batches:
+            # CUDA graphs may overwrite the outputs of the batch before.
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            inputs = make_inputs(bring(batch, ranks.device), model.config, model.kernel)
+            sums[0] += (losses_of or model)(inputs).sum(dtype=torch.float64)
+            sums[1] += (inputs.targets != IGNORE).sum()
     whole_loss(sums[:1], ranks)
     total, labels = ranks.total(sums).tolist()
     if not labels:
-        raise ValueError(
-            "--evaluate: its samples have no labels; give a dataset with answers to learn"
-        )
+        raise ValueError("--evaluate: no sample has labels; give a dataset with answers to learn")
     return Evaluation(step, total / labels, int(labels))
 
 

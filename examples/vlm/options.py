@@ -165,13 +165,7 @@ def _answers(parser: argparse.ArgumentParser, samples: int = 0) -> None:
     )
     add("--new-tokens", type=int, default=64, metavar="N", help="longest answer (default: 64)")
     add("--temperature", type=float, default=0.0, help="of sampling (default: likeliest tokens)")
-    add(
-        "--top-k",
-        type=int,
-        default=0,
-        metavar="N",
-        help="draw from the N likeliest tokens (default: all)",
-    )
+    add("--top-k", type=int, default=0, metavar="N", help="likeliest tokens to draw from (0: all)")
 
 
 def _techniques(parser: argparse.ArgumentParser) -> None:
@@ -188,12 +182,7 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
         help="torch.compile every block, in this mode (alone: default)",
     )
     add("--optimizer", default="fused", choices=get_args(Optimizer), help="kind of AdamW")
-    add(
-        "--zero-gradients",
-        dest="set_to_none",
-        action="store_false",
-        help="set gradients to zero, not to None",
-    )
+    add("--zero-gradients", dest="set_to_none", action="store_false", help="do not free them")
     add(
         "--recompute",
         nargs="?",
@@ -202,13 +191,7 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
         metavar="BLOCKS",
         help=f"activation checkpointing: {KNOWN} (alone: all)",
     )
-    add(
-        "--dropout",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="attention weights that are dropped",
-    )
+    add("--dropout", type=float, default=0.0, metavar="SHARE", help="dropped attention weights")
     add("--freeze-vision", action="store_true", help="train all but the encoder")
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters (and the projector)")
     add(
@@ -220,24 +203,9 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     )
     add("--accumulate-tokens", type=int, default=0, metavar="N", help="labels per step, instead")
     add("--accumulate-samples", type=int, default=0, metavar="N", help="samples per step, instead")
-    add(
-        "--clip",
-        type=float,
-        default=1.0,
-        help="largest norm of gradients (0: no limit; default: 1)",
-    )
-    add(
-        "--copy-late",
-        dest="ahead",
-        action="store_false",
-        help="copy batches in the step, not ahead of it",
-    )
-    add(
-        "--wait-for-losses",
-        dest="keep_losses",
-        action="store_false",
-        help="wait for the loss of every step",
-    )
+    add("--clip", type=float, default=1.0, help="largest norm of gradients (0: any)")
+    add("--copy-late", dest="ahead", action="store_false", help="copy batches in each step")
+    add("--wait-for-losses", dest="keep_losses", action="store_false", help="wait for every loss")
 
 
 def _ranks(parser: argparse.ArgumentParser) -> None:
@@ -249,12 +217,7 @@ def _ranks(parser: argparse.ArgumentParser) -> None:
     add("--static-graph", action="store_true", help="DDP assumes the same graph in every step")
     add("--tensor", type=int, default=1, metavar="N", help="ranks that divide heads (default: 1)")
     add("--context", type=int, default=1, metavar="N", help="ranks that divide packs (default: 1)")
-    add(
-        "--global-batch-size",
-        type=int,
-        metavar="N",
-        help="samples or packs per step, over all ranks",
-    )
+    add("--global-batch-size", type=int, metavar="N", help="units per step of all ranks")
     add(
         "--rank-timeout",
         type=float,
@@ -276,23 +239,12 @@ def _run(parser: argparse.ArgumentParser) -> None:
         help="samples of the step for which --lr was chosen",
     )
     add("--lr-warmup", type=int, default=10, metavar="STEPS", help="steps until it is reached")
-    add(
-        "--lr-steps",
-        type=int,
-        metavar="STEPS",
-        help="steps until it has decayed (default: --steps)",
-    )
+    add("--lr-steps", type=int, metavar="STEPS", help="until it has decayed (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
     add("--save", type=Path, metavar="PATH", help="write a checkpoint at the end")
     add("--save-every", type=int, default=0, metavar="STEPS", help="and every so many steps")
     add("--resume", type=Path, metavar="PATH", help="continue from a checkpoint")
-    add(
-        "--warm-up",
-        type=int,
-        default=5,
-        metavar="STEPS",
-        help="first steps, left out of all figures",
-    )
+    add("--warm-up", type=int, default=5, metavar="STEPS", help="steps left out of figures")
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--evaluate", metavar="SHARDS", help="print the loss over a held-out dataset at the end")
     add("--evaluate-every", type=int, default=0, metavar="STEPS", help="and every so many steps")
@@ -305,12 +257,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
 
 def _costs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what it costs").add_argument
-    add(
-        "--peak-flops",
-        type=float,
-        metavar="N",
-        help="peak of a device, for MFU (default: looked up)",
-    )
+    add("--peak-flops", type=float, metavar="N", help="of a device, for MFU (default: known)")
     add(
         "--find-batch-size",
         nargs="?",

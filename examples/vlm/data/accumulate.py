@@ -9,8 +9,7 @@ from datapipe.plan.steps import Step
 
 Batch = dict[str, Any]
 
-LABELS = "num_items_in_batch"
-"""Key of a batch's number of labels over all ranks; the plan knows it, no rank is asked."""
+LABELS = "num_items_in_batch"  # key of a batch's labels over all ranks, known from the plan
 
 
 def groups_of(
@@ -78,7 +77,9 @@ def accumulation_for(exchange_share: float, target: float) -> int:
         9
     """
     if not 0 <= exchange_share < 1 or not 0 < target < 1:
-        given = f"exchange_share={exchange_share}, target={target}"
-        raise ValueError(f"{given}: give shares from 0 to below 1, and the target above 0")
+        raise ValueError(
+            f"exchange_share={exchange_share}, target={target}: give shares of the time, from 0 to "
+            "below 1, and the target above 0"
+        )
     batches = exchange_share / (1 - exchange_share) * (1 - target) / target
     return max(1, math.ceil(batches * (1 - 1e-9)))  # rounding must not cost a batch

@@ -18,8 +18,7 @@ from examples.vlm.model.inputs import IGNORE
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
 
-MOST = 20
-"""Datasets in a table of the log; `--json` has all."""
+MOST = 20  # datasets in a table of the log; `--json` has all
 
 
 class DatasetFigures(NamedTuple):

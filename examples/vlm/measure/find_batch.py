@@ -25,13 +25,12 @@ from examples.vlm.model.config import VisionConfig
 MARGIN = 0.1  # share of the limit that stays free, for fragmentation and the unforeseen
 STEPS = 10_000  # of the plan, in which the heaviest batches are searched
 
+# Errors of the CPU's allocator, of oneDNN, which gives no reason, and of CUDA outside of torch's.
 _OUT_OF_MEMORY = (
     *("DefaultCPUAllocator", "could not create a primitive", "could not create a memory"),
     *("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"),
     *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
 )
-"""Errors of the CPU's allocator, of oneDNN, which does not say why it fails, and of CUDA beside
-torch's own allocator."""
 
 
 class Shape(NamedTuple):
@@ -177,14 +176,8 @@ def make_batch(shape: Shape, vision: VisionConfig, image_id: int, *, native: boo
         return {**batch, "input_ids": rows, "labels": rows.clone(), "attention_mask": mask}
     bounds = torch.tensor([0, *shape.lengths]).cumsum(0)
     positions = torch.cat([torch.arange(length) for length in shape.lengths])
-    return {
-        **batch,
-        "input_ids": ids,
-        "labels": ids.clone(),
-        "position_ids": positions[None],
-        "cu_seq_lens_q": bounds.int(),
-        "max_length_q": max(shape.lengths),
-    }
+    batch |= {"input_ids": ids, "labels": ids.clone(), "position_ids": positions[None]}
+    return batch | {"cu_seq_lens_q": bounds.int(), "max_length_q": max(shape.lengths)}
 
 
 def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
@@ -218,10 +211,7 @@ def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
 
 @contextmanager
 def surviving() -> Iterator[None]:
-    """Turn every way in which torch says that memory ran out into `OutOfMemory`.
-
-    Nothing refers to the frames of the step any more, so that their tensors are freed.
-    """
+    """Raise `OutOfMemory` for every such error of torch, without its frames and their tensors."""
     said = None
     try:
         yield

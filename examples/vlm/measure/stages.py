@@ -15,8 +15,7 @@ from typing import Any
 
 NAMES = ("vision", "projector", "language", "loss", "optimizer", "exchange", "other")
 
-ENCODER_SHARE = 0.4
-"""Share of a step above which the encoder is worth a remedy."""
+ENCODER_SHARE = 0.4  # of a step, above which the encoder is worth a remedy
 
 REMEDY = (
     "freeze it (--freeze-vision), give fewer pixels (a smaller image_size or max_pixels), cache "

@@ -6,13 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from examples.vlm.model.attention.kernels import (
-    HALF,
-    KERNELS,
-    TORCH,
-    WITH_DROPOUT,
-    allow_variants,
-)
+from examples.vlm.model.attention.kernels import HALF, KERNELS, TORCH, WITH_DROPOUT, allow_variants
 from examples.vlm.model.attention.segments import Segments
 from examples.vlm.model.attention.table import Table
 

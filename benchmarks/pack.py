@@ -109,8 +109,11 @@ def make_shard_writer(*, sync: bool) -> Pack:
         with webdataset.ShardWriter(
             str(out / "shard-%06d.tar"), verbose=0, post=fsync if sync else None
         ) as writer:
-            for number, image in enumerate(sorted(raw.rglob("*.jpg"))):
-                data, text = image.read_bytes(), image.with_suffix(".txt").read_text("utf-8")
+            for number, image in enumerate(list_images(raw)):
+                with open(image, "rb") as file:
+                    data = file.read()
+                with open(image.removesuffix(".jpg") + ".txt", encoding="utf-8") as file:
+                    text = file.read()
                 writer.write({"__key__": f"{number:09d}", "jpg": data, "txt": text})
 
     return loop
@@ -126,9 +129,10 @@ def pack_concatenation(raw: Path, out: Path) -> None:
     out.mkdir()
     header = bytes(_BLOCK)
     with open(out / "shard.tar", "wb") as shard:
-        for image in sorted(raw.rglob("*.jpg")):
-            for path in (image, image.with_suffix(".txt")):
-                data = path.read_bytes()
+        for image in list_images(raw):
+            for name in (image, image.removesuffix(".jpg") + ".txt"):
+                with open(name, "rb") as file:
+                    data = file.read()
                 shard.write(header)
                 shard.write(data)
                 shard.write(bytes(-len(data) % _BLOCK))
@@ -152,6 +156,16 @@ def tar_bytes(photos: Photos) -> int:
     """Size of the photographs and their captions in tar files."""
     files = (path.stat().st_size for path in photos.raw.rglob("*") if path.is_file())
     return sum(_BLOCK + -(-size // _BLOCK) * _BLOCK for size in files)
+
+
+def list_images(raw: Path) -> list[str]:
+    """Return the JPEG files below a folder, in order, faster than `Path` would."""
+    return sorted(
+        os.path.join(place, name)
+        for place, _, names in os.walk(raw)
+        for name in names
+        if name.endswith(".jpg")
+    )
 
 
 def fsync(path: str) -> None:

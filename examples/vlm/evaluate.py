@@ -51,7 +51,9 @@ def evaluate(
     whole_loss(sums[:1], ranks)
     total, labels = ranks.total(sums).tolist()
     if not labels:
-        raise ValueError("--evaluate: no sample has labels; give a dataset with answers to learn")
+        raise ValueError(
+            "--evaluate: its samples have no labels; give a dataset with answers to learn"
+        )
     return Evaluation(step, total / labels, int(labels))
 
 

@@ -147,7 +147,8 @@ class Techniques:
                 from bitsandbytes.optim import AdamW8bit
             except ImportError as error:
                 raise ValueError(
-                    "optimizer '8bit' needs bitsandbytes: pip install 'datapipe-vlm[train]'"
+                    "optimizer '8bit' needs bitsandbytes: pip install bitsandbytes, or "
+                    "'datapipe-vlm[train]'"
                 ) from error
             made: torch.optim.Optimizer = AdamW8bit(groups, **options)
             return made
@@ -166,7 +167,9 @@ def add_adapters(model: Any, rank: int) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise ValueError("adapters (lora) need peft: pip install 'datapipe-vlm[train]'") from error
+        raise ValueError(
+            "adapters (lora) need peft: pip install peft, or 'datapipe-vlm[train]'"
+        ) from error
     names = ["qkv", "out", "gate", "up", "down"]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)
     inject_adapter_in_model(config, model.language)

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for settings in (rows, mixed):
         settings.sort(key=lambda at: at.length)
     show_as("attention", content)
-    print(*absences(rows), *absences(mixed), sep="\n")
+    print(*absences([*rows, *mixed]), sep="\n")
     show(aims(rows), rehearsal=on_cpu)
     if options.plot is not None:
         device = f"{where['cpu']}, {where['cores']} cores" if on_cpu else where["gpu"]

@@ -44,11 +44,14 @@ class Measured:
 def absences(measured: Sequence[Measured]) -> Iterator[str]:
     """Yield each reason once, with the kernels and lengths that it kept from running."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    everywhere = [f"{at.length:,}" for at in measured]
+    everywhere = list(dict.fromkeys(f"{at.length:,}" for at in measured))
     for at in measured:
         for one in (one for one in at.results if one.missing):
             reasons.setdefault((one.missing, one.name), []).append(f"{at.length:,}")
     for (reason, name), lengths in reasons.items():
+        kernel, *form = name.split()
+        if form and (reason, kernel) in reasons:
+            continue  # said of the kernel already
         where = "" if lengths == everywhere else f" at {', '.join(lengths)}"
         yield f"{name}{where} did not run: {reason}"
 

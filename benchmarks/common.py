@@ -290,7 +290,7 @@ def show_as(kind: str, content: dict[str, Any]) -> None:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -79,8 +79,8 @@ def main() -> None:
 def task_of(photos: Photos, options: argparse.Namespace, **more: Any) -> Task:
     """Return the task of loading photographs with the command line's dtype and workers."""
     forms = photos.raw.with_name(f"{photos.raw.name}-forms")
-    given = {"dtype": options.dtype, "workers": options.workers} | more
-    return Task(raw=str(photos.raw), shards=str(packed(photos)), forms=str(forms), **given)
+    given = {name: vars(options)[name] for name in ("dtype", "workers") if name not in more}
+    return Task(raw=str(photos.raw), shards=str(packed(photos)), forms=str(forms), **given, **more)
 
 
 def title(photos: Photos, task: Task, options: argparse.Namespace) -> str:

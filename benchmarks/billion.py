@@ -9,9 +9,7 @@ afterwards, unless --keep is given. The plan is made in a new process that does 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import machine, write_json
+from benchmarks.common import add_json, command, machine, show, write_json
+from benchmarks.data import drop_cache
 from datapipe.index.files.block_checksums import write_sums
 
 SAMPLES = 1_000_000_000
@@ -80,16 +79,15 @@ def write_columns(folder: Path, samples: int, *, most_images: int = 8) -> None:
     for name, values in (("text", text), ("labels", text // 2)):
         column = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.int32, (samples,))
         for start in range(0, samples, _DISTINCT):
-            stop = min(start + _DISTINCT, samples)
-            column[start:stop] = values[: stop - start]
-        del column
+            part = column[start : start + _DISTINCT]
+            part[:] = values[: len(part)]
     offsets = np.cumsum(images, dtype=np.int64)
     column = np.lib.format.open_memmap(folder / "sample_image.npy", "w+", np.int64, (samples + 1,))
     column[0] = 0
     for start in range(0, samples, _DISTINCT):
-        stop = min(start + _DISTINCT, samples)
-        column[start + 1 : stop + 1] = column[start] + offsets[: stop - start]
-    del column
+        part = column[start + 1 : start + 1 + _DISTINCT]
+        part[:] = column[start] + offsets[: len(part)]
+    del column, part
     names = ("text.npy", "labels.npy", "sample_image.npy")
     (folder / "sums").write_text(str(write_sums(folder, names)))
 
@@ -97,57 +95,47 @@ def write_columns(folder: Path, samples: int, *, most_images: int = 8) -> None:
 def measure(folder: Path, seed: int, *, cold: bool, plain: bool) -> dict[str, Any]:
     """Measure times and memory of one process that plans the first step."""
     if cold:
-        for path in folder.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(folder), str(seed), "plain" if plain else "checked"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+        drop_cache(folder.iterdir())
+    words = [
+        sys.executable,
+        "-c",
+        _PROGRAM,
+        str(folder),
+        str(seed),
+        "plain" if plain else "checked",
+    ]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
 def main() -> None:
     """Parse the command line, measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = command("billion", __doc__)
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--keep", action="store_true", help="leave the columns where they are")
     parser.add_argument("--cold", action="store_true", help="drop the columns' page cache first")
     parser.add_argument("--plain", action="store_true", help="compare no checksums")
     parser.add_argument("--folder", type=Path, default=Path("build/billion"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
-    arguments = parser.parse_args()
-    if not (arguments.folder / "sample_image.npy").exists():
-        print(f"writing columns of {arguments.samples:,} samples to {arguments.folder}", flush=True)
-        write_columns(arguments.folder, arguments.samples)
+    add_json(parser)
+    options = parser.parse_args()
+    if not (options.folder / "sample_image.npy").exists():
+        print(f"writing columns of {options.samples:,} samples to {options.folder}", flush=True)
+        write_columns(options.folder, options.samples)
     try:
         rounds = [
-            measure(arguments.folder, seed, cold=arguments.cold, plain=arguments.plain)
-            for seed in range(arguments.rounds)
+            measure(options.folder, seed, cold=options.cold, plain=options.plain)
+            for seed in range(options.rounds)
         ]
     finally:
-        if not arguments.keep:
-            shutil.rmtree(arguments.folder)
-    for number, result in enumerate(rounds):
-        print(
-            f"round {number}: first step known after {result['first_step_s']:.2f} s "
-            f"(imports {result['import_s']:.2f} s before it), peak {result['peak_mb']:.0f} MB, "
-            f"{result['imports_mb']:.0f} MB of it by imports"
-        )
+        if not options.keep:
+            shutil.rmtree(options.folder)
+    title = f"first step of {options.samples:,} samples"
     middle = {name: median(result[name] for result in rounds) for name in rounds[0]}
-    print(f"median: {middle['first_step_s']:.2f} s, {middle['peak_mb']:.0f} MB")
-    if arguments.json is not None:
-        content = {
-            "title": f"first step of {arguments.samples:,} samples",
-            "machine": machine("numpy", "numba", cache="cold" if arguments.cold else "warm"),
-            "rounds": rounds,
-        }
-        write_json(arguments.json, content)
+    show(f"{title}; the last row has the medians", [*rounds, middle])
+    where = machine("numpy", "numba", cache="cold" if options.cold else "warm")
+    write_json(options.json, {"title": title, "machine": where, "rounds": rounds})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from pydoc_data.topics import topics
 from random import Random
@@ -11,11 +10,10 @@ from random import Random
 import numpy as np
 
 import datapipe
-from benchmarks.data import photographs
+from benchmarks.data import HOME, made_once, photographs
 from datapipe.pack.pack_dataset import pack_dataset
 from tools.train_tokenizer import train as train_tokenizer
 
-_HOME = Path("build/bench")
 VOCABULARY = 8192
 
 # Shares of samples, least and most words of all answers, and turns: captions as in COCO and
@@ -26,18 +24,16 @@ KINDS = ((0.55, (8, 20), (1, 1)), (0.35, (80, 300), (2, 5)), (0.10, (300, 700), 
 def chats(samples: int) -> tuple[Path, Path]:
     """Shards of so many samples, and a tokenizer trained on their texts; made where missing."""
     photos = photographs(samples)
-    raw, out = _HOME / f"chats-{samples}", _HOME / f"chats-{samples}-packed"
-    tokenizer = _HOME / f"chats-{samples}-tokenizer.json"
-    if not raw.exists():
-        temporary = raw.with_name(f"{raw.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+    raw, out = HOME / f"chats-{samples}", HOME / f"chats-{samples}-packed"
+    tokenizer = HOME / f"chats-{samples}-tokenizer.json"
+
+    def write(folder: Path) -> None:
         paths = [path.relative_to(photos.raw).as_posix() for path in photos.paths()]
         rng, words = Random(0), prose()
         records = [record(rng, words, number, path) for number, path in enumerate(paths)]
-        (temporary / "data.json").write_text(json.dumps(records))
-        temporary.rename(raw)
-    pack_dataset(raw / "data.json", out, image_root=photos.raw)
+        (folder / "data.json").write_text(json.dumps(records))
+
+    pack_dataset(made_once(raw, write) / "data.json", out, image_root=photos.raw)
     if not tokenizer.exists():
         train_tokenizer(out, VOCABULARY).save(str(tokenizer))
     return out, tokenizer

@@ -21,6 +21,11 @@ from typing import Any, NamedTuple
 from datapipe.cpus import cpu_model
 from datapipe.extras import DISTRIBUTION
 
+Row = dict[str, Any]
+"""A record of a table: figures by name."""
+
+_WIDE = 9  # columns of a table that fit side by side
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -29,8 +34,8 @@ class Run:
     Attributes:
         samples: counted in `seconds`.
         seconds: of steady work.
-        startup: seconds before that, which the rate leaves out; None where there is no such thing.
-        consumer: seconds of processor time that the consuming thread spent in `seconds`, or None.
+        startup: seconds before that, which the rate leaves out.
+        consumer: seconds of CPU time that the consuming thread spent in `seconds`.
     """
 
     samples: int
@@ -45,7 +50,7 @@ class Run:
 
 
 class Absent(Exception):
-    """Why a contestant takes no part, or no longer; the message is for the table."""
+    """A contestant takes no part, or no longer; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +58,8 @@ class Contestant:
     """Something to measure.
 
     Attributes:
-        name: short, unique.
-        make: called once before the first round; returns what each round calls. Imports the peer,
-            so that an ImportError is reported as "not installed". Both it and what it returns may
-            raise Absent.
+        make: called once before the first round; returns what each round calls. An ImportError is
+            reported as "not installed". Both it and what it returns may raise Absent.
         note: what a reader must know to judge the figure.
     """
 
@@ -79,14 +82,7 @@ class Spread(NamedTuple):
 
 @dataclass(kw_only=True)
 class Result:
-    """Outcome of a contestant: a run for each round, or the reason why there is none.
-
-    Attributes:
-        name, note: of the contestant.
-        runs: one for each counted round.
-        missing: why there are none.
-        warm_up: the round before, which is the first of its process.
-    """
+    """Outcome of a contestant: a run for each counted round, or the reason why there is none."""
 
     name: str
     note: str
@@ -122,10 +118,9 @@ def compete(
     rounds: int,
     after_round: Callable[[list[Result]], None] = lambda results: None,
 ) -> list[Result]:
-    """Run all contestants in turn, `rounds` times after one round that is not counted.
+    """Run all contestants in turn, `rounds` times after one round that warms up and does not count.
 
-    That first round brings imports, files and worker processes to where the others find them.
-    `after_round` is given what there is after each that counts.
+    `after_round` is given the results after each round that counts.
     """
     results = [Result(name=entry.name, note=entry.note) for entry in contestants]
     ready: list[tuple[Result, Callable[[], Run]]] = []
@@ -158,19 +153,33 @@ def compete(
     return results
 
 
+def command(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the parser of `python -m benchmarks.NAME`, described by its module's docstring."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argparse.Namespace:
-    """Add the options that every benchmark has, and parse the command line."""
+    """Add the options that most benchmarks have, and parse the command line."""
     add = parser.add_argument
     add("--samples", type=int, default=samples, help="photographs (default: %(default)s)")
     add("--rounds", type=int, default=rounds, help="counted rounds (default: %(default)s)")
     add("--workers", type=int, default=2, help="threads or processes each (default: %(default)s)")
     add("--only", nargs="+", metavar="NAME", help="run these contestants alone")
-    add("--json", type=Path, metavar="FILE", help="also write every round to this file")
+    add_json(parser)
     options = parser.parse_args()
     for name in ("samples", "rounds", "workers"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
     return options
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json FILE`."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
 
 
 def chosen(contestants: Sequence[Contestant], only: Iterable[str] | None) -> list[Contestant]:
@@ -193,6 +202,30 @@ def machine(*packages: str, cache: str) -> dict[str, Any]:
     }
 
 
+def headline(where: dict[str, Any]) -> str:
+    """Return facts of `machine` as a line of text."""
+    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
+    gpu = f"{where['gpu']}; " if "gpu" in where else ""
+    return (
+        f"{gpu}{where['cpu']}, {where['cores']} cores; Python {where['python']}, {versions}; "
+        f"page cache {where['page cache']}; load at the start {where['load']}"
+    )
+
+
+def race(
+    contestants: Sequence[Contestant],
+    options: argparse.Namespace,
+    title: str,
+    *,
+    where: dict[str, Any],
+    references: Sequence[str],
+    unit: str,
+) -> None:
+    """Run the contestants that `--only` names and report; arguments as of `report`."""
+    results = compete(chosen(contestants, options.only), options.rounds)
+    report(title, results, where=where, references=references, unit=unit, path=options.json)
+
+
 def report(
     title: str,
     results: Sequence[Result],
@@ -212,33 +245,53 @@ def report(
         unit: of the rates.
         path: None writes nothing.
     """
-    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
-    print(f"\n{title}")
-    print(
-        f"{where['cpu']}, {where['cores']} cores; Python {where['python']}, {versions}; "
-        f"page cache {where['page cache']}; load at the start {where['load']}\n"
-    )
+    print(f"\n{title}\n{headline(where)}\n")
     by_name = {result.name: result for result in results if result.runs}
     against = [by_name[name] for name in references if name in by_name]
-    for line in aligned(_rows(results, against, unit)):
-        print(line)
-    if path is not None:
-        content = {
-            "title": title,
-            "unit": unit,
-            "machine": where,
-            "references": [reference.name for reference in against],
-            "results": [asdict(result) for result in results],
-        }
-        write_json(path, content)
+    print(*aligned(_rows(results, against, unit)), sep="\n")
+    content = {
+        "title": title,
+        "unit": unit,
+        "machine": where,
+        "references": [reference.name for reference in against],
+        "results": [asdict(result) for result in results],
+    }
+    write_json(path, content)
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a file of results, or replace it at once: who is interrupted keeps the one before."""
+def write_json(path: Path | None, content: Any) -> None:
+    """Write a file of results whole, or leave the one before; None writes nothing."""
+    if path is None:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n")
     temporary.replace(path)
+
+
+def show(title: str, rows: Iterable[Row]) -> list[Row]:
+    """Print records as a table, on its side if it is wide, and return them."""
+    kept = list(rows)
+    print(f"\n{title}\n", flush=True)
+    names = list(dict.fromkeys(name for row in kept for name in row))
+    lines = [names, *([_cell(row.get(name)) for name in names] for row in kept)]
+    if len(names) > _WIDE:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    print(*(aligned(lines) if kept else ()), sep="\n", flush=True)
+    return kept
+
+
+def show_as(kind: str, content: dict[str, Any]) -> None:
+    """Print results as a kind of figure of the page of benchmarks, without its charts."""
+    from tools.docs_site.figures import as_text  # which imports this module
+
+    print(f"\n{as_text(kind, content)}\n", flush=True)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _rows(results: Sequence[Result], against: Sequence[Result], unit: str) -> Iterator[list[str]]:

@@ -8,83 +8,55 @@ output goes to a fresh folder on the disk of the source, which is deleted after 
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import Contestant, Run, chosen, compete, machine, parse, report
-from benchmarks.data import packed, photographs, scratch
+from benchmarks.common import Contestant, Run, command, machine, parse, race
+from benchmarks.data import fresh, packed, photographs, timed, warm_cache
 from datapipe.curate.merge import merge_datasets
 from datapipe.curate.select import select_samples
 from datapipe.curate.spec import CopySpec
 from datapipe.curate.split import split_dataset
 
-_BLOCK = 8 << 20
-
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.curate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    options = parse(parser, samples=32768, rounds=5)
+    options = parse(command("curate", __doc__), samples=32768, rounds=5)
     photos = photographs(options.samples)
-    source = packed(photos)
+    source, count = packed(photos), photos.count
     halves = source.with_name(f"{source.name}-halves")
     split_dataset(source, halves, parts={"one": 0.5, "two": 0.5})
     parts = [halves / "one", halves / "two"]
     tars = [tar for part in parts for tar in sorted(part.glob("*.tar"))]
     numbered = CopySpec(renumber=True)
+    half = count // 2
     entries: dict[str, tuple[int, Callable[[Path], object]]] = {
-        "merge": (photos.count, lambda out: merge_datasets(parts, out)),
-        "merge, new keys": (photos.count, lambda out: merge_datasets(parts, out, output=numbered)),
-        "select": (
-            photos.count // 2,
-            lambda out: select_samples(source, out, number=photos.count // 2),
-        ),
-        "cp": (photos.count, partial(_cp, tars)),
+        "merge": (count, lambda out: merge_datasets(parts, out)),
+        "merge, new keys": (count, lambda out: merge_datasets(parts, out, output=numbered)),
+        "select": (half, lambda out: select_samples(source, out, number=half)),
+        "cp": (count, partial(_cp, tars)),
     }
-    contestants = [
-        Contestant(name=name, make=partial(_warm, source, tars, partial(_timed, count, copy)))
-        for name, (count, copy) in entries.items()
-    ]
-    report(
+
+    def make(number: int, copy: Callable[[Path], object]) -> Callable[[], Run]:
+        def run() -> Run:
+            with fresh() as home:
+                return timed(number, lambda: copy(home / "out"))
+
+        warm_cache([*tars, *source.glob("*.tar")])
+        return run
+
+    race(
+        [
+            Contestant(name=name, make=partial(make, number, copy))
+            for name, (number, copy) in entries.items()
+        ],
+        options,
         f"Copying samples: {photos}, with a caption each; {options.rounds} rounds",
-        compete(chosen(contestants, options.only), options.rounds),
         where=machine("datapipe", cache="warm"),
         references=("cp",),
         unit="samples/s",
-        path=options.json,
     )
-
-
-def _warm(source: Path, tars: list[Path], run: Callable[[], Run]) -> Callable[[], Run]:
-    """Read all that is copied, so that it is in the page cache."""
-    for path in (*tars, *source.glob("*.tar")):
-        with path.open("rb", buffering=0) as file:
-            while file.read(_BLOCK):
-                pass
-    return run
-
-
-def _timed(samples: int, copy: Callable[[Path], object]) -> Run:
-    """Copy once into a folder that did not exist before and does not afterwards."""
-    home = scratch()
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    os.sync()  # what others left to be written is not ours to wait for
-    try:
-        started = time.perf_counter()
-        copy(home / "out")
-        return Run(samples=samples, seconds=time.perf_counter() - started)
-    finally:
-        shutil.rmtree(home)
 
 
 def _cp(tars: list[Path], out: Path) -> None:

@@ -1,30 +1,32 @@
-"""The photographs that benchmarks read: of ImageNet size, made and packed once."""
+"""Data that benchmarks read, made once; fresh folders, and the page cache."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
+from benchmarks.common import Run
 from datapipe.pack.pack_dataset import pack_dataset
 from tools.make_sample_data import make_sample_data
 
-_HOME = Path("build/bench")
+HOME = Path("build/bench")
 _DIFFERENT = 32_768
 _SHARDS = 8  # so that peers which deal whole shards to workers deal them evenly
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Photos:
-    """Photographs with a caption each, as loose files.
+    """Photographs with a caption each: `images/NN/NNNNNN.jpg` in `raw`, and a `.txt` beside each.
 
-    Attributes:
-        raw: folder with `images/NN/NNNNNN.jpg` and a `.txt` beside each.
-        count: photographs.
-        pixels, encoded: of all of them; `encoded` in bytes.
+    `pixels` and `encoded`, in bytes, are those of all of them.
     """
 
     raw: Path
@@ -33,19 +35,12 @@ class Photos:
     encoded: int
 
     def __str__(self) -> str:
-        mean = (
-            f"mean {self.pixels / self.count / 1e6:.2f} MPix, {self.encoded / self.count / 1e3:.0f}"
-        )
-        return f"{self.count:,} photographs, {mean} KB"
+        pixels, encoded = self.pixels / self.count / 1e6, self.encoded / self.count / 1e3
+        return f"{self.count:,} photographs, mean {pixels:.2f} MPix, {encoded:.0f} KB"
 
     def paths(self) -> list[Path]:
         """Return the JPEG files, in order."""
-        return sorted(
-            Path(place) / name
-            for place, _, names in os.walk(self.raw)
-            for name in names
-            if name.endswith(".jpg")
-        )
+        return sorted(self.raw.rglob("*.jpg"))
 
     def read(self) -> list[bytes]:
         """Read the JPEG files."""
@@ -59,17 +54,16 @@ def photographs(samples: int) -> Photos:
     """
     if samples > _DIFFERENT:
         return _linked(photographs(_DIFFERENT), samples)
-    raw = _HOME / f"photos-{samples}"
-    totals = make_sample_data(
-        raw, samples=samples, min_side=330, max_side=600, format="folder", jpeg_only=True
-    )
-    return Photos(raw=raw, count=totals["images"], pixels=totals["pixels"], encoded=totals["bytes"])
+    return _photos(HOME / f"photos-{samples}", samples, min_side=330, max_side=600)
 
 
 def mixed_photographs(samples: int) -> Photos:
     """Real photographs with sides of 224 to 1344 pixels; made where missing."""
-    raw = _HOME / f"mixed-{samples}"
-    totals = make_sample_data(raw, samples=samples, format="folder", jpeg_only=True)
+    return _photos(HOME / f"mixed-{samples}", samples)
+
+
+def _photos(raw: Path, samples: int, **sides: int) -> Photos:
+    totals = make_sample_data(raw, samples=samples, format="folder", jpeg_only=True, **sides)
     return Photos(raw=raw, count=totals["images"], pixels=totals["pixels"], encoded=totals["bytes"])
 
 
@@ -79,14 +73,12 @@ def bitmaps(samples: int) -> Photos:
     There is next to nothing to decode, so what brings their bytes is all that counts. Those after
     the first 1,024 are links to these.
     """
-    raw = _HOME / f"bitmaps-{samples}"
-    if not raw.exists():
-        temporary = raw.with_name(f"{raw.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
+
+    def write(folder: Path) -> None:
         made: list[Path] = []
         sources = photographs(1024).paths()
         for number in range(samples):
-            path = temporary / f"images/{number // 1000:03d}/{number:06d}.bmp"
+            path = folder / f"images/{number // 1000:03d}/{number:06d}.bmp"
             path.parent.mkdir(parents=True, exist_ok=True)
             if number < len(sources):
                 Image.open(sources[number]).convert("RGB").resize((256, 256)).save(path)
@@ -94,27 +86,36 @@ def bitmaps(samples: int) -> Photos:
             else:
                 os.link(made[number % len(made)], path)
             path.with_suffix(".txt").write_text(f"photograph {number}")
-        temporary.rename(raw)
+
+    raw = made_once(HOME / f"bitmaps-{samples}", write)
     size = next(raw.rglob("*.bmp")).stat().st_size
     return Photos(raw=raw, count=samples, pixels=samples * 256 * 256, encoded=samples * size)
 
 
 def _linked(photos: Photos, samples: int) -> Photos:
-    raw = _HOME / f"photos-{samples}"
     times, rest = divmod(samples, photos.count)
     if rest:
         raise SystemExit(f"--samples {samples}: above {photos.count} only its multiples are made")
-    if not raw.exists():
-        temporary = raw.with_name(f"{raw.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
+
+    def write(folder: Path) -> None:
         for number in range(times):
-            shutil.copytree(
-                photos.raw / "images", temporary / f"images{number}", copy_function=os.link
-            )
-        temporary.rename(raw)
-    return Photos(
-        raw=raw, count=samples, pixels=photos.pixels * times, encoded=photos.encoded * times
-    )
+            copy = folder / f"images{number}"
+            shutil.copytree(photos.raw / "images", copy, copy_function=os.link)
+
+    raw = made_once(HOME / f"photos-{samples}", write)
+    pixels, encoded = photos.pixels * times, photos.encoded * times
+    return Photos(raw=raw, count=samples, pixels=pixels, encoded=encoded)
+
+
+def made_once(folder: Path, write: Callable[[Path], object]) -> Path:
+    """Return a folder; have `write` fill it if it is missing. It appears whole."""
+    if not folder.exists():
+        temporary = folder.with_name(f"{folder.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write(temporary)
+        temporary.rename(folder)
+    return folder
 
 
 def packed(photos: Photos) -> Path:
@@ -126,4 +127,39 @@ def packed(photos: Photos) -> Path:
 
 def scratch() -> Path:
     """Return the folder for output, on the disk of the photographs."""
-    return _HOME / "scratch"
+    return HOME / "scratch"
+
+
+@contextmanager
+def fresh() -> Iterator[Path]:
+    """Yield an empty folder for output, which is deleted afterwards."""
+    shutil.rmtree(scratch(), ignore_errors=True)
+    scratch().mkdir(parents=True)
+    os.sync()  # earlier writes must not be waited for
+    try:
+        yield scratch()
+    finally:
+        shutil.rmtree(scratch())
+
+
+def timed(samples: int, work: Callable[[], object]) -> Run:
+    """Time a call that handles so many samples."""
+    started = time.perf_counter()
+    work()
+    return Run(samples=samples, seconds=time.perf_counter() - started)
+
+
+def drop_cache(paths: Iterable[Path]) -> None:
+    """Drop the page cache of some files."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def warm_cache(paths: Iterable[Path]) -> None:
+    """Read some files, so that they are in the page cache."""
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.read(_BLOCK):
+                pass

@@ -2,26 +2,22 @@
 
 The tars are photographs with captions. Indexing reads every byte for its checksum, so the limit is
 the checksum of the same bytes. `--against` names a checkout of another version, which takes part as
-a contestant of the same rounds. Each version runs in a process of its own, whose start and imports
-are not timed.
+a contestant of the same rounds. Each version runs in its own process, whose start and imports are
+not timed.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import Contestant, Run, chosen, compete, machine, parse, report
-from benchmarks.data import Photos, packed, photographs, scratch
+from benchmarks.common import Contestant, Run, command, machine, parse, race
+from benchmarks.data import Photos, fresh, packed, photographs, timed
 from datapipe.index.files.crc32 import crc32
 
 _HERE = Path(__file__).resolve().parents[1]
@@ -36,26 +32,19 @@ _TIMED = "; import time; began = time.perf_counter(); call(); print(time.perf_co
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.index",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("index", __doc__)
     parser.add_argument("--against", type=Path, help="checkout of another version of datapipe")
     options = parse(parser, samples=32768, rounds=5)
     photos = photographs(options.samples)
-    tars = _bare_tars(photos)
-    entries = contestants(photos, tars, options.against, options.workers)
-    results = compete(chosen(entries, options.only), options.rounds)
-    report(
+    entries = contestants(photos, _bare_tars(photos), options.against, options.workers)
+    names = [entry.name for entry in entries]
+    race(
+        entries,
+        options,
         f"Indexing tars of {photos}; {options.rounds} rounds",
-        results,
         where=machine("datapipe", cache="warm"),
-        references=[
-            entry.name for entry in entries if "before" in entry.name or "limit" in entry.name
-        ],
+        references=[name for name in names if "before" in name or "limit" in name],
         unit="samples/s",
-        path=options.json,
     )
 
 
@@ -66,20 +55,16 @@ def contestants(photos: Photos, tars: Path, against: Path | None, workers: int) 
         "pack tars": (tars, _PACK.format(format="webdataset", workers=workers)),
         "pack a folder": (photos.raw, _PACK.format(format="folder", workers=workers)),
     }
-    entries = []
-    for way, (raw, code) in ways.items():
-        for checkout in (_HERE, *([against] if against else [])):
-            name = way if checkout == _HERE else f"{way}, before"
-            run = partial(_in_process, photos.count, raw, code, checkout)
-            entries.append(Contestant(name=name, make=partial(_same, run)))
+    runs = {
+        way if checkout == _HERE else f"{way}, before": partial(
+            _in_process, photos.count, raw, code, checkout
+        )
+        for way, (raw, code) in ways.items()
+        for checkout in (_HERE, *([against] if against else []))
+    }
     for name, read in (("limit: checksums", _checksums), ("tarfile", _headers)):
-        run = partial(_timed, photos.count, partial(read, tars))
-        entries.append(Contestant(name=name, make=partial(_same, run)))
-    return entries
-
-
-def _same(run: Callable[[], Run]) -> Callable[[], Run]:
-    return run
+        runs[name] = partial(timed, photos.count, partial(read, tars))
+    return [Contestant(name=name, make=partial(partial, run)) for name, run in runs.items()]
 
 
 def _bare_tars(photos: Photos) -> Path:
@@ -93,23 +78,14 @@ def _bare_tars(photos: Photos) -> Path:
 
 
 def _in_process(samples: int, raw: Path, code: str, checkout: Path) -> Run:
-    out = scratch() / "index"
-    shutil.rmtree(out, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    os.sync()  # what others left to be written is not ours to wait for
-    command = [sys.executable, "-c", code + _TIMED, str(raw.resolve()), str(out.resolve())]
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True, cwd=checkout
-    )
-    shutil.rmtree(out, ignore_errors=True)
+    with fresh() as home:
+        out = (home / "index").resolve()
+        command = [sys.executable, "-c", code + _TIMED, str(raw.resolve()), str(out)]
+        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True, cwd=checkout
+        )
     return Run(samples=samples, seconds=float(done.stdout.splitlines()[-1]))
-
-
-def _timed(samples: int, read: Callable[[], None]) -> Run:
-    began = time.perf_counter()
-    read()
-    return Run(samples=samples, seconds=time.perf_counter() - began)
 
 
 def _checksums(tars: Path) -> None:

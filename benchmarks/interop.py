@@ -7,7 +7,6 @@ a reader gave other bytes or failed; one that is not installed is named and pass
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import logging
 import os
@@ -15,15 +14,16 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.data import scratch
+from benchmarks.common import Row, command, show
+from benchmarks.data import HOME
 from datapipe.errors import DatapipeError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.images.header import is_stored_image
@@ -38,15 +38,10 @@ Members = dict[str, bytes]
 """Contents of one sample's members by extension."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """Shards to read.
+class View(NamedTuple):
+    """Shards to read: a folder of links to them, in order, with sidecars.
 
-    Attributes:
-        folder: links to the shards, and sidecars for them.
-        shards: the links, in order.
-        expected: extension to digest of content for every key, in order.
-        extensions: of all members.
+    `expected` has the digest of each member's content by key and extension, in order.
     """
 
     folder: Path
@@ -55,15 +50,10 @@ class View:
     extensions: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reader:
-    """One way to read shards.
+class Reader(NamedTuple):
+    """One way to read shards: `read` imports the package, and yields key and members of samples.
 
-    Attributes:
-        name: what the table calls it.
-        package: its name on the package index.
-        read: key and members of every sample. Imports the package.
-        note: what it takes to get bytes from it.
+    The note says what it takes to get bytes from it.
     """
 
     name: str
@@ -73,39 +63,32 @@ class Reader:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.interop",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("interop", __doc__)
     parser.add_argument("shards", nargs="*", type=Path, help="folders; by default two small packs")
     names = [reader.name for reader in READERS]
     parser.add_argument("--only", action="append", choices=names, help="this reader; repeatable")
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here comes from a hub
-    failed = 0
+    failed = False
     for folder in options.shards or sample_packs():
         with tempfile.TemporaryDirectory() as temporary:
             try:
                 view = look(folder, Path(temporary))
             except DatapipeError as error:
                 sys.exit(f"interop: {error}")
-            rows = [HEADER]
-            for reader in READERS:
-                if not options.only or reader.name in options.only:
-                    row, equal = compare(reader, view)
-                    failed += not equal
-                    rows.append(row)
-        print(f"\n{folder}: {len(view.shards)} shards, members {', '.join(view.extensions)}\n")
-        print("\n".join(table(rows)), flush=True)
-    sys.exit(failed > 0)
+            chosen = [r for r in READERS if not options.only or r.name in options.only]
+            rows = [compare(reader, view) for reader in chosen]
+        failed |= any(row["bytes equal"] == "NO" for row in rows)
+        members = ", ".join(view.extensions)
+        show(f"{folder}: {len(view.shards)} shards, members {members}", rows)
+    sys.exit(failed)
 
 
 def sample_packs() -> list[Path]:
     """Images with captions; and conversations about one image, several or none. Made once."""
     packs = []
     for format in ("folder", "llava"):
-        raw = scratch().parent / f"interop-{format}"
+        raw = HOME / f"interop-{format}"
         make_sample_data(raw, samples=200, min_side=64, max_side=256, format=format)
         packs.append(raw.with_name(f"{raw.name}-packed"))
         pack_dataset(raw, packs[-1], format=format, shard_size="40")
@@ -138,35 +121,25 @@ def digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def compare(reader: Reader, view: View) -> tuple[list[str], bool]:
-    """Return a row of the table, and whether the reader agrees; True if it is not installed."""
+def compare(reader: Reader, view: View) -> Row:
+    """Return a row of the table; "bytes equal" is NO if the reader failed or does not agree."""
+    row: Row = {"reader": reader.name, "version": "-", "samples": "-", "members": "-"}
     try:
-        release = version(reader.package.partition("[")[0])
+        row["version"] = version(reader.package.partition("[")[0])
     except PackageNotFoundError:
         note = f"not installed: pip install '{reader.package}'"
-        return [reader.name, "-", "-", "-", "-", note], True
+        return row | {"bytes equal": "-", "note": note}
     try:
         found = [
             (key, {ext: digest(content) for ext, content in sample.items()})
             for key, sample in reader.read(view)
         ]
-    except Exception as error:
-        # Peers raise of everything; whatever it is belongs in the table.
+    except Exception as error:  # of any kind
         note = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-        return [reader.name, release, "-", "-", "NO", note], False
+        return row | {"bytes equal": "NO", "note": note}
     equal = len(found) == len(view.expected) and dict(found) == view.expected
-    members = sum(len(sample) for _, sample in found)
-    row = [reader.name, release, f"{len(found):,}", f"{members:,}", "yes" if equal else "NO"]
-    return [*row, reader.note], equal
-
-
-def table(rows: list[list[str]]) -> Iterator[str]:
-    """Format the rows as a table in Markdown."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
-        yield "| " + " | ".join(map(str.ljust, row, widths)) + " |"
-        if number == 0:
-            yield "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    row |= {"samples": len(found), "members": sum(len(sample) for _, sample in found)}
+    return row | {"bytes equal": "yes" if equal else "NO", "note": reader.note}
 
 
 def grouped(members: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, Members]]:
@@ -236,13 +209,9 @@ def read_energon(view: View) -> Iterator[tuple[str, Members]]:
     from megatron.energon import CrudeWebdataset, WorkerConfig, get_loader
     from megatron.energon.epathlib import EPath
 
-    dataset = CrudeWebdataset(
-        EPath(str(view.folder)),
-        split_part="train",
-        training=False,
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
-        decoder=None,
-    )
+    alone = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    how: dict[str, Any] = {"split_part": "train", "training": False, "decoder": None}
+    dataset = CrudeWebdataset(EPath(str(view.folder)), worker_config=alone, **how)
     for sample in get_loader(dataset.build()):
         yield sample["__key__"], public(sample)
 
@@ -258,14 +227,9 @@ def read_datasets(view: View, *, streaming: bool) -> Iterator[tuple[str, Members
     decoders, WebDataset.DECODERS = WebDataset.DECODERS, {}
     datasets.disable_progress_bars()
     try:
-        for row in datasets.load_dataset(
-            "webdataset",
-            data_files={"train": view.shards},
-            split="train",
-            streaming=streaming,
-            features=datasets.Features(features),
-            cache_dir=str(view.folder / "cache"),
-        ):
+        how: dict[str, Any] = {"split": "train", "streaming": streaming}
+        how |= {"data_files": {"train": view.shards}, "features": datasets.Features(features)}
+        for row in datasets.load_dataset("webdataset", cache_dir=str(view.folder / "cache"), **how):
             contents = {k: v["bytes"] if isinstance(v, dict) else v for k, v in row.items()}
             yield row["__key__"], public(contents)
     finally:
@@ -292,46 +256,17 @@ def read_spdl(view: View) -> Iterator[tuple[str, Members]]:
             yield from grouped(spdl.io.iter_tarfile(file))
 
 
-HEADER = ["reader", "version", "samples", "members", "bytes equal", "note"]
+ENERGON = "from .nv-meta/ and SHARD.tar.idx, decoder=None"
+DATASETS = "columns named, its text and JSON decoders off"
 READERS = [
-    Reader(name="webdataset", package="webdataset", read=read_webdataset),
-    Reader(
-        name="wids",
-        package="wids",
-        read=read_wids,
-        note="by sample number, from shardindex.json",
-    ),
-    Reader(
-        name="DALI",
-        package="nvidia-dali-cuda130",
-        read=read_dali,
-        note="from SHARD.idx; gives an order and no keys",
-    ),
-    Reader(
-        name="Energon",
-        package="megatron-energon",
-        read=read_energon,
-        note="from .nv-meta/ and SHARD.tar.idx, decoder=None",
-    ),
-    Reader(
-        name="datasets",
-        package="datasets",
-        read=lambda view: read_datasets(view, streaming=False),
-        note="columns named, its text and JSON decoders off",
-    ),
-    Reader(
-        name="datasets, streaming",
-        package="datasets",
-        read=lambda view: read_datasets(view, streaming=True),
-        note="likewise",
-    ),
-    Reader(name="Ray Data", package="ray[data]", read=read_ray, note="decoder=None"),
-    Reader(
-        name="SPDL",
-        package="spdl",
-        read=read_spdl,
-        note="iter_tarfile gives names and bytes, not samples",
-    ),
+    Reader("webdataset", "webdataset", read_webdataset),
+    Reader("wids", "wids", read_wids, "by sample number, from shardindex.json"),
+    Reader("DALI", "nvidia-dali-cuda130", read_dali, "from SHARD.idx; gives an order and no keys"),
+    Reader("Energon", "megatron-energon", read_energon, ENERGON),
+    Reader("datasets", "datasets", partial(read_datasets, streaming=False), DATASETS),
+    Reader("datasets, streaming", "datasets", partial(read_datasets, streaming=True), "likewise"),
+    Reader("Ray Data", "ray[data]", read_ray, "decoder=None"),
+    Reader("SPDL", "spdl", read_spdl, "iter_tarfile gives names and bytes, not samples"),
 ]
 
 

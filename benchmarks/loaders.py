@@ -2,150 +2,90 @@
 
 JPEG to RGB, 336x336 antialiased, batches of 32; as float32 in ImageNet's normalisation or as uint8,
 with the caption of each image. With --mixed, photographs of 224 to 1344 pixels a side, each near
-its own size. Every contestant has a process of its own, stopped while others run, on as many cores
-as there are workers. A rate begins after as many batches as there are workers, when each has its
-next one begun; the time to an epoch's first batch is the start-up; what the consuming thread itself
-does is given for each image. The two limits are the kernels alone, without files, order, batches or
-anything else around them.
+its own size. Every contestant has its own process, stopped while others run, on as many cores as
+there are workers. A rate begins after as many batches as there are workers. Start-up is the time to
+an epoch's first batch; "consumer" is the CPU time of the consuming thread for each image. The
+limits are the kernels alone, without files, order or batches.
 
-benchmarks/peers/install.sh makes the environment of the peers; without it those that are not
-installed here are reported as missing.
+benchmarks/peers/install.sh makes the environment of the peers; the others are reported as missing.
 """
 
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
-from pathlib import Path
+from typing import Any
 
-from benchmarks.common import chosen, compete, machine, parse, report
+from benchmarks.common import command, parse
 from benchmarks.data import Photos, mixed_photographs, packed, photographs
-from benchmarks.peers.process import Peer, contestant
+from benchmarks.peers.process import Peer, race_peers
 from benchmarks.peers.work import BATCH, MAX_PIXELS, MULTIPLE, SIDE, Task
 
 OURS = Peer(name="datapipe", module="ours", note="threads; shards", ours=True)
-TORCH = Peer(
-    name="torch", module="torch_pillow", note="DataLoader + Pillow, processes; loose files"
+BYTES = "threads; libjpeg-turbo alone, from memory"
+WORK = "threads; decode, resize, normalise into reused memory, from memory"
+LIMITS = tuple(
+    Peer(name=f"limit: {which}", module="limits", options={"which": which}, note=note, ours=True)
+    for which, note in (("decode", BYTES), ("kernels", WORK))
 )
-LIMITS = (
-    Peer(
-        name="limit: decode",
-        module="limits",
-        options={"which": "decode"},
-        note="threads; libjpeg-turbo alone, from memory",
-        ours=True,
-    ),
-    Peer(
-        name="limit: kernels",
-        module="limits",
-        options={"which": "kernels"},
-        note="threads; decode, resize, normalise into reused memory, from memory",
-        ours=True,
-    ),
+AREA = "threads, INTER_AREA, fast DCT; its file, same JPEG bytes; channels last"
+FFCV = tuple(
+    Peer(name=name, module="ffcv_file", options={"images": images}, note=note)
+    for name, images, note in (
+        ("ffcv", "same", AREA),
+        ("ffcv q90", "q90", "as ffcv, but its own JPEG encoding at quality 90"),
+    )
 )
-FFCV = (
-    Peer(
-        name="ffcv",
-        module="ffcv_jpeg",
-        options={"same_bytes": True},
-        note="threads, INTER_AREA, fast DCT; its file, same JPEG bytes; channels last",
-    ),
-    Peer(
-        name="ffcv q90",
-        module="ffcv_jpeg",
-        options={"same_bytes": False},
-        note="as ffcv, but its own JPEG encoding at quality 90",
-    ),
+DALI = tuple(
+    Peer(name=name, module="dali_cpu", options={"antialias": antialias}, note=note)
+    for name, antialias, note in (
+        ("dali", True, "CPU, threads; loose files, no captions"),
+        ("dali aliased", False, "as dali, but not antialiased: less work"),
+    )
 )
+OTHERS = {
+    "torch": ("torch_pillow", "DataLoader + Pillow, processes; loose files"),
+    "webdataset": ("webdataset_pillow", "WebLoader + Pillow, processes; shards"),
+    "litdata": (
+        "litdata_pillow",
+        "StreamingDataLoader + Pillow, processes; its chunks, same JPEG bytes",
+    ),
+    "mosaic": ("mosaic_pillow", "Streaming + Pillow, processes; its shards, same JPEG bytes"),
+    "spdl": ("spdl_ffmpeg", "threads, FFmpeg's decoder and bilinear filter; loose files"),
+}
 FIXED = (
     OURS,
-    TORCH,
-    Peer(
-        name="webdataset",
-        module="webdataset_pillow",
-        note="WebLoader + Pillow, processes; shards",
-    ),
-    Peer(
-        name="litdata",
-        module="litdata_pillow",
-        note="StreamingDataLoader + Pillow, processes; its chunks, same JPEG bytes",
-    ),
-    Peer(
-        name="mosaic",
-        module="mosaic_pillow",
-        note="Streaming + Pillow, processes; its shards, same JPEG bytes",
-    ),
-    Peer(
-        name="spdl",
-        module="spdl_ffmpeg",
-        note="threads, FFmpeg's decoder and bilinear filter; loose files",
-    ),
+    *(Peer(name=name, module=module, note=note) for name, (module, note) in OTHERS.items()),
     *FFCV,
-    Peer(
-        name="dali",
-        module="dali_cpu",
-        options={"antialias": True},
-        note="CPU, threads; loose files, no captions",
-    ),
-    Peer(
-        name="dali aliased",
-        module="dali_cpu",
-        options={"antialias": False},
-        note="as dali, but not antialiased: less work",
-    ),
+    *DALI,
     *LIMITS,
 )
-MIXED = (
-    OURS,
-    Peer(
-        name="torch",
-        module="torch_pillow",
-        note="DataLoader + Pillow with draft, processes; loose files",
-    ),
-    *LIMITS,
-)
+PILLOW = "DataLoader + Pillow with draft, processes; loose files"
+MIXED = (OURS, Peer(name="torch", module="torch_pillow", note=PILLOW), *LIMITS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.loaders",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("loaders", __doc__)
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="float32")
     parser.add_argument("--mixed", action="store_true", help="photographs of mixed sizes")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="also draw a bar chart (.svg, .png)"
-    )
     options = parse(parser, samples=1024, rounds=5)
-    if options.plot is not None:
-        from benchmarks.plot import draw  # before the race: matplotlib may be missing
     photos = (mixed_photographs if options.mixed else photographs)(options.samples)
-    task = Task(
-        raw=str(photos.raw),
-        shards=str(packed(photos)),
-        forms=str(photos.raw.with_name(f"{photos.raw.name}-forms")),
-        dtype=options.dtype,
-        workers=options.workers,
-        mixed=options.mixed,
+    task = task_of(photos, options, mixed=options.mixed)
+    peers = MIXED if options.mixed else FIXED
+    race_peers(
+        peers, task, options, title(photos, task, options), references=("limit: kernels", "torch")
     )
-    where = machine(cache="warm")
-    versions: dict[str, str] = where["versions"]
-    with ExitStack() as stack:
-        peers = MIXED if options.mixed else FIXED
-        entries = [contestant(peer, task, stack, versions) for peer in peers]
-        results = compete(chosen(entries, options.only), options.rounds)
-    title = f"{describe(photos, task)}; {options.workers} workers each, {options.rounds} rounds"
-    report(
-        title,
-        results,
-        where=where,
-        references=("limit: kernels", "torch"),
-        unit="img/s",
-        path=options.json,
-    )
-    if options.plot is not None:
-        draw(results, title=title, unit="img/s", path=options.plot)
+
+
+def task_of(photos: Photos, options: argparse.Namespace, **more: Any) -> Task:
+    """Return the task of loading photographs with the command line's dtype and workers."""
+    forms = photos.raw.with_name(f"{photos.raw.name}-forms")
+    given = {name: vars(options)[name] for name in ("dtype", "workers") if name not in more}
+    return Task(raw=str(photos.raw), shards=str(packed(photos)), forms=str(forms), **given, **more)
+
+
+def title(photos: Photos, task: Task, options: argparse.Namespace) -> str:
+    """Return what is measured, with its settings."""
+    return f"{describe(photos, task)}; {task.workers} workers each, {options.rounds} rounds"
 
 
 def describe(photos: Photos, task: Task) -> str:

@@ -15,9 +15,9 @@ import argparse
 import gc
 import os
 import subprocess
-import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -27,17 +27,17 @@ from benchmarks.common import (
     Absent,
     Contestant,
     Run,
-    chosen,
-    compete,
+    command,
     machine,
     parse,
-    report,
+    race,
+    show,
     write_json,
 )
-from benchmarks.data import packed, photographs
-from benchmarks.loaders import describe
+from benchmarks.data import drop_cache, photographs, timed
+from benchmarks.loaders import task_of, title
 from benchmarks.peers.ours import arrays_of
-from benchmarks.peers.process import Peer, contestant
+from benchmarks.peers.process import Peer, race_peers
 from benchmarks.peers.work import BATCH, SIDE, Task
 from datapipe import ImageSpec, make_loader
 from datapipe.decode.normalize import KERNEL
@@ -57,8 +57,8 @@ WARM = (
     CACHED,
     Peer(
         name="ffcv raw",
-        module="ffcv_raw",
-        options={"epochs": EPOCHS},
+        module="ffcv_file",
+        options={"images": "raw", "epochs": EPOCHS},
         note="threads; its file, images of the same size as they are; channels last",
     ),
     GATHER,
@@ -66,41 +66,17 @@ WARM = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.memmap",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("memmap", __doc__)
     parser.add_argument("what", choices=("warm", "cold", "share"))
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="uint8")
     options = parse(parser, samples=1024, rounds=5)
     photos = photographs(options.samples)
-    task = Task(
-        raw=str(photos.raw),
-        shards=str(packed(photos)),
-        forms=str(photos.raw.with_name(f"{photos.raw.name}-forms")),
-        dtype=options.dtype,
-        workers=options.workers,
-    )
-    title = f"{describe(photos, task)}; {options.workers} workers each, {options.rounds} rounds"
-    {"warm": warm, "cold": cold, "share": share}[options.what](task, title, options)
-
-
-def warm(task: Task, title: str, options: argparse.Namespace) -> None:
-    """Epochs from the page cache."""
-    where = machine(cache="warm")
-    versions: dict[str, str] = where["versions"]
-    with ExitStack() as stack:
-        entries = [contestant(peer, task, stack, versions) for peer in WARM]
-        results = compete(chosen(entries, options.only), options.rounds)
-    report(
-        title,
-        results,
-        where=where,
-        references=("limit: gather", "ffcv raw"),
-        unit="img/s",
-        path=options.json,
-    )
+    task = task_of(photos, options)
+    name = title(photos, task, options)
+    if options.what == "warm":
+        race_peers(WARM, task, options, name, references=("limit: gather", "ffcv raw"))
+    else:
+        {"cold": cold, "share": share}[options.what](task, name, options)
 
 
 def cold(task: Task, title: str, options: argparse.Namespace) -> None:
@@ -114,41 +90,33 @@ def cold(task: Task, title: str, options: argparse.Namespace) -> None:
 
         def run() -> Run:
             drop(path)
-            loader = make_loader(
-                folder,
-                batch_size=BATCH,
-                image=ImageSpec(size=SIDE),
-                num_workers=task.workers,
-            )
-            begun = time.perf_counter()
-            for batch in loader:
-                del batch
-            seconds = time.perf_counter() - begun
+            image = ImageSpec(size=SIDE)
+            loader = make_loader(folder, batch_size=BATCH, image=image, num_workers=task.workers)
+            done = timed(images, partial(deque, loader, maxlen=0))
             loader.close()
             del loader  # and the map with it
             gc.collect()
-            return Run(samples=images, seconds=seconds)
+            return done
 
         return run
 
     def dd() -> Run:
         drop(path)
-        begun = time.perf_counter()
-        command = ["dd", f"if={path}", "of=/dev/null", "bs=1M"]
-        subprocess.run(command, check=True, capture_output=True)
-        return Run(samples=images, seconds=time.perf_counter() - begun)
+        words = ["dd", f"if={path}", "of=/dev/null", "bs=1M"]
+        return timed(images, lambda: subprocess.run(words, check=True, capture_output=True))
 
-    entries = [
-        Contestant(name="datapipe, arrays", make=ours, note="a random order, every image checked"),
-        Contestant(name="dd", make=lambda: dd, note="bs=1M, from the beginning to the end"),
-    ]
-    report(
+    race(
+        [
+            Contestant(
+                name="datapipe, arrays", make=ours, note="a random order, every image checked"
+            ),
+            Contestant(name="dd", make=lambda: dd, note="bs=1M, from the beginning to the end"),
+        ],
+        options,
         title,
-        compete(chosen(entries, options.only), options.rounds),
         where=machine("torch", cache="dropped before each run"),
         references=("dd",),
         unit="img/s",
-        path=options.json,
     )
 
 
@@ -169,41 +137,24 @@ def share(task: Task, title: str, options: argparse.Namespace) -> None:
         next(iterator)
     pids = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
     rows = [mapped(pid, IMAGES) for pid in pids]
-    users = [row for row in rows if row["rss"]]
+    users = sum(bool(row["rss"]) for row in rows)
     total = {name: sum(row[name] for row in rows) for name in ("rss", "pss", "private_dirty")}
     loader.close()
-    print(f"{_PROCESSES} worker processes, {folder / IMAGES} of {size / 1e6:.1f} MB")
-    print(f"  processes that have pages of it {len(users):10}")
-    for name, note in (
-        ("rss", "each page once for every process that has it"),
-        ("pss", "each page once"),
-        ("private_dirty", "copies"),
-    ):
-        print(f"  {name:<31} {total[name] / 1e6:10.1f} MB  {note}")
-    print(f"  pss / size {total['pss'] / size:.2f}")
-    if options.json is not None:
-        content = {
-            "title": f"memmap share: {title}",
-            "machine": machine(cache="warm"),
-            "processes": len(users),
-            "size": size,
-            **total,
-        }
-        write_json(options.json, content)
+    found = {"processes": users, "size": size, **total}
+    show(
+        f"Bytes of {folder / IMAGES} in {_PROCESSES} worker processes: rss counts a page once for "
+        "every process that has it, pss once; private_dirty are copies",
+        [found],
+    )
+    about = {"title": f"memmap share: {title}", "machine": machine(cache="warm")}
+    write_json(options.json, about | found)
 
 
 def drop(path: Path) -> None:
-    """Have the system forget a file's pages, which must be in no process's tables then."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-    left = int(subprocess.run(
-        ["fincore", "--bytes", "--noheadings", "--output", "RES", path],
-        check=True, capture_output=True, text=True,
-    ).stdout)  # fmt: skip
+    """Drop a file's pages, which no process may have mapped."""
+    drop_cache([path])
+    words = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
+    left = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     if left > path.stat().st_size // 100:
         raise Absent(f"{left:,} bytes stay in the page cache")
 

@@ -1,13 +1,12 @@
 """Peak memory of packing, at several numbers of samples: it must not grow with them.
 
 The samples are one small image, named by as many records of a JSONL file (`records`) or by as many
-links in one flat folder (`folder`), with a text each. What is reported is the peak of resident
-memory (VmHWM) of the pack's process, and of the largest of its workers.
+links in one flat folder (`folder`), with a text each. Peaks of resident memory (VmHWM) are those of
+the pack's process and of its largest worker.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -17,52 +16,39 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.common import write_json
-from benchmarks.data import photographs, scratch
+from benchmarks.common import add_json, command, show, write_json
+from benchmarks.data import fresh, photographs, scratch
 
 LAYOUTS = ("records", "folder")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser = command("memory", __doc__)
     parser.add_argument("--samples", type=int, nargs="+", default=[100_000, 500_000, 2_000_000])
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=LAYOUTS)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table here")
+    add_json(parser)
     options = parser.parse_args()
     results = []
-    print(f"{'layout':<8} {'samples':>10} {'samples/s':>10} {'pack, MB':>9} {'worker, MB':>11}")
     for layout in options.layouts:
         for samples in options.samples:
             rate, pack, worker = measure(layout, samples, options.workers)
-            print(
-                f"{layout:<8} {samples:>10,} {rate:>10,.0f} {pack:>9.0f} {worker:>11.0f}",
-                flush=True,
-            )
-            results.append(
-                {
-                    "layout": layout,
-                    "samples": samples,
-                    "samples_per_second": rate,
-                    "pack_mb": pack,
-                    "worker_mb": worker,
-                }
-            )
-            if options.json:
-                write_json(options.json, results)
+            row = {"layout": layout, "samples": samples, "samples_per_second": rate}
+            results.append(row | {"pack_mb": pack, "worker_mb": worker})
+            write_json(options.json, results)
+    show("Peak memory of packing", results)
 
 
 def measure(layout: str, samples: int, workers: int) -> tuple[float, float, float]:
     """Measure samples per second, and peak megabytes of the pack and of its largest worker."""
-    home = scratch().with_name("memory").resolve()
-    shutil.rmtree(home, ignore_errors=True)
-    (home / "raw").mkdir(parents=True)
-    try:
+    with fresh() as folder:
+        home = folder.resolve()
+        (home / "raw").mkdir()
         _MAKERS[layout](home / "raw", samples)
-        command = ["-m", "datapipe", "pack", str(home / "raw"), str(home / "out")]
-        command += ["--workers", str(workers), "--check", "header", "--max-rejects", "0"]
+        words = ["-m", "datapipe", "pack", str(home / "raw"), str(home / "out")]
+        words += ["--workers", str(workers), "--check", "header", "--max-rejects", "0"]
         started = time.perf_counter()
-        process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL)
         pack = worker = 0.0
         while process.poll() is None:
             pack = max(pack, peak(process.pid))
@@ -71,8 +57,6 @@ def measure(layout: str, samples: int, workers: int) -> tuple[float, float, floa
             time.sleep(0.05)
         assert process.returncode == 0, f"the pack ended with {process.returncode}"
         return samples / (time.perf_counter() - started), pack, worker
-    finally:
-        shutil.rmtree(home)
 
 
 def make_records(raw: Path, samples: int) -> None:
@@ -109,21 +93,18 @@ def _image() -> Path:
 
 
 def peak(pid: int) -> float:
-    """Megabytes; 0 of a process that has ended."""
+    """Return the peak of a process in megabytes; 0 if it has ended."""
     try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1e3
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        pass
-    return 0.0
+        return 0.0
+    found = status.partition("VmHWM:")[2].split()
+    return int(found[0]) / 1e3 if found else 0.0
 
 
 def children(pid: int) -> list[int]:
     try:
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
     except OSError:
         return []
 

@@ -12,7 +12,6 @@ of their images, 50 to 2,000 pixels a side, as planning does with an index.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -26,8 +25,18 @@ from torch.utils.data import DataLoader, Dataset
 
 import datapipe
 from benchmarks.chats import chats
-from benchmarks.common import Contestant, Run, aligned, compete, machine, parse, write_json
-from benchmarks.data import photographs
+from benchmarks.common import (
+    Contestant,
+    Run,
+    command,
+    compete,
+    headline,
+    machine,
+    parse,
+    show,
+    write_json,
+)
+from benchmarks.data import HOME, photographs
 from datapipe.decode.normalize import KERNEL
 from datapipe.decode.transform import make_transform
 from datapipe.loader.schedule.image_token_counts import image_sizes
@@ -42,7 +51,7 @@ class Conversations(Dataset[tuple[list[dict[str, Any]], list[Image.Image]]]):
     """Conversations in the form of processors, and their decoded images."""
 
     def __init__(self, samples: int) -> None:
-        raw = Path(f"build/bench/chats-{samples}")
+        raw = HOME / f"chats-{samples}"
         self._images = photographs(samples).raw
         self._records = json.loads((raw / "data.json").read_text())
 
@@ -93,14 +102,8 @@ def contestants(
 
     def ours() -> Callable[[], Run]:
         shards, _ = chats(samples)
-        loader = datapipe.make_loader(
-            shards,
-            model=folder,
-            batch_size=BATCH,
-            num_workers=count,
-            workers=workers,
-            drop_last=True,
-        )
+        given: dict[str, Any] = {"model": folder, "num_workers": count, "workers": workers}
+        loader = datapipe.make_loader(shards, batch_size=BATCH, drop_last=True, **given)
         KERNEL.load()  # else a run begins without it
         return lambda: timed(iter(loader))
 
@@ -132,21 +135,13 @@ def count_a_million(folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("models", __doc__)
     parser.add_argument(
         "--processes", action="store_true", help="worker processes for the loader too, not threads"
     )
     options = parse(parser, samples=256, rounds=5)
     where = machine("transformers", "torch", "pillow", cache="warm")
-    print(f"{where['cpu']}, {where['cores']} cores; {where['versions']}; page cache warm\n")
-    rows = [
-        ["options of", "datapipe samples/s", "processor samples/s", "ratio (min-max)", "million, s"]
-    ]
-    found = {}
+    rows, found = [], {}
     for source, case in CASES.items():
         if options.only and source not in options.only:
             continue
@@ -156,22 +151,18 @@ def main() -> None:
             entries = contestants(case, folder, options.samples, kind, options.workers)
             ours, theirs = compete(entries, options.rounds)
             counting = count_a_million(folder)
-        rows.append(
-            [
-                source,
-                f"{ours.rate.median:,.1f}",
-                f"{theirs.rate.median:,.1f}",
-                "{:.2f} ({:.2f}-{:.2f})".format(*ours.ratio(theirs)),
-                f"{counting:.2f}",
-            ]
-        )
-        found[source] = {
-            result.name: [run.rate for run in result.runs] for result in (ours, theirs)
-        } | {"a million token counts, s": counting}
-    for line in aligned(rows):
-        print(line)
-    if options.json is not None:
-        write_json(options.json, {"machine": where, "rates": found})
+        row = {
+            "options of": source,
+            "datapipe samples/s": round(ours.rate.median, 1),
+            "processor samples/s": round(theirs.rate.median, 1),
+            "ratio (min-max)": "{:.2f} ({:.2f}-{:.2f})".format(*ours.ratio(theirs)),
+            "million, s": round(counting, 2),
+        }
+        rows.append(row)
+        rates = {result.name: [run.rate for run in result.runs] for result in (ours, theirs)}
+        found[source] = rates | {"a million token counts, s": counting}
+    show(headline(where), rows)
+    write_json(options.json, {"machine": where, "rates": found})
 
 
 if __name__ == "__main__":

@@ -2,57 +2,42 @@
 
     python -m benchmarks.monitor
 
-The step keeps a processor busy for 10 or 50 ms by the clock, so what the monitor takes is added to
-it and not hidden in it. One turn of each loop makes a pair; the cost is the difference. Its median
-is that of a usual turn. Its mean, without the 1 % of pairs that differ most either way, also has
-what happens in some turns only: adding up, and looking for calls that wait. The loader gives out
-one batch again and again. In the third line the step takes no time, which shows the cost by itself.
+The step keeps a processor busy for 10 or 50 ms by the clock, so that the monitor's cost is added to
+it. One turn of each loop makes a pair; the cost is the difference. Its median is that of a usual
+turn. Its mean, without the 1 % of pairs that differ most either way, also has what happens in some
+turns only, such as adding up. The loader returns one batch again and again. In the third line the
+step takes no time, which shows the cost by itself.
 
-A step that torch's profiler records is measured apart: a model of some thousand operators in one
-thread, in CPU time, beside the same step unrecorded. `benchmarks.monitor_planted` has loops with
-planted losses.
+A step that torch's profiler records is measured separately: a model of some thousand operators in
+one thread, in CPU time, compared with the same step unrecorded.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import datapipe
-from benchmarks.common import machine, write_json
+from benchmarks.common import add_json, command, headline, machine, show, write_json
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.monitor.session import RECORDED_EVERY
 
-BAR = 0.005
-"""Share of a step that a monitor may cost."""
+BAR = 0.005  # share of a step that a monitor may cost
 _BLOCKS = 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.monitor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--step",
-        type=float,
-        nargs="+",
-        default=[10.0, 50.0],
-        help="ms, one or several (default: 10 50)",
-    )
-    parser.add_argument(
-        "--steps", type=int, default=3000, help="of 10 ms; of others as many seconds (%(default)s)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
+    parser = command("monitor", __doc__)
+    add = parser.add_argument
+    add("--step", type=float, nargs="+", default=[10.0, 50.0], help="ms (default: 10 50)")
+    add("--steps", type=int, default=3000, help="of 10 ms; others take as long (%(default)s)")
+    add_json(parser)
     options = parser.parse_args()
     if options.steps < _BLOCKS or min(options.step) <= 0:
         parser.error(f"--steps must be at least {_BLOCKS}, and --step above 0")
@@ -62,30 +47,18 @@ def main() -> None:
         for step in options.step
     ]
     results.append(measure("step, transfer, nothing else", 0.0, 20 * options.steps, mark))
-    print(
-        f"{where['cpu']}, {where['cores']} cores; Python {where['python']}; load {where['load']}\n"
-    )
-    print(f"{'loop':30} {'step':>9} {'median':>9} {'of blocks':>19} {'mean':>9} {'share':>8}")
-    for result in results:
-        blocks = f"{result['low_us']:.1f} to {result['high_us']:.1f} µs"
-        share = f"{result['share']:.2%}" if result["step_ms"] else "-"
-        print(
-            f"{result['name']:30} {result['step_ms']:>6.1f} ms {result['median_us']:>6.1f} µs "
-            f"{blocks:>19} {result['mean_us']:>6.1f} µs {share:>8}"
-        )
+    show(headline(where), results)
     for result in results[:-1]:
-        within = "kept" if result["share"] < BAR else "NOT KEPT"
-        print(f"\nthe bar is {BAR:.1%} of a step; at {result['step_ms']:g} ms: {within}", end="")
-    print()
+        kept = "kept" if result["share"] < BAR else "NOT KEPT"
+        print(f"the bar is {BAR:.1%} of a step; at {result['step_ms']:g} ms: {kept}")
     recorded = measure_recorded()
     print(
         f"\na recorded step of {recorded['operators']:,} operators: {recorded['extra_ms']:.0f} ms "
         f"more than its {recorded['step_ms']:.0f} ms of CPU time, one in {RECORDED_EVERY:,}: "
         f"{recorded['share']:.2%} of all steps"
     )
-    if options.json is not None:
-        content = {"bar": BAR, "machine": where, "results": results, "recorded": recorded}
-        write_json(options.json, content)
+    content = {"bar": BAR, "machine": where, "results": results, "recorded": recorded}
+    write_json(options.json, content)
 
 
 def measure(
@@ -111,16 +84,9 @@ def measure(
     ends = len(differences) // 200
     mean = statistics.fmean(sorted(differences)[ends : len(differences) - ends])
     usual = statistics.median(other for _, other in pairs) / 1e3
-    return {
-        "name": name,
-        "step_ms": step * 1e3,
-        "steps": steps,
-        "median_us": statistics.median(differences),
-        "low_us": min(blocks),
-        "high_us": max(blocks),
-        "share": mean / usual,
-        "mean_us": mean,
-    }
+    row = {"name": name, "step_ms": step * 1e3, "steps": steps}
+    row |= {"median_us": statistics.median(differences), "low_us": min(blocks)}
+    return row | {"high_us": max(blocks), "share": mean / usual, "mean_us": mean}
 
 
 def measure_recorded(rounds: int = 15) -> dict[str, float]:
@@ -146,27 +112,22 @@ def measure_recorded(rounds: int = 15) -> dict[str, float]:
     torch.set_num_threads(threads)
     operators = sum(operator.calls for operator in recorder.samples[-1].operators)
     step, slow = (statistics.median(took[recorded]) for recorded in (False, True))
-    return {
-        "operators": operators,
-        "step_ms": 1e3 * step,
-        "extra_ms": 1e3 * (slow - step),
-        "share": (slow - step) / (RECORDED_EVERY * step),
-    }
+    share = (slow - step) / (RECORDED_EVERY * step)
+    times = {"step_ms": 1e3 * step, "extra_ms": 1e3 * (slow - step)}
+    return {"operators": operators, **times, "share": share}
 
 
 def mark(monitor: datapipe.Monitor | None, step: float) -> Iterator[int]:
     """Yield the ns of each turn of a training loop, which stops after it."""
-    batch = {"pixel_values": torch.zeros(1)}
-    batches = itertools.repeat(batch)
+    batches = itertools.repeat({"pixel_values": torch.zeros(1)})
+    before = time.perf_counter_ns()
     if monitor is None:
-        before = time.perf_counter_ns()
         for given in batches:
             given["pixel_values"].detach()
             _busy(step)
             yield time.perf_counter_ns() - before
             before = time.perf_counter_ns()
     else:
-        before = time.perf_counter_ns()
         for given in monitor(batches):
             with monitor.transfer():
                 given["pixel_values"].detach()

@@ -1,32 +1,26 @@
 """Samples per second of packing: loose photographs with captions into tar shards.
 
 Every contestant lists the folder, reads all files and writes a tar of them to a fresh folder on the
-same disk, which is deleted after the run. datapipe also reads every header (check=header) or
-all of every image (check=decode), takes checksums, writes an index and syncs to disk (fsync); the
-others do not sync, unless their name says so. The limit of check=decode is decoding alone, from
-memory; that of both is what the disk takes. Starting its processes is part of datapipe's time.
-
-Without a sync, memory is measured as long as the output fits into it. 131,072 samples (11 GB) make
-the disk take part.
+same disk. datapipe also reads every header (check=header) or all of every image (check=decode),
+takes checksums, writes an index and syncs to disk; the others sync only if their name says so.
+Starting its processes is part of datapipe's time. The limits are decoding alone, from memory, and
+what the disk takes. 131,072 samples (11 GB) make the disk take part; less fits into memory.
 """
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import os
-import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import kernels
-from benchmarks.common import Contestant, Run, chosen, compete, machine, parse, report
-from benchmarks.data import Photos, photographs, scratch
+from benchmarks.common import Contestant, Run, command, machine, parse, race
+from benchmarks.data import Photos, fresh, photographs, timed
 from datapipe.pack.pack_dataset import pack_dataset
-from datapipe.pack.workers.prepare import Check
 
 Pack = Callable[[Path, Path], None]
 """Packs a raw folder into an output folder that does not exist yet."""
@@ -36,64 +30,53 @@ _DIRECT = 8 << 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pack",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    options = parse(parser, samples=32768, rounds=5)
+    options = parse(command("pack", __doc__), samples=32768, rounds=5)
     photos = photographs(options.samples)
-    where = machine("datapipe", "webdataset", "simplejpeg", cache="warm")
-    entries = contestants(photos, workers=options.workers)
-    results = compete(chosen(entries, options.only), options.rounds)
-    report(
+    race(
+        contestants(photos, workers=options.workers),
+        options,
         f"Packing: {photos}, with a caption each; {options.rounds} rounds",
-        results,
-        where=where,
+        where=machine("datapipe", "webdataset", "simplejpeg", cache="warm"),
         references=("ShardWriter", "limit: disk", "limit: decode"),
         unit="samples/s",
-        path=options.json,
     )
 
 
 def contestants(photos: Photos, *, workers: int) -> list[Contestant]:
-    """All that are compared, ours first and the limit last."""
-    timed = partial(time_pack, photos)
+    """Return all that are compared, ours first and the limits last."""
+
+    def ours(check: str) -> Pack:
+        return partial(pack_datapipe, workers=workers, check=check)
+
+    def made(make: Callable[[], Pack]) -> Callable[[], Run]:
+        return partial(time_pack, photos, make())
+
+    processes = f"{workers} processes; fsync; "
+    packers: dict[str, tuple[Callable[[], Pack], str]] = {
+        "datapipe, header": (lambda: ours("header"), f"{processes}checksums and index"),
+        "datapipe, decode": (
+            lambda: ours("decode"),
+            f"{processes}every image read whole, checksums and index",
+        ),
+        "ShardWriter": (
+            partial(make_shard_writer, sync=False),
+            "webdataset, one process; no fsync",
+        ),
+        "ShardWriter, fsync": (partial(make_shard_writer, sync=True), "the same, then fsync"),
+        "GNU tar": (lambda: pack_gnu_tar, "one process; no fsync"),
+        "concatenation": (
+            lambda: pack_concatenation,
+            "Python, 512-byte headers without content; no fsync",
+        ),
+        "limit: disk": (
+            lambda: partial(write_directly, size=tar_bytes(photos)),
+            "as many bytes from one buffer, direct writes of 8 MiB and fsync; nothing is read",
+        ),
+    }
     return [
-        Contestant(
-            name="datapipe, header",
-            make=lambda: partial(timed, partial(pack_datapipe, workers=workers, check="header")),
-            note=f"{workers} processes; fsync; checksums and index",
-        ),
-        Contestant(
-            name="datapipe, decode",
-            make=lambda: partial(timed, partial(pack_datapipe, workers=workers, check="decode")),
-            note=f"{workers} processes; fsync; every image read whole, checksums and index",
-        ),
-        Contestant(
-            name="ShardWriter",
-            make=lambda: partial(timed, make_shard_writer(sync=False)),
-            note="webdataset, one process; no fsync",
-        ),
-        Contestant(
-            name="ShardWriter, fsync",
-            make=lambda: partial(timed, make_shard_writer(sync=True)),
-            note="the same, then fsync",
-        ),
-        Contestant(
-            name="GNU tar",
-            make=lambda: partial(timed, pack_gnu_tar),
-            note="one process; no fsync",
-        ),
-        Contestant(
-            name="concatenation",
-            make=lambda: partial(timed, pack_concatenation),
-            note="Python, 512-byte headers without content; no fsync",
-        ),
-        Contestant(
-            name="limit: disk",
-            make=lambda: partial(timed, partial(write_directly, size=tar_bytes(photos))),
-            note="as many bytes from one buffer, direct writes of 8 MiB and fsync; nothing is read",
+        *(
+            Contestant(name=name, make=partial(made, make), note=note)
+            for name, (make, note) in packers.items()
         ),
         Contestant(
             name="limit: decode",
@@ -103,25 +86,17 @@ def contestants(photos: Photos, *, workers: int) -> list[Contestant]:
     ]
 
 
-def time_pack(photos: Photos, contestant: Pack) -> Run:
+def time_pack(photos: Photos, pack: Pack) -> Run:
     """Pack once into a folder that did not exist before and does not afterwards."""
-    home = scratch()
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    os.sync()  # what others left to be written is not ours to wait for
-    try:
-        started = time.perf_counter()
-        contestant(photos.raw, home / "out")
-        seconds = time.perf_counter() - started
+    with fresh() as home:
+        run = timed(photos.count, lambda: pack(photos.raw, home / "out"))
         written = sum(path.stat().st_size for path in (home / "out").glob("*.tar"))
-        assert written > photos.encoded, f"{written} bytes were written of {photos.encoded}"
-    finally:
-        shutil.rmtree(home)
-    return Run(samples=photos.count, seconds=seconds)
+    assert written > photos.encoded, f"{written} bytes were written of {photos.encoded}"
+    return run
 
 
-def pack_datapipe(raw: Path, out: Path, *, workers: int, check: Check) -> None:
-    done = pack_dataset(raw, out, format="folder", workers=workers, check=check)
+def pack_datapipe(raw: Path, out: Path, **options: Any) -> None:
+    done = pack_dataset(raw, out, format="folder", **options)
     assert not done.rejected, f"{done.rejected} photographs were rejected"
 
 
@@ -164,7 +139,7 @@ def pack_concatenation(raw: Path, out: Path) -> None:
 
 
 def write_directly(raw: Path, out: Path, *, size: int) -> None:
-    """Measure the disk's best rate: past the page cache, from memory that is warm."""
+    """Write past the page cache, from warm memory: the disk's best rate."""
     out.mkdir()
     with mmap.mmap(-1, _DIRECT) as buffer:
         buffer[:] = os.urandom(_DIRECT)
@@ -184,7 +159,7 @@ def tar_bytes(photos: Photos) -> int:
 
 
 def list_images(raw: Path) -> list[str]:
-    """Paths of the JPEG files below a folder, in order."""
+    """Return the JPEG files below a folder, in order, faster than `Path` would."""
     return sorted(
         os.path.join(place, name)
         for place, _, names in os.walk(raw)

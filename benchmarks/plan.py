@@ -11,7 +11,6 @@ ranks of a step, averaged over steps of one pack a rank.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -20,13 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.common import machine, write_json
+from benchmarks.common import Row, add_json, command, headline, machine, show, write_json
 from datapipe.plan.groups import lay_out, text_cost
 from datapipe.plan.options import BLOCK
 from datapipe.plan.packing import pack_lengths, pack_units
@@ -35,7 +33,6 @@ from datapipe.plan.packing_kernel import pack as compiled_pack
 from datapipe.plan.ragged import edges
 
 Int64 = npt.NDArray[np.int64]
-Row = dict[str, Any]
 
 CAPACITIES = (4096, 8192, 16384)
 IMAGE_TOKENS = ("64", "144", "256", "576", "mixed")
@@ -56,29 +53,20 @@ HARD: dict[str, Callable[[np.random.Generator, int, int], npt.NDArray[Any]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("plan", __doc__)
     add = parser.add_argument
     add("--samples", type=int, default=1_000_000, help="lengths (default: %(default)s)")
     add("--rounds", type=int, default=5, help="of each timing (default: %(default)s)")
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
-    add("--json", type=Path, metavar="FILE", help="also write the tables to this file")
+    add_json(parser)
     options = parser.parse_args()
     where = machine("numpy", "numba", "datapipe", cache="not used")
-    print(f"{where['cpu']}, {where['cores']} cores; load at the start {where['load']}")
+    print(headline(where))
     content: dict[str, Any] = {"machine": where, "samples": options.samples}
     for name in options.only:
-        print(f"\n{name}: {(SECTIONS[name].__doc__ or '').splitlines()[0]}\n", flush=True)
-        rows: list[Row] = []
-        content[name] = rows
-        for row in SECTIONS[name](options.samples, options.rounds):
-            _show(row, header=not rows or list(rows[-1]) != list(row))
-            rows.append(row)
-        if options.json:
-            write_json(options.json, content)
+        title = f"{name}: {(SECTIONS[name].__doc__ or '').splitlines()[0]}"
+        content[name] = show(title, SECTIONS[name](options.samples, options.rounds))
+        write_json(options.json, content)
 
 
 def fill(samples: int, rounds: int) -> Iterator[Row]:
@@ -120,30 +108,6 @@ def _fill_row(name: str, lengths: Int64, capacity: int, images: Int64) -> Row:
         "over BFD/block": packs["datapipe"] - packs["BFD/block"],
         "over BFD, global": packs["datapipe"] - packs["BFD, global"],
     }
-
-
-def limits(samples: int, rounds: int) -> Iterator[Row]:
-    """Packs under a limit of images, against what tokens and images need at least."""
-    lengths, images, _ = vlm_lengths(min(samples, BLOCK), "mixed")
-    for capacity in CAPACITIES[:2]:
-        fits = lengths <= capacity
-        tokens, carried = lengths[fits], images[fits]
-        mean = float(carried.sum() / (tokens.sum() / capacity))
-        for most in sorted({max(round(mean * share), 8) for share in (0.9, 1, 1.15, 1.3, 2)}):
-            least = max(tokens.sum() / capacity, carried.sum() / most)
-            began = time.process_time()
-            offsets = pack_units(tokens, capacity, images=carried, max_images=most)[1]
-            seconds = time.process_time() - began
-            yield {
-                "capacity": capacity,
-                "images a pack": round(mean, 1),
-                "max_images": most,
-                "next-fit / least": round(
-                    float(next_fit(tokens, capacity, carried, most) / least), 3
-                ),
-                "packs / least": round(float((len(offsets) - 1) / least), 3),
-                "s a block": round(seconds, 2),
-            }
 
 
 def speed(samples: int, rounds: int) -> Iterator[Row]:
@@ -193,20 +157,8 @@ def balance(samples: int, rounds: int) -> Iterator[Row]:
         costs = list(_block_costs(samples, tokens, 8192))
         for ranks in (8, 64):
             for name, layout in LAYOUTS.items():
-                yield {
-                    "images of": tokens,
-                    "ranks": ranks,
-                    "packs laid out": name,
-                    **_imbalances(costs, layout, ranks),
-                }
-
-
-def _in_turn(text: Int64, vision: Int64, ranks: int, before: int) -> Int64:
-    return np.arange(len(text), dtype=np.int64)
-
-
-def _sorted(text: Int64, vision: Int64, ranks: int, before: int) -> Int64:
-    return np.argsort(text, kind="stable")
+                row = {"images of": tokens, "ranks": ranks, "packs laid out": name}
+                yield row | _imbalances(costs, layout, ranks)
 
 
 def _grouped(text: Int64, vision: Int64, ranks: int, before: int) -> Int64:
@@ -216,8 +168,8 @@ def _grouped(text: Int64, vision: Int64, ranks: int, before: int) -> Int64:
 
 Layout = Callable[[Int64, Int64, int, int], Int64]
 LAYOUTS: dict[str, Layout] = {
-    "round-robin": _in_turn,
-    "sorted by text": _sorted,
+    "round-robin": lambda text, *_: np.arange(len(text), dtype=np.int64),
+    "sorted by text": lambda text, *_: np.argsort(text, kind="stable"),
     "groups": _grouped,
 }
 
@@ -255,7 +207,7 @@ def _imbalances(costs: Sequence[tuple[Int64, ...]], layout: Layout, ranks: int) 
 
 
 SECTIONS: dict[str, Callable[[int, int], Iterator[Row]]] = {
-    section.__name__: section for section in (fill, hard, limits, speed, start, balance)
+    section.__name__: section for section in (fill, hard, speed, start, balance)
 }
 
 
@@ -271,16 +223,13 @@ def vlm_lengths(samples: int, image_tokens: str) -> tuple[Int64, Int64, Int64]:
     return text + images * each, images.astype(np.int64), each.astype(np.int64)
 
 
-def next_fit(
-    lengths: Int64, capacity: int, images: Int64 | None = None, max_images: int = UNLIMITED
-) -> int:
+def next_fit(lengths: Int64, capacity: int) -> int:
     """Packs if samples are taken in turn and a pack is closed when the next does not fit."""
-    packs = used = carried = 0
-    counts = np.zeros_like(lengths) if images is None else images
-    for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
-        if not packs or used + length > capacity or carried + count > max_images:
-            packs, used, carried = packs + 1, 0, 0
-        used, carried = used + length, carried + count
+    packs = used = 0
+    for length in lengths.tolist():
+        if not packs or used + length > capacity:
+            packs, used = packs + 1, 0
+        used += length
     return packs
 
 
@@ -290,8 +239,7 @@ def best_fit_decreasing(lengths: Int64, capacity: int) -> int:
     rooms = 0  # bit r: some pack has room r
     packs = 0
     for length in np.sort(lengths)[::-1].tolist():
-        fitting = rooms >> length
-        if fitting:
+        if fitting := rooms >> length:
             room = (fitting & -fitting).bit_length() - 1 + length
             waiting[room] -= 1
             if not waiting[room]:
@@ -314,16 +262,6 @@ def _seconds(work: Callable[[], object]) -> float:
     began = time.process_time()
     work()
     return time.process_time() - began
-
-
-def _show(row: Row, *, header: bool) -> None:
-    widths = [max(len(name), 10) for name in row]
-    widths[0] = max(widths[0], 27)
-    if header:
-        print("  ".join(name.ljust(width) for name, width in zip(row, widths, strict=True)))
-    cells = (f"{value:,}" if isinstance(value, int) else str(value) for value in row.values())
-    line = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    print("  ".join(line).rstrip(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,29 @@
-"""Predictions of `datapipe profile` for its remedies, beside their effect when they are applied.
+"""Gains that `datapipe profile` predicts for its remedies, and those of applying them.
 
     python -m benchmarks.profile
 
-Each case is a loader with something to be mended. It is profiled; then every remedy that exists is
-applied, and the loaders run in turn with the one as it was. The error is that of the predicted
-gain. A run that other processes have disturbed is repeated, for a quarter of a minute.
+Each case is a loader with something to be mended. It is profiled; then every remedy is applied, and
+the loaders run in turn with the unchanged one. The error is that of the predicted gain. A run that
+other processes have disturbed is repeated, for a quarter of a minute.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Contestant, Run, Spread, compete, machine, parse, write_json
+from benchmarks.common import Contestant, Run, command, compete, machine, parse, show_as, write_json
 from benchmarks.data import mixed_photographs, packed, photographs
 from benchmarks.peers.work import BATCH, SIDE
 from benchmarks.transforms import hold_lock
 from datapipe import ImageSpec, Loader, make_loader, pack_dataset
 from datapipe.profile.forecast import Remedy
-from datapipe.profile.job import Profile, profile_loader
+from datapipe.profile.job import profile_loader
 from datapipe.profile.pipeline import run_pipeline
 from datapipe.store.shards import ShardStore
 
@@ -36,14 +35,7 @@ _BASE = "as it is"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A loader with something to be mended.
-
-    Attributes:
-        name: short.
-        shards: its dataset.
-        options: of `make_loader`.
-        around: a context that it runs in: slow storage, say.
-    """
+    """A loader with something to be mended; `around` is a context that it runs in."""
 
     name: str
     shards: Path
@@ -56,64 +48,20 @@ class Case:
         return make_loader(shards or self.shards, **(usual | changes))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A remedy, and what it gave.
-
-    Attributes:
-        case: name of the loader.
-        verdict: what held it back.
-        remedy: as it was predicted.
-        measured: gain, in rounds.
-    """
-
-    case: str
-    verdict: str
-    remedy: Remedy
-    measured: Spread
-
-    @property
-    def error(self) -> float:
-        """Error of the predicted gain, relative to the one that was measured."""
-        return self.remedy.gain / self.measured.median - 1
-
-
 def cases(samples: int, workers: int) -> list[Case]:
     """All of them."""
     photos, mixed = packed(photographs(samples)), packed(mixed_photographs(samples))
     usual = ImageSpec(size=SIDE, normalize="imagenet")
-    small = ImageSpec(size=224, normalize="imagenet")
+    small = {"image": ImageSpec(size=224, normalize="imagenet"), "num_workers": workers}
+    qwen = ImageSpec.preset("qwen2-vl", max_pixels=401408)
+    name = f"{SIDE}x{SIDE}, {workers} workers"
     return [
-        Case(
-            name=f"{SIDE}x{SIDE}, {workers} workers",
-            shards=photos,
-            options={"image": usual, "num_workers": workers},
-        ),
+        Case(name=name, shards=photos, options={"image": usual, "num_workers": workers}),
         Case(name="one worker", shards=photos, options={"image": usual, "num_workers": 1}),
-        Case(
-            name="large images to 224x224",
-            shards=mixed,
-            options={"image": small, "num_workers": workers},
-        ),
-        Case(
-            name="Qwen2-VL",
-            shards=mixed,
-            options={
-                "image": ImageSpec.preset("qwen2-vl", max_pixels=401408),
-                "num_workers": workers,
-            },
-        ),
-        Case(
-            name="transform in Python",
-            shards=photos,
-            options={"image": small, "num_workers": workers, "transform": hold_lock},
-        ),
-        Case(
-            name="slow storage",
-            shards=photos,
-            options={"image": small, "num_workers": workers},
-            around=_slow_storage,
-        ),
+        Case(name="large images to 224x224", shards=mixed, options=small),
+        Case(name="Qwen2-VL", shards=mixed, options={"image": qwen, "num_workers": workers}),
+        Case(name="transform in Python", shards=photos, options=small | {"transform": hold_lock}),
+        Case(name="slow storage", shards=photos, options=small, around=_slow_storage),
     ]
 
 
@@ -134,29 +82,31 @@ def _slow_storage() -> Iterator[None]:
         storage.read = read
 
 
-def run_case(case: Case, *, seconds: float, rounds: int) -> tuple[Profile, list[Outcome]]:
+def run_case(case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
     """Profile a loader, apply the remedies, and measure them."""
     with case.around():
         profile = profile_loader(case.make, shards=str(case.shards), seconds=seconds)
-        applied = [remedy for remedy in profile.remedies if _can_be_applied(remedy)]
-        entries = [
-            Contestant(name=_BASE, make=partial(_runner, case, None, seconds / 4)),
-            *(
-                Contestant(name=remedy.name, make=partial(_runner, case, remedy, seconds / 4))
-                for remedy in applied
-            ),
-        ]
-        results = {result.name: result for result in compete(entries, rounds)}
-    return profile, [
-        Outcome(
-            case=case.name,
-            verdict=str(profile.bottleneck),
-            remedy=remedy,
-            measured=results[remedy.name].ratio(results[_BASE]),
+        applied = {remedy.name: remedy for remedy in profile.remedies if _can_be_applied(remedy)}
+        base, *results = compete(
+            [
+                Contestant(name=name, make=partial(_runner, case, remedy, seconds / 4))
+                for name, remedy in {_BASE: None, **applied}.items()
+            ],
+            rounds,
         )
-        for remedy in applied
-        if results[remedy.name].runs
-    ]
+    rows = []
+    for result in results:
+        if result.runs:
+            remedy, measured = applied[result.name], result.ratio(base)
+            error = remedy.gain / measured.median - 1
+            row = {"case": case.name, "measured_gain": measured._asdict(), "error": error}
+            rows.append(remedy.to_dict() | row)
+    return {
+        "verdict": str(profile.bottleneck),
+        "samples_per_second": profile.rate,
+        "model_factor": profile.forecast.factor,
+        "remedies": rows,
+    }
 
 
 def _can_be_applied(remedy: Remedy) -> bool:
@@ -186,11 +136,7 @@ def _runner(case: Case, remedy: Remedy | None, seconds: float) -> Callable[[], R
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.profile",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("profile", __doc__)
     parser.add_argument(
         "--seconds", type=float, default=6.0, help="of a profile (default: %(default)s)"
     )
@@ -199,61 +145,17 @@ def main() -> None:
     chosen = cases(options.samples, options.workers)
     if unknown := set(options.only or ()) - {case.name for case in chosen}:
         parser.error(f"--only {sorted(unknown)}: the cases are {[case.name for case in chosen]}")
-    chosen = [case for case in chosen if not options.only or case.name in options.only]
-    found: list[tuple[Profile, list[Outcome]]] = []
+    found = []
     for case in chosen:
-        print(f"--- {case.name}", flush=True)
-        found.append(run_case(case, seconds=options.seconds, rounds=options.rounds))
-    outcomes = [outcome for _, some in found for outcome in some]
-    _print(where, outcomes)
-    if options.json is not None:
-        _write(options.json, where, found)
-
-
-def _print(where: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
-    print(f"\nRemedies, predicted and measured; {where['cpu']}, {where['cores']} cores\n")
-    print("| loader | remedy | predicted | measured (min-max) | error |")
-    print("|---|---|---|---|---|")
-    for outcome in outcomes:
-        remedy, measured = outcome.remedy, outcome.measured
-        said = f"{remedy.gain:.2f} x" + (" (short run)" if remedy.source == "measured" else "")
-        print(
-            f"| {outcome.case} | {remedy.title} | {said} | {{:.2f}} x ({{:.2f}}-{{:.2f}})".format(
-                *measured
-            )
-            + f" | {outcome.error:+.0%} |"
-        )
-    if outcomes:
-        worst = max(abs(outcome.error) for outcome in outcomes)
-        within = sum(abs(outcome.error) <= 0.2 for outcome in outcomes)
-        print(f"\n{within} of {len(outcomes)} within 20 %, the worst {worst:.0%} off")
-
-
-def _write(
-    path: Path, where: dict[str, Any], found: Sequence[tuple[Profile, list[Outcome]]]
-) -> None:
-    content = {
-        "title": "Remedies, predicted and measured",
-        "machine": where,
-        "cases": [
-            {
-                "verdict": str(profile.bottleneck),
-                "samples_per_second": profile.rate,
-                "model_factor": profile.forecast.factor,
-                "remedies": [
-                    outcome.remedy.to_dict()
-                    | {
-                        "case": outcome.case,
-                        "measured_gain": outcome.measured._asdict(),
-                        "error": outcome.error,
-                    }
-                    for outcome in outcomes
-                ],
-            }
-            for profile, outcomes in found
-        ],
-    }
-    write_json(path, content)
+        if not options.only or case.name in options.only:
+            print(f"--- {case.name}", flush=True)
+            found.append(run_case(case, seconds=options.seconds, rounds=options.rounds))
+    content = {"title": "Remedies, predicted and measured", "machine": where, "cases": found}
+    show_as("remedies", content)
+    if errors := [abs(row["error"]) for case in found for row in case["remedies"]]:
+        within = sum(error <= 0.2 for error in errors)
+        print(f"{within} of {len(errors)} within 20 %, the worst {max(errors):.0%} off")
+    write_json(options.json, content)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,10 @@ from typing import Any
 
 
 def train(shards: object, options: dict[str, Any], *, processes: int = 1) -> dict[str, Any]:
-    """Train the reference model once, and return its report.
+    """Train the reference model once, and return its `Report` as a dict.
 
-    Args:
-        shards: the dataset.
-        options: of `examples.vlm.train`, by name; True for those without a value.
-        processes: that train together, started by torchrun.
-
-    Returns:
-        `examples.vlm.measure.report.Report` as a dict.
-
-    Raises:
-        RuntimeError: it failed, with the reason in the last line.
+    `options` of `examples.vlm.train` are by name, with True for those without a value. Several
+    `processes` are started by torchrun. A `RuntimeError` has the reason in its last line.
     """
     command = [sys.executable, "-m"]
     if processes > 1:

@@ -9,9 +9,7 @@ cache warm, or with --cold reads from the disk.
 
 from __future__ import annotations
 
-import argparse
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,8 +18,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 import datapipe
-from benchmarks.common import Contestant, Run, chosen, compete, machine, parse, report
-from benchmarks.data import packed, photographs
+from benchmarks.common import Contestant, Run, command, machine, parse, race
+from benchmarks.data import drop_cache, packed, photographs, timed, warm_cache
 from datapipe.cpus import available_cpus
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.parquet import read_index
@@ -30,11 +28,7 @@ _STEP = 1 << 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.verify",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("verify", __doc__)
     parser.add_argument("--cold", action="store_true", help="drop the shards from the page cache")
     options = parse(parser, samples=8192, rounds=7)
     photos = photographs(options.samples)
@@ -45,37 +39,22 @@ def main() -> None:
         "crc32 of files": partial(_each, source, _file),
         "datapipe, --deep": partial(_verify, source, deep=True),
     }
-    contestants = [
-        Contestant(name=name, make=partial(_timed, source, photos.count, check, options.cold))
-        for name, check in checks.items()
-    ]
-    report(
+
+    def run(check: Callable[[], None]) -> Run:
+        (drop_cache if options.cold else warm_cache)(source.glob("*.tar"))
+        return timed(photos.count, check)
+
+    race(
+        [
+            Contestant(name=name, make=partial(partial, run, check))
+            for name, check in checks.items()
+        ],
+        options,
         f"Verifying: {photos}, with a caption each; {options.rounds} rounds",
-        compete(chosen(contestants, options.only), options.rounds),
         where=machine("datapipe", cache="cold" if options.cold else "warm"),
         references=("crc32 of members", "crc32 of files"),
         unit="samples/s",
-        path=options.json,
     )
-
-
-def _timed(source: Path, samples: int, check: Callable[[], None], cold: bool) -> Callable[[], Run]:
-    def run() -> Run:
-        for path in source.glob("*.tar"):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                if cold:
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                else:
-                    while os.read(descriptor, _STEP):
-                        pass
-            finally:
-                os.close(descriptor)
-        started = time.perf_counter()
-        check()
-        return Run(samples=samples, seconds=time.perf_counter() - started)
-
-    return run
 
 
 def _verify(source: Path, *, deep: bool) -> None:

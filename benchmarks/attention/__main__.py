@@ -6,16 +6,13 @@ Forward and backward of one attention layer, without the projections around it, 
 
 - one sequence: rows of `length` tokens, nothing between them to leave out;
 - packed: captions and conversations of at most `length` tokens, once as rows padded to the longest,
-  once behind each other in a row, by the real token.
+  once concatenated in a row. Rates are by the real token.
 
-`plain` holds every score, as in the paper; the kernels and what they need are those of
-`examples/vlm/attention`. What cannot run is named with the reason. On a GPU it aims for the best
-kernel to be 3.7 times as fast as `plain` at 2,048 tokens, in 2.9 times less memory. Without a GPU
-it measures the CPU, with a smaller layer; where others use the CPU too, `--threads 1` keeps threads
-from waiting for each other. `--non-causal` measures attention as encoders use it, and `--dropout P`
-with weights set to zero. Results are written after each length; `examples.vlm.train
---attention-table` reads them. `--rehearse` runs all of it in seconds, to see that it runs: its
-figures mean nothing.
+`plain` keeps every score, as in the paper. Kernels that cannot run are named with the reason. On a
+GPU the aim is that the best kernel is 3.7 times as fast as `plain` at 2,048 tokens, in 2.9 times
+less memory. On a CPU the layer is smaller; `--threads 1` helps if others use the CPU too. Results
+are written after each length; `examples.vlm.train --attention-table` reads them. `--rehearse` runs
+all of it in seconds, to check that it runs: its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ from benchmarks.attention.measure import (
     padded,
     uniform,
 )
-from benchmarks.attention.report import PACKED, PADDED, Measured, draw, print_tables
-from benchmarks.common import Contestant, compete, machine, write_json
+from benchmarks.attention.report import PACKED, PADDED, Measured, absences, draw
+from benchmarks.common import Contestant, add_json, command, compete, machine, show_as, write_json
 from benchmarks.gpu.aims import Bar, as_json, describe, show
 from examples.vlm.model.attention import KERNELS
 
@@ -49,12 +46,7 @@ FASTER, SMALLER = 3.7, 2.9
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, measure, print and write the results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.attention",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    options = parse(parser, arguments)
+    options = parse(command("attention", __doc__), arguments)
     layer = Layer(
         heads=options.heads,
         kv_heads=options.kv_heads or options.heads,
@@ -82,28 +74,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
             rows.append(measure_rows(layer, length, options))
             mixed.append(measure_mixed(layer, length, options))
-        if options.json is not None:
-            content = {
-                "title": title,
-                "machine": where,
-                "causal": not options.non_causal,
-                "dropout": options.dropout,
-                "tokens": options.tokens,
-                "settings": {
-                    "rows of one length": in_order(rows),
-                    "captions and conversations": in_order(mixed),
-                },
-                **as_json([] if on_cpu else aims(rows), rehearsal=options.rehearse),
-            }
-            write_json(options.json, content)
+        content = {
+            "title": title,
+            "machine": where,
+            "causal": not options.non_causal,
+            "dropout": options.dropout,
+            "tokens": options.tokens,
+            "settings": {
+                "rows of one length": in_order(rows),
+                "captions and conversations": in_order(mixed),
+            },
+            **as_json([] if on_cpu else aims(rows), rehearsal=options.rehearse),
+        }
+        write_json(options.json, content)
     for settings in (rows, mixed):
         settings.sort(key=lambda at: at.length)
-    print_tables(title, where, rows, mixed)
+    show_as("attention", content)
+    print(*absences([*rows, *mixed]), sep="\n")
     show(aims(rows), rehearsal=on_cpu)
     if options.plot is not None:
-        device = (
-            f"{where['cpu']}, {where['cores']} cores" if options.device == "cpu" else where["gpu"]
-        )
+        device = f"{where['cpu']}, {where['cores']} cores" if on_cpu else where["gpu"]
         draw(rows, mixed, title=f"{title}; {device}", path=options.plot)
 
 
@@ -129,7 +119,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     add("--non-causal", action="store_true", help="every token sees all of its sequence")
     add("--dropout", type=float, default=0.0, metavar="SHARE", help="of the weights set to zero")
     add("--rehearse", action="store_true", help="in seconds, on the CPU")
-    add("--json", type=Path, metavar="FILE", help="also write every round to this file")
+    add_json(parser)
     add("--plot", type=Path, metavar="FILE", help="also draw time and memory by length")
     options = parser.parse_args(arguments)
     if options.rehearse:
@@ -155,12 +145,9 @@ def measure_rows(layer: Layer, length: int, options: argparse.Namespace) -> Meas
     """Each kernel over rows of `length` tokens, `--tokens` together."""
     count = max(1, options.tokens // length)
     batch = uniform(layer, count, length)
-    return race(
-        layer,
-        {kernel: (kernel, batch) for kernel in options.kernels},
-        Measured(length=length, tokens=batch.real, shape=f"{count} x {length:,}"),
-        options.rounds,
-    )
+    measured = Measured(length=length, tokens=batch.real, shape=f"{count} x {length:,}")
+    entries = {kernel: (kernel, batch) for kernel in options.kernels}
+    return race(layer, entries, measured, options.rounds)
 
 
 def measure_mixed(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
@@ -185,15 +172,11 @@ def race(
 ) -> Measured:
     """Fill in what all entries, a kernel and a batch each, take in turns."""
     torch.compiler.reset()  # so that no number of tokens is one too many to compile for
-    contestants = [
-        Contestant(
-            name=name,
-            make=partial(
-                contestant, kernel, layer, batch, partial(measured.costs.__setitem__, name)
-            ),
-        )
-        for name, (kernel, batch) in entries.items()
-    ]
+    contestants = []
+    for name, (kernel, batch) in entries.items():
+        keep = partial(measured.costs.__setitem__, name)
+        make = partial(contestant, kernel, layer, batch, keep)
+        contestants.append(Contestant(name=name, make=make))
     measured.results = compete(contestants, rounds)
     return measured
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from benchmarks.common import Absent, Run
+from examples.vlm.measure.memory import peak_of
 from examples.vlm.model.attention import Segments, attend, prepare, why_not
 
 T = TypeVar("T")
@@ -28,13 +25,11 @@ _MOST = 50  # steps that are timed at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Shape and place of an attention layer, without the projections around it.
+    """Shape of an attention layer, without the projections around it.
 
     Attributes:
         heads, kv_heads, size: heads of queries, of keys and values, and values in each.
-        dtype, device: of all inputs.
         memory: most bytes of scores that are tried on the CPU, where running out ends the process.
-        causal: whether a token sees those before it alone.
         dropout: share of the weights set to zero.
     """
 
@@ -50,12 +45,10 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Tokens in a row.
+    """Tokens in a row; `real` are those without padding.
 
-    Attributes:
-        segments: where sequences lie; not prepared for a kernel.
-        real: tokens without padding.
-        inputs: queries, keys, values, and gradients of what comes out: `[total, heads, size]` each.
+    `segments` are not prepared for a kernel. `inputs` are queries, keys, values and gradients of
+    the output: `[total, heads, size]` each.
     """
 
     segments: Segments
@@ -78,9 +71,8 @@ class Batch:
 class Cost:
     """Costs of a kernel besides the time of its steps.
 
-    Attributes:
-        peak: bytes above the inputs at most, mask and gradients included.
-        mask: seconds to make the mask, which all layers of a batch share.
+    `peak` is the most bytes above the inputs, mask and gradients included; `mask` the seconds to
+    make the mask, which all layers of a batch share.
     """
 
     peak: int
@@ -109,12 +101,8 @@ def make_inputs(layer: Layer, tokens: int) -> list[Tensor]:
     """Return queries, keys and values that want gradients, and the gradients of the output."""
     made = torch.Generator(layer.device).manual_seed(tokens)
     heads = (layer.heads, layer.kv_heads, layer.kv_heads, layer.heads)
-    inputs = [
-        torch.randn(
-            (tokens, number, layer.size), generator=made, device=layer.device, dtype=layer.dtype
-        )
-        for number in heads
-    ]
+    how: dict[str, Any] = {"generator": made, "device": layer.device, "dtype": layer.dtype}
+    inputs = [torch.randn((tokens, number, layer.size), **how) for number in heads]
     return [*(x.requires_grad_() for x in inputs[:3]), inputs[3]]
 
 
@@ -138,13 +126,8 @@ def contestant(
 ) -> Callable[[], Run]:
     """Return the function of a round: some steps of a kernel, timed together.
 
-    Args:
-        kernel: one of `examples.vlm.model.attention.KERNELS`.
-        layer, batch: what to compute.
-        keep: is given what the kernel takes besides.
-
-    Raises:
-        Absent: the kernel cannot run, or not with so little memory.
+    `keep` is given the kernel's other costs. Absent is raised if it cannot run, or not with so
+    little memory.
     """
     if reason := why_not(kernel, layer.device.type, layer.dtype, layer.dropout > 0):
         raise Absent(reason)
@@ -162,11 +145,14 @@ def contestant(
 
     def measure() -> tuple[Segments, int]:
         once()  # compiles, and fills caches
-        peak = peak_memory(once, layer.device)
-        segments, mask = timed_prepare(batch, kernel, layer.device)
+        peak = peak_of(once, layer.device)
+        made: list[Segments] = []
+        mask = seconds(
+            lambda: made.append(prepare(batch.segments, batch.total, kernel)), layer.device
+        )
         keep(Cost(peak=peak, mask=mask))
-        single = seconds(lambda: steps(segments, 1), layer.device)
-        return segments, min(_MOST, math.ceil(_STEADY / single))
+        single = seconds(lambda: steps(made[0], 1), layer.device)
+        return made[0], min(_MOST, math.ceil(_STEADY / single))
 
     segments, number = or_absent(measure)
 
@@ -178,11 +164,7 @@ def contestant(
 
 
 def or_absent(work: Callable[[], T]) -> T:
-    """Call `work`, and return its result.
-
-    Raises:
-        Absent: the device has too little memory for it, or the kernel failed: the others go on.
-    """
+    """Call `work`; raise Absent if memory runs out or the kernel fails, so that others continue."""
     try:
         return work()
     except torch.OutOfMemoryError as error:
@@ -200,17 +182,8 @@ def _refuse_too_much(kernel: str, layer: Layer, batch: Batch) -> None:
     heads, copies = (layer.heads, 5) if kernel == "plain" else (1, 3)
     wanted = copies * heads * batch.scores(kernel) * max(4, layer.dtype.itemsize)
     if wanted > layer.memory:
-        raise Absent(
-            f"its scores would take about {wanted / 1e9:.2g} GB, and --memory allows "
-            f"{layer.memory / 1e9:g}"
-        )
-
-
-def timed_prepare(batch: Batch, kernel: str, device: torch.device) -> tuple[Segments, float]:
-    """Segments with the mask of a kernel, and the seconds that making it took."""
-    made: list[Segments] = []
-    taken = seconds(lambda: made.append(prepare(batch.segments, batch.total, kernel)), device)
-    return made[0], taken
+        allowed = f"--memory allows {layer.memory / 1e9:g}"
+        raise Absent(f"its scores would take about {wanted / 1e9:.2g} GB, and {allowed}")
 
 
 def seconds(work: Callable[[], None], device: torch.device) -> float:
@@ -226,30 +199,3 @@ def seconds(work: Callable[[], None], device: torch.device) -> float:
     ended.record()
     torch.cuda.synchronize()
     return float(began.elapsed_time(ended)) / 1e3
-
-
-def peak_memory(work: Callable[[], None], device: torch.device) -> int:
-    """Most bytes of tensors at a time that `work` adds to those which were there before.
-
-    On a GPU by the statistics of torch's allocator, on the CPU by the allocations and releases that
-    torch's profiler sees. Neither counts what libraries take past torch's allocator.
-    """
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        work()
-        torch.cuda.synchronize()
-        return int(torch.cuda.max_memory_allocated() - before)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch 2.13 prints when a profile begins
-    cpu = torch.profiler.ProfilerActivity.CPU
-    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
-        work()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        profile.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
-    changes = sorted(
-        (event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]"
-    )
-    return max(accumulate(change for _, change in changes), default=0)

@@ -1,4 +1,4 @@
-"""Tables and curves of what kernels of attention took."""
+"""Measures of kernels of attention, and their curves."""
 
 from __future__ import annotations
 
@@ -9,23 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention.measure import Cost
-from benchmarks.common import Result, Spread, aligned
+from benchmarks.common import Result, Spread
 
 PADDED, PACKED = "padded", "packed"
-_NONE = "-"
 
 
 @dataclass(kw_only=True)
 class Measured:
-    """A setting at a length.
+    """A setting at a length: that of each sequence, or of the longest.
 
-    Attributes:
-        length: of each sequence, or of the longest.
-        tokens: of a batch, without padding.
-        shape: of the batch, in words.
-        results: of each contestant; those of the packed setting are named "KERNEL padded" and
-            "KERNEL packed".
-        costs: of those that ran.
+    `tokens` of a batch are without padding. Results of the packed setting are named "KERNEL padded"
+    and "KERNEL packed".
     """
 
     length: int
@@ -47,59 +41,10 @@ class Measured:
         return self.costs[result.name].peak / 1e6
 
 
-def print_tables(
-    title: str, where: dict[str, Any], rows: Sequence[Measured], mixed: Sequence[Measured]
-) -> None:
-    """Print a table for each setting, and why some kernels are not in it."""
-    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
-    print(f"\n{title}")
-    print(
-        f"GPU {where['gpu']}; {where['cpu']}, {where['cores']} cores, load at the start "
-        f"{where['load']}; Python {where['python']}, {versions}"
-    )
-    print("\nRows of one length\n")
-    head = ["rows", "kernel", "ms (min-max)", "x plain", "peak MB", "plain's / its", "mask ms"]
-    print(*aligned([head, *(line for at in rows for line in _row_lines(at))]), sep="\n")
-    print("\nCaptions and conversations; time by the real token\n")
-    head = ["longest", "kernel", "padded µs", "packed µs", "packed x padded", "packed x plain"]
-    head += ["padded MB", "packed MB", "mask ms"]
-    print(*aligned([head, *(line for at in mixed for line in _mixed_lines(at))]), sep="\n")
-    print()
-    print(*(f"- {at.length:,}: {at.shape}" for at in mixed), sep="\n")
-    print("\nDid not run\n")
-    print(*_absences([*rows, *mixed]), sep="\n")
-
-
-def _row_lines(at: Measured) -> Iterator[list[str]]:
-    plain = at.named("plain")
-    for one in at.results:
-        if one.runs:
-            less = f"{at.peak(plain) / at.peak(one):.2f}" if plain else _NONE
-            yield [
-                *(at.shape, one.name, _spread(at.step(one), 1e3), _ratio(one, plain)),
-                *(f"{at.peak(one):,.1f}", less, f"{1e3 * at.costs[one.name].mask:.2f}"),
-            ]
-
-
-def _mixed_lines(at: Measured) -> Iterator[list[str]]:
-    plain = at.named(f"plain {PACKED}")
-    kernels = dict.fromkeys(one.name.split()[0] for one in at.results if one.runs)
-    for kernel in kernels:
-        forms = [at.named(f"{kernel} {form}") for form in (PADDED, PACKED)]
-        wide, tight = forms
-        yield [
-            *(f"{at.length:,}", kernel),
-            *(_spread(at.step(one), 1e6 / at.tokens) if one else _NONE for one in forms),
-            *(_ratio(tight, wide), _ratio(tight, plain)),
-            *(f"{at.peak(one):,.1f}" if one else _NONE for one in forms),
-            f"{1e3 * at.costs[tight.name].mask:.2f}" if tight else _NONE,
-        ]
-
-
-def _absences(measured: Sequence[Measured]) -> Iterator[str]:
-    """Each reason once, with whom and where it kept from running."""
+def absences(measured: Sequence[Measured]) -> Iterator[str]:
+    """Yield each reason once, with the kernels and lengths that it kept from running."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    everywhere = dict.fromkeys(f"{at.length:,}" for at in measured)
+    everywhere = list(dict.fromkeys(f"{at.length:,}" for at in measured))
     for at in measured:
         for one in (one for one in at.results if one.missing):
             reasons.setdefault((one.missing, one.name), []).append(f"{at.length:,}")
@@ -107,30 +52,12 @@ def _absences(measured: Sequence[Measured]) -> Iterator[str]:
         kernel, *form = name.split()
         if form and (reason, kernel) in reasons:
             continue  # said of the kernel already
-        where = "" if lengths == [*everywhere] else f" at {', '.join(lengths)}"
-        yield f"- {name}{where}: {reason}"
-    if not reasons:
-        yield "- none: all ran"
-
-
-def _spread(spread: Spread, scale: float) -> str:
-    return "{:,.2f} ({:,.2f}-{:,.2f})".format(*(scale * value for value in spread))
-
-
-def _ratio(one: Result | None, other: Result | None) -> str:
-    if one is None or other is None:
-        return _NONE
-    return "{:.2f} ({:.2f}-{:.2f})".format(*one.ratio(other))
+        where = "" if lengths == everywhere else f" at {', '.join(lengths)}"
+        yield f"{name}{where} did not run: {reason}"
 
 
 def draw(rows: Sequence[Measured], mixed: Sequence[Measured], *, title: str, path: Path) -> None:
-    """Time and memory by length, log-log; padded batches dashed.
-
-    Args:
-        rows, mixed: of the two settings.
-        title: above it.
-        path: where it goes; the suffix says in which format.
-    """
+    """Draw time and memory by length of both settings, log-log; padded batches dashed."""
     import matplotlib
     from matplotlib.figure import Figure
 

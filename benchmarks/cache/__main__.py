@@ -12,16 +12,14 @@ first round; the limit copies as many uint8 images in a random order into reused
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 
 from benchmarks.cache.days import days
 from benchmarks.cache.hits import hits
 from benchmarks.cache.source import source
-from benchmarks.common import chosen, compete, machine, parse, report
-from benchmarks.data import packed, photographs
-from benchmarks.loaders import FFCV, OURS, describe
-from benchmarks.peers.process import Peer, contestant
-from benchmarks.peers.work import Task
+from benchmarks.common import command, parse
+from benchmarks.data import photographs
+from benchmarks.loaders import FFCV, OURS, task_of, title
+from benchmarks.peers.process import Peer, race_peers
 
 EPOCHS = 24  # of a round: one takes a fraction of a second
 
@@ -43,11 +41,7 @@ PEERS = (CACHED, OURS, *FFCV, GATHER)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cache",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("cache", __doc__)
     parser.add_argument("what", choices=("second", "hits", "source", "days"))
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="float32")
     options = parse(parser, samples=1024, rounds=5)
@@ -60,26 +54,9 @@ def main() -> None:
 def second(options: argparse.Namespace) -> None:
     """Epochs after the first."""
     photos = photographs(options.samples)
-    task = Task(
-        raw=str(photos.raw),
-        shards=str(packed(photos)),
-        forms=str(photos.raw.with_name(f"{photos.raw.name}-forms")),
-        dtype=options.dtype,
-        workers=options.workers,
-    )
-    where = machine(cache="warm")
-    versions: dict[str, str] = where["versions"]
-    with ExitStack() as stack:
-        entries = [contestant(peer, task, stack, versions) for peer in PEERS]
-        results = compete(chosen(entries, options.only), options.rounds)
-    report(
-        f"{describe(photos, task)}; {options.workers} workers each, {options.rounds} rounds",
-        results,
-        where=where,
-        references=("ffcv", "ffcv q90", "limit: gather"),
-        unit="img/s",
-        path=options.json,
-    )
+    task = task_of(photos, options)
+    references = ("ffcv", "ffcv q90", "limit: gather")
+    race_peers(PEERS, task, options, title(photos, task, options), references=references)
 
 
 if __name__ == "__main__":

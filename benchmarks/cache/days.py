@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common import machine, write_json
+from benchmarks.common import machine, show, write_json
 from benchmarks.data import packed, photographs
 from datapipe import CacheSpec, ImageSpec, make_loader
 from datapipe.progress import Progress
@@ -38,22 +38,11 @@ def days(path: Path | None) -> None:
                     del batch
                 progress.advance()
                 if epoch in _LOOKS:
-                    rows.append(
-                        {
-                            "epochs": epoch,
-                            "memory_mb": process.memory_info().rss / 1e6,
-                            "threads": threading.active_count(),
-                            "files": len(os.listdir("/proc/self/fd")),
-                        }
-                    )
+                    files = len(os.listdir("/proc/self/fd"))
+                    row = {"epochs": epoch, "memory_mb": process.memory_info().rss / 1e6}
+                    rows.append(row | {"threads": threading.active_count(), "files": files})
         stats = {name: vars(tier) for name, tier in loader.stats().items()}
         loader.close()
-    for row in rows:
-        print(
-            f"{row['epochs']:5} epochs: {row['memory_mb']:7.1f} MB, {row['threads']} threads, "
-            f"{row['files']} open files"
-        )
+    show("A thousand epochs with a cache", rows)
     print(stats)
-    if path is not None:
-        content = {"title": "cache days", "where": machine(cache="warm"), "rows": rows}
-        write_json(path, content)
+    write_json(path, {"title": "cache days", "where": machine(cache="warm"), "rows": rows})

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import machine, write_json
+from benchmarks.common import machine, show, write_json
 from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.next_use import NextUse, NextUses
@@ -23,11 +23,7 @@ _BATCH = 10
 
 
 class Lru:
-    """Policy that keeps the samples that were used last.
-
-    Args:
-        budget: bytes.
-    """
+    """Policy that keeps the samples that were used last, up to `budget` bytes."""
 
     keeps = "samples that were used last"
     plans_ahead = False
@@ -41,11 +37,9 @@ class Lru:
         return sample in self._kept
 
     def use(self, sample: int, next_use: int) -> None:
-        """Record the use of a kept sample."""
         self._kept.move_to_end(sample)
 
     def offer(self, sample: int, size: int, next_use: int) -> tuple[bool, list[int]]:
-        """Return whether a new sample is kept, and the samples that are evicted for it."""
         if not self.would_keep(sample, size, next_use):
             return False, []
         going = []
@@ -58,7 +52,6 @@ class Lru:
         return True, going
 
     def would_keep(self, sample: int, size: int, next_use: int) -> bool:
-        """Return whether the sample would be kept if it were offered now."""
         return size <= self.budget and sample not in self._kept
 
 
@@ -80,28 +73,16 @@ class _Epoch:
 def hits(path: Path | None) -> None:
     """Print shares of reads that were served, after the first epochs, and write them as JSON."""
     rows: list[dict[str, Any]] = []
-    for part in (0.25, 0.5, 0.75):
-        layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), int(part * _SAMPLES * 64))
-        pinned = float((layout.places(_Epoch(1).order()) >= 0).mean())
-        lru = _run(Lru(int(part * _SAMPLES)), ranks=1)
-        row = {"what": "one reader", "part": part, "pin": pinned, "lru": lru}
-        row["next-use"] = _run(NextUse(int(part * _SAMPLES)), ranks=1)
-        rows.append(row)
-    for ranks in (4, 8):
-        row = {"what": f"{ranks} ranks, each a part", "part": 1 / ranks}
-        layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), _SAMPLES // ranks * 64)
-        row["pin"] = float((layout.places(_Epoch(1).order()[::ranks]) >= 0).mean())
-        row["lru"] = _run(Lru(_SAMPLES // ranks), ranks=ranks)
-        row["next-use"] = _run(NextUse(_SAMPLES // ranks), ranks=ranks)
-        rows.append(row)
-    print(f"Share of reads that the cache serves; {_SAMPLES:,} samples, shuffled anew each epoch\n")
-    print(f"{'':24} {'part kept':>10} {'pin':>8} {'next-use':>9} {'lru':>8}")
-    for row in rows:
-        shares = f"{row['pin']:8.3f} {row['next-use']:9.3f} {row['lru']:8.3f}"
-        print(f"{row['what']:24} {row['part']:10.3f} {shares}")
-    if path is not None:
-        content = {"title": "cache hits", "where": machine(cache="none"), "rows": rows}
-        write_json(path, content)
+    cases = [("one reader", part, 1) for part in (0.25, 0.5, 0.75)]
+    cases += [(f"{ranks} ranks, each a part", 1 / ranks, ranks) for ranks in (4, 8)]
+    for what, part, ranks in cases:
+        kept = int(part * _SAMPLES)
+        layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), kept * 64)
+        pinned = float((layout.places(_Epoch(1).order()[::ranks]) >= 0).mean())
+        row = {"what": what, "part": part, "pin": pinned, "lru": _run(Lru(kept), ranks=ranks)}
+        rows.append(row | {"next-use": _run(NextUse(kept), ranks=ranks)})
+    show(f"Share of reads that the cache serves; {_SAMPLES:,} samples, reshuffled each epoch", rows)
+    write_json(path, {"title": "cache hits", "where": machine(cache="none"), "rows": rows})
 
 
 def _run(policy: Policy, *, ranks: int) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 
 import fsspec
 
-from benchmarks.common import machine, write_json
+from benchmarks.common import Spread, machine, show, write_json
 from benchmarks.data import bitmaps, packed
 from datapipe import ImageSpec, make_loader, pack_dataset
 
@@ -44,25 +44,13 @@ def source(path: Path | None) -> None:
     try:
         with TemporaryDirectory() as cache:
             os.environ["XDG_CACHE_HOME"] = cache
-            for shuffle in (True, "shards", False):
-                rows.append(_measure(url, shuffle))
-                print(
-                    f"shuffle={shuffle!s:7} {rows[-1]['rate'] / 1e6:6.1f} MB/s, "
-                    f"{rows[-1]['part']:.2f} of the source ({rows[-1]['low']:.2f} to "
-                    f"{rows[-1]['high']:.2f}), {rows[-1]['requests']:,.0f} requests/s"
-                )
+            rows += [_measure(url, shuffle) for shuffle in (True, "shards", False)]
             rows.append(_measure_pack(url, shards))
-            print(
-                f"tars: {rows[-1]['part']:.2f} of the source packing, {rows[-1]['download']:.2f} "
-                f"downloading alone; {rows[-1]['ratio']:.2f} x ({rows[-1]['low']:.2f} to "
-                f"{rows[-1]['high']:.2f})"
-            )
     finally:
         server.terminate()
         server.join()
-    if path is not None:
-        content = {"title": "cache source", "where": machine(cache="warm"), "rows": rows}
-        write_json(path, content)
+    show("Bytes a second, and their part of what the source can send", rows)
+    write_json(path, {"title": "cache source", "where": machine(cache="warm"), "rows": rows})
 
 
 def _measure(url: str, shuffle: Any) -> dict[str, Any]:
@@ -75,7 +63,6 @@ def _measure(url: str, shuffle: Any) -> dict[str, Any]:
     traffic = loader.dataset.folder.traffic  # type: ignore[union-attr]
     iterator = iter(loader)
     shares = []
-    meta: list[int] = []
     for _ in range(_SKIP):
         next(iterator)
     asked = traffic.requests
@@ -89,18 +76,12 @@ def _measure(url: str, shuffle: Any) -> dict[str, Any]:
                 first, last = columns.sample_member[sample], columns.sample_member[sample + 1]
                 delivered += int(sizes[first:last].sum())
         shares.append(delivered / (time.perf_counter() - start) / _RATE)
-        meta.append(delivered)
     seconds = time.perf_counter() - began
     loader.close()
-    part = statistics.median(shares)
-    return {
-        "shuffle": str(shuffle),
-        "rate": part * _RATE,
-        "part": part,
-        "low": min(shares),
-        "high": max(shares),
-        "requests": (traffic.requests - asked) / seconds,
-    }
+    part = Spread.of(shares)
+    row = {"shuffle": str(shuffle), "rate": part.median * _RATE, "part": part.median}
+    asked = traffic.requests - asked
+    return row | {"low": part.low, "high": part.high, "requests": asked / seconds}
 
 
 def _measure_pack(url: str, shards: Path) -> dict[str, Any]:
@@ -118,15 +99,11 @@ def _measure_pack(url: str, shards: Path) -> dict[str, Any]:
                 else:
                     fsspec.filesystem("http").get(urls, [f"{out}/{tar.name}" for tar in tars])
                 taken.append(size / (time.perf_counter() - start) / _RATE)
-    ratios = [pack / alone for pack, alone in zip(parts["pack"], parts["download"], strict=True)]
-    return {
-        "pack": len(tars),
-        "part": statistics.median(parts["pack"]),
-        "download": statistics.median(parts["download"]),
-        "ratio": statistics.median(ratios),
-        "low": min(ratios),
-        "high": max(ratios),
-    }
+    pairs = zip(parts["pack"], parts["download"], strict=True)
+    ratio = Spread.of([pack / alone for pack, alone in pairs])
+    packing, alone = (statistics.median(parts[what]) for what in ("pack", "download"))
+    row = {"pack": len(tars), "part": packing, "download": alone}
+    return row | {"ratio": ratio.median, "low": ratio.low, "high": ratio.high}
 
 
 def serve(folder: str, ready: Connection) -> None:

@@ -7,7 +7,6 @@ prints those of all results in a folder.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,17 +15,12 @@ from typing import Any
 
 import torch
 
+from benchmarks.common import command
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A figure that was aimed for.
-
-    Attributes:
-        name: what, with its unit.
-        value: measured; None where it could not be.
-        wanted: the figure.
-        most: whether `wanted` is the most it may be; else the least.
-    """
+    """A figure that was aimed for: `wanted` is the most that `value` may be, or the least."""
 
     name: str
     value: float | None
@@ -35,7 +29,7 @@ class Bar:
 
     @property
     def reached(self) -> bool:
-        """Return whether the figure was measured and is as good as wanted."""
+        """True if the figure was measured and is as good as wanted."""
         if self.value is None:
             return False
         return self.value <= self.wanted if self.most else self.value >= self.wanted
@@ -90,11 +84,7 @@ def read(folder: Path) -> Iterator[tuple[str, Bar]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print all bars of a folder."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.aims",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("gpu.aims", __doc__)
     parser.add_argument("folder", type=Path, help="of the results")
     folder = parser.parse_args(arguments).folder
     found = list(read(folder))

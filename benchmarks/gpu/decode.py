@@ -1,21 +1,18 @@
-"""Decoding on a GPU: DALI by batch and threads, beside nvJPEG, the CPU kernels and DALI's limit.
+"""Decoding on a GPU: DALI by batch and threads, nvJPEG, the CPU kernels and DALI's limit.
 
     python -m benchmarks.gpu.decode --json decode.json
 
 Heats follow each other: batches and threads first, then the options of the fastest, then it beside
 its peers and DALI's own operators, and last on JPEGs of several kinds.
 
-It needs a CUDA device and torch built for it; without one it says so and measures nothing. It needs
-no network: photographs are cropped out of those that scikit-image bundles, which `pip install
-'datapipe-vlm[demo]'` brings. DALI is measured where `datapipe-vlm[dali]` is installed, and nvJPEG
-where torchvision is; what is missing is named in the table, and the rest is measured. Results are
-written after every round. `--rehearse` runs all of it on the CPU, to see that it runs: its figures
-mean nothing.
+It needs a CUDA device, torch built for it and `pip install 'datapipe-vlm[demo]'` for the
+photographs, but no network. Decoders that are not installed are named in the table. Results are
+written after every round. `--rehearse` runs all of it on the CPU, to check that it runs: its
+figures mean nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import traceback
@@ -24,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,6 +33,8 @@ from benchmarks.common import (
     Result,
     Run,
     Spread,
+    add_json,
+    command,
     compete,
     machine,
     report,
@@ -57,11 +55,7 @@ MIXED = "mixed subsampling"
 def main() -> None:
     """Parse the command line, measure, print and write the results."""
     cores = available_cpus()
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.decode",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("gpu.decode", __doc__)
     add = parser.add_argument
     add("--samples", type=int, default=4096, help="photographs (default: %(default)s)")
     add("--rounds", type=int, default=3, help="counted rounds (default: %(default)s)")
@@ -75,7 +69,7 @@ def main() -> None:
         help="of DALI; the most are those of the CPU kernels too (default: %(default)s)",
     )
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
-    add("--json", type=Path, metavar="FILE", help="also write every round to this file")
+    add_json(parser)
     options = parser.parse_args()
     if min(*options.batches, *options.threads, options.rounds) < 1:
         parser.error("take at least 1 of --batches, --threads and --rounds")
@@ -105,8 +99,7 @@ def main() -> None:
             "latency_ms": {name: one._asdict() for name, one in (latencies or {}).items()},
             **as_json(bars, rehearsal=options.rehearse),
         }
-        if options.json is not None:
-            write_json(options.json, content)
+        write_json(options.json, content)
 
     heats.after_round = keep
     small, most = min(options.batches), max(options.threads)
@@ -134,22 +127,15 @@ def main() -> None:
 
 
 class Heats:
-    """Rounds of a few decoders at a time, which share the memory of the device.
-
-    Attributes:
-        done: results of each heat by its name.
-        after_round: called after each round that counts.
-    """
+    """Rounds of a few decoders at a time, which share the device's memory; `done` has results."""
 
     def __init__(self, device: torch.device, where: dict[str, Any], *, rounds: int) -> None:
-        self._device = device
-        self._where = where
-        self._rounds = rounds
+        self._device, self._where, self._rounds = device, where, rounds
         self.done: dict[str, list[Result]] = {}
         self.after_round: Callable[[], None] = lambda: None
 
     def run(self, name: str, entries: Sequence[Entry], jpegs: Sequence[bytes]) -> Setting | None:
-        """Measure decoders, print what came out, and return the fastest setting of DALI."""
+        """Measure decoders, print the results, and return the fastest setting of DALI."""
         print(f"\n{name}", file=sys.stderr, flush=True)
 
         def keep(results: list[Result]) -> None:
@@ -157,14 +143,10 @@ class Heats:
             self.after_round()
 
         with ExitStack() as made:
-            contestants = [
-                Contestant(
-                    name=entry.name,
-                    make=partial(prepare, entry, made, jpegs, self._device),
-                    note=entry.note,
-                )
-                for entry in entries
-            ]
+            contestants = []
+            for entry in entries:
+                make = partial(prepare, entry, made, jpegs, self._device)
+                contestants.append(Contestant(name=entry.name, make=make, note=entry.note))
             results = compete(contestants, self._rounds, after_round=keep)
         keep(results)
         report(name, results, where=self._where, references=("cpu",), unit="img/s", path=None)
@@ -202,11 +184,7 @@ def mixed_subsampling(jpegs: Sequence[bytes]) -> list[bytes]:
 def prepare(
     entry: Entry, made: ExitStack, jpegs: Sequence[bytes], device: torch.device
 ) -> Callable[[], Run]:
-    """Make a decoder that `made` closes, and return what decodes all photographs once.
-
-    Raises:
-        Absent: it cannot be made; a failure is printed, and the others go on.
-    """
+    """Make a decoder that `made` closes, and return what decodes all photographs once."""
     batches = whole_batches(jpegs, entry.batch)
     decoder = attempt(entry.make)
     made.callback(decoder.close)
@@ -259,30 +237,19 @@ def measure_latency(
 
 def aims(results: Sequence[Result], latencies: dict[str, Spread], smallest: int) -> list[Bar]:
     """Return what was wanted of decoding, and what was measured."""
-
-    def most(name: str, *, whole: bool = False) -> float | None:
-        rates = [
-            one.rate.median
-            for one in results
-            if one.runs and (one.name == name if whole else one.name.startswith(name))
-        ]
-        return max(rates, default=None)
-
-    dali, limit = most("dali"), most("limit: DALI, decoding and resizing", whole=True)
-    own = [spread.median for spread in latencies.values()]
+    ran = [one for one in results if one.runs]
+    limits = [one for one in ran if one.name == "limit: DALI, decoding and resizing"]
+    dali, limit = (
+        max((one.rate.median for one in some), default=None)
+        for some in ([one for one in ran if one.name.startswith("dali")], limits)
+    )
+    share = dali / limit if dali and limit else None
+    latency = min((spread.median for spread in latencies.values()), default=None)
+    name, from_bytes = "DALI with the best settings", "from bytes to normalised tensor, ms"
     return [
-        Bar(name="DALI with the best settings, img/s", value=dali, wanted=15_000, most=False),
-        Bar(
-            name="DALI with the best settings, share of its limit",
-            value=dali / limit if dali and limit else None,
-            wanted=0.9,
-            most=False,
-        ),
-        Bar(
-            name=f"fastest batch of {smallest} from bytes to normalised tensor, ms",
-            value=min(own, default=None),
-            wanted=40.0,
-        ),
+        Bar(name=f"{name}, img/s", value=dali, wanted=15_000, most=False),
+        Bar(name=f"{name}, share of its limit", value=share, wanted=0.9, most=False),
+        Bar(name=f"fastest batch of {smallest} {from_bytes}", value=latency, wanted=40.0),
     ]
 
 

@@ -27,7 +27,6 @@ SIDE = 336
 MEAN_STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SPEC = ImageSpec(size=SIDE, normalize=MEAN_STD)
 
-
 _AHEAD, _AGAIN = 3, 4  # batches that the limit decodes ahead, and how often it decodes all
 
 
@@ -62,13 +61,8 @@ class Setting:
 
     def entry(self, device: torch.device) -> Entry:
         """Return the decoder for a table."""
-        return Entry(
-            name=str(self),
-            batch=self.batch,
-            make=partial(Dali, device, self),
-            note="datapipe's graph",
-            setting=self,
-        )
+        make, note = partial(Dali, device, self), "datapipe's graph"
+        return Entry(name=str(self), batch=self.batch, make=make, note=note, setting=self)
 
     def variations(self) -> list[Setting]:
         """Return this setting, and others that differ from it in one option."""
@@ -87,15 +81,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A decoder with its settings.
-
-    Attributes:
-        name: with the settings.
-        batch: images that it takes at a time.
-        make: makes it.
-        note: what a reader must know.
-        setting: of datapipe's with DALI.
-    """
+    """A decoder of batches of some images; `setting` is that of datapipe's own with DALI."""
 
     name: str
     batch: int
@@ -131,13 +117,14 @@ def limits(device: torch.device, setting: Setting) -> list[Entry]:
         ("decoding and resizing", {"resized": True}),
         ("decoding and resizing by its defaults", {"resized": True, "defaults": True}),
     )
+    note = f"DALI's own operators, {_AHEAD} batches of {setting.batch} ahead, "
+    note += f"{setting.threads} threads"
     return [
         Entry(
             name=f"limit: DALI, {name}",
             batch=setting.batch,
             make=partial(DaliLimit, device, setting, **how),
-            note=f"DALI's own operators, {_AHEAD} batches of {setting.batch} ahead, "
-            f"{setting.threads} threads",
+            note=note,
         )
         for name, how in made
     ]
@@ -154,9 +141,8 @@ class CpuAndCopy:
 
     def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[Any]:
         for jpegs in batches:
-            host = torch.empty(
-                (len(jpegs), 3, SIDE, SIDE), dtype=torch.uint8, pin_memory=self._pinned
-            )
+            shape = (len(jpegs), 3, SIDE, SIDE)
+            host = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pinned)
             for _ in self._pool.map(self._place, jpegs, torch.split(host, 1)):
                 pass
             sent = self._feeder.send({"pixel_values": host})
@@ -224,11 +210,8 @@ class Dali:
 class DaliLimit:
     """DALI's own operators, with nothing of datapipe and nothing copied out.
 
-    Args:
-        device, setting: of its one pipeline.
-        resized: whether images are resized and normalised too, from their whole to the whole.
-        defaults: whether they are decoded with DALI's default options, which scale chroma up by a
-            cheaper rule than the CPU.
+    `defaults` decodes with DALI's default options, which scale chroma up by a cheaper rule than the
+    CPU.
     """
 
     def __init__(
@@ -267,7 +250,7 @@ class DaliLimit:
 
     def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[Any]:
         arrays = [[np.frombuffer(data, np.uint8) for data in jpegs] for jpegs in batches]
-        # Several times, as the first ones were decoded ahead, before anybody asked.
+        # Several times, as the first ones were decoded ahead, before they were asked for.
         self._feed = cycle(arrays)
         for _ in range(_AGAIN * len(arrays)):
             yield self._pipeline.run()

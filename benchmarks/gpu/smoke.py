@@ -2,14 +2,12 @@
 
     python -m benchmarks.gpu.smoke --json smoke.json
 
-Each check says what it found, why there is nothing to check, or how it failed; the others go on,
-and the command ends with an error if one failed. The tests that need a GPU check far more: `pytest
--m gpu`. `--rehearse` runs the checks on the CPU.
+Each check says what it found, why there is nothing to check, or how it failed. The command ends
+with an error if one failed. `pytest -m gpu` checks far more. `--rehearse` runs on the CPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import traceback
@@ -25,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.attention.measure import Layer, uniform
-from benchmarks.common import Absent, aligned, machine, write_json
+from benchmarks.common import Absent, add_json, command, headline, machine, show, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import describe, find_device
 from benchmarks.gpu.decoders import SIDE, SPEC
@@ -35,20 +33,14 @@ from datapipe.decode.transform import make_transform
 from examples.vlm.model.attention import KERNELS, attend, prepare, why_not
 
 SAMPLES = 64
-COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")
-"""Modules whose kernels numba compiles."""
+COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")  # by numba
 
 
 def main() -> None:
     """Parse the command line, check, print and write the results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.smoke",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--rehearse", action="store_true", help="on the CPU")
-    add("--json", type=Path, metavar="FILE", help="also write the results to this file")
+    parser = command("gpu.smoke", __doc__)
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU")
+    add_json(parser)
     options = parser.parse_args()
     device = find_device(rehearse=options.rehearse)
     if device is None:
@@ -60,11 +52,8 @@ def main() -> None:
     for name, check in checks(device).items():
         found[name] = verdict(check)
         print(f"{name}: {found[name]['state']}: {found[name]['said']}", flush=True)
-        if options.json is not None:
-            write_json(options.json, {"machine": where, "checks": found})
-    print(f"\n{where}\n")
-    rows = [["check", "state", ""], *([n, one["state"], one["said"]] for n, one in found.items())]
-    print(*aligned(rows), sep="\n")
+        write_json(options.json, {"machine": where, "checks": found})
+    show(headline(where), ({"check": name} | one for name, one in found.items()))
     failed = [name for name, one in found.items() if one["state"] == "FAILED"]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
@@ -262,22 +251,14 @@ def process_group(device: torch.device) -> str:
 
 
 def same(got: Tensor, wanted: Tensor, tolerance: float) -> None:
-    """Compare by the greatest difference, relative to the greatest value.
-
-    Raises:
-        RuntimeError: it is above the tolerance, or not a number.
-    """
+    """Raise an error if the greatest difference, relative to the greatest value, is too large."""
     off = (got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-9)
     if not float(off) <= tolerance:
         raise RuntimeError(f"off by {float(off):.3g} of the greatest value, {tolerance:g} allowed")
 
 
 def differs(got: Tensor, wanted: Tensor) -> str:
-    """Return how far pixels are from those of the CPU's kernels, in grey levels.
-
-    Raises:
-        RuntimeError: they are of other images.
-    """
+    """Return how far pixels are from those of the CPU's kernels, in grey levels."""
     # A grey level is about 0.017 of the standard deviation that the pixels are divided by.
     off = (got.float().cpu() - wanted).abs() * 255 * SPEC.mean_std[1][0]  # type: ignore[index]
     if not float(off.mean()) < 2:

@@ -1,31 +1,28 @@
 """Training from the naive loop up, a technique a rung: what each of them brings.
 
-    python -m benchmarks.ladder --json benchmarks/results/ladder-cpu.json --plot docs/ladder-cpu.svg
+    python -m benchmarks.ladder --json benchmarks/results/ladder-cpu.json
 
-Every rung is a run of `python -m examples.vlm.train` in a process of its own, with the options of
-the rungs before it and its own. Rounds go through all rungs in turn; ratios are taken within a
-round. Tokens are those of samples: what padding costs is in the rate. Rungs with several processes
-are started by torchrun; on the CPU they share the cores. A rung that cannot run here says why, and
-the others go on. Results are written after every run. Losses are comparable between rungs of equal
-batches.
+Every rung is a run of `python -m examples.vlm.train` in its own process, with the options of the
+rungs before it and its own. Rounds go through all rungs in turn; ratios are taken within a round.
+Tokens are those of samples, without padding. Rungs with several processes are started by torchrun;
+on the CPU they share the cores. If a rung cannot run here, the reason is printed, and the others
+continue. Results are written after every run. Compare losses only between rungs of equal batches.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.chats import chats, describe
-from benchmarks.common import machine, write_json
+from benchmarks.common import add_json, command, machine, show_as, write_json
 from benchmarks.gpu.aims import Bar, as_json, show
-from benchmarks.ladder.report import draw, ratios, table
+from benchmarks.ladder.ratios import ratios
 from benchmarks.training import train
 from examples.vlm.model.config import MODELS
 
@@ -35,11 +32,10 @@ class Rung:
     """A technique that is added to those before it.
 
     Attributes:
-        name: short.
         options: of `examples.vlm.train`, by name; None takes one away again.
-        aside: whether the rungs after it go on without it: another way to the same end.
-        needs: the package that it needs, as it is imported.
-        processes: that train together.
+        aside: True if the rungs after it do not include it: another way to the same end.
+        needs: package that it imports.
+        processes: number that train together.
     """
 
     name: str
@@ -71,6 +67,7 @@ def rungs(
     """
     packed = {"batch-size": None, "buckets": None, "pack": pack, "attention": "auto"}
     prefetch: dict[str, Any] = {"prefetch": 3} | ({"copy-late": None} if gpu else {})
+    lazily = {"zero-gradients": None, "wait-for-losses": None}
     cache = {"device-cache": "8GB"} if gpu else {"cache": "4GB"}
     return [
         Rung(name="naive loop: batch 4, no workers, float32, padded", options=NAIVE),
@@ -80,10 +77,7 @@ def rungs(
         *([Rung(name="TF32", options={"tf32": True})] if gpu else []),
         Rung(name="bfloat16 autocast", options={"precision": "bf16"}),
         Rung(name="fused AdamW", options={"optimizer": "fused"}),
-        Rung(
-            name="fewer synchronisations",
-            options={"zero-gradients": None, "wait-for-losses": None},
-        ),
+        Rung(name="fewer synchronisations", options=lazily),
         Rung(name="length buckets", options={"buckets": 8}, aside=True),
         Rung(name=f"packs of {pack:,} tokens", options=packed),
         *compiled(gpu, images),
@@ -107,19 +101,14 @@ def compiled(gpu: bool, images: int) -> list[Rung]:
 
 
 def asides(gpu: bool, processes: int) -> list[Rung]:
-    """Return techniques that stand on the whole ladder, each alone."""
+    """Return techniques that are added to the whole ladder, each alone."""
+    images = dict.fromkeys(("cache", "device-cache", "static-shapes", "compile"))
     single: dict[str, dict[str, Any]] = {
         "recompute all": {"recompute": "all"},
         "recompute every 2nd block": {"recompute": "2"},
         "recompute 2 runs of blocks": {"recompute": "sequential:2"},
         "4 batches a step": {"accumulate": 4},
-        "data on the device": {
-            "cache": None,
-            "device-cache": None,
-            "static-shapes": None,
-            "compile": None,
-            "resident": "64GB" if gpu else "4GB",
-        },
+        "data on the device": {**images, "resident": "64GB" if gpu else "4GB"},
     }
     together: dict[str, dict[str, Any]] = {
         "DDP": {"parallel": "ddp"},
@@ -148,25 +137,17 @@ def options_of(ladder: Sequence[Rung], number: int) -> dict[str, Any]:
 
 
 def climb(common: dict[str, Any], chosen: dict[str, Any], rung: Rung) -> dict[str, Any]:
-    """Train once; what it measured.
-
-    Raises:
-        RuntimeError: it failed, with the reason in the last line.
-    """
+    """Train once, and return the report; a `RuntimeError` has the reason in its last line."""
     if rung.needs and find_spec(rung.needs) is None:
         raise RuntimeError(f"{rung.needs} is not installed: pip install {rung.needs}")
-    options = {name: value for name, value in {**common, **chosen}.items() if name != "shards"}
-    return train(common["shards"], options, processes=rung.processes)
+    options = {**common, **chosen}
+    return train(options.pop("shards"), options, processes=rung.processes)
 
 
 def main() -> None:
     """Parse the command line, climb, print, write and draw."""
     gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ladder",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("ladder", __doc__)
     add = parser.add_argument
     add("--model", choices=tuple(MODELS), default="base" if gpu else "tiny")
     add("--samples", type=int, default=8192 if gpu else 1024, help="(default: %(default)s)")
@@ -177,21 +158,13 @@ def main() -> None:
     add("--pack", type=int, default=8192 if gpu else 2048, help="tokens (default: %(default)s)")
     add("--images", type=int, default=32 if gpu else 12, help="of a pack of constant shape")
     add("--workers", type=int, default=12 if gpu else 1, help="threads (default: %(default)s)")
-    add(
-        "--processes",
-        type=int,
-        default=torch.cuda.device_count() if gpu else 2,
-        help="of the rungs with several, 1 for none (default: %(default)s)",
-    )
+    several = "of the rungs with several, 1 for none (default: %(default)s)"
+    devices = torch.cuda.device_count() if gpu else 2
+    add("--processes", type=int, default=devices, help=several)
     add("--only", nargs="+", metavar="TEXT", help="rungs whose names hold one of these")
-    add(
-        "--part",
-        choices=("all", "way", "asides"),
-        default="all",
-        help="rungs: those on the way up, or the last one with those aside (default: all)",
-    )
-    add("--json", type=Path, metavar="FILE", help="also write every run to this file")
-    add("--plot", type=Path, metavar="FILE", help="also draw the ladder")
+    part = "rungs: those on the way up, or the last one with those aside (default: all)"
+    add("--part", choices=("all", "way", "asides"), default="all", help=part)
+    add_json(parser)
     options = parser.parse_args()
 
     ladder = rungs(
@@ -213,20 +186,14 @@ def main() -> None:
         parser.error(f"--only {options.only}: the rungs are {[rung.name for rung in ladder]}")
     shards, tokenizer = chats(options.samples)
     vision = MODELS[options.model].vision
-    common = {
-        "shards": shards,
-        "tokenizer": tokenizer,
-        "model": options.model,
-        "steps": options.steps + options.warm_up,
-        "warm-up": options.warm_up,
-        "log-every": options.steps + options.warm_up,
-        "max-length": options.pack,
-        "lr": 3e-4,
-    }
+    steps = options.steps + options.warm_up
+    common = {"shards": shards, "tokenizer": tokenizer, "model": options.model, "steps": steps}
+    common |= {"warm-up": options.warm_up, "log-every": steps, "max-length": options.pack}
+    common |= {"lr": 3e-4}
     where = machine("torch", "datapipe", "transformers", cache="warm")
     if gpu:
         where["gpu"] = torch.cuda.get_device_name()
-    content = {
+    content: dict[str, Any] = {
         "title": f"Ladder of {options.model}, {'GPU' if gpu else 'CPU'}: "
         f"{describe(shards, tokenizer, vision.image_tokens)}, an image of {vision.image_size} "
         f"pixels each; {options.steps} steps after {options.warm_up}, {options.rounds} rounds",
@@ -246,25 +213,21 @@ def main() -> None:
             except RuntimeError as error:
                 failed[rung.name] = str(error)
                 runs[number].clear()
-                reason = failed[rung.name].splitlines()[-1]
-                print(f"{rung.name} cannot run: {reason}", file=sys.stderr, flush=True)
+                said = f"{rung.name} cannot run: {failed[rung.name].splitlines()[-1]}"
             else:
                 rate = runs[number][-1]["tokens_per_s"]
                 said = f"round {turn + 1} of {options.rounds}: {rung.name}: {rate:,.0f} tokens/s"
-                print(said, file=sys.stderr, flush=True)
+            print(said, file=sys.stderr, flush=True)
             results = whole_rounds(ladder, runs)
             content |= {"failed": failed, "results": results}
             content |= as_json(aims(results) if gpu else [], rehearsal=False)
-            if options.json:
-                write_json(options.json, content)
+            write_json(options.json, content)
     if not results:
         sys.exit("no rung could be climbed")
-    print(table(str(content["title"]), where, results))
+    show_as("ladder", content)
     for name, reason in failed.items():
-        print(f"\n{name} cannot run: {reason.splitlines()[-1]}")
+        print(f"{name} cannot run: {reason.splitlines()[-1]}")
     show(aims(results), rehearsal=not gpu)
-    if options.plot:
-        draw(str(content["title"]), results, options.plot)
 
 
 def whole_rounds(

@@ -32,26 +32,33 @@ import argparse
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from benchmarks.cache.__main__ import EPOCHS
-from benchmarks.common import Result, aligned, compete, machine, report, write_json
-from benchmarks.data import packed, photographs
-from benchmarks.loaders import describe
+from benchmarks.common import (
+    Result,
+    Row,
+    add_json,
+    command,
+    compete,
+    headline,
+    machine,
+    report,
+    show,
+    write_json,
+)
+from benchmarks.data import photographs
+from benchmarks.loaders import describe, task_of
 from benchmarks.mixtures import beside, data, opening, realised
 from benchmarks.mixtures.opening import aim
 from benchmarks.peers.process import ENVIRONMENT, Peer, contestant
-from benchmarks.peers.work import Task
 from datapipe.index.manifest import read_manifest
 
-Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
 PARTS = 20  # datasets of photographs
 RATIO_AIM = 0.97
 _SHARD_EPOCHS = 4  # of a round
-_WIDE = 9  # columns of a table that fit side by side
 
 
 def main() -> None:
@@ -61,58 +68,47 @@ def main() -> None:
         data.remove()
         return
     where = machine("datapipe", "torch", "numpy", cache="warm")
-    print(f"{where['cpu']}, {where['cores']} cores; load at the start {where['load']}", flush=True)
+    print(headline(where), flush=True)
     tables = PARTS_OF_IT[options.what](options)
     where["load at the end"] = round(os.getloadavg()[0], 1)
-    if options.json is not None:
-        content = {"what": options.what, "machine": where, "tables": tables}
-        write_json(options.json, content)
+    write_json(options.json, {"what": options.what, "machine": where, "tables": tables})
 
 
 def many(options: argparse.Namespace) -> Tables:
     """Open a thousand datasets."""
-    rows = shown(
+    names = ("rounds", "blocks", "ranks")
+    given: dict[str, Any] = {name: getattr(options, name) for name in names}
+    rows = show(
         f"{options.datasets:,} datasets of {options.samples:,} samples each",
-        opening.many(
-            options.datasets,
-            options.samples,
-            rounds=options.rounds,
-            blocks=options.blocks,
-            ranks=options.ranks,
-        ),
+        opening.many(options.datasets, options.samples, **given),
     )
-    return {"many": rows, "aims": shown("Aims", opening.verdicts(rows))}
+    return {"many": rows, "aims": show("Aims", opening.verdicts(rows))}
 
 
 def shares(options: argparse.Namespace) -> Tables:
     """Compare shares with weights, and orders with each other."""
-    found = shown("Shares in any 10,000 samples", realised.realised(options.draws))
-    digests = shown("Samples in the order of the plan", realised.orders(options.steps))
-    verdicts = shown("Aims", realised.verdicts(found, digests))
+    found = show("Shares in any 10,000 samples", realised.realised(options.draws))
+    digests = show("Samples in the order of the plan", realised.orders(options.steps))
+    verdicts = show("Aims", realised.verdicts(found, digests))
     return {"shares": found, "orders": digests, "aims": verdicts}
 
 
 def throughput(options: argparse.Namespace) -> Tables:
     """Compare a mixture with one dataset that has the same samples."""
     photos = photographs(options.photographs)
-    task = Task(
-        raw=str(photos.raw),
-        shards=str(packed(photos)),
-        forms=str(photos.raw.with_name(f"{photos.raw.name}-forms")),
-        dtype="uint8",
-        workers=options.workers[-1],
-    )
+    task = task_of(photos, options, dtype="uint8", workers=options.workers[-1])
     parts = {str(path): read_manifest(path).samples for path in data.parts(photos, PARTS)}
     mixed, one = f"mixture of {PARTS}", "one dataset"
     where = machine(cache="warm")
     tables: Tables = {}
     for arrays, epochs in ((False, _SHARD_EPOCHS), (True, EPOCHS)):
         form = "arrays" if arrays else "shards"
+        options_of = {"arrays": arrays, "epochs": epochs}
         peers = [
             Peer(
                 name=name,
                 module="ours",
-                options={"arrays": arrays, "epochs": epochs, "parts": given},
+                options=options_of | {"parts": given},
                 note=f"threads; {form}",
                 ours=True,
             )
@@ -128,7 +124,7 @@ def throughput(options: argparse.Namespace) -> Tables:
         aim(f"median ratio, {form}", rows[1].get("x one dataset", 0.0), RATIO_AIM, least=True)
         for form, rows in tables.items()
     ]
-    return tables | {"aims": shown("Aims", rows)}
+    return tables | {"aims": show("Aims", rows)}
 
 
 def ratios(results: list[Result]) -> Iterable[Row]:
@@ -148,22 +144,14 @@ def peers(options: argparse.Namespace) -> Tables:
     """Compare the ranks of a machine with those of other loaders."""
     if not ENVIRONMENT.exists():
         print("the peers are not installed; run benchmarks/peers/install.sh")
-    rows = shown(
-        f"{options.ranks} ranks that read a mixture",
-        beside.peers(
-            options.small,
-            links=options.links,
-            ranks=options.ranks,
-            workers=options.workers,
-            batch=options.batch,
-            batches=options.batches,
-            only=options.only,
-        ),
-    )
+    names = ("links", "ranks", "workers", "batch", "batches", "only")
+    given: dict[str, Any] = {name: getattr(options, name) for name in names}
+    title = f"{options.ranks} ranks that read a mixture"
+    rows = show(title, beside.peers(options.small, **given))
     return {
         "peers": rows,
-        "growth": shown("All ranks' memory by samples", beside.growth(rows)),
-        "beside": shown("Beside datapipe", beside.verdicts(rows)),
+        "growth": show("All ranks' memory by samples", beside.growth(rows)),
+        "beside": show("Beside datapipe", beside.verdicts(rows)),
     }
 
 
@@ -174,42 +162,28 @@ PARTS_OF_IT: dict[str, Callable[[argparse.Namespace], Tables]] = {
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.mixtures",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("mixtures", __doc__)
     parts = parser.add_subparsers(dest="what", required=True)
     parts.add_parser("remove", help="remove the datasets of the other parts")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", type=Path, metavar="FILE", help="also write the tables here")
 
     def part(name: str, **counts: int) -> argparse.ArgumentParser:
         about = (PARTS_OF_IT[name].__doc__ or "").rstrip(".")
-        made = parts.add_parser(
-            name,
-            parents=[common],
-            help=about,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
+        formatter = argparse.ArgumentDefaultsHelpFormatter
+        made = parts.add_parser(name, help=about, formatter_class=formatter)
+        add_json(made)
         for option, default in counts.items():
             made.add_argument(f"--{option}", type=natural, default=default, help=HELP[option])
         return made
 
+    several: dict[str, Any] = {"type": natural, "nargs": "+"}
     part("many", datasets=1000, samples=1_000_000, rounds=5, blocks=8, ranks=8)
     part("shares", draws=1_000_000, steps=4)
-    part("throughput", photographs=4096, rounds=5).add_argument(
-        "--workers", type=natural, nargs=1, default=[2], help="threads"
-    )
+    one = part("throughput", photographs=4096, rounds=5)
+    one.add_argument("--workers", type=natural, nargs=1, default=[2], help="threads")
     together = part("peers", small=100_000, ranks=8, batch=32, batches=20)
-    together.add_argument("--workers", type=natural, nargs="+", default=[1, 2], help="of a rank")
-    together.add_argument(
-        "--links",
-        type=natural,
-        nargs="+",
-        default=[1, 10],
-        help="how often each dataset is linked, as another one",
-    )
+    together.add_argument("--workers", **several, default=[1, 2], help="of a rank")
+    links = "how often each dataset is linked, as another one"
+    together.add_argument("--links", **several, default=[1, 10], help=links)
     together.add_argument("--only", nargs="+", choices=list(beside.LOADERS))
     return parser.parse_args()
 
@@ -235,37 +209,6 @@ def natural(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number
-
-
-def shown(title: str, rows: Iterable[Row]) -> list[Row]:
-    """Print rows as a table, and return them."""
-    kept = list(rows)
-    print(f"\n{title}\n", flush=True)
-    for line in aligned(turned(kept)) if kept else ():
-        print(line, flush=True)
-    return kept
-
-
-def turned(rows: list[Row]) -> list[list[str]]:
-    """Return rows as lines of cells; as columns where they have many figures.
-
-    Examples:
-        >>> turned([{"a": 1, "b": 2000}, {"a": 3}])
-        [['a', 'b'], ['1', '2,000'], ['3', '']]
-    """
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [[cell(row.get(name)) for row in rows] for name in names]
-    columns = [[name, *line] for name, line in zip(names, lines, strict=True)]
-    if len(names) > _WIDE:
-        return columns
-    return [list(line) for line in zip(*columns, strict=True)]
-
-
-def cell(value: Any) -> str:
-    """Return a figure as text."""
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from shutil import rmtree
 from typing import Any, NamedTuple
 
+from benchmarks.common import Row
 from benchmarks.mixtures.data import HOME, small, weights
 from benchmarks.mixtures.ranks import Failed, Memory, Rank, Ranks, total
-
-Row = dict[str, Any]
 
 DATASETS = 20
 _FOLLOWING = 4  # batches that are compared after a resume
@@ -19,13 +18,10 @@ _STATES = HOME / "states"
 
 
 class Loader(NamedTuple):
-    """A loader that takes part.
+    """A loader that takes part, of a module of `benchmarks.peers`.
 
-    Attributes:
-        module: of `benchmarks.peers`.
-        ours: it runs in this environment.
-        converts: it has files of its own.
-        batch_grows: on fewer ranks it continues with larger batches, and not with more of them.
+    `ours` runs in this environment, one that `converts` has its own files. On fewer ranks it
+    continues with larger batches if `batch_grows`, else with more of them.
     """
 
     module: str
@@ -42,14 +38,10 @@ LOADERS = {
 
 
 class Ran(NamedTuple):
-    """One run of all ranks.
+    """One run of all ranks: seconds of the slowest and memory of all by phase.
 
-    Attributes:
-        seconds: of each phase, of the slowest rank.
-        memory: of all ranks and their workers after each phase.
-        processes: of all ranks.
-        state: bytes of the largest state.
-        following: names of the samples of some batches after the state, by rank.
+    `state` has the bytes of the largest state, `following` the names of the samples of some batches
+    after it, by rank.
     """
 
     seconds: dict[str, float]
@@ -71,14 +63,8 @@ def peers(
 ) -> Iterator[Row]:
     """Yield what each loader takes of a machine.
 
-    Args:
-        samples: of all datasets together.
-        links: how many times as many datasets of as many samples more are read, each linked.
-        ranks: of the machine.
-        workers: of a rank.
-        batch: samples of a batch of a rank.
-        batches: read before memory is looked at.
-        only: loaders that take part.
+    All datasets have `samples` together; each is read `links` times, as another one. Memory is
+    looked at after some `batches` of each rank. `only` names the loaders that take part.
     """
     for link in links:
         for count in workers:
@@ -111,15 +97,12 @@ def growth(rows: list[Row]) -> Iterator[Row]:
         ]
         if before:
             more = row["samples"] - before[0]["samples"]
-            yield {
-                "loader": row["loader"],
-                "workers": row["workers"],
-                "samples": f"{before[0]['samples']:,} to {row['samples']:,}",
-                **{
-                    f"{kind}, bytes a sample": round(1e6 * (row[kind] - before[0][kind]) / more, 1)
-                    for kind in ("PSS over imports", "USS, all")
-                },
-            }
+            span = f"{before[0]['samples']:,} to {row['samples']:,}"
+            line = {"loader": row["loader"], "workers": row["workers"], "samples": span}
+            for kind in ("PSS over imports", "USS, all"):
+                grown = 1e6 * (row[kind] - before[0][kind]) / more
+                line[f"{kind}, bytes a sample"] = round(grown, 1)
+            yield line
 
 
 def _task(
@@ -184,26 +167,16 @@ def _run(loader: Loader, task: dict[str, Any], **options: Any) -> Ran:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    started = [
-        Rank(
-            f"{loader.module}-{rank}",
-            loader.module,
-            {**task, "rank": rank, **options},
-            ours=loader.ours,
-            environment={
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(world),
-                "LOCAL_WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-            }
-            if not loader.ours
-            else {"OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(world)
-    ]
+    environment = {"OMP_NUM_THREADS": "1"}
+    if not loader.ours:
+        environment |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = []
+    for rank in range(world):
+        own = {} if loader.ours else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        given, variables = {**task, "rank": rank, **options}, environment | own
+        name, module = f"{loader.module}-{rank}", loader.module
+        started.append(Rank(name, module, given, ours=loader.ours, environment=variables))
     seconds, memory, processes, state = {}, {}, 0, 0
     following: list[list[list[str]]] = []
     with Ranks(started) as group:
@@ -247,28 +220,14 @@ def same(first: list[list[list[str]]], again: list[list[list[str]]]) -> str:
 
 def verdicts(rows: list[Row]) -> list[Row]:
     """Compare the loaders by what the plan takes of the machine."""
+    whole = [row for row in rows if "failed" not in row]
+    own = {(r["workers"], r["samples"]): r for r in whole if r["loader"] == "datapipe"}
     found = []
-    for row in rows:
-        ours = next(
-            (
-                other
-                for other in rows
-                if other["loader"] == "datapipe"
-                and "failed" not in other
-                and (other["workers"], other["samples"]) == (row["workers"], row["samples"])
-            ),
-            None,
-        )
-        if ours is not None and row is not ours and "failed" not in row:
-            found.append(
-                {
-                    "loader": row["loader"],
-                    "workers": row["workers"],
-                    "samples": row["samples"],
-                    **{
-                        f"{name}, x datapipe": round(row[name] / max(ours[name], 1), 2)
-                        for name in ("PSS over imports", "PSS, all", "USS, all")
-                    },
-                }
-            )
+    for row in whole:
+        ours = own.get((row["workers"], row["samples"]))
+        if ours is not None and row is not ours:
+            line = {name: row[name] for name in ("loader", "workers", "samples")}
+            for name in ("PSS over imports", "PSS, all", "USS, all"):
+                line[f"{name}, x datapipe"] = round(row[name] / max(ours[name], 1), 2)
+            found.append(line)
     return found

@@ -21,9 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from benchmarks.data import Photos
+from benchmarks.data import Photos, made_once
 from datapipe.index.columns import open_columns
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import (
@@ -40,7 +39,7 @@ from datapipe.index.tokens.parts import PartFiles, TokenPart
 from datapipe.pack.pack_dataset import pack_dataset
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
-from tools.train_tokenizer import SPECIAL
+from examples.vlm.data.texts import byte_tokenizer
 
 Int64 = npt.NDArray[np.int64]
 
@@ -67,35 +66,26 @@ def text_spec() -> TextSpec:
     """Return tokenizer and template of all datasets; make the tokenizer if it is missing."""
     path = HOME / "tokenizer.json"
     if not path.exists():
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        vocabulary = {token: number for number, token in enumerate(alphabet)}
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        tokenizer.add_special_tokens(list(SPECIAL))
         HOME.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(str(path))
+        byte_tokenizer().save(str(path))
     return TextSpec(tokenizer=path, template="chatml", image_tokens=IMAGE_TOKENS)
 
 
 def synthetic(count: int, samples: int, *, kinds: int) -> list[Path]:
     """Return folders of datasets with index and token counts but no bytes; make missing ones.
 
-    Args:
-        count: number of datasets.
-        samples: of each.
-        kinds: number of distinct ones; the others link to their files.
+    Of `count` datasets with so many `samples` each, `kinds` are distinct; the others link to them.
     """
     home = HOME / f"synthetic-{samples}"
     digest = TextEncoder(text_spec()).digest
     distinct = [home / f"kind-{kind}-of-{kinds}" for kind in range(kinds)]
     for kind, folder in enumerate(distinct):
-        _made(folder, partial(_write_synthetic, samples=samples, kind=kind, kinds=kinds))
+        made_once(folder, partial(_write_synthetic, samples=samples, kind=kind, kinds=kinds))
     folders = [home / f"{kinds}-kinds" / f"dataset-{number:04d}" for number in range(count)]
     for number, folder in enumerate(folders):
         source = distinct[number % kinds]
         assert (source / f"tokens-{digest[:16]}").exists(), f"{home} is of another version"
-        _made(folder, partial(_link_as_another, source, number=number))
+        made_once(folder, partial(_link_as_another, source, number=number))
     return folders
 
 
@@ -106,31 +96,29 @@ def joined(count: int, samples: int, *, kinds: int) -> Path:
     """
     home = HOME / f"synthetic-{samples}"
     write = partial(_write_synthetic, samples=count * samples, kind=None, kinds=kinds)
-    return _made(home / f"one-of-{count}-of-{kinds}-kinds", write)
+    return made_once(home / f"one-of-{count}-of-{kinds}-kinds", write)
 
 
 def small(count: int, samples: int, *, links: int = 1) -> list[Path]:
     """Return folders of packed datasets of tiny photographs with captions; make missing ones.
 
+    `count` distinct ones have `samples` together, in sizes as `weights`; each has `links` folders.
     Energon's index files are beside the shards.
-
-    Args:
-        count: number of distinct datasets.
-        samples: of all of them together; sizes are as `weights`.
-        links: folders of each dataset.
     """
     home = HOME / f"small-{count}-{samples}"
     sizes = np.diff(np.round(np.cumsum([0, *weights(count)]) * samples / weights(count).sum()))
     folders = []
     for number, size in enumerate(sizes.astype(int).tolist()):
         folders.append(
-            _made(home / f"dataset-{number:03d}", partial(_write_small, size=size, number=number))
+            made_once(
+                home / f"dataset-{number:03d}", partial(_write_small, size=size, number=number)
+            )
         )
     for link in range(1, links):
         for number in range(count):
             folder = home / f"link-{link}" / f"dataset-{number:03d}"
             source = folders[number]
-            folders.append(_made(folder, partial(_link_as_another, source, number=link)))
+            folders.append(made_once(folder, partial(_link_as_another, source, number=link)))
     return folders
 
 
@@ -141,7 +129,7 @@ def parts(photos: Photos, count: int) -> list[Path]:
     folders = []
     for number in range(count):
         raw, out = home / "raw" / f"{number:03d}", home / "packed" / f"{number:03d}"
-        _made(raw, partial(_link_photographs, paths[number::count]))
+        made_once(raw, partial(_link_photographs, paths[number::count]))
         pack_dataset(raw, out, format="folder")
         folders.append(out)
     return folders
@@ -150,17 +138,6 @@ def parts(photos: Photos, count: int) -> list[Path]:
 def remove() -> None:
     """Remove all that this module has made, but for parts of photographs."""
     shutil.rmtree(HOME, ignore_errors=True)
-
-
-def _made(folder: Path, write: Any) -> Path:
-    """Return a folder; have `write` make it if it is missing. It appears whole."""
-    if not folder.exists():
-        temporary = folder.with_name(f"{folder.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        write(temporary)
-        temporary.rename(folder)
-    return folder
 
 
 def _write_synthetic(folder: Path, *, samples: int, kind: int | None, kinds: int) -> None:

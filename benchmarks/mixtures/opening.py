@@ -5,21 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.mixtures.data import (
-    CAPACITY,
-    IMAGE_TOKENS,
-    joined,
-    synthetic,
-    text_spec,
-    weights,
-)
+from benchmarks.common import Row
+from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, joined, synthetic, text_spec, weights
 from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, megabytes, rounds_of, total
-
-Row = dict[str, Any]
 
 WORLD = 64
 KINDS = 7  # no divisor of the number of different weights, so every kind has every weight
@@ -36,8 +29,7 @@ class Opened(NamedTuple):
         seconds: of each phase, of the slowest rank.
         memory: of all ranks together after each phase.
         peak: highest memory between phases; empty if it was not sampled.
-        peak_rss: of the rank that had the most, by the kernel's account.
-        files: open after each phase, of the rank that had the most.
+        peak_rss, files: peak by the kernel's account, and open files, of the rank with the most.
         facts: of the phase "blocks", of the first rank.
     """
 
@@ -50,23 +42,14 @@ class Opened(NamedTuple):
 
 
 def many(datasets: int, samples: int, *, rounds: int, blocks: int, ranks: int) -> Iterator[Row]:
-    """Yield a table of one rank, of some ranks of a machine, and of one dataset.
+    """Yield a row for one rank, for some ranks of a machine, and for one dataset.
 
-    Args:
-        datasets: number of datasets.
-        samples: of each.
-        rounds: fresh processes in which times are taken.
-        blocks: of the plan by which fill and imbalance are measured.
-        ranks: of a machine.
-
-    Raises:
-        SystemExit: the disk has no room.
+    Times are taken in as many fresh processes as there are `rounds`; fill and imbalance are
+    measured over some `blocks` of the plan.
     """
     Path("build").mkdir(exist_ok=True)
     if (free := shutil.disk_usage("build").free) < _FREE:
-        raise SystemExit(
-            f"build/ has {free / 1e9:.1f} GB of free disk; {_FREE / 1e9:.1f} GB needed"
-        )
+        raise SystemExit(f"build/ has {free / 1e9:.1f} GB free; {_FREE / 1e9:.1f} GB needed")
     folders = synthetic(datasets, samples, kinds=KINDS)
     shares = dict(zip(map(str, folders), weights(datasets).tolist(), strict=True))
     whole = {str(joined(1, max(samples, (blocks + 1) << 16), kinds=KINDS)): 1}
@@ -111,9 +94,8 @@ def _measured(given: dict[str, int], ranks: int, *, rounds: int, blocks: int) ->
     }
 
 
-def _opened(
-    given: dict[str, int], ranks: int, *, blocks: int, every: float | None = None
-) -> Opened:
+def plan_ranks(name: str, given: dict[str, int], ranks: int, blocks: int) -> list[Rank]:
+    """Start ranks that plan the packs of datasets with weights, as some of a run of `WORLD`."""
     spec = text_spec()
     text = {"tokenizer": str(spec.tokenizer), "template": spec.template}
     options = {
@@ -123,31 +105,30 @@ def _opened(
         "blocks": blocks,
         "world": WORLD,
     }
-    started = [
-        Rank(f"many-{rank}", "mixture_plan", {**options, "rank": rank}, ours=True)
+    return [
+        Rank(f"{name}-{rank}", "mixture_plan", {**options, "rank": rank}, ours=True)
         for rank in range(ranks)
     ]
+
+
+def _opened(
+    given: dict[str, int], ranks: int, *, blocks: int, every: float | None = None
+) -> Opened:
+    started = plan_ranks("many", given, ranks, blocks)
     seconds, memory, files = {}, {}, 0
     facts: dict[str, Any] = {}
     peak = Peak()
 
-    def go(group: Ranks) -> None:
-        nonlocal files, facts
-        for phase, told in group.phases():
-            seconds[phase] = max(each["seconds"] for each in told)
-            seen = group.look()
-            peak.add(seen)
-            memory[phase] = total(seen)
-            files = max(files, *(each.files for each in seen))
-            if phase == "blocks":
-                facts = told[0]
-
     with Ranks(started) as group:
-        if every is None:
-            go(group)
-        else:
-            with group.watched(every=every, peak=peak):
-                go(group)
+        with group.watched(every=every, peak=peak) if every else nullcontext():
+            for phase, told in group.phases():
+                seconds[phase] = max(each["seconds"] for each in told)
+                seen = group.look()
+                peak.add(seen)
+                memory[phase] = total(seen)
+                files = max(files, *(each.files for each in seen))
+                if phase == "blocks":
+                    facts = told[0]
         return Opened(seconds, memory, peak, group.peak_rss(), files, facts)
 
 
@@ -157,16 +138,13 @@ def verdicts(rows: list[Row]) -> list[Row]:
     Memory is that of a rank's process with all that it imports.
     """
     one, machine = rows[0], rows[1]
+    share = round(machine["PSS, peak"] / machine["ranks"])
     return [
         aim("open, s", one["open, median"], OPEN_AIM),
         aim("first step, s", one["first step, median"], STEP_AIM),
         aim("RSS of a rank, peak, MB", one["RSS of a rank, peak"], MEMORY_AIM),
         aim("PSS over imports of a rank, peak, MB", one["PSS over imports, peak"], MEMORY_AIM),
-        aim(
-            f"PSS of a rank of {machine['ranks']}, peak, MB",
-            round(machine["PSS, peak"] / machine["ranks"]),
-            MEMORY_AIM,
-        ),
+        aim(f"PSS of a rank of {machine['ranks']}, peak, MB", share, MEMORY_AIM),
         aim("open files", one["files"], FILES_AIM),
         aim("fill", one["fill"], FILL_AIM, least=True),
         aim("imbalance of text, %", one["imbalance, text, %"], IMBALANCE_AIM),

@@ -10,20 +10,16 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import psutil
 
-from benchmarks.peers.process import ENVIRONMENT
+from benchmarks.peers.process import ENVIRONMENT, end, last_words, start
 
 _LOGS = Path("build/bench/logs")
 _PATIENCE = 600.0  # seconds for a phase
@@ -62,13 +58,9 @@ class Failed(Exception):
 
 
 class Rank:
-    """A process of `benchmarks.peers.rank`.
+    """A process of `benchmarks.peers.rank` that runs a module with options.
 
-    Args:
-        name: of its log.
-        module, options: what it runs.
-        ours: it runs in this environment, and not in that of the peers.
-        environment: variables beside those of this process.
+    `ours` runs in this environment, not in that of the peers; `environment` has further variables.
     """
 
     def __init__(
@@ -82,18 +74,8 @@ class Rank:
     ) -> None:
         if not ours and not ENVIRONMENT.exists():
             raise Failed("not installed; run benchmarks/peers/install.sh")
-        _LOGS.mkdir(parents=True, exist_ok=True)
         self._log = _LOGS / f"{name}.log"
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable if ours else ENVIRONMENT, "-m", "benchmarks.peers.rank"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=os.environ | (environment or {}),
-                process_group=0,  # so that it is ended with its workers
-            )
+        self._process = start("rank", ours=ours, log=self._log, environment=environment)
         self._write(json.dumps({"module": module, "options": options}))
 
     @property
@@ -103,15 +85,10 @@ class Rank:
         return self._process.stdout
 
     def read(self) -> dict[str, Any]:
-        """Return `phase`, `seconds` and the other facts of the phase that ends next.
-
-        Raises:
-            Failed: it ended with an error.
-        """
+        """Return `phase`, `seconds` and other facts of the phase that ends next."""
         line = self.output.readline()
         if not line:
-            last = self._log.read_text().strip().splitlines()[-1:] or ["no message"]
-            raise Failed(f"{last[0][:200]}; see {self._log}")
+            raise Failed(last_words(self._log))
         facts: dict[str, Any] = json.loads(line)
         if facts["phase"] == "failed":
             raise Failed(f"{facts['reason']}; see {self._log}")
@@ -145,14 +122,7 @@ class Rank:
 
     def close(self) -> None:
         """End the process and its workers."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=20)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        end(self._process)
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -170,20 +140,14 @@ class Ranks:
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for rank in self._ranks:
             rank.close()
 
     def phases(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield name and facts by rank of each phase when all have ended it.
 
-        Raises:
-            Failed: a rank ended with an error, or takes too long.
+        Failed is raised if a rank ended with an error, or takes too long.
         """
         while True:
             facts = self._wait()
@@ -222,12 +186,7 @@ class Ranks:
 
     @contextmanager
     def watched(self, *, every: float, peak: Peak) -> Iterator[None]:
-        """Sample the memory of the ranks, and keep the highest.
-
-        Args:
-            every: seconds between two looks. A look takes some milliseconds for each process.
-            peak: gains what is seen.
-        """
+        """Sample the memory of the ranks `every` seconds, and keep the highest in `peak`."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -245,13 +204,7 @@ class Ranks:
 
 
 class Peak:
-    """The most that was seen at one moment.
-
-    Attributes:
-        total: of all ranks together.
-        rank: of the rank that had the most.
-        files: of the rank that had the most open.
-    """
+    """The most that was seen at one moment: `total` of all ranks, the rest of the largest."""
 
     def __init__(self) -> None:
         self.total = Memory()
@@ -277,11 +230,7 @@ def total(seen: Sequence[Seen]) -> Memory:
 
 
 def memory_of(pid: int | str) -> Memory:
-    """Return the memory of a process: of "self", or by its number.
-
-    Raises:
-        OSError: there is no such process.
-    """
+    """Return the memory of a process: of "self", or by its number."""
     found: dict[str, int] = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, _, value = line.partition(":")

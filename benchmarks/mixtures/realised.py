@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 import datapipe
+from benchmarks.common import Row
 from benchmarks.mixtures.data import CAPACITY, SIDE, small, synthetic, text_spec, weights
 from benchmarks.mixtures.opening import aim
 from datapipe.index.manifest import read_manifest
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
-Row = dict[str, Any]
 
 WINDOW = 10_000  # consecutive samples
 AIM = 0.1  # percent of the window
@@ -31,11 +32,7 @@ _PACK = 2048
 
 
 def realised(draws: int) -> Iterator[Row]:
-    """Yield how far the shares in any window of an order are from the weights.
-
-    Args:
-        draws: samples of the order that are looked at.
-    """
+    """Yield the deviation of shares from the weights in any window of the first `draws` samples."""
     folders = synthetic(DATASETS, _SYNTHETIC, kinds=5)
     given = dict(zip(map(str, folders), weights(DATASETS).tolist(), strict=True))
     rates = weights(DATASETS) / weights(DATASETS).sum()
@@ -78,15 +75,10 @@ def _deviations(found: Int64, rates: Float64) -> Row:
 
 
 def deviation(found: Int64, rates: Float64, window: int) -> tuple[float, float]:
-    """Return how far the shares in all windows of an order are from the rates.
+    """Return the deviation of the shares in all windows of an order from the rates.
 
-    Args:
-        found: number of the dataset of each sample: int64 [n].
-        rates: of each dataset; they sum to 1.
-        window: consecutive samples.
-
-    Returns:
-        The largest difference, and the root of the mean of its squares, as shares of the window.
+    It is the largest difference, and the root of the mean of its squares, as shares of the window.
+    `found` has the dataset of each sample: int64 [n].
 
     Examples:
         >>> deviation(np.array([0, 1, 0, 1, 1]), np.array([0.5, 0.5]), window=2)
@@ -102,11 +94,7 @@ def deviation(found: Int64, rates: Float64, window: int) -> tuple[float, float]:
 
 
 def orders(steps: int) -> Iterator[Row]:
-    """Yield a digest of the order in which samples are read, by ranks and workers.
-
-    Args:
-        steps: of each loader.
-    """
+    """Yield a digest of the order in which some steps are read, by ranks and workers."""
     folders = small(DATASETS, _SMALL)
     given = dict(zip(map(str, folders), weights(DATASETS).tolist(), strict=True))
     for kind, options in (
@@ -116,27 +104,21 @@ def orders(steps: int) -> Iterator[Row]:
         expected = None
         for world in WORLDS:
             for workers in WORKERS:
-                found = [
-                    _read(given, rank, world, workers, steps, options) for rank in range(world)
-                ]
+                read = partial(_read, given, world, workers, steps, options)
+                found = [read(rank) for rank in range(world)]
                 order = [unit for step in zip(*found, strict=True) for unit in dealt(step)]
                 digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
                 expected = expected or digest
-                yield {
-                    "units": kind,
-                    "ranks": world,
-                    "workers": workers,
-                    "samples read": sum(map(len, order)),
-                    "digest": digest,
-                    "the same": "yes" if digest == expected else "no",
-                }
+                row: Row = {"units": kind, "ranks": world, "workers": workers}
+                row |= {"samples read": sum(map(len, order)), "digest": digest}
+                yield row | {"the same": "yes" if digest == expected else "no"}
 
 
 Unit = list[tuple[str, str]]  # dataset and key of each sample
 
 
 def _read(
-    given: dict[str, int], rank: int, world: int, workers: int, steps: int, options: dict[str, Any]
+    given: dict[str, int], world: int, workers: int, steps: int, options: dict[str, Any], rank: int
 ) -> list[list[Unit]]:
     """Return the units of each step of one rank, as they are in its batches."""
     loader = datapipe.make_loader(
@@ -181,10 +163,6 @@ def edges_of(folders: Sequence[Path]) -> Int64:
 def verdicts(shares: list[Row], digests: list[Row]) -> list[Row]:
     """Compare the tables with what was aimed for."""
     others = sum(row["the same"] != "yes" for row in digests)
-    return [
-        *(
-            aim(f"deviation {row['order']}, %", row["largest deviation, %"], AIM)
-            for row in shares[:2]
-        ),
-        aim("ranks and workers with another order", others, 0),
-    ]
+    off = "largest deviation, %"
+    bars = [aim(f"deviation {row['order']}, %", row[off], AIM) for row in shares[:2]]
+    return [*bars, aim("ranks and workers with another order", others, 0)]

@@ -20,7 +20,7 @@ install() {
 }
 
 "$python" -m venv "$home"
-# setuptools and wheel: FFCV's build wants them. matplotlib: the bar chart.
+# setuptools and wheel: FFCV's build wants them.
 install setuptools wheel torch webdataset pillow simplejpeg
 
 missing=

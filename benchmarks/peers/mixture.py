@@ -25,12 +25,11 @@ class Mixture:
 
     Attributes:
         weights: of folders of shards.
-        home: folder that all of these are in, at any depth.
+        home: folder that contains all of these, at any depth.
         rank, world: this rank, and their number.
-        workers: of the rank: threads or processes.
+        workers: threads or processes of the rank.
         batch: samples of a batch of a rank.
-        batches: read before the state is saved.
-        following: read after it.
+        batches, following: read before the state is saved, and after it.
         states: folder for the states.
         resume: load a state first.
     """
@@ -62,13 +61,10 @@ class Mixture:
         texts: Callable[[Any], Sequence[str]],
         save: Callable[[], Any],
     ) -> None:
-        """Read batches, and tell of phases.
+        """Read batches, and report phases to `say`.
 
-        Args:
-            say: hears of them.
-            loader: whose state was loaded where this rank resumes.
-            texts: returns the captions of a batch.
-            save: returns the loader's state.
+        `texts` returns the captions of a batch, `save` the loader's state. If this rank resumes,
+        the loader has loaded its state already.
         """
         iterator = iter(loader)
         first = next(iterator)

@@ -73,16 +73,9 @@ def convert_shards(folder: Path, out: Path) -> None:
         return
     temporary = out.with_name(f"{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    original = next(
-        (
-            path
-            for path in out.parent.parent.glob(f"{out.name}/index.json")
-            if out.parent.name.startswith("link-")
-        ),
-        None,
-    )
-    if original is not None:
-        shutil.copytree(original.parent, temporary, copy_function=os.link)
+    original = out.parent.parent / out.name
+    if out.parent.name.startswith("link-") and (original / "index.json").exists():
+        shutil.copytree(original, temporary, copy_function=os.link)
     else:
         with MDSWriter(out=str(temporary), columns=_COLUMNS) as writer:
             for shard in sorted(folder.glob("*.tar")):

@@ -29,15 +29,10 @@ def run(
     rank: int,
     world: int,
 ) -> None:
-    """Plan packs.
+    """Plan packs of `capacity` tokens, and walk some blocks of the plan.
 
-    Args:
-        say: hears of phases.
-        weights: of folders; a single one is opened as a dataset and not as a mixture.
-        text: arguments of `TextSpec`.
-        capacity: tokens of a pack.
-        blocks: of the plan that are walked.
-        rank, world: this rank, and their number.
+    `weights` are those of folders; a single one is opened as a dataset, not as a mixture. `text`
+    has the arguments of `TextSpec`.
     """
     # Names of `datapipe` are imported when they are first used.
     from datapipe import TextSpec, make_loader

@@ -22,13 +22,8 @@ _SHARDS = 8
 
 def make(task: Task) -> Callable[[], Run]:
     dataset = Photos(task, task.form("mosaic", partial(write, task)))
-    loader = StreamingDataLoader(
-        dataset,
-        batch_size=BATCH,
-        num_workers=task.workers,
-        persistent_workers=True,
-        drop_last=True,
-    )
+    workers = {"num_workers": task.workers, "persistent_workers": True}
+    loader = StreamingDataLoader(dataset, batch_size=BATCH, drop_last=True, **workers)
     return partial(task.time, loader, lambda batch: len(batch[0]), skip=task.workers)
 
 

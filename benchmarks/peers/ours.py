@@ -22,14 +22,10 @@ def make(
     epochs: int = 1,
     parts: Mapping[str, int] | None = None,
 ) -> Callable[[], Run]:
-    """Open the photographs.
+    """Open the photographs, or a mixture of `parts`: folders that have them together, and weights.
 
-    Args:
-        task: the work.
-        cached: memory for decoded images, such as "4GB".
-        arrays: read arrays and not shards.
-        epochs: of a round.
-        parts: folders of shards with all photographs together, and their weights: they are mixed.
+    `cached` is the memory for decoded images, such as "4GB"; with `arrays` arrays are read and not
+    shards; `epochs` are those of a round.
     """
     KERNEL.load()  # else a run begins without it
     source: Path | str | dict[str, int] = arrays_of(task) if arrays else task.shards

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
@@ -9,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from benchmarks.common import Absent, Contestant, Run
+from benchmarks.common import Absent, Contestant, Run, machine, race
 from benchmarks.peers.work import Task
 
 ENVIRONMENT = Path("build/peers/env/bin/python")
@@ -32,7 +33,7 @@ class Peer:
         module: in benchmarks.peers; has `make(task, **options)` and `PACKAGES`.
         note: what a reader must know to judge the figure.
         options: of `make`.
-        ours: runs in this environment, and not in that of the peers.
+        ours: runs in this environment, not in that of the peers.
     """
 
     name: str
@@ -43,18 +44,12 @@ class Peer:
 
 
 def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str]) -> Contestant:
-    """`peer` with a process that is started with the others and ended by `stack`.
-
-    Args:
-        peer: who.
-        task: what it is told.
-        stack: closes the process.
-        versions: gains those of the packages that the peer is made of.
-    """
+    """Return a peer whose process `stack` ends; `versions` gains those of its packages."""
 
     def make() -> Callable[[], Run]:
-        process = _start(peer)
-        stack.callback(_end, process)
+        own = peer.ours or not ENVIRONMENT.exists()
+        process = start("serve", ours=own, log=_log(peer))
+        stack.callback(end, process)
         order = {"module": peer.module, "options": peer.options, "task": asdict(task)}
         cores = sorted(os.sched_getaffinity(0))[: task.workers]
         reply = _ask(process, peer, order | {"cores": cores})
@@ -62,28 +57,49 @@ def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str
             hint = "" if ENVIRONMENT.exists() else "; run benchmarks/peers/install.sh"
             raise Absent(reply["missing"] + hint)
         versions.update(reply["ready"])
-
-        def run() -> Run:
-            return Run(**_ask(process, peer, {}))
-
-        return run
+        return lambda: Run(**_ask(process, peer, {}))
 
     return Contestant(name=peer.name, make=make, note=peer.note)
 
 
-def _start(peer: Peer) -> subprocess.Popen[str]:
-    own = peer.ours or not ENVIRONMENT.exists()
-    with _log(peer).open("w") as log:
+def race_peers(
+    peers: Sequence[Peer],
+    task: Task,
+    options: argparse.Namespace,
+    title: str,
+    *,
+    references: Sequence[str],
+) -> None:
+    """Race peers that do one task, with a warm page cache, and report."""
+    where = machine(cache="warm")
+    with ExitStack() as stack:
+        entries = [contestant(peer, task, stack, where["versions"]) for peer in peers]
+        race(entries, options, title, where=where, references=references, unit="img/s")
+
+
+def start(
+    module: str, *, ours: bool, log: Path, environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start a module of `benchmarks.peers` in this environment, or in that of the peers."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
         return subprocess.Popen(
-            [sys.executable if own else ENVIRONMENT, "-m", "benchmarks.peers.serve"],
+            [sys.executable if ours else ENVIRONMENT, "-m", f"benchmarks.peers.{module}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=file,
             text=True,
-            # A group of its own, so that it is stopped with its workers. In the same session: where
+            env=os.environ | (environment or {}),
+            # In its own group, to be stopped or ended with its workers, but in the same session: if
             # this process dies, the kernel wakes a stopped group and hangs it up.
             process_group=0,
         )
+
+
+def last_words(log: Path) -> str:
+    """Return the last line of a log, and its path."""
+    last = log.read_text().strip().splitlines()[-1:] or ["no message"]
+    return f"{last[0][:200]}; see {log}"
 
 
 def _ask(process: subprocess.Popen[str], peer: Peer, question: dict[str, Any]) -> dict[str, Any]:
@@ -98,27 +114,19 @@ def _ask(process: subprocess.Popen[str], peer: Peer, question: dict[str, Any]) -
     try:
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
-        line = _line(process.stdout)
+        if not select.select([process.stdout], [], [], _PATIENCE)[0]:
+            raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {_log(peer)}")
+        line = process.stdout.readline()
     except BrokenPipeError:
         line = ""
-    except TimeoutError:
-        raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {_log(peer)}") from None
     if not line:
-        last = _log(peer).read_text().strip().splitlines()[-1:] or ["no message"]
-        raise Absent(f"failed: {last[0][:200]}; see {_log(peer)}")
+        raise Absent(f"failed: {last_words(_log(peer))}")
     _signal(process, signal.SIGSTOP)
     reply: dict[str, Any] = json.loads(line)
     return reply
 
 
-def _line(stream: IO[str]) -> str:
-    readable, _, _ = select.select([stream], [], [], _PATIENCE)
-    if not readable:
-        raise TimeoutError
-    return stream.readline()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[str]) -> None:
     """Close the input of a process, which ends it with its workers and shared memory."""
     _signal(process, signal.SIGCONT)
     assert process.stdin is not None
@@ -136,7 +144,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _signal(process: subprocess.Popen[str], number: int) -> bool:
-    """Send a signal to the process and its workers; whether there are any."""
+    """Send a signal to the process and its workers; False if there are none."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
@@ -145,5 +153,4 @@ def _signal(process: subprocess.Popen[str], number: int) -> bool:
 
 
 def _log(peer: Peer) -> Path:
-    _LOGS.mkdir(parents=True, exist_ok=True)
     return _LOGS / f"{peer.name.replace(' ', '-').replace(':', '')}.log"

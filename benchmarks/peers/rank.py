@@ -3,9 +3,8 @@
     python -m benchmarks.peers.rank
 
 The first line of its input is a JSON object: `module` of `benchmarks.peers` and `options` of that
-module's `run`. `run` is also given `say`: it prints the name of a phase that has ended, with the
-seconds that it took and what else there is to tell, and waits for a line, so that all ranks can be
-looked at while they are at the same point.
+module's `run`. `run` is also given `say`, which prints the name of a phase that has ended, its
+seconds and other facts, and waits for a line. So all ranks can be looked at at the same point.
 """
 
 from __future__ import annotations
@@ -42,12 +41,16 @@ class Say:
         self._channel.flush()
 
 
-def main() -> None:
-    """Read the order, and run it."""
-    # Libraries print; phases go to a stream of their own.
+def begin() -> tuple[TextIO, dict[str, Any]]:
+    """Return a stream for answers, apart from what libraries print, and the order that was sent."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    order = json.loads(sys.stdin.readline())
+    return channel, json.loads(sys.stdin.readline())
+
+
+def main() -> None:
+    """Read the order, and run it."""
+    channel, order = begin()
     say = Say(channel)
     try:
         import_module(f"benchmarks.peers.{order['module']}").run(say, **order["options"])

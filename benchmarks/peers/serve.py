@@ -17,13 +17,11 @@ from importlib import import_module, metadata
 from typing import Any, TextIO
 
 from benchmarks.common import Run
+from benchmarks.peers.rank import begin
 
 
 def main() -> None:
-    # Libraries print; answers go to a stream of their own.
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    order = json.loads(sys.stdin.readline())
+    channel, order = begin()
     # Before anything is imported that asks how many cores there are.
     os.sched_setaffinity(0, order["cores"])
     try:

@@ -47,7 +47,7 @@ class Task:
         dtype: "float32" in ImageNet's normalisation, or "uint8".
         workers: threads or processes.
         mixed: every image near its own size (`dynamic_size`) instead of SIDE x SIDE.
-        steps: batches of a round at most; None for the whole epoch.
+        steps: most batches of a round; None for the whole epoch.
     """
 
     raw: str
@@ -65,12 +65,7 @@ class Task:
 
     def paths(self) -> list[str]:
         """Return the JPEG files, in order."""
-        return sorted(
-            os.path.join(place, name)
-            for place, _, names in os.walk(self.raw)
-            for name in names
-            if name.endswith(".jpg")
-        )
+        return sorted(map(str, Path(self.raw).rglob("*.jpg")))
 
     def form(self, name: str, write: Callable[[Path], None]) -> Path:
         """Return the folder of the photographs in the form `name`; `write` makes a missing one."""
@@ -126,10 +121,7 @@ def normalize(pixels: Tensor) -> Tensor:
 
 
 def dynamic_size(width: int, height: int) -> tuple[int, int]:
-    """(width, height) near an image's own: multiples of MULTIPLE within the limits of area.
-
-    The rule of Qwen2-VL's image processor (`smart_resize`), as in datapipe's `resize="dynamic"`.
-    """
+    """Return width and height by the rule of Qwen2-VL's image processor (`smart_resize`)."""
     across, down = (round(side / MULTIPLE) * MULTIPLE for side in (width, height))
     if across * down > MAX_PIXELS:
         scale = math.sqrt(width * height / MAX_PIXELS)

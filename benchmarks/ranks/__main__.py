@@ -3,23 +3,18 @@
     python -m benchmarks.ranks --json benchmarks/results/ranks.json
 
 The reference model trains on captions mixed with long documents, each with 0 to 8 images, in gloo
-processes of one thread under DDP. "datapipe" lays packs out in steps of near-equal cost. In
-"round-robin" every rank takes each `ranks`-th sample and packs for itself, best-fit decreasing in
-buffers of 1,000. Both train on packs of the same capacity. Batches are made before the clock of a
-step starts. Ways run in turn within every round, on other packs in each round, and ratios are taken
-inside a round.
+processes of one thread under DDP. "datapipe" lays packs out in steps of nearly equal cost. In
+"round-robin" every rank takes each `ranks`-th sample and packs alone, best-fit decreasing in
+buffers of 1,000, with the same capacity. Batches are made before the clock of a step starts. Ways
+run in turn within every round, on other packs in each round; ratios are taken inside a round.
 
-Every run is read on two clocks:
-
-- "wall": as it ran here. If ranks share cores, the work of all of them decides, not that of the
-  slowest: a rank that is done leaves its core to the others.
-- "own core": a step takes the CPU time of the slowest rank, and an exchange of all gradients that
-  overlaps with nothing. That is a step of ranks with a core each.
+Every run is read on two clocks. "wall" is measured here: if ranks share cores, their total work
+decides, as a rank that is done leaves its core to the others. "own core" is the CPU time of the
+slowest rank plus an exchange of all gradients without overlap: a step of ranks with a core each.
 
 The two ways train on different samples of one set, so in a short run their tokens can cost more or
-less. Work adds up over samples: over the whole set, both ways have the same. So ways are compared
-by the CPU time that they get done in a second of the clock, which on equal samples is the ratio of
-their tokens/s. The tokens/s are as measured.
+less. So they are compared by the CPU time that they get done in a second of the clock, which on
+equal samples is the ratio of their tokens/s.
 
 "slowest / mean" is of the CPU time. "waiting" is the share of a step from the last gradient of a
 rank to the last of all ranks.
@@ -31,12 +26,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.common import Spread, aligned, machine, write_json
+from benchmarks.common import Row, Spread, add_json, command, headline, machine, show, write_json
 from benchmarks.ranks.measure import Ranks, Timed
 from benchmarks.ranks.packs import (
     Cost,
@@ -121,32 +115,27 @@ def main() -> None:
     where["load at the end"] = round(os.getloadavg()[0], 1)
     content = {"title": title, "machine": where, "tables": tables}
     content["cost"] = {**cost._asdict(), "explained": round(explained, 4)}
-    print(f"{title}\n{where['cpu']}, {where['cores']} cores; load {where['load']}")
+    print(f"{title}\n{headline(where)}")
     for name, rows in tables.items():
-        print(f"\n{name}\n\n" + markdown(rows))
+        show(name, rows)
     print(
         f"\nCost of a pack: {1e6 * cost.token:.0f} µs a token, {1e9 * cost.pair:.0f} ns a pair of "
         f"tokens of one sample, {1e3 * cost.image:.1f} ms an image; {explained:.1%} of the "
         f"variance\n\n{verdict(tables)}"
     )
-    if options.json:
-        write_json(options.json, content)
+    write_json(options.json, content)
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ranks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("ranks", __doc__)
     add = parser.add_argument
     add("--model", choices=tuple(MODELS), default="tiny")
     add("--capacity", type=int, default=8192, help="tokens of a pack (default: %(default)s)")
     add("--ranks", type=int, nargs="+", default=[1, 2, 4], help="(default: 1 2 4)")
     add("--steps", type=int, default=8, help="of a way in a round (default: %(default)s)")
     add("--rounds", type=int, default=5, help="(default: %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="also write the tables to this file")
+    add_json(parser)
     options = parser.parse_args()
     if min(options.steps, options.rounds, *options.ranks) < 1:
         parser.error("--steps, --rounds and --ranks must be at least 1")
@@ -166,14 +155,9 @@ def measure(options: argparse.Namespace, image_tokens: int) -> Measured:
         for ranks in options.ranks:
             packs[ranks, "datapipe"] = balanced(sizes, options.capacity, ranks)
             packs[ranks, "round-robin"] = round_robin(sizes, options.capacity, ranks)
-            needed, there = (
-                options.steps * (options.rounds + 1),
-                len(packs[ranks, WAYS[1]]) // ranks,
-            )
-            if needed > there:
-                sys.exit(
-                    f"{needed} steps of {ranks} ranks need more packs; give fewer than {there}"
-                )
+            there = len(packs[ranks, WAYS[1]]) // ranks
+            if (needed := options.steps * (options.rounds + 1)) > there:
+                sys.exit(f"{needed} steps of {ranks} ranks need more packs; {there} are too few")
             groups[ranks] = Ranks(ranks, cores if ranks <= len(cores) else None, options.model)
         for turn in range(options.rounds + 1):
             for ranks, group in groups.items():
@@ -201,10 +185,10 @@ def fitted(runs: Measured) -> tuple[Cost, float]:
     return fit(Units.join([done.units for done in rounds]), seconds)
 
 
-def steps_table(runs: Measured, capacity: int) -> list[dict[str, object]]:
+def steps_table(runs: Measured, capacity: int) -> list[Row]:
     """Return a row for each number of ranks, clock and way."""
     cores = len(os.sched_getaffinity(0))
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for ranks in sorted({ranks for ranks, _ in runs if ranks > 1}, reverse=True):
         shared = f", {cores} cores shared" if ranks > cores else ", a core each"
         for clock in CLOCKS:
@@ -215,35 +199,31 @@ def steps_table(runs: Measured, capacity: int) -> list[dict[str, object]]:
                 rates = [done.rate(clock) for done in rounds]
                 work = [done.work_rate(clock) for done in rounds]
                 others = [done.work_rate(clock) for done in runs[ranks, "round-robin"]]
-                rows.append(
-                    {
-                        "ranks": ranks,
-                        "clock": clock + shared * (clock == "wall"),
-                        "packs": way,
-                        "tokens/s": round(Spread.of(rates).median),
-                        "x round-robin": ratio(work, others),
-                        "step P50, ms": round(1e3 * float(np.median(seconds))),
-                        "step P99, ms": round(1e3 * float(np.percentile(seconds, 99))),
-                        "slowest / mean": round(
-                            imbalance(np.concatenate([done.times.cpu for done in rounds])), 3
-                        ),
-                        "waiting, %": round(
-                            100 * Spread.of([done.waiting(clock) for done in rounds]).median, 1
-                        ),
-                        "fill, %": round(
-                            100 * tokens / capacity / sum(len(done.units) for done in rounds), 2
-                        ),
-                    }
-                )
+                cpu = np.concatenate([done.times.cpu for done in rounds])
+                waiting = Spread.of([done.waiting(clock) for done in rounds]).median
+                packs = sum(len(done.units) for done in rounds)
+                row: Row = {
+                    "ranks": ranks,
+                    "clock": clock + shared * (clock == "wall"),
+                    "packs": way,
+                    "tokens/s": round(Spread.of(rates).median),
+                    "x round-robin": ratio(work, others),
+                    "step P50, ms": round(1e3 * float(np.median(seconds))),
+                    "step P99, ms": round(1e3 * float(np.percentile(seconds, 99))),
+                    "slowest / mean": round(imbalance(cpu), 3),
+                    "waiting, %": round(100 * waiting, 1),
+                    "fill, %": round(100 * tokens / capacity / packs, 2),
+                }
+                rows.append(row)
     return rows
 
 
-def scaling_table(runs: Measured) -> list[dict[str, object]]:
+def scaling_table(runs: Measured) -> list[Row]:
     """Return rates by ranks, and their share of so many times the rate of one rank."""
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for ranks in sorted({ranks for ranks, _ in runs}):
         for clock in CLOCKS:
-            row: dict[str, object] = {"ranks": ranks, "clock": clock}
+            row: Row = {"ranks": ranks, "clock": clock}
             for way in WAYS:
                 rates = [done.rate(clock) for done in runs[ranks, way]]
                 one = [ranks * done.rate(clock) for done in runs[1, way]]
@@ -259,7 +239,7 @@ def ratio(rates: Sequence[float], others: Sequence[float]) -> str:
     return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})"
 
 
-def verdict(tables: dict[str, list[dict[str, object]]]) -> str:
+def verdict(tables: dict[str, list[Row]]) -> str:
     """Compare the tables with what was aimed for."""
     lines = [
         f"{row['ranks']} ranks, {row['clock']}: {row['x round-robin']} times the tokens/s "
@@ -274,18 +254,6 @@ def verdict(tables: dict[str, list[dict[str, object]]]) -> str:
             f"(aim: {PLANNING_AIM})"
         )
     return "\n".join(lines)
-
-
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows of the same columns as a table."""
-    cells = [
-        [
-            "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-            for value in row.values()
-        ]
-        for row in rows
-    ]
-    return "\n".join(aligned([list(rows[0]), *cells]))
 
 
 if __name__ == "__main__":

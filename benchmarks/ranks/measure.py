@@ -38,13 +38,10 @@ _PATIENCE = 600.0  # seconds for all steps of a run
 
 
 class Timed(NamedTuple):
-    """Seconds of the steps of a run; float64 [steps, ranks] but for the last.
+    """Seconds of the steps of a run, float64 [steps, ranks], and of one exchange of all gradients.
 
-    Attributes:
-        wall: from the common start of a step to the end of the rank's own.
-        cpu: CPU time of the thread that trains.
-        wait: from its last own gradient to the last gradient of all ranks.
-        exchange: one exchange of all gradients when no rank is late.
+    `wall` is from the common start of a step to the rank's end, `cpu` of the thread that trains,
+    `wait` from its last own gradient to the last of all ranks.
     """
 
     wall: npt.NDArray[np.float64]
@@ -54,13 +51,7 @@ class Timed(NamedTuple):
 
 
 class Ranks:
-    """Processes of one world size, which wait for work between runs.
-
-    Args:
-        count: of processes, each with one thread.
-        cores: core of each; None leaves it to the system.
-        model: name of a model of `examples.vlm`.
-    """
+    """Processes of one world size, each with one thread, which wait for work between runs."""
 
     def __init__(self, count: int, cores: Sequence[int] | None, model: str) -> None:
         self.count = count

@@ -50,11 +50,7 @@ def terms(units: Units) -> Float64:
 
 
 def fit(units: Units, seconds: Float64) -> tuple[Cost, float]:
-    """Return the cost that comes closest to measured packs, and the variance it explains (R²).
-
-    Raises:
-        ValueError: a cost is not above 0, as the packs were too few or the machine too busy.
-    """
+    """Return the cost that comes closest to measured packs, and the variance it explains (R²)."""
     features = terms(units)
     scale = features.max(0).clip(1)  # squares of lengths are a million times the images
     found = np.linalg.lstsq(features / scale, seconds, rcond=None)[0] / scale
@@ -77,10 +73,7 @@ def draw(samples: int, capacity: int, image_tokens: int) -> Sizes:
 
 
 def balanced(sizes: Sizes, capacity: int, ranks: int, cost: Cost | None = None) -> Units:
-    """Return the packs of an epoch of datapipe.
-
-    With `cost`, packs are laid out by it in place of the plan's own measures.
-    """
+    """Return the packs of an epoch of datapipe, laid out by `cost` if it is given."""
     options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=max(64, ranks))
     source = Source.of_dataset(len(sizes.tokens), options, measure=sizes.__getitem__)
     blocks = _Blocks(EpochPlan(source, options, 0), cost)

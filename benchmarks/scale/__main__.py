@@ -3,23 +3,20 @@
     python -m benchmarks.scale --json benchmarks/results/scale.json
 
 The dataset has 1,000,000,000 samples in 100,000 shards, with an image and text of 10 to 8,000
-tokens each. It takes 16 GB in `build/scale` and is removed afterwards, unless --keep is given.
-`make_loader` opens it for packs of 8,192 tokens. The first process scans all samples once to select
-those that fit, and counts as preparation.
+tokens each. It takes 16 GB in `build/scale` and is removed afterwards, unless --keep is given. The
+first process that opens it selects the samples that fit, once, and counts as preparation.
 
-`open`: a fresh process, from `make_loader` to the first step of 64 ranks, with the page cache of
-the dataset's files warm or dropped (inodes stay in memory); then 8 processes at once, as on a
-machine that restarts.
-Memory in MB: "over imports" is what a rank takes beyond a process that has imported datapipe and
-torch. PSS divides a page by the processes that share it. "from disk" is what all of them read.
+`open`: a fresh process, from `make_loader` for packs of 8,192 tokens to the first step of 64 ranks,
+with a page cache that is warm or dropped; then 8 processes at once, as on a machine that restarts.
+Memory in MB: "over imports" is that of a rank without importing datapipe and torch. PSS divides a
+page by the processes that share it. "from disk" is read by all of them.
 
-`columns`: CPU and wall time in which the sizes of a block's 65,536 samples are read, for each
-column.
+`columns`: CPU and wall time to read the sizes of a block's 65,536 samples, for each column.
 
 `planning`: share of a core that a rank spends on the plan at 200 samples/s, by the ranks that share
 a folder of planned blocks. Lengths are in memory.
 
-`requests`: what storage is asked for at 200 samples/s of each rank, counted and not timed.
+`requests`: requests to storage at 200 samples/s of each rank, counted and not timed.
 """
 
 from __future__ import annotations
@@ -27,28 +24,28 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.billion import SAMPLES
-from benchmarks.common import aligned, machine, write_json
+from benchmarks.common import Row, add_json, command, headline, machine, show, write_json
+from benchmarks.data import drop_cache
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, text_spec
-from benchmarks.mixtures.opening import aim
-from benchmarks.mixtures.ranks import Memory, Rank, Ranks, megabytes, rounds_of, total
+from benchmarks.mixtures.opening import aim, plan_ranks
+from benchmarks.mixtures.ranks import Memory, Ranks, megabytes, rounds_of, total
 from benchmarks.ranks.plan import planning
-from benchmarks.scale.data import dataset, drop_cache, planned_from
+from benchmarks.scale.data import dataset, planned_from
 from benchmarks.scale.requests import OF_MACHINE, requests
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.random_read import read_values
 from datapipe.index.tokens.columns import open_tokens
 from datapipe.plan.options import BLOCK
 from datapipe.text.encode import TextEncoder
-
-Row = dict[str, Any]
 
 WORLDS = [64, 256, 1024]
 OPEN_AIM, STEP_AIM, MEMORY_AIM, PLANNING_AIM = 2.0, 5.0, 200, 1.0
@@ -104,22 +101,7 @@ def _opening_row(runs: list[Opened], cache: str, ranks: int) -> Row:
 
 
 def _opened(folder: Path, ranks: int) -> Opened:
-    spec = text_spec()
-    options = {
-        "weights": {str(folder): 1},
-        "text": {
-            "tokenizer": str(spec.tokenizer),
-            "template": spec.template,
-            "image_tokens": IMAGE_TOKENS,
-        },
-        "capacity": CAPACITY,
-        "blocks": 0,
-        "world": WORLDS[0],
-    }
-    started = [
-        Rank(f"scale-{rank}", "mixture_plan", {**options, "rank": rank}, ours=True)
-        for rank in range(ranks)
-    ]
+    started = plan_ranks("scale", {str(folder): 1}, ranks, 0)
     seconds, memory, read, before = {}, {}, {}, 0
     with Ranks(started) as group:
         for phase, told in group.phases():
@@ -156,10 +138,8 @@ def columns(options: argparse.Namespace) -> Iterator[Row]:
                 cpu[cache].append(time.process_time() - used)
         row: Row = {"column": name}
         for cache in ("cold", "warm"):
-            row |= {
-                f"{cache}, s": rounds_of(walls[cache]),
-                f"CPU {cache}, s": rounds_of(cpu[cache]),
-            }
+            row[f"{cache}, s"] = rounds_of(walls[cache])
+            row[f"CPU {cache}, s"] = rounds_of(cpu[cache])
         yield row
 
 
@@ -200,11 +180,7 @@ def verdicts(tables: dict[str, list[Row]]) -> Iterator[Row]:
 
 def main() -> None:
     """Parse the command line, measure, print and write the results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.scale",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("scale", __doc__)
     add = parser.add_argument
     add("--samples", type=int, default=SAMPLES, help="of the dataset (default: %(default)s)")
     add("--ranks", type=int, default=OF_MACHINE, help="processes at once (default: %(default)s)")
@@ -212,35 +188,21 @@ def main() -> None:
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
     add("--home", type=Path, default=Path("build/scale"), help="folder (default: %(default)s)")
     add("--keep", action="store_true", help="leave the dataset where it is")
-    add("--json", type=Path, metavar="FILE", help="also write the tables to this file")
+    add_json(parser)
     options = parser.parse_args()
     where = machine("datapipe", "torch", "numpy", cache="as in the tables")
-    print(f"{where['cpu']}, {where['cores']} cores; load at the start {where['load']}", flush=True)
+    print(headline(where), flush=True)
     tables: dict[str, list[Row]] = {}
     try:
         for name in options.only:
-            print(f"\n{name}", flush=True)
-            tables[name] = list(SECTIONS[name](options))
-            show(tables[name])
+            print(f"--- {name}", file=sys.stderr, flush=True)
+            tables[name] = show(name, SECTIONS[name](options))
     finally:
         if not options.keep:
             shutil.rmtree(options.home, ignore_errors=True)
-    tables["aims"] = list(verdicts(tables))
-    show(tables["aims"])
+    tables["aims"] = show("aims", verdicts(tables))
     where["load at the end"] = round(os.getloadavg()[0], 1)
-    if options.json is not None:
-        write_json(options.json, {"machine": where, "tables": tables})
-
-
-def show(rows: list[Row]) -> None:
-    """Print a table, on its side if it is wide."""
-    if not rows:
-        return
-    cells = [list(rows[0]), *(["" if v is None else str(v) for v in row.values()] for row in rows)]
-    if len(rows[0]) > len(rows) + 2:
-        cells = [list(line) for line in zip(*cells, strict=True)]
-    for line in aligned(cells):
-        print(line, flush=True)
+    write_json(options.json, {"machine": where, "tables": tables})
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.billion import write_columns
+from benchmarks.data import made_once
 from benchmarks.mixtures.data import text_spec
 from datapipe.index import columns as index_columns
 from datapipe.index.columns import COLUMNS
@@ -38,23 +40,15 @@ _MADE = {"text.npy": "text_tokens.npy", "labels.npy": "label_tokens.npy"}
 
 
 def dataset(home: Path, samples: int) -> Path:
-    """Return the folder of the dataset, made if it is missing; it appears whole.
-
-    Raises:
-        SystemExit: the disk has no room.
-    """
+    """Return the folder of the dataset, made if it is missing; exit if the disk has no room."""
     folder = home / f"dataset-{samples}"
     if folder.exists():
         return folder
     home.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(home).free) < 20 * samples:
         raise SystemExit(f"{home} has {free / 1e9:.0f} GB free; {20 * samples / 1e9:.0f} GB needed")
-    temporary = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
     print(f"writing a dataset of {samples:,} samples to {folder}", flush=True)
-    _write(temporary, samples)
-    temporary.rename(folder)
-    return folder
+    return made_once(folder, partial(_write, samples=samples))
 
 
 def planned_from(folder: Path) -> list[Path]:
@@ -62,14 +56,6 @@ def planned_from(folder: Path) -> list[Path]:
     found = [path for path in folder.rglob("*") if path.parent != folder and path.is_file()]
     found = [path for path in found if path.stat().st_blocks * 512 > 4 * BLOCK]
     return [folder / MANIFEST, *found]
-
-
-def drop_cache(paths: Iterable[Path]) -> None:
-    """Drop the page cache of some files."""
-    for path in paths:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _write(folder: Path, samples: int) -> None:
@@ -122,7 +108,6 @@ def _digest() -> str:
 
 def _shards(folder: Path, samples: int) -> tuple[Shard, ...]:
     """Make the shards and their indexes, all holes."""
-    folder.mkdir()
     shards = []
     for number, start in enumerate(range(0, samples, SHARD)):
         count = min(SHARD, samples - start)

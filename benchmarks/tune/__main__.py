@@ -3,12 +3,11 @@
     python -m benchmarks.tune [--only synthetic busy torch datapipe]
 
 - synthetic: the hundred sweeps of tests/tune, on a virtual clock: loaders of known costs on
-  machines that drift. How many are right, how much of the rate is lost, of the budget spent; then
-  both ways on the same loaders, with the settings of the textbooks.
+  machines that drift. Then both ways on the same loaders, with the settings of the textbooks.
 - busy: five real loaders whose best number of workers is known, while a process of low priority
   keeps the machine busy. All must be right.
-- torch, datapipe: a torch DataLoader and datapipe's own on photographs. What each way chooses; the
-  truth is measured afterwards, interleaved, with longer runs of it and of every likely setting.
+- torch, datapipe: a torch DataLoader and datapipe's own on photographs. The truth is measured after
+  the choices, interleaved, with longer runs of them and of every likely setting.
 
 The loop of the textbooks tries 0, 2, 4, 8, 16 and 32 workers, times ten batches of each from the
 start, and takes the least.
@@ -16,22 +15,23 @@ start, and takes the least.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.common import machine, parse, write_json
+from benchmarks.common import Row, command, machine, parse, show, show_as, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.tune.loaders import known
 from benchmarks.tune.textbook import WORKERS, textbook
@@ -44,6 +44,7 @@ from tests.tune.cases import hundred
 from tests.tune.synthetic import SETTINGS, Case, Clock, Loader, is_right, true_rate
 
 Settings = Sequence[tuple[int, int | None]]
+Choices = Sequence[tuple[str, int, int | None, float]]
 
 PARTS = ("synthetic", "busy", "torch", "datapipe")
 _SIDE, _BATCH = 336, 32
@@ -54,16 +55,10 @@ _TRIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Choice of one method for one loader.
+    """Choice of one method, "tune_workers" or "textbook", for one loader.
 
-    Attributes:
-        loader: what was tuned.
-        way: "tune_workers" or "textbook".
-        workers, prefetch: chosen.
-        right: whether it is the smallest that is as fast as any; None if that is unknown.
-        lost: share of the best rate that is lost.
-        seconds: that it took.
-        budget: seconds allowed; None for none.
+    `right` says if it is the smallest that is as fast as any, None if that is unknown; `lost` is
+    the share of the best rate that is lost; `seconds` were taken of the `budget`.
     """
 
     loader: str
@@ -73,7 +68,43 @@ class Answer:
     right: bool | None
     lost: float | None
     seconds: float
-    budget: float | None = None
+    budget: float | None
+
+    @classmethod
+    def pair(
+        cls,
+        loader: str,
+        choices: Choices,
+        budget: float,
+        *,
+        right: Sequence[int] | None = None,
+        truth: Mapping[tuple[int, int | None], float] | None = None,
+    ) -> list[Answer]:
+        """Return the answers of both methods, judged by what is known of the truth."""
+        return [
+            cls(
+                loader=loader,
+                way=way,
+                workers=workers,
+                prefetch=ahead,
+                right=None if right is None else workers in right,
+                lost=None if truth is None else 1 - truth[workers, ahead] / max(truth.values()),
+                seconds=seconds,
+                budget=budget if way == "tune_workers" else None,
+            )
+            for way, workers, ahead, seconds in choices
+        ]
+
+
+def choose(make: Callable[..., Any], workers: Sequence[int], budget: float) -> Choices:
+    """Tune a loader by both methods: way, workers, prefetch and seconds of each."""
+    result = tune_workers(make, num_workers=workers, budget=budget)
+    print(result.reason, file=sys.stderr, flush=True)
+    chosen, seconds = textbook(make)
+    return [
+        ("tune_workers", result.num_workers, result.prefetch_factor, result.seconds),
+        ("textbook", chosen, 2 if chosen else None, seconds),
+    ]
 
 
 def synthetic() -> dict[str, list[Answer]]:
@@ -81,48 +112,40 @@ def synthetic() -> dict[str, list[Answer]]:
     swept, compared = [], []
     few = ((0, None), *((workers, 2) for workers in WORKERS[1:]))
     for number, case in enumerate(hundred()):
-        swept.append(_sweep(case, SETTINGS))
+        swept.append(_answer("tune_workers", case, *_sweep(case, SETTINGS), SETTINGS))
         clock = Clock()
         workers, seconds = textbook(_Maker(case, clock), clock)
-        compared.append(_sweep(case, few))
-        compared.append(
-            _answer("textbook", case, workers, 2 if workers else None, seconds, few, None)
-        )
+        compared.append(_answer("tune_workers", case, *_sweep(case, few), few))
+        chosen = workers, 2 if workers else None
+        compared.append(_answer("textbook", case, *chosen, seconds, few))
         if (number + 1) % 20 == 0:
             print(f"{number + 1} of 100 sweeps", file=sys.stderr, flush=True)
     return {"a hundred sweeps": swept, "with the settings of the textbooks": compared}
 
 
-def _sweep(case: Case, settings: Settings) -> Answer:
+def _sweep(case: Case, settings: Settings) -> tuple[int, int | None, float]:
+    """Tune a case; return workers, prefetch and seconds."""
     clock = Clock()
-    tried = grid(
-        {workers for workers, _ in settings}, {ahead for _, ahead in settings if ahead is not None}
-    )
+    ahead = {ahead for _, ahead in settings if ahead is not None}
+    tried = grid({workers for workers, _ in settings}, ahead)
     machine = Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
     result = tune(_Maker(case, clock), tried, Goal(budget=case.budget), machine)
-    chosen = result.num_workers, result.prefetch_factor
-    return _answer("tune_workers", case, *chosen, result.seconds, settings, case.budget)
+    return result.num_workers, result.prefetch_factor, result.seconds
 
 
 def _answer(
-    way: str,
-    case: Case,
-    workers: int,
-    ahead: int | None,
-    seconds: float,
-    settings: Settings,
-    budget: float | None,
+    way: str, case: Case, workers: int, ahead: int | None, seconds: float, settings: Settings
 ) -> Answer:
-    best = max(true_rate(case.machine, *setting) for setting in settings)
+    truth = {setting: true_rate(case.machine, *setting) for setting in settings}
     return Answer(
         loader=case.machine.name,
         way=way,
         workers=workers,
         prefetch=ahead,
         right=is_right(case, workers, ahead, settings=settings),
-        lost=1 - true_rate(case.machine, workers, ahead) / best,
+        lost=1 - true_rate(case.machine, workers, ahead) / max(truth.values()),
         seconds=seconds,
-        budget=budget,
+        budget=case.budget if way == "tune_workers" else None,
     )
 
 
@@ -130,9 +153,7 @@ class _Maker:
     """Makes the synthetic loaders of a case, each with noise of its own."""
 
     def __init__(self, case: Case, clock: Clock) -> None:
-        self._case = case
-        self._clock = clock
-        self._made = 0
+        self._case, self._clock, self._made = case, clock, 0
 
     def __call__(self, num_workers: int, prefetch_factor: int | None) -> Loader:
         self._made += 1
@@ -151,24 +172,9 @@ def busy(budget: float) -> list[Answer]:
     answers = []
     with _neighbour():
         for entry in known(len(os.sched_getaffinity(0))):
-            result = tune_workers(entry.make, num_workers=(0, 1, 2, 4, 8), budget=budget)
-            workers, seconds = textbook(entry.make)
-            for way, chosen, ahead, took in (
-                ("tune_workers", result.num_workers, result.prefetch_factor, result.seconds),
-                ("textbook", workers, 2 if workers else None, seconds),
-            ):
-                answer = Answer(
-                    loader=entry.name,
-                    way=way,
-                    workers=chosen,
-                    prefetch=ahead,
-                    right=chosen in entry.right,
-                    lost=None,
-                    seconds=took,
-                    budget=budget if way == "tune_workers" else None,
-                )
-                answers.append(answer)
-            print(f"{entry.name}: {result.reason}", file=sys.stderr, flush=True)
+            print(entry.name, file=sys.stderr, flush=True)
+            choices = choose(entry.make, (0, 1, 2, 4, 8), budget)
+            answers += Answer.pair(entry.name, choices, budget, right=entry.right)
     return answers
 
 
@@ -208,9 +214,6 @@ class _Photographs(Dataset[torch.Tensor]):
         return 1_000_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        import numpy as np
-        from PIL import Image
-
         with Image.open(self._paths[index % len(self._paths)]) as image:
             small = image.convert("RGB").resize((_SIDE, _SIDE))
         return torch.from_numpy(np.asarray(small).copy())
@@ -228,28 +231,9 @@ def real(name: str, samples: int, budget: float, rounds: int) -> list[Answer]:
             shards, batch_size=_BATCH, image=ImageSpec(size=_SIDE), epochs=None, **given
         )
 
-    result = tune_workers(make, num_workers=(0, 1, *WORKERS[1:]), budget=budget)
-    print(f"{name}: {result.reason}", file=sys.stderr, flush=True)
-    workers, seconds = textbook(make)
-    choices = [
-        ("tune_workers", result.num_workers, result.prefetch_factor, result.seconds),
-        ("textbook", workers, 2 if workers else None, seconds),
-    ]
-    truth = _truth(make, {(chosen, ahead) for _, chosen, ahead, _ in choices}, rounds)
-    best = max(truth.values())
-    return [
-        Answer(
-            loader=name,
-            way=way,
-            workers=chosen,
-            prefetch=ahead,
-            right=None,
-            lost=1 - truth[chosen, ahead] / best,
-            seconds=took,
-            budget=budget if way == "tune_workers" else None,
-        )
-        for way, chosen, ahead, took in choices
-    ]
+    choices = choose(make, (0, 1, *WORKERS[1:]), budget)
+    truth = _truth(make, {(workers, ahead) for _, workers, ahead, _ in choices}, rounds)
+    return Answer.pair(name, choices, budget, truth=truth)
 
 
 def _truth(
@@ -264,12 +248,9 @@ def _truth(
         for pair in pairs[turn:] + pairs[:turn]:
             trial = min(_undisturbed(make, settings[pair]), key=_others)
             rates[pair].append(trial.rate)
-            print(
-                f"round {number + 1} of {rounds}: {trial.setting}: {trial.rate:.1f}/s, others take "
-                f"{_others(trial):.0%} of the cores",
-                file=sys.stderr,
-                flush=True,
-            )
+            said = f"round {number + 1} of {rounds}: {trial.setting}: {trial.rate:.1f}/s, others "
+            said += f"take {_others(trial):.0%} of the cores"
+            print(said, file=sys.stderr, flush=True)
     levels = [statistics.fmean(each) for each in zip(*rates.values(), strict=True)]
     return {
         pair: statistics.median(rate / level for rate, level in zip(each, levels, strict=True))
@@ -280,15 +261,9 @@ def _truth(
 def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
     """Trials of a setting, until other processes leave one alone, or there were three."""
     for _ in range(_TRIES):
-        trial = run_trial(
-            make,
-            setting,
-            TrialOptions(
-                seconds=_SECONDS, deadline=time.perf_counter() + 20 * _SECONDS, probe=True
-            ),
-            Machine(),
-            round=0,
-        )
+        deadline = time.perf_counter() + 20 * _SECONDS
+        options = TrialOptions(seconds=_SECONDS, deadline=deadline, probe=True)
+        trial = run_trial(make, setting, options, Machine(), round=0)
         yield trial
         if _others(trial) < _DISTURBED:
             return
@@ -302,11 +277,7 @@ def _others(trial: Trial) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tune",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("tune", __doc__)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of a real sweep")
     options = parse(parser, samples=1024, rounds=3)
     parts = options.only or PARTS
@@ -321,65 +292,29 @@ def main() -> None:
     for name in ("torch", "datapipe"):
         if name in parts:
             answers[name] = real(name, options.samples, options.budget, options.rounds)
-    print(
-        f"\n{where['cpu']}, {where['cores']} cores; Python {where['python']}, torch "
-        f"{where['versions']['torch']}; load at the start {where['load']}"
-    )
     for part, made in answers.items():
-        print(f"\n{part}\n")
-        for line in _table(made):
-            print(line)
-        print(_summary(made))
-    if options.json is not None:
-        rows = {part: [asdict(answer) for answer in made] for part, made in answers.items()}
-        write_json(options.json, {"machine": where, **rows})
+        show(part, _by_loader(made))
+    rows = {part: [asdict(answer) for answer in made] for part, made in answers.items()}
+    content = {"machine": where, **rows}
+    show_as("tune", content)
+    if spent := [a.seconds / a.budget for made in answers.values() for a in made if a.budget]:
+        print(f"at most {max(spent):.0%} of the budget was spent")
+    write_json(options.json, content)
 
 
-def _table(answers: Sequence[Answer]) -> Iterator[str]:
-    """Return a row for each loader, with the methods side by side."""
-    ways = dict.fromkeys(answer.way for answer in answers)
-    what = ("right", "workers", "rate lost %", "seconds")
-    rows = [["loader", *(f"{way}: {name}" for way in ways for name in what)]]
+def _by_loader(answers: Sequence[Answer]) -> Iterator[Row]:
+    """Yield a row for each loader, with the methods side by side."""
     for loader in dict.fromkeys(answer.loader for answer in answers):
-        row = [loader]
-        for way in ways:
+        row: Row = {"loader": loader}
+        for way in dict.fromkeys(answer.way for answer in answers):
             mine = [a for a in answers if (a.loader, a.way) == (loader, way)]
-            known_right = [a.right for a in mine if a.right is not None]
-            lost = [a.lost for a in mine if a.lost is not None]
-            row += [
-                f"{sum(known_right)} of {len(known_right)}" if known_right else "-",
-                ", ".join(str(workers) for workers in sorted({a.workers for a in mine})),
-                f"{100 * statistics.fmean(lost):.1f}" if lost else "-",
-                f"{statistics.fmean(a.seconds for a in mine):.0f}",
-            ]
-        rows.append(row)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"| {' | '.join(cells)} |"
-
-
-def _summary(answers: Sequence[Answer]) -> str:
-    said = []
-    for way in dict.fromkeys(answer.way for answer in answers):
-        mine = [answer for answer in answers if answer.way == way]
-        parts = []
-        known_right = [a.right for a in mine if a.right is not None]
-        if known_right:
-            parts.append(f"{sum(known_right)} of {len(known_right)} right")
-        lost = [a.lost for a in mine if a.lost is not None]
-        if lost:
-            parts.append(
-                f"rate lost {100 * statistics.fmean(lost):.1f} % on average, "
-                f"{100 * max(lost):.1f} % at worst"
-            )
-        parts.append(f"{statistics.fmean(a.workers for a in mine):.1f} workers on average")
-        over = [a.seconds / a.budget for a in mine if a.budget]
-        if over:
-            parts.append(f"at most {100 * max(over):.0f} % of the budget")
-        said.append(f"{way}: {', '.join(parts)}")
-    return "\n" + "\n".join(said)
+            right = [a.right for a in mine if a.right is not None]
+            lost = [100 * a.lost for a in mine if a.lost is not None]
+            row[f"{way}: right"] = f"{sum(right)} of {len(right)}" if right else "-"
+            row[f"{way}: workers"] = ", ".join(map(str, sorted({a.workers for a in mine})))
+            row[f"{way}: rate lost %"] = f"{statistics.fmean(lost):.1f}" if lost else "-"
+            row[f"{way}: seconds"] = round(statistics.fmean(a.seconds for a in mine))
+        yield row
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -17,21 +16,12 @@ Make = Callable[..., Any]
 _FORK = multiprocessing.get_context("fork")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """A loader and the answers that are right.
-
-    Attributes:
-        name: short.
-        make: as `tune_workers` wants it.
-        right: numbers of workers that are right.
-        why: these.
-    """
+class Known(NamedTuple):
+    """A loader, as `tune_workers` takes it, and the numbers of workers that are right."""
 
     name: str
     make: Make
     right: tuple[int, ...]
-    why: str
 
 
 class _Work(Dataset[torch.Tensor]):
@@ -70,37 +60,14 @@ def _loader(**work: Any) -> Make:
 
 
 def known(cores: int) -> tuple[Known, ...]:
-    """Five loaders, for a machine with so many cores."""
+    """Return five loaders, for a machine with so many cores."""
     return (
-        Known(
-            name="waits",
-            make=_loader(wait=0.01),
-            right=(8,),
-            why="every worker waits by itself, so the most that are tried are best",
-        ),
-        Known(
-            name="waits, 2 at a time",
-            make=_loader(wait=0.01, slots=2),
-            right=(2,),
-            why="a storage that serves two",
-        ),
-        Known(
-            name="waits, 4 at a time",
-            make=_loader(wait=0.01, slots=4),
-            right=(4,),
-            why="a storage that serves four",
-        ),
-        Known(
-            name="waits, 1 at a time",
-            make=_loader(wait=0.01, slots=1),
-            right=(0, 1),
-            why="whatever serves one; a worker hides what handing over costs, or does not",
-        ),
-        Known(
-            # Without a bound, more processes would get more of the cores that others use too.
-            name=f"computes, {cores} at a time",
-            make=_loader(burn=0.003, slots=cores),
-            right=(cores,),
-            why="as many workers as cores",
-        ),
+        # Every worker waits by itself, so the most that are tried are best.
+        Known("waits", _loader(wait=0.01), (8,)),
+        Known("waits, 2 at a time", _loader(wait=0.01, slots=2), (2,)),
+        Known("waits, 4 at a time", _loader(wait=0.01, slots=4), (4,)),
+        # A worker hides the cost of handing over, or does not.
+        Known("waits, 1 at a time", _loader(wait=0.01, slots=1), (0, 1)),
+        # Without a bound, more processes would get more of the cores that others use too.
+        Known(f"computes, {cores} at a time", _loader(burn=0.003, slots=cores), (cores,)),
     )

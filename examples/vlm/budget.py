@@ -4,8 +4,8 @@ r"""Memory of training, known before there is a GPU.
         --ranks 8 --zero 3
 
 Parameters, gradients and states of the optimizer are those of the model's tensors. Activations are
-a formula over its layers (`activations`). Beside these a GPU holds the CUDA context, some 500 MB,
-and what the allocator loses to fragmentation.
+a formula over its layers (`activations`). A GPU also holds the CUDA context, some 500 MB, and loses
+memory to fragmentation.
 """
 
 import argparse
@@ -27,21 +27,16 @@ from examples.vlm.techniques.switches import Optimizer, Precision, Techniques
 
 Zero = Literal[0, 1, 2, 3]
 
-BUCKET = 25 * 2**20
-"""Bytes of gradients that ranks exchange at a time; `bucket_cap_mb` of DDP."""
-
-FITS = 0.9
-"""Share of a device's memory that the peak may take: the formula is exact to a tenth."""
+BUCKET = 25 * 2**20  # bytes of gradients that ranks exchange at a time; `bucket_cap_mb` of DDP
+FITS = 0.9  # share of a device's memory that the peak may take: the formula is exact to a tenth
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
     """Batch that a rank computes at a time.
 
-    Attributes:
-        tokens: of a pack, or of all rows of a padded batch with their padding.
-        images, patches: among them, and patches of each; None for images of fixed size.
-        packed, native: whether samples share a row, and images differ in size.
+    `tokens` include the padding of rows; `patches` of each image are None for a fixed size. Samples
+    share a row if `packed`; images differ in size if `native`.
     """
 
     tokens: int
@@ -65,13 +60,11 @@ class Budget:
     Attributes:
         parameters, gradients, optimizer: this rank's share of them.
         batch: ids, labels, pixels and patches of one batch.
-        activations, casts: kept from the forward to the backward pass, casts being weights in half
+        activations, casts: kept from the forward to the backward pass; casts are weights in half
             precision.
-        working: at most beside these, for a moment: a block that is recomputed, logits, gradients
-            of activations.
+        working: temporary: a block that is recomputed, logits, gradients of activations.
         exchange: buckets of gradients, or weights that FSDP has gathered.
-        peak: most that is in use at a time. That is less than the sum of all uses, since
-            gradients come as activations go.
+        peak: most in use at a time: less than the sum, since gradients come as activations go.
     """
 
     parameters: int
@@ -105,15 +98,12 @@ def estimate(
     """Estimate the memory of a rank.
 
     Stage `zero` 1 divides states over the ranks, 2 gradients too, 3 parameters too (arXiv
-    1910.02054); 0 is DDP, 3 FSDP. `bucket_view` is whether gradients are views of DDP's buckets.
-    `plain` attention is refused, since its scores are not counted.
+    1910.02054); 0 is DDP, 3 FSDP. With `bucket_view`, gradients are views of DDP's buckets.
     """
     techniques = techniques or Techniques()
     kernel = kernel or ("split" if device == "cpu" else "varlen")
     if kernel == "plain":
-        raise ValueError(
-            "attention 'plain' keeps every score; the calculator counts no such kernel"
-        )
+        raise ValueError("attention 'plain' keeps every score, and the calculator counts none")
     if ranks < 1 or zero not in get_args(Zero):
         raise ValueError(f"ranks={ranks}, zero={zero}: give 1 or more, and 0, 1, 2 or 3")
     if zero and ranks == 1:
@@ -134,11 +124,12 @@ def estimate(
     )
     found = stages(model, numbers)
     learnt = [p for p in model.parameters() if p.requires_grad]
-    parameters = sum(shard(p, ranks if zero == 3 else 1) for p in model.parameters()) * 4
-    gradients = sum(shard(p, ranks if zero == 3 else 1) for p in learnt) * 4
+    sharers = ranks if zero == 3 else 1
+    parameters = sum(shard(p, sharers) for p in model.parameters()) * 4
+    gradients = sum(shard(p, sharers) for p in learnt) * 4
     if zero == 2:
         gradients = -(-gradients // ranks)
-    optimizer = states(learnt, techniques.optimizer, ranks if zero == 3 else 1)
+    optimizer = states(learnt, techniques.optimizer, sharers)
     if zero in (1, 2):
         optimizer = -(-optimizer // ranks)
     pixels = patches * 3 * config.vision.patch**2 * 4 * (1 if load.native else 2)
@@ -175,10 +166,9 @@ def shard(parameter: Tensor, ranks: int) -> int:
 
 
 def states(learnt: Iterable[Tensor], optimizer: Optimizer, ranks: int) -> int:
-    """Bytes of AdamW's states.
+    """Bytes of AdamW's states: two float32 numbers each and a count of steps for each tensor.
 
-    Two float32 numbers each and a count of steps for each tensor. In 8 bits, as bitsandbytes has
-    them: one byte each, a float32 scale for 256 of them, and small tensors as they are.
+    In 8 bits (bitsandbytes): one byte each, a float32 scale for 256, and small tensors as they are.
     """
     total = 0
     for parameter in learnt:
@@ -193,10 +183,9 @@ def states(learnt: Iterable[Tensor], optimizer: Optimizer, ranks: int) -> int:
 def exchanged(
     model: VLM, gradients: int, ranks: int, zero: Zero, half: int, bucket_view: bool
 ) -> int:
-    """Bytes that a rank holds to exchange gradients or weights.
+    """Return the bytes that a rank holds to exchange gradients or weights.
 
-    `gradients` are the bytes of all, `half` those of a number that FSDP exchanges; see
-    `budget.estimate` for the others.
+    `gradients` are the bytes of all, `half` those of a number that FSDP exchanges.
     """
     if ranks == 1:
         return 0
@@ -214,9 +203,9 @@ def exchanged(
 
 
 def walk(found: list[Stage], before: int, all_gradients: int) -> int:
-    """Return the most that activations and gradients take together, through the backward pass.
+    """Return the most bytes of activations and gradients together in the backward pass.
 
-    `before` and `all_gradients` are bytes of gradients at its beginning and end, on this rank.
+    `before` and `all_gradients` are those of gradients at its beginning and end, on this rank.
     """
     learnt = sum(stage.gradients for stage in found) or 1
     kept = sum(stage.kept + stage.casts for stage in found)
@@ -262,21 +251,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--model", default="base", choices=tuple(MODELS))
     add("--vocabulary", type=int, default=32_000, metavar="N", help="(default: 32000)")
     add("--pack", type=int, metavar="TOKENS", help="tokens of a pack")
-    add("--batch-size", type=int, metavar="N", help="or rows of a padded batch,")
-    add("--length", type=int, metavar="TOKENS", help="and tokens of a row, padding included")
-    add("--images", type=int, default=0, metavar="N", help="in all rows together")
-    add("--patches", type=int, metavar="N", help="of an image (default: a square's)")
-    add("--native", action="store_true", help="images of their own size")
+    add("--batch-size", type=int, metavar="N", help="rows of a padded batch, with --length")
+    add("--length", type=int, metavar="TOKENS", help="tokens of a row, padding included")
+    add("--images", type=int, default=0, metavar="N", help="images of all rows together")
+    add("--patches", type=int, metavar="N", help="patches of an image (default: a square's)")
+    add("--native", action="store_true", help="images differ in size")
     add("--precision", default="fp32", choices=get_args(Precision))
     add("--optimizer", default="fused", choices=get_args(Optimizer))
     add("--recompute", nargs="?", default="", const="all", metavar="BLOCKS", help=KNOWN)
-    add("--freeze-vision", action="store_true")
-    add("--lora", type=int, default=0, metavar="RANK")
-    add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
-    add("--ranks", type=int, default=1, metavar="N")
-    add("--zero", type=int, default=0, choices=get_args(Zero), help="0: DDP, 3: FSDP")
+    add("--freeze-vision", action="store_true", help="do not train the encoder")
+    add("--lora", type=int, default=0, metavar="RANK", help="rank of adapters (default: none)")
+    add("--accumulate", type=int, default=1, metavar="N", help="batches per step (default: 1)")
+    add("--ranks", type=int, default=1, metavar="N", help="number of GPUs (default: 1)")
+    add("--zero", type=int, default=0, choices=get_args(Zero), help="stage; 0: DDP, 3: FSDP")
     add("--device", default="cuda", choices=("cuda", "cpu"))
-    add("--memory", metavar="SIZE", help="of a device, such as 80GB: does it fit?")
+    add("--memory", metavar="SIZE", help="say if the run fits into this memory, such as 80GB")
     add("--json", action="store_true", help="print bytes as JSON")
     options = parser.parse_args(arguments)
     if (options.pack is None) == (options.batch_size is None):

@@ -1,8 +1,8 @@
-"""Saving a run and going on with it: model, optimizer, scaler, random numbers and loader.
+"""Saving and continuing a run: model, optimizer, scaler, random numbers and loader.
 
-A run writes one file. Where ranks have parts of the model it writes a folder, by
+A run writes one file. If ranks have parts of the model it writes a folder, by
 `torch.distributed.checkpoint`: a step has a file of tensors for each rank, and `rest.pt` with all
-that is small; `latest` has the name of the newest whole step. Both go on under all kinds of
+that is small; `latest` has the name of the newest whole step. Both continue under all kinds of
 parallelism, on any number of ranks.
 """
 
@@ -40,10 +40,8 @@ def save(
 ) -> None:
     """Write a checkpoint, whole or not at all; all ranks must call.
 
-    Args:
-        parts: what has a `state_dict()`, by name; "model" and "optimizer" among them.
-        about: what must be the same when the run goes on, such as the model's sizes.
-        sharded: whether every rank writes its part, into a folder; else the first writes a file.
+    `parts` have a `state_dict()`, "model" and "optimizer" among them. `about` must be equal when
+    the run continues. If `sharded`, every rank writes its part into a folder.
     """
     random = {"cpu": ranks.gather(torch.get_rng_state())}
     if ranks.device.type == "cuda":
@@ -92,16 +90,16 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load(path: Path, parts: Mapping[str, Any], about: Mapping[str, Any], ranks: Ranks) -> int:
-    """Bring a run to where a checkpoint left it; returns the steps that were made.
+    """Bring a run to where a checkpoint left it; return the steps that were made.
 
-    On another number of ranks everything goes on but random numbers, which a warning says.
+    On another number of ranks, only random numbers start again, with a warning.
     """
     folder, content = find(path)
     for name, value in about.items():
         if content["about"].get(name) != value:
             raise ValueError(
                 f"{path} is of a run with {name} {content['about'].get(name)!r}, and this one has "
-                f"{value!r}; give the same options, or start anew without --resume"
+                f"{value!r}; give the same options, or start again without --resume"
             )
     model, optimizer = parts["model"], parts["optimizer"]
     numbers = {name: number for number, name in enumerate(learnt(model, optimizer))}
@@ -115,12 +113,8 @@ def load(path: Path, parts: Mapping[str, Any], about: Mapping[str, Any], ranks: 
     for name, part in others(parts).items():
         part.load_state_dict(content[name])
     if (saved := len(content["random"]["cpu"])) != ranks.world_size and ranks.first:
-        logger.warning(
-            "%s has random numbers of %d ranks, and there are %d: they start anew",
-            path,
-            saved,
-            ranks.world_size,
-        )
+        said = "%s has random numbers of %d ranks, and there are %d: they start anew"
+        logger.warning(said, path, saved, ranks.world_size)
     for name, random in content["random"].items():
         if len(random) == ranks.world_size and name in ("cpu", ranks.device.type):
             put = torch.set_rng_state if name == "cpu" else torch.cuda.set_rng_state
@@ -136,8 +130,7 @@ def fill(
 ) -> dict[str, Any]:
     """Fill a model from a checkpoint that was found; each rank takes its part.
 
-    Returns:
-        States of the optimizer, if there is one, by parameter and kind.
+    Return the states of the optimizer, if there is one, by parameter and kind.
     """
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     likes = weights
@@ -200,10 +193,7 @@ def find(path: Path) -> tuple[Path | None, dict[str, Any]]:
     folder = None
     if path.is_dir():
         if not (path / LATEST).is_file():
-            raise ValueError(
-                f"{path}: no checkpoint, as it has no file {LATEST!r}; give the path that --save "
-                "wrote"
-            )
+            raise ValueError(f"{path} has no file {LATEST!r}; give the path that --save wrote")
         folder = path / (path / LATEST).read_text().strip()
     file = path if folder is None else folder / REST
     if not file.is_file():
@@ -216,7 +206,7 @@ def find(path: Path) -> tuple[Path | None, dict[str, Any]]:
         raise ValueError(f"{file}: this is no checkpoint of this program; give another")
     if content["version"] != VERSION:
         raise ValueError(
-            f"{file} has version {content['version']}, and this program reads {VERSION}: the "
-            "parts of the model have changed; go on with the program that wrote it, or start anew"
+            f"{file} has version {content['version']}, and this program reads {VERSION}: the parts "
+            "of the model have changed; use the program that wrote it, or start again"
         )
     return folder, content

@@ -11,6 +11,7 @@ import datapipe
 from examples.vlm.data.accumulate import Batch
 from examples.vlm.data.transfer import bring
 from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
+from examples.vlm.model.sampling import evaluating
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
@@ -35,24 +36,18 @@ def evaluate(
 ) -> Evaluation:
     """Return the loss of a model over all batches of all ranks; all must call.
 
-    Sums stay on the device until the last batch. So the host prepares batches while the device
-    computes, and ranks meet once. A repeated sample, which evens the ranks out, has no labels.
-    `losses_of` stands in for a model of which this rank has a part.
+    Sums stay on the device until the last batch, so the host prepares batches while the device
+    computes. Samples that are repeated to even the ranks out have no labels. `losses_of` replaces a
+    model of which this rank has a part.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), autocast or nullcontext():
-            for batch in batches:
-                # With CUDA graphs: the outputs of the batch before are no longer needed.
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                here = bring(batch, ranks.device)
-                inputs = make_inputs(here, model.config, model.kernel)
-                sums[0] += (losses_of or model)(inputs).sum(dtype=torch.float64)
-                sums[1] += (inputs.targets != IGNORE).sum()
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.no_grad(), autocast or nullcontext():
+        for batch in batches:
+            # CUDA graphs may overwrite the outputs of the batch before.
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            inputs = make_inputs(bring(batch, ranks.device), model.config, model.kernel)
+            sums[0] += (losses_of or model)(inputs).sum(dtype=torch.float64)
+            sums[1] += (inputs.targets != IGNORE).sum()
     whole_loss(sums[:1], ranks)
     total, labels = ranks.total(sums).tolist()
     if not labels:
@@ -69,14 +64,9 @@ def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
         loader.set_epoch(0)  # after an epoch a loader would begin the next one
         autocast = run.exchange.autocast(run.techniques, run.ranks.device)
         pipeline = run.exchange.pipeline
-        found = evaluate(
-            run.model,
-            loader,
-            run.ranks,
-            step=run.step,
-            autocast=autocast,
-            losses_of=None if pipeline is None else pipeline.evaluate,
-        )
+        losses_of = None if pipeline is None else pipeline.evaluate
+        how: dict[str, Any] = {"step": run.step, "autocast": autocast, "losses_of": losses_of}
+        found = evaluate(run.model, loader, run.ranks, **how)
         run.ranks.say(
             f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
         )

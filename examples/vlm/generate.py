@@ -1,10 +1,10 @@
-"""Let a trained model answer the samples of a dataset: a look at what it learnt.
+"""Let a trained model answer samples of a dataset.
 
     python -m examples.vlm.generate CHECKPOINT SHARDS --generate 4 --new-tokens 64
 
-CHECKPOINT is what --save wrote; the model, its adapters and their sizes come from it. Give
---tokenizer, --template, --native and --max-length as in training. Prompts are the samples up to
-their first answer, with their images.
+CHECKPOINT is what --save wrote, with the model and its adapters. Give --tokenizer, --template,
+--native and --max-length as in training. Prompts are the samples up to their first answer, with
+their images.
 """
 
 import argparse

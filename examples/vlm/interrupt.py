@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to stop, so that a step is never left half made."""
+"""Ctrl-C that ends a run after its step, so that no step is left half made."""
 
 import signal
 import sys
@@ -12,8 +12,7 @@ from types import FrameType
 def interruptible(wanted: bool = True) -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether Ctrl-C was pressed; twice interrupts at once.
 
-    Where it is not `wanted`, and in other threads than the main one, which alone is told of
-    signals, Ctrl-C does what it did and the function always says no.
+    If not `wanted`, or outside of the main thread, which alone gets signals, Ctrl-C acts as usual.
     """
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -31,20 +31,19 @@ DATA = "waiting for data"
 
 @dataclass(kw_only=True)
 class Run:
-    """All that a step needs, and how many were made.
+    """All that a step needs, and the number of steps made.
 
     Attributes:
         loader: of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end; of a
             mixture with "dataset" and "valid" too.
-        techniques: how steps are computed; `techniques.apply(model)` was called.
+        techniques: ways to compute steps; `techniques.apply(model)` was called.
         exchange: of gradients between ranks, from `connect`, which came before the optimizer.
         mark: called with a stage and its step, for the watch over ranks.
-        epoch_ends_step: whether a step ends with the epoch, full or not. Then steps are the same on
+        epoch_ends_step: True if a step ends with the epoch, full or not. Then steps are the same on
             any number of ranks.
         peak_rate, rate_steps, rate_warmup: of the learning rate, see `rate_at`.
-        step: steps made so far.
-        own: of the last step on this rank, before the exchange: loss in nats a label, and norms of
-            gradients, its own and that of all ranks; NaN where it is not known.
+        own: loss in nats a label of the last step on this rank, before the exchange, and norms of
+            gradients, its own and that of all ranks; NaN if not known.
     """
 
     model: VLM
@@ -83,10 +82,10 @@ def train(
 
     Args:
         run: changed in place, its `step` too.
-        warm_up: steps that no figure is of.
-        log: is given a `Line` every `log_every` steps; that is when the device is waited for.
-        after_step: called after each; training ends where it returns False.
-        peak_flops: a second of one device; None looks them up, or measures them on the CPU.
+        warm_up: steps that are left out of all figures.
+        log: gets a `Line` every `log_every` steps, when the loop waits for the device.
+        after_step: called after each; training ends if it returns False.
+        peak_flops: FLOPs a second of one device; None looks them up, or measures the CPU.
         evaluate: called after the last step, and every `evaluate_every` steps if not 0.
     """
     if steps <= run.step:
@@ -103,9 +102,7 @@ def train(
     counts = Counts(run.ranks, run.step + warm_up, meter, peak, datasets)
     groups = groups_of(
         monitor(run.loader),
-        count=techniques.accumulate,
-        labels=techniques.accumulate_tokens,
-        samples=techniques.accumulate_samples,
+        **techniques.group,
         ranks=run.loader.options.world_size,
         ends=epoch_ended(run.loader) if run.epoch_ends_step else lambda: False,
     )
@@ -125,7 +122,7 @@ def train(
             if run.ranks.first:
                 log(line)
         if run.step == steps:
-            counts.stop()  # a checkpoint at the end is no part of any rate
+            counts.stop()  # before a checkpoint at the end
         due = run.step == steps or (evaluate_every and run.step % evaluate_every == 0)
         if evaluate is not None and due:
             counts.evaluate(evaluate)
@@ -151,10 +148,10 @@ def epoch_ended(loader: datapipe.Loader | Resident) -> Callable[[], bool]:
 
 
 def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None) -> Tensor:
-    """Learn from some batches together; the loss in nats a label, over this rank's share of them.
+    """Learn from some batches together; return the loss in nats a label, of this rank's share.
 
-    Gradients are those of the mean over all labels that the ranks have in these batches, whatever
-    batches they are in. `datasets` gets the losses of the step, if it is given.
+    Gradients are those of the mean over all labels that the ranks have in these batches. `datasets`
+    gets the losses of the step.
     """
     techniques, ranks = run.techniques, run.ranks
     techniques.zero(run.optimizer)
@@ -185,21 +182,15 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     run.scaler.step(run.optimizer)
     run.scaler.update()
     unknown = total.new_full((), math.nan)
-    run.own = torch.stack(
-        [
-            total * labels / ranks.shares / learnt,
-            unknown if own is None else own,
-            unknown if norm is None else norm,
-        ]
-    )
+    norms = [unknown if each is None else each for each in (own, norm)]
+    run.own = torch.stack([total * labels / ranks.shares / learnt, *norms])
     return total / ranks.shares
 
 
 def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, Inputs, Tensor]]:
     """Run the forward and backward pass of each batch, with its losses times `share`.
 
-    Yields:
-        The batch on the device, what the model took, and the losses by token, without a graph.
+    Yield the batch on the device, the model's inputs, and the losses by token, without a graph.
     """
     exchange, device, step = run.exchange, run.ranks.device, run.step + 1
     if exchange.pipeline is not None:
@@ -210,7 +201,7 @@ def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, 
         yield from zip(batches, inputs, losses, strict=True)
         return
     for number, batch in enumerate(group, 1):
-        # With CUDA graphs: the outputs of the batch before may be overwritten.
+        # CUDA graphs may overwrite the outputs of the batch before.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         run.mark("in the forward pass", step)
         here = bring(batch, device)

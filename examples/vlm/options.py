@@ -114,12 +114,12 @@ def _samples(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json (default: bytes)")
     add("--template", default="chatml", help="chat template (default: %(default)s)")
     add("--native", action="store_true", help="images near their own size, not squares")
-    add("--max-length", type=int, metavar="TOKENS", help="of a sample")
+    add("--max-length", type=int, metavar="TOKENS", help="longest sample")
     add(
         "--overlong",
         default="raise",
         choices=("truncate", "drop", "raise"),
-        help="how to treat samples longer than that, or than a pack (default: an error)",
+        help="treatment of samples longer than that, or than a pack (default: an error)",
     )
     add("--num-workers", type=int, metavar="N", help="default: the CPUs; for a GPU at most 8")
     add("--workers", default="threads", choices=("threads", "processes"), help="kind of workers")
@@ -132,9 +132,9 @@ def _batches(parser: argparse.ArgumentParser) -> None:
     add("--pack", type=int, metavar="TOKENS", help="tokens of a pack (default: padded batches)")
     add("--buckets", type=int, metavar="N", help="length buckets of padded batches")
     add("--static-shapes", action="store_true", help="packs of constant shapes, for --compile")
-    add("--max-images", type=int, metavar="N", help="of a pack")
+    add("--max-images", type=int, metavar="N", help="most images of a pack")
     add("--multiple-of", type=int, metavar="N", help="pad samples of packs (default: --context)")
-    add("--prefetch", type=int, default=2, metavar="N", help="batches ahead (default: 2)")
+    add("--prefetch", type=int, default=2, metavar="N", help="batches prepared ahead (default: 2)")
     add("--cache", metavar="SIZE", help="decoded images kept in memory, such as 8GB")
     add("--disk-cache", metavar="FOLDER", help="decoded images, for all ranks of a host")
     add("--device-cache", metavar="SIZE", help="decoded images kept on the device")
@@ -150,10 +150,10 @@ def _model(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="of `python -m benchmarks.attention --json FILE`: the kernel by length",
+        help="choose the kernel by length, from `python -m benchmarks.attention --json FILE`",
     )
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    add("--seed", type=int, default=0, help="of random numbers (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of random numbers (default: %(default)s)")
 
 
 def _answers(parser: argparse.ArgumentParser, samples: int = 0) -> None:
@@ -165,8 +165,8 @@ def _answers(parser: argparse.ArgumentParser, samples: int = 0) -> None:
         metavar="N",
         help="let the model answer N samples (default: %(default)s)",
     )
-    add("--new-tokens", type=int, default=64, metavar="N", help="of an answer (default: 64)")
-    add("--temperature", type=float, default=0.0, help="of answers (default: the likeliest)")
+    add("--new-tokens", type=int, default=64, metavar="N", help="longest answer (default: 64)")
+    add("--temperature", type=float, default=0.0, help="of sampling (default: likeliest tokens)")
     add("--top-k", type=int, default=0, metavar="N", help="likeliest tokens to draw from (0: all)")
 
 
@@ -193,7 +193,7 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
         metavar="BLOCKS",
         help=f"activation checkpointing: {KNOWN} (alone: all)",
     )
-    add("--dropout", type=float, default=0.0, metavar="SHARE", help="of the weights of attention")
+    add("--dropout", type=float, default=0.0, metavar="SHARE", help="dropped attention weights")
     add("--freeze-vision", action="store_true", help="train all but the encoder")
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters (and the projector)")
     add(
@@ -201,41 +201,36 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
         type=lambda text: text if text == "auto" else int(text),
         default=1,
         metavar="N",
-        help="batches a step; auto: until exchanging gradients takes a tenth of it",
+        help="batches per step; auto: as many as keep the exchange of gradients below a tenth",
     )
-    add("--accumulate-tokens", type=int, default=0, metavar="N", help="or labels a step")
-    add("--accumulate-samples", type=int, default=0, metavar="N", help="or samples a step")
-    add("--clip", type=float, default=1.0, help="norm of gradients (0: any; default: 1)")
-    add("--copy-late", dest="ahead", action="store_false", help="copy batches in the step")
-    add(
-        "--wait-for-losses",
-        dest="keep_losses",
-        action="store_false",
-        help="look at every loss at once",
-    )
+    add("--accumulate-tokens", type=int, default=0, metavar="N", help="labels per step, instead")
+    add("--accumulate-samples", type=int, default=0, metavar="N", help="samples per step, instead")
+    add("--clip", type=float, default=1.0, help="largest norm of gradients (0: any)")
+    add("--copy-late", dest="ahead", action="store_false", help="copy batches in each step")
+    add("--wait-for-losses", dest="keep_losses", action="store_false", help="wait for every loss")
 
 
 def _ranks(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("ranks (see docs/distributed.md)").add_argument
     add("--parallel", choices=get_args(Kind), help="copies, or shards (default: ddp)")
-    add("--hook", choices=get_args(Hook), help="form in which DDP sends gradients")
-    add("--powersgd-rank", type=int, metavar="N", help="of the factors sent (default: 4)")
+    add("--hook", choices=get_args(Hook), help="compression of the gradients that DDP sends")
+    add("--powersgd-rank", type=int, metavar="N", help="rank of PowerSGD (default: 4)")
     add("--bucket-mb", type=float, metavar="MB", help="gradients sent at a time (default: 25)")
     add("--static-graph", action="store_true", help="DDP assumes the same graph in every step")
     add("--tensor", type=int, default=1, metavar="N", help="ranks that divide heads (default: 1)")
     add("--context", type=int, default=1, metavar="N", help="ranks that divide packs (default: 1)")
-    add("--global-batch-size", type=int, metavar="N", help="units a step over all ranks")
+    add("--global-batch-size", type=int, metavar="N", help="units per step of all ranks")
     add(
         "--rank-timeout",
         type=float,
         metavar="SECONDS",
-        help="without progress, until the rank is named and the run ends (default: 300)",
+        help="end the run after so long without progress, naming the rank (default: 300)",
     )
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
-    add("--steps", type=int, default=50, help="in all (default: %(default)s)")
+    add("--steps", type=int, default=50, help="total number (default: %(default)s)")
     add("--lr", type=float, default=1e-3, help="highest learning rate (default: %(default)s)")
     add("--scale-lr", choices=get_args(Rule), help="scale --lr from a step of --base-batch samples")
     add(
@@ -245,26 +240,26 @@ def _run(parser: argparse.ArgumentParser) -> None:
         metavar="SAMPLES",
         help="samples of the step for which --lr was chosen",
     )
-    add("--lr-warmup", type=int, default=10, metavar="STEPS", help="until it is reached")
-    add("--lr-steps", type=int, metavar="STEPS", help="until it has fallen (default: --steps)")
+    add("--lr-warmup", type=int, default=10, metavar="STEPS", help="steps until it is reached")
+    add("--lr-steps", type=int, metavar="STEPS", help="until it has decayed (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
     add("--save", type=Path, metavar="PATH", help="write a checkpoint at the end")
-    add("--save-every", type=int, default=0, metavar="STEPS", help="and on the way")
+    add("--save-every", type=int, default=0, metavar="STEPS", help="and every so many steps")
     add("--resume", type=Path, metavar="PATH", help="continue from a checkpoint")
-    add("--warm-up", type=int, default=5, metavar="STEPS", help="left out of figures")
+    add("--warm-up", type=int, default=5, metavar="STEPS", help="steps left out of figures")
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--evaluate", metavar="SHARDS", help="print the loss over a held-out dataset at the end")
-    add("--evaluate-every", type=int, default=0, metavar="STEPS", help="and on the way")
+    add("--evaluate-every", type=int, default=0, metavar="STEPS", help="and every so many steps")
     add("--json", metavar="FILE", help="write what was measured (-: to standard output)")
     add("--profile", type=Path, metavar="PATH", help="profile steps 8 to 10 (.json, or a folder)")
-    add("--profile-shapes", action="store_true", help="shapes of inputs in the trace")
-    add("--profile-stacks", action="store_true", help="lines of source in the trace")
+    add("--profile-shapes", action="store_true", help="add shapes of inputs to the trace")
+    add("--profile-stacks", action="store_true", help="add source lines to the trace")
     add("--nvtx", action="store_true", help="ranges of stages and operators for Nsight Systems")
 
 
 def _costs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what it costs").add_argument
-    add("--peak-flops", type=float, metavar="N", help="of a device, for MFU (default: looked up)")
+    add("--peak-flops", type=float, metavar="N", help="of a device, for MFU (default: known)")
     add(
         "--find-batch-size",
         nargs="?",
@@ -273,4 +268,4 @@ def _costs(parser: argparse.ArgumentParser) -> None:
         help="train nothing: find the largest --batch-size, or --pack, that fits into this memory "
         "(default: the GPU's)",
     )
-    add("--memory-phases", action="store_true", help="memory before and after each pass")
+    add("--memory-phases", action="store_true", help="measure memory before and after each pass")

@@ -3,8 +3,8 @@
     datapipe pack RAW SHARDS
     python -m examples.vlm.train SHARDS --model tiny --steps 50 --pack 2048
 
-Ctrl-C ends after the step at hand; with --save nothing is lost. Several GPUs: torchrun
---nproc-per-node 8 -m examples.vlm.train SHARDS ... There Ctrl-C ends at once; take --save-every.
+Ctrl-C ends after the current step; with --save nothing is lost. Several GPUs: torchrun
+--nproc-per-node 8 -m examples.vlm.train SHARDS ... There Ctrl-C ends at once; use --save-every.
 See docs/distributed.md.
 """
 
@@ -74,18 +74,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -> Report:
-    """Build model and loader, go on with a checkpoint where there is one, and train."""
+    """Build model and loader, continue from a checkpoint if there is one, and train."""
     ranks.agree(vars(options))
     ranks = join_mesh(ranks, options)
     torch.manual_seed(options.seed + ranks.rank)
-    profiling = Profiling(
-        path=options.profile,
-        shapes=options.profile_shapes,
-        stacks=options.profile_stacks,
-        nvtx=options.nvtx,
-    )
+    shapes, stacks = options.profile_shapes, options.profile_stacks
+    profiling = Profiling(path=options.profile, shapes=shapes, stacks=stacks, nvtx=options.nvtx)
     vocabulary = Vocabulary.of(options.tokenizer)
-    # Loaders end before the ranks part, so that none of their threads is at work at exit.
+    # Loaders end before the ranks do, so that none of their threads is at work at exit.
     with ExitStack() as opened:
         loader = opened.enter_context(make_loader(options, vocabulary, ranks))
         state = prepare(options, vocabulary, loader, ranks)
@@ -111,11 +107,8 @@ def prepare(
     batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
     if options.global_batch_size:
         techniques = replace(techniques, accumulate=loader.accumulation_steps)
-    check_compiler(
-        techniques.compile,
-        ranks.device,
-        keeps_gradients=techniques.keeps_gradients or options.accumulate == "auto",
-    )
+    keeps = techniques.keeps_gradients or options.accumulate == "auto"
+    check_compiler(techniques.compile, ranks.device, keeps_gradients=keeps)
     state = build(options, vocabulary, batches, techniques, ranks)
     if options.accumulate == "auto":
         accumulate_automatically(state)
@@ -125,10 +118,7 @@ def prepare(
         facts = facts_of(options, vocabulary)
         state.step = load(options.resume, state.parts(), facts, ranks)
         if options.hook == "powersgd":
-            ranks.say(
-                "PowerSGD starts again: its first steps send whole gradients, and the errors that "
-                "it had kept are lost"
-            )
+            ranks.say("PowerSGD starts again: it sends whole gradients, and forgets its errors")
     sizes = {p: p.numel() for p in state.model.parameters()}
     learning = sum(size for p, size in sizes.items() if p.requires_grad)
     whole, kernel = sum(sizes.values()), state.model.kernel
@@ -137,7 +127,7 @@ def prepare(
 
 
 def facts_of(options: argparse.Namespace, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return what a checkpoint must have in common with the run that loads it."""
+    """Return the facts that a checkpoint and the run that loads it must share."""
     return {
         "model": options.model,
         "vocabulary": vocabulary.size,
@@ -242,23 +232,16 @@ def build(
 
 def scale_rate(state: Run, options: argparse.Namespace) -> None:
     """Scale the learning rate with the samples of a step."""
-    techniques = state.techniques
-    samples = samples_of_step(
-        state.loader.plan.steps(epoch=0),
-        count=techniques.accumulate,
-        labels=techniques.accumulate_tokens,
-        samples=techniques.accumulate_samples,
-    )
-    state.peak_rate = scaled_rate(
-        options.lr, rule=options.scale_lr, samples=samples, base=options.base_batch
-    )
+    samples = samples_of_step(state.loader.plan.steps(epoch=0), **state.techniques.group)
+    base = options.base_batch
+    state.peak_rate = scaled_rate(options.lr, rule=options.scale_lr, samples=samples, base=base)
     state.ranks.say(f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}")
 
 
 def kernel_for(
     options: argparse.Namespace, techniques: Techniques, device: torch.device
 ) -> str | Table:
-    """Return the kernel of attention that was asked for, or the fastest one, or a table of them."""
+    """Return the kernel of attention that was asked for, the fastest one, or a table of them."""
     name: str = options.attention
     dropout, tables = techniques.dropout > 0, options.attention_table
     if name == AUTO and tables:

@@ -32,7 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patch.undo()
 
 
-@pytest.mark.parametrize("module", [mixtures, data, beside, ranks, realised])
+@pytest.mark.parametrize("module", [data, beside, ranks, realised])
 def test_examples_hold(module: object) -> None:
     found = doctest.testmod(module, extraglobs={"np": np})  # type: ignore[arg-type]
     assert found.failed == 0

@@ -11,10 +11,11 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from benchmarks.common import Result, Run, Spread
+from benchmarks.common import Result, Run, Spread, aligned
+from benchmarks.ladder.ratios import LAST, ratios
 from datapipe.errors import DatapipeError
 from tools.docs_site.chart import Bar, bar_chart
 
@@ -45,6 +46,12 @@ def with_figures(markdown: str, results: Path) -> str:
         return _KINDS[kind](json.loads(path.read_text("utf-8")))
 
     return MARK.sub(drawn, markdown)
+
+
+def as_text(kind: str, content: Any) -> str:
+    """Return a figure for a terminal: its tables, and no charts."""
+    blocks = _KINDS[kind](content).split("\n\n")
+    return "\n\n".join(block for block in blocks if not block.startswith("<"))
 
 
 def race_results(content: dict[str, Any]) -> list[Result]:
@@ -137,29 +144,41 @@ def _planning(content: dict[str, Any]) -> str:
 
 
 def _ladder(content: dict[str, Any]) -> str:
-    """Rungs of a ladder of techniques."""
-    head = ["rung", "tokens/s", "no padding", "step P50, ms", "step P99, ms", "waiting", "memory"]
+    """Rungs of a ladder of techniques; ratios of tokens/s, and mean losses of the last steps."""
+    results = content["results"]
+    head = ["rung", "tokens/s", "x the one before", "x the first", "no padding", "step P50, ms"]
+    head += ["step P99, ms", "waiting", "GPU busy", "memory", "compiling", f"loss, last {LAST}"]
     rows, bars = [], []
-    for entry in content["results"]:
+    for number, entry in enumerate(results):
         runs = entry["runs"]
+        before, first = ratios(results, number)
+        busy = [run["gpu_busy"] for run in runs if run.get("gpu_busy") is not None]
+        compiling = median(run["compiled"]["seconds"] if "compiled" in run else 0 for run in runs)
         rate = Spread.of([run["tokens_per_s"] for run in runs])
         name = f"(aside) {entry['name']}" if entry["aside"] else entry["name"]
         rows.append(
             [
                 name,
                 f"{rate.median:,.0f} ({rate.low:,.0f}-{rate.high:,.0f})",
+                _spread(before) if before else "",
+                _spread(first),
                 f"{median(run['fill'] for run in runs):.0%}",
                 f"{1000 * median(run['step_p50'] for run in runs):,.0f}",
                 f"{1000 * median(run['step_p99'] for run in runs):,.0f}",
                 f"{median(run['wait_share'] for run in runs):.2%}",
+                f"{median(busy):.1%}" if busy else "",
                 f"{median(run['memory']['peak'] for run in runs) / 1e9:.2f} GB",
+                f"{compiling:,.0f} s" if compiling else "",
+                f"{median(fmean(run['losses'][-LAST:]) for run in runs):.3f}",
             ]
         )
         bars.append(
             Bar(name=name, value=rate.median, low=rate.low, high=rate.high, own=not entry["aside"])
         )
     chart = bar_chart(bars, title=content["title"], unit="tokens/s")
-    return _block(content, chart, _table(head, rows))
+    shown = [number for number in range(len(head)) if any(row[number] for row in rows)]
+    lines = [[row[number] for number in shown] for row in (head, *rows)]
+    return _block(content, chart, _table(lines[0], lines[1:]))
 
 
 def _attention(content: dict[str, Any]) -> str:
@@ -302,8 +321,8 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    lines = [list(map(str, line)) for line in (head, *rows)]
+    return "\n".join(aligned([line + [""] * (len(head) - len(line)) for line in lines]))
 
 
 def _spread(values: Spread) -> str:

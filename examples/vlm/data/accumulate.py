@@ -9,8 +9,7 @@ from datapipe.plan.steps import Step
 
 Batch = dict[str, Any]
 
-LABELS = "num_items_in_batch"
-"""Key of a batch's number of labels over all ranks; the plan knows it, no rank is asked."""
+LABELS = "num_items_in_batch"  # key of a batch's labels over all ranks, known from the plan
 
 
 def groups_of(
@@ -22,14 +21,11 @@ def groups_of(
     ranks: int = 1,
     ends: Callable[[], bool] = lambda: False,
 ) -> Generator[list[Batch], None, None]:
-    """Batches in groups, none of which is taken before it is asked for.
+    """Yield batches in groups, whose losses are divided by the labels of the whole group.
 
-    A group is held as a whole before its first batch is trained on, so that the loss of each is
-    divided by the labels of all: means of means would weigh a token of a short batch more.
-
-    A group has `count` batches, or as few as have this number of `labels`, or of `samples` over all
-    `ranks`, each of which must have as many. It ends where `ends()` is true after a batch, full or
-    not.
+    Means of means would weigh a token of a short batch more. A group has `count` batches, or as few
+    as have this number of `labels`, or of `samples` over all `ranks`, each of which must have as
+    many. It also ends if `ends()` is true after a batch.
     """
     group: list[Batch] = []
     for batch in batches:
@@ -72,10 +68,9 @@ def samples_of_step(
 def accumulation_for(exchange_share: float, target: float) -> int:
     """Return the fewest batches a step of which the exchange takes at most `target` of the time.
 
-    A batch takes c to compute. A step takes e more, to exchange gradients once for its k batches.
-    So the exchange takes e / (k c + e) of it, which is at most `target` from
-    k = e (1 - target) / (c target) on. Measured with one batch a step, the share s is e / (c + e),
-    so e / c = s / (1 - s).
+    A step of k batches takes k c to compute and e to exchange gradients once, so the share of the
+    exchange is at most `target` from k = e (1 - target) / (c target) on. With one batch a step it
+    is s = e / (c + e), so e / c = s / (1 - s).
 
     Examples:
         >>> accumulation_for(0.5, 0.1)  # 1 / (9 + 1)

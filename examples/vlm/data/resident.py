@@ -1,9 +1,8 @@
 """A small dataset that lies whole on the device, tokens and images: no step reads or copies any.
 
-The loader reads every sample once. After that it only plans: each batch is put together on the
-device, from the sample numbers that the plan has for it. So batches are those that the loader would
-make, bit for bit. Images lie as the model takes them, in float32: four times the bytes of a device
-cache. Every rank holds all samples.
+The loader reads every sample once. Then it only plans, and batches are gathered on the device by
+the plan's sample numbers: those that the loader would make, bit for bit. Images are kept in
+float32: four times the bytes of a device cache. Every rank holds all samples.
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,10 +43,6 @@ class Resident:
 
     `every` has all samples of the dataset once, as padded batches with `key`, `dataset`, `sample`,
     `valid` and `images_per_sample`. More than `limit` bytes are refused.
-
-    Attributes:
-        epoch: of the next batch.
-        plan: of the loader.
     """
 
     def __init__(
@@ -77,7 +72,7 @@ class Resident:
                 )
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go on where the last iterator stopped."""
+        """Continue where the last iterator stopped."""
         while True:
             epoch = self.epoch
             for step in self.plan.steps(epoch=epoch):
@@ -85,11 +80,8 @@ class Resident:
                     continue
                 after = (epoch + 1, 0) if step.last else (epoch, step.stop.consumed)
                 self.epoch, self._consumed = after
-                share = step.share(
-                    units_per_rank=self.options.units_per_rank,
-                    rank=self.options.rank,
-                    world_size=self.options.world_size,
-                )
+                own, each = self.options, self.options.units_per_rank
+                share = step.share(units_per_rank=each, rank=own.rank, world_size=own.world_size)
                 yield self._batch(share) | {LABELS: max(1, step.labels or 0)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,7 +90,7 @@ class Resident:
         return own | {"order": self._order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a position."""
+        """Continue at a position."""
         if state.get("resident") != _VERSION:
             raise ValueError("the checkpoint is of a run without --resident; leave it out here too")
         if state["order"] != self._order:

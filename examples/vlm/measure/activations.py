@@ -26,13 +26,12 @@ class Numbers:
 
     Attributes:
         tokens, patches: rows of the language model and of the encoder, padding included.
-        half: bytes of what products take and give: 4 in float32, 2 under autocast.
-        fused_norm: whether norms are one kernel (on a GPU), which keeps no normalised rows.
-        copied, images_copied: whether results of attention in the language model, and in the
-            encoder, are put together from those of segments (`split`).
-        views: whether attention keeps values as a part of a larger product, where one makes
-            queries, keys and values.
-        casts: whether weights are kept in half precision too.
+        half: bytes of inputs and outputs of products: 4 in float32, 2 under autocast.
+        fused_norm: True if norms are one kernel (on a GPU), which keeps no normalised rows.
+        copied, images_copied: True if results of attention, of the language model and of the
+            encoder, are concatenated from those of segments (`split`).
+        views: True if attention keeps values as a part of one product with queries and keys.
+        casts: True if weights are kept in half precision too.
     """
 
     tokens: int
@@ -48,11 +47,8 @@ class Numbers:
 class Stage(NamedTuple):
     """One part of the model, in bytes.
 
-    Attributes:
-        kept: from its forward to its backward pass.
-        casts: weights in half precision, kept as long.
-        working: at most beside that, while its gradients are computed.
-        gradients: of its parameters.
+    `kept`, and `casts` of weights to half precision, stay from its forward to its backward pass;
+    `working` is the most in addition while its gradients are computed.
     """
 
     kept: int
@@ -85,19 +81,15 @@ def size_of(module: nn.Module) -> int:
 def _embed(embed: nn.Linear, numbers: Numbers) -> Stage:
     # In float32 it keeps the patches themselves, which are counted with the batch.
     copy = numbers.patches * embed.in_features * numbers.half
-    return Stage(
-        kept=copy if learns(embed) and numbers.half < FULL else 0,
-        casts=0,
-        working=numbers.patches * embed.out_features * numbers.half,
-        gradients=size_of(embed),
-    )
+    kept = copy if learns(embed) and numbers.half < FULL else 0
+    return Stage(kept, 0, numbers.patches * embed.out_features * numbers.half, size_of(embed))
 
 
 def _transformer(module: Transformer, rows: int, numbers: Numbers, *, into: bool) -> list[Stage]:
     found, runs = [], recomputed_runs(module)
     again = {number: run for run in runs for number in run}
     width = blocks_of(module)[0].attention.out.in_features
-    inside = nothing = Stage(0, 0, 0, 0)  # of the run of recomputed blocks that this block is in
+    inside = Stage(0, 0, 0, 0)  # of the run of recomputed blocks that this block is in
     for number, block in enumerate(blocks_of(module)):
         into = into or learns(block)
         if not into:
@@ -107,16 +99,12 @@ def _transformer(module: Transformer, rows: int, numbers: Numbers, *, into: bool
             found.append(whole)
             continue
         # A run keeps its input. While its backward pass lasts, it has what it computes again.
-        inside = Stage(
-            kept=inside.kept + whole.kept,
-            casts=inside.casts + whole.casts,
-            working=whole.working,
-            gradients=inside.gradients + whole.gradients,
-        )
+        sums = Stage(*map(sum, zip(inside, whole, strict=True)))
+        inside = sums._replace(working=whole.working)
         if number == again[number][-1]:
             working = inside.working + inside.kept + inside.casts
             found.append(Stage(rows * width * FULL, 0, working, inside.gradients))
-            inside = nothing
+            inside = Stage(0, 0, 0, 0)
     kept = rows * _norm(module.norm, numbers) if into else 0
     if into and runs:
         kept += rows * blocks_of(module)[0].attention.size // 2 * FULL  # angles, for all blocks
@@ -129,13 +117,9 @@ def _block(block: Any, rows: int, numbers: Numbers) -> Stage:
     row += _attention(block.attention, numbers)
     row += _inputs([block.mlp.gate, block.mlp.up], numbers) + _inputs([block.mlp.down], numbers)
     row += 3 * hidden * numbers.half
-    return Stage(
-        kept=rows * row,
-        casts=_casts(block, numbers),
-        # Gradients of the residual stream and of both factors of the gated product, which is gone.
-        working=rows * (2 * width * FULL + 2 * hidden * numbers.half),
-        gradients=size_of(block),
-    )
+    # Gradients of the residual stream and of both factors of the gated product, which is freed.
+    working = rows * (2 * width * FULL + 2 * hidden * numbers.half)
+    return Stage(rows * row, _casts(block, numbers), working, size_of(block))
 
 
 def _norm(norm: Any, numbers: Numbers) -> int:
@@ -183,22 +167,15 @@ def _projector(projector: Any, numbers: Numbers, *, into: bool) -> Stage:
     rows = numbers.patches // projector.merged
     first, second = projector.first, projector.second
     row = _inputs([first], numbers) + _inputs([second], numbers) + second.in_features * numbers.half
-    return Stage(
-        kept=rows * row,
-        casts=_casts(projector if into else second, numbers),
-        working=rows * (first.out_features * 3 + first.in_features * into) * numbers.half,
-        gradients=size_of(projector),
-    )
+    working = rows * (first.out_features * 3 + first.in_features * into) * numbers.half
+    casts = _casts(projector if into else second, numbers)
+    return Stage(rows * row, casts, working, size_of(projector))
 
 
 def _embedding(embedding: nn.Embedding, numbers: Numbers) -> Stage:
-    # Of each token: which feature it looks up, and whether it does.
-    return Stage(
-        kept=numbers.tokens * 9,
-        casts=0,
-        working=numbers.tokens * embedding.embedding_dim * FULL * 2,
-        gradients=size_of(embedding),
-    )
+    # Nine bytes a token: the feature that it looks up, and whether it does.
+    working = numbers.tokens * embedding.embedding_dim * FULL * 2
+    return Stage(numbers.tokens * 9, 0, working, size_of(embedding))
 
 
 def _loss(head: nn.Linear, numbers: Numbers) -> Stage:
@@ -209,10 +186,6 @@ def _loss(head: nn.Linear, numbers: Numbers) -> Stage:
         summed = gradients if numbers.half == FULL else 0  # what a part adds to the others'
         working = 3 * rows * row + casts + summed
         return Stage(numbers.tokens * width * FULL, 0, working, gradients)
-    return Stage(
-        kept=numbers.tokens * (learns(head) * width * numbers.half + row),
-        casts=casts,
-        # Gradients of logits are gone when that of the weights comes.
-        working=max(0, 2 * numbers.tokens * row - gradients),
-        gradients=gradients,
-    )
+    kept = numbers.tokens * (learns(head) * width * numbers.half + row)
+    # Gradients of logits are freed before that of the weights is computed.
+    return Stage(kept, casts, max(0, 2 * numbers.tokens * row - gradients), gradients)

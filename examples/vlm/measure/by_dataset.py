@@ -18,15 +18,14 @@ from examples.vlm.model.inputs import IGNORE
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
 
-MOST = 20
-"""Datasets in a table of the log; `--json` has all."""
+MOST = 20  # datasets in a table of the log; `--json` has all
 
 
 class DatasetFigures(NamedTuple):
     """Figures of a dataset over some steps of all ranks, without repeats at the end of an epoch.
 
-    `loss` is the mean over its labels, in nats. `tokens` are without padding. `share` and `planned`
-    are those of all samples, as they came and as the plan has them.
+    `loss` is the mean over its labels, in nats. `share` and `planned` are shares of all samples, as
+    they came and as planned.
     """
 
     name: str

@@ -4,8 +4,8 @@
     python -m examples.vlm.train SHARDS --pack 2048 --find-batch-size 8GB --device cpu
 
 Every size is tried with the shapes of the plan's heaviest batches: that of most tokens, and that
-of most images. Their content is drawn at random, since memory depends on shapes alone; images of
-their own size are as large as the loader makes them.
+of most images. Their content is random, since memory depends on shapes alone; images of native size
+are as large as the loader makes them.
 """
 
 import gc
@@ -22,30 +22,19 @@ from examples.vlm.loop import Run, train_step
 from examples.vlm.measure.memory import memory_report, peak_of
 from examples.vlm.model.config import VisionConfig
 
-MARGIN = 0.1
-"""Share of the limit that is left alone: for fragmentation, and for what else a step may need."""
+MARGIN = 0.1  # share of the limit that stays free, for fragmentation and the unforeseen
+STEPS = 10_000  # of the plan, in which the heaviest batches are searched
 
-STEPS = 10_000
-"""Steps of the plan that are looked at for the heaviest batches."""
-
-
+# Errors of the CPU's allocator, of oneDNN, which gives no reason, and of CUDA outside of torch's.
 _OUT_OF_MEMORY = (
     *("DefaultCPUAllocator", "could not create a primitive", "could not create a memory"),
     *("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"),
     *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
 )
-"""Errors of the CPU's allocator, of oneDNN, which does not say why it fails, and of CUDA beside
-torch's own allocator."""
 
 
 class Shape(NamedTuple):
-    """Sizes of a batch.
-
-    Attributes:
-        lengths: tokens of each sample; of each row for padded batches.
-        images: of all samples.
-        packed: whether the samples share a row.
-    """
+    """Sizes of a batch: tokens of each sample (of each row, if padded), and images of all."""
 
     lengths: tuple[int, ...]
     images: int
@@ -98,24 +87,22 @@ def find_batch_size(
     """Return the largest number of samples of a batch, or tokens of a pack, that fits.
 
     Args:
-        run: the model with its optimizer, which learns from random batches; its loader is not read.
+        run: its model learns from random batches; its loader is not read.
         loader_of: makes the loader with a size; its plan is read, and no sample.
         packed, native: whether sizes are tokens of packs, and images differ in size.
-        limit: bytes; None for all memory of the GPU.
-        margin: share of it that must stay free.
+        limit, margin: bytes, None for all memory of the GPU; share of them that must stay free.
     """
     device = run.ranks.device
     if run.ranks.world_size > 1:
         raise ValueError(
             f"{run.ranks.world_size} ranks: find the batch size on one, its memory is what counts"
         )
-    if limit is None:
-        if device.type != "cuda":
-            raise ValueError(
-                "the CPU's memory is shared with all other processes; give a limit, such as "
-                "--find-batch-size 8GB"
-            )
-        limit = torch.cuda.get_device_properties(device).total_memory
+    if limit is None and device.type != "cuda":
+        raise ValueError(
+            "the CPU's memory is shared with all other processes; give a limit, such as "
+            "--find-batch-size 8GB"
+        )
+    limit = limit or torch.cuda.get_device_properties(device).total_memory
     most = int(limit * (1 - margin))
     what = "pack of {:,} tokens" if packed else "batch of {:,}"
 
@@ -189,14 +176,8 @@ def make_batch(shape: Shape, vision: VisionConfig, image_id: int, *, native: boo
         return {**batch, "input_ids": rows, "labels": rows.clone(), "attention_mask": mask}
     bounds = torch.tensor([0, *shape.lengths]).cumsum(0)
     positions = torch.cat([torch.arange(length) for length in shape.lengths])
-    return {
-        **batch,
-        "input_ids": ids,
-        "labels": ids.clone(),
-        "position_ids": positions[None],
-        "cu_seq_lens_q": bounds.int(),
-        "max_length_q": max(shape.lengths),
-    }
+    batch |= {"input_ids": ids, "labels": ids.clone(), "position_ids": positions[None]}
+    return batch | {"cu_seq_lens_q": bounds.int(), "max_length_q": max(shape.lengths)}
 
 
 def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
@@ -230,10 +211,7 @@ def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
 
 @contextmanager
 def surviving() -> Iterator[None]:
-    """Turn every way in which torch says that memory ran out into `OutOfMemory`.
-
-    Nothing refers to the frames of the step any more, so that their tensors are freed.
-    """
+    """Raise `OutOfMemory` for every such error of torch, without its frames and their tensors."""
     said = None
     try:
         yield

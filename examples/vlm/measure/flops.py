@@ -31,12 +31,10 @@ class Rate(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes of one batch or the sum of several; all that its FLOPs depend on.
+    """Sizes of one batch or the sum of several: all that its FLOPs depend on.
 
-    Attributes:
-        tokens, patches: rows of the language model and of the encoder, padding included.
-        token_squares, patch_squares: sums of the squared lengths of the segments.
-        token_parts: tokens of batches whose logits are made in parts.
+    Tokens and patches include padding; squares are sums of the squared lengths of segments;
+    `token_parts` are the tokens of batches whose logits are made in parts.
     """
 
     tokens: int
@@ -159,7 +157,7 @@ def _transformer(module: Transformer, kernel: Any, *, into: bool) -> tuple[Rate,
 
 
 def blocks_of(module: Transformer) -> list[Any]:
-    """Return the blocks; their types are known to the reader, not to `nn.ModuleList`."""
+    """Return the blocks, without the type that `nn.ModuleList` gives them."""
     return list(module.blocks)
 
 
@@ -185,7 +183,7 @@ class Meter:
         self.zero()
 
     def zero(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         self._squares = torch.zeros(2, dtype=torch.int64, device=self._device)
         self._tokens = self._patches = self._parts = 0
 
@@ -207,18 +205,14 @@ class Meter:
         return self.formula.of(Sizes(self._tokens, self._patches, tokens, patches, self._parts))
 
     def close(self) -> None:
-        """Note nothing any more."""
+        """Stop."""
         self._hook.remove()
 
 
 class Peak:
     """FLOPs a second of a device: given, of the monitor's table of GPUs, or measured on the CPU.
 
-    Args:
-        device: of the model.
-        dtype: of matrix products.
-        tf32: whether float32 products may round their factors.
-        given: by the user.
+    `dtype` is that of matrix products, which `tf32` lets round float32 factors.
     """
 
     def __init__(

@@ -19,12 +19,11 @@ _MARK = "memory:"
 def memory_report(
     model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> dict[str, int]:
-    """Bytes by use. Call it between a backward pass and the next step, while gradients are there.
+    """Return bytes by use; to be called after a backward pass, while there are gradients.
 
-    "peak" is the most that was in use at a time: on a GPU of torch's allocations since the counter
-    was reset, on the CPU of the whole process since it began. What is left of it beside
-    parameters, gradients and optimizer are activations and passing results ("rest"), on the CPU
-    also the interpreter, libraries and the loader.
+    "peak" is the most in use at a time: of torch's allocations on a GPU since the counter was
+    reset, of the whole process on the CPU. "rest" of it are activations and temporary results, on
+    the CPU also the interpreter, libraries and the loader.
     """
     found = held(model, optimizer)
     if device.type == "cuda":

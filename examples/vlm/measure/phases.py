@@ -1,6 +1,6 @@
 """Memory before and after the passes of a step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,8 +10,7 @@ from torch import nn
 
 from examples.vlm.measure.memory import Allocations, held
 
-WATCHED = 2
-"""Steps that are watched on the CPU. The first one makes the states of the optimizer."""
+WATCHED = 2  # steps on the CPU; the first one makes the states of the optimizer
 
 
 class Phase(NamedTuple):
@@ -38,11 +37,7 @@ class Phases:
 
     Hooks of the model and of the optimizer note it, so no loop has to change. Under accumulation
     the passes are those of the last batch. On the CPU, torch's profiler is needed, so only the
-    first two steps are watched.
-
-    Attributes:
-        most: bytes that were in use at a time so far on a GPU. torch's own count is no longer that:
-            it begins anew at each point.
+    first two steps are watched. `most` replaces torch's own peak on a GPU, which each point resets.
     """
 
     ORDER = ("before forward", "after forward", "after backward", "after step")
@@ -54,15 +49,12 @@ class Phases:
         self._found: dict[str, Phase] = {}
         self._steps = self._held = self.most = 0
         self._allocations: Allocations | None = None  # of the step that is watched
-        registers: tuple[Callable[..., Any], ...] = (
-            model.register_forward_pre_hook,
-            model.register_forward_hook,
-            optimizer.register_step_pre_hook,
-            optimizer.register_step_post_hook,
-        )
+        see = [partial(self._see, name) for name in self.ORDER]
         self._hooks = [
-            register(partial(self._see, name))
-            for register, name in zip(registers, self.ORDER, strict=True)
+            model.register_forward_pre_hook(see[0]),
+            model.register_forward_hook(see[1]),
+            optimizer.register_step_pre_hook(see[2]),
+            optimizer.register_step_post_hook(see[3]),
         ]
 
     def found(self) -> list[Phase]:
@@ -70,7 +62,7 @@ class Phases:
         return [self._found[name] for name in self.ORDER if name in self._found]
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop."""
         for hook in self._hooks:
             hook.remove()
         if self._allocations is not None:  # an error ended the step

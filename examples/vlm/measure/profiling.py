@@ -14,21 +14,16 @@ from torch.profiler import profile, record_function, schedule
 
 from examples.vlm.measure.stages import Stages, stages_of
 
-SKIP, WARM_UP, ACTIVE = 5, 2, 3
-"""Steps that are left alone, that the profiler is started for, and that are in the trace."""
-
-LISTED = 15
-"""Operators that are printed."""
+SKIP, WARM_UP, ACTIVE = 5, 2, 3  # steps: skipped, while the profiler starts, and in the trace
+LISTED = 15  # operators that are printed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profiling:
     """Choice of what is profiled.
 
-    Attributes:
-        path: a file ending in .json for the trace, or a folder, in which TensorBoard finds it.
-        shapes, stacks: whether the trace has the shapes of inputs, and lines of source.
-        nvtx: whether operators and stages are ranges for Nsight Systems.
+    The trace goes to a `path` ending in .json, or into a folder for TensorBoard, with `shapes` of
+    inputs and `stacks` of source lines. `nvtx` makes ranges for Nsight Systems.
     """
 
     path: Path | None = None
@@ -51,11 +46,7 @@ class Profiling:
 
 
 class Profile:
-    """Steps under the profiler.
-
-    Attributes:
-        stages: time by stage; None until the steps were made.
-    """
+    """Steps under the profiler; `stages` has their time once they were made."""
 
     def __init__(self, trace: profile | None = None) -> None:
         self._trace = trace

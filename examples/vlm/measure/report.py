@@ -1,4 +1,4 @@
-"""Measures of a run, and the moments at which it waits for the device to know them."""
+"""Figures of a run, and the moments at which it waits for the device to know them."""
 
 import math
 import time
@@ -23,11 +23,7 @@ from examples.vlm.techniques.compiling import Compiled
 class RankFigures(NamedTuple):
     """Figures of one rank at a line of the log; None where they are not known.
 
-    Attributes:
-        rank: its number.
-        loss: of its share of the last step, in nats a label.
-        norm: of its own gradients in that step, before the exchange.
-        wait_share: of the time since the warm-up, spent waiting for batches.
+    Loss, in nats a label, and norm are those of its share of the last step, before the exchange.
     """
 
     rank: int
@@ -39,14 +35,8 @@ class RankFigures(NamedTuple):
 class Line(NamedTuple):
     """Figures of a line of the log, over all ranks; see `Report` for units.
 
-    Attributes:
-        step: the last one.
-        loss: of each step since the line before.
-        tokens_per_s, flops_per_s, mfu: since the line before.
-        wait_share: since the warm-up.
-        norm: of the last step's gradients, before clipping; None without `clip`.
-        ranks: figures of each, if there are several.
-        datasets: of a mixture, since the line before.
+    They are those since the line before, but for `wait_share`, since the warm-up, and `norm`, of
+    the last step's gradients before clipping.
     """
 
     step: int
@@ -65,22 +55,18 @@ class Report:
     """Figures of a run after its warm-up; counts and rates are over all ranks.
 
     Attributes:
-        steps: all that were made, the warm-up included.
-        losses: of each of them, in nats a label.
-        measured: steps that the figures are of.
-        seconds: they took.
+        steps, losses: all that were made, and the loss of each in nats a label, warm-up included.
+        measured, seconds: steps that the figures describe, and the time that they took.
         samples_per_s, tokens_per_s: without padding.
-        fill: tokens that are no padding, of all that the model was given.
-        step_p50, step_p99: seconds of a step, on the GPU's clock where there is one; None if no
-            step was timed.
-        wait_share: of the time, spent waiting for batches; None likewise.
-        gpu_busy: share of the time in which the GPU worked, by NVML where `pynvml` is installed.
+        fill: share of tokens that are not padding.
+        step_p50, step_p99: seconds of a step, on the GPU's clock if there is one.
+        wait_share, gpu_busy: shares of the time: waiting for batches, and of the GPU at work.
         flops_per_s: of the model's forward and backward passes, see `flops`.
         mfu, hfu: share of the peak of all devices, without and with what was computed twice.
         first_batch: seconds until it came.
         memory: bytes by use.
-        verdict: what held the loop back, in a sentence.
-        compiled: what `torch.compile` took, the steps of the warm-up included.
+        verdict: sentence that names what held the loop back.
+        compiled: work of `torch.compile`, that of the warm-up included.
         evaluations: losses over the held-out dataset; their time is in no rate.
         ranks: figures of each at the last line of the log, if there are several.
         datasets: of a mixture, over all steps, the warm-up included.
@@ -125,7 +111,7 @@ class Report:
 
 
 def with_costs(report: Report, phases: Phases | None, seen: Stages | None) -> Report:
-    """Return a report with memory by phase and time by stage, and what they tell."""
+    """Return a report with memory by phase and time by stage, and a verdict on them."""
     if phases is not None:
         memory = report.memory
         more = max(0, phases.most - memory["peak"])
@@ -142,16 +128,10 @@ class Counts:
     """Sums over steps, kept on the device until they are read."""
 
     def __init__(
-        self,
-        ranks: Ranks,
-        start: int,
-        meter: Meter,
-        peak: Peak,
-        datasets: DatasetSums | None = None,
+        self, ranks: Ranks, start: int, meter: Meter, peak: Peak, datasets: DatasetSums | None
     ) -> None:
         self._ranks, self._datasets, self._meter, self._peak = ranks, datasets, meter, peak
-        self._start = start  # the last step that no figure is of
-        self._step = 0
+        self._start, self._step = start, 0  # figures begin after step `start`
         self._losses: list[float] = []
         self._kept: list[Tensor] = []
         self._tokens = torch.zeros((), dtype=torch.int64, device=ranks.device)
@@ -179,7 +159,7 @@ class Counts:
             self._tokens += tokens_of(batch)
 
     def stop(self) -> None:
-        """Take the time; what comes behind it counts no more."""
+        """Take the time; later work does not count."""
         if self._seconds is None:
             self._wait()
             self._seconds = time.perf_counter() - self._begun
@@ -305,7 +285,7 @@ def known(value: float) -> float | None:
 
 
 def busy(seen: Any) -> float | None:
-    """Share of the time in which a GPU worked, of a monitor's report; None without one."""
+    """Return the share of the time in which a GPU worked, from a monitor's report."""
     if seen.gpu is not None:
         return float(seen.gpu.utilization)
     if seen.device is None:
@@ -315,8 +295,8 @@ def busy(seen: Any) -> float | None:
 
 
 def tokens_of(batch: Batch) -> Tensor:
-    """Tokens of a batch that are no padding, on its device."""
+    """Return the number of tokens of a batch without padding, on its device."""
     if "attention_mask" in batch:
         return torch.as_tensor(batch["attention_mask"]).sum()
-    # Behind the samples there may be a segment of padding, and empty ones.
+    # Segments of padding, and empty ones, may follow the samples.
     return torch.as_tensor(batch["cu_seq_lens_q"])[len(batch["key"])]

@@ -15,8 +15,7 @@ from typing import Any
 
 NAMES = ("vision", "projector", "language", "loss", "optimizer", "exchange", "other")
 
-ENCODER_SHARE = 0.4
-"""Share of a step above which the encoder is worth a remedy."""
+ENCODER_SHARE = 0.4  # of a step, above which the encoder is worth a remedy
 
 REMEDY = (
     "freeze it (--freeze-vision), give fewer pixels (a smaller image_size or max_pixels), cache "
@@ -32,13 +31,10 @@ _NODE = "autograd::engine::evaluate_function"
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """Seconds of the profiled steps by stage.
+    """Seconds of the profiled steps, by the clock and by stage.
 
-    Attributes:
-        steps: number of them.
-        seconds: they took, by the clock.
-        by_stage: own time of all operators: on the GPU where there is one, whose "other" is idle
-            time, else on the CPU.
+    Those by stage are the own time of operators on the GPU, whose "other" is idle time, or on the
+    CPU if there is no GPU.
     """
 
     steps: int

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig:
-    """A vision transformer over patches of any number.
+    """A vision transformer over any number of patches.
 
     Attributes:
         width, layers, heads: of the transformer; `width / heads` must be a multiple of 4, since
             rotary positions turn pairs of values, half of them by row and half by column.
-        patch: side of a patch in pixels.
+        patch, image_size: sides in pixels of a patch, and of an image of fixed size.
         merge: patches along each side that become one token of the language model.
-        image_size: side of an image of fixed size in pixels, a multiple of `patch * merge`.
         max_pixels: most pixels of a native image; bounds the length that attention is told.
     """
 
@@ -56,11 +55,8 @@ class VisionConfig:
 class ModelConfig:
     """A causal language model that sees images where its texts have placeholders.
 
-    Attributes:
-        vision: its encoder.
-        width, layers, heads: of the language model; `width / heads` must be even.
-        kv_heads: heads of keys and values, which divide `heads`; each serves several queries.
-        rope_base: wavelength of the slowest rotary position, relative to 2 pi.
+    `width / heads` must be even, and `kv_heads`, of keys and values, divide `heads`. `rope_base` is
+    the wavelength of the slowest rotary position, relative to 2 pi.
     """
 
     vision: VisionConfig

@@ -1,8 +1,7 @@
 """A batch of datapipe, padded or packed, as the model takes it: one row of tokens.
 
-A padded batch `[B, L]` is laid out as B segments of L tokens, a packed one `[1, T]` is such a row
-already. What lies behind a padded sample is behind it in time too, so with causal attention nothing
-sees it, and no mask is needed.
+A padded batch `[B, L]` becomes B segments of L tokens; a packed one `[1, T]` is such a row already.
+Causal attention sees no padding, which comes after each sample, so no mask is needed.
 """
 
 from typing import Any, NamedTuple
@@ -18,12 +17,9 @@ IGNORE = -100  # a target that counts nothing in the loss
 
 
 class Patches(NamedTuple):
-    """The images of a batch, cut up.
+    """Patches of the images of a batch: `values` `[P, 3 * patch**2]`, those of a token together.
 
-    Attributes:
-        values: `[P, 3 * patch**2]`, those that become one token together.
-        rows, columns: int64 [P], where each stands in its image, in patches.
-        segments: of the images.
+    Rows and columns in their image are int64 [P]; `segments` are the images.
     """
 
     values: Tensor
@@ -36,12 +32,11 @@ class Inputs(NamedTuple):
     """Inputs of the model.
 
     Attributes:
-        ids: int64 [T].
+        ids, positions: int64 [T]; positions from 0 for each sample.
         targets: int64 [T], the token that follows each, or `IGNORE`.
-        positions: int64 [T], from 0 for each sample.
         segments: of the samples.
-        patches: of the images; of a blank one where there is none.
-        skipped: features of the first image that go before the first token: on another rank.
+        patches: of the images; of a blank one if there is none.
+        skipped: features of the first image whose tokens are on another rank.
     """
 
     ids: Tensor
@@ -86,8 +81,7 @@ def make_patches(batch: dict[str, Any], vision: VisionConfig, device: torch.devi
     """Return the images of a batch in patches; see `make_inputs`."""
     pixels = batch.get("pixel_values")
     if pixels is None:
-        # The encoder runs all the same: a rank that left it out would never come to the exchange
-        # of its gradients, and the others would wait there.
+        # The encoder runs all the same: other ranks would wait for the exchange of its gradients.
         values = torch.zeros(vision.merge**2, 3 * vision.patch**2, device=device)
         return _fixed(values, 1, vision.merge, vision)
     if not pixels.is_floating_point():
@@ -142,8 +136,7 @@ def _native(values: Tensor, grids: Tensor, vision: VisionConfig) -> Patches:
     owners = torch.searchsorted(starts[1:], patches, right=True)
     across = torch.cat([grids[:, 2], grids.new_full((1,), vision.merge)])[owners]
     rows, columns = _places(patches - starts[owners], across, vision.merge)
-    # What constant shapes leave behind the images goes into segments of its own, no longer than an
-    # image can be; mostly they are empty.
+    # Padding of constant shapes goes into segments no longer than an image can be.
     left = most * torch.arange(1, -(-total // most) + 1, device=values.device)
     bounds = torch.cat([starts, (starts[-1] + left).clamp(max=total)])
     return Patches(values, rows, columns, Segments(bounds.int(), min(total, most), 0, False))

@@ -16,11 +16,8 @@ from examples.vlm.model.layers import Transformer
 class KVCache:
     """Keys and values of every layer, for several texts of different lengths.
 
-    The first pass has all tokens of all texts behind each other, `lengths` of each. Each later one
-    has the next token of every text, up to `room` tokens.
-
-    Attributes:
-        positions: int64, of the tokens of the pass in their texts.
+    The first pass has all tokens of all texts, concatenated. Each later one has the next token of
+    every text, up to `room` tokens. `positions` (int64) are those of the pass's tokens.
     """
 
     def __init__(self, lengths: Sequence[int], room: int, device: torch.device) -> None:
@@ -52,14 +49,7 @@ class KVCache:
                     attention.attend = attend
 
     def _attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        segments: Segments,
-        kernel: str,
-        dropout: float,
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str, *_: Any
     ) -> Tensor:
         if self._first:
             shape = (len(self._texts), k.shape[1], len(self._slots), k.shape[2])

@@ -17,14 +17,9 @@ Attend = Callable[[Tensor, Tensor, Tensor, Segments, str, float], Tensor]
 class Attention(nn.Module):
     """Attention within segments, with rotary positions and grouped queries.
 
-    One product makes queries, keys and values. The rows of its weight are laid out by groups: the
-    queries that a head of keys serves, that head of keys, its head of values; then the next group.
-    So a contiguous part of the rows is whole groups, and `ColwiseParallel` may divide it wherever
-    the ranks divide `kv_heads`.
-
-    Attributes:
-        dropout: share of the weights of attention that training sets to zero.
-        attend: computes the attention; `generate` puts one with a cache here.
+    One product makes queries, keys and values. The rows of its weight are in groups: the queries
+    that a head of keys serves, that head of keys, its head of values. So `ColwiseParallel` may
+    divide them if the ranks divide `kv_heads`. `generate` replaces `attend` by one with a cache.
     """
 
     def __init__(self, width: int, heads: int, kv_heads: int) -> None:
@@ -75,12 +70,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Blocks, and a norm behind them.
-
-    Attributes:
-        recompute: blocks whose activations are computed again in the backward pass rather than kept
-            (activation checkpointing).
-    """
+    """Blocks and a norm; activations of the blocks of `recompute` are computed again, not kept."""
 
     def __init__(self, width: int, layers: int, heads: int, kv_heads: int, hidden: int) -> None:
         super().__init__()

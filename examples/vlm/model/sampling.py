@@ -17,8 +17,7 @@ from examples.vlm.model.inputs import IGNORE, make_inputs
 from examples.vlm.model.kv_cache import KVCache
 from examples.vlm.model.vlm import VLM
 
-ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>")
-"""Tokens that end an answer, where a tokenizer has them."""
+ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>")  # of an answer, by tokenizer
 
 
 class Prompts(NamedTuple):
@@ -38,7 +37,7 @@ class Prompts(NamedTuple):
             wanted.append(torch.arange(start, start + length, device=labels.device))
             lengths.append(length)
         inputs = make_inputs(batch, model.config, model.kernel)
-        with torch.no_grad(), _evaluating(model):
+        with torch.no_grad(), evaluating(model):
             return cls(model.embed(inputs)[torch.cat(wanted)], lengths)
 
     @classmethod
@@ -64,13 +63,8 @@ def generate(
 ) -> list[list[int]]:
     """Continue prompts; return the new tokens of each, up to its first token of `stop`.
 
-    Args:
-        model: of this process alone; put into evaluation mode, and back.
-        prompts: at least one, none empty.
-        max_new_tokens: of each.
-        temperature: of the softmax that tokens are drawn from; 0 takes the likeliest.
-        top_k: likeliest tokens to draw from; 0 for all.
-        cached: whether keys and values are kept, rather than all tokens computed for each new one.
+    Tokens are drawn at a `temperature`, 0 for the likeliest, from the `top_k` likeliest, 0 for all.
+    Without `cached`, all tokens are computed for each new one.
     """
     if max_new_tokens < 1 or temperature < 0 or top_k < 0:
         raise ValueError(
@@ -90,7 +84,7 @@ def generate(
     ended = torch.zeros(len(prompts.lengths), dtype=torch.bool, device=prompts.embedded.device)
     stops = torch.tensor(sorted(stop), device=ended.device, dtype=torch.int64)
     rows = logits_of(model, prompts, max_new_tokens, cached=cached)
-    with _evaluating(model), closing(rows) as steps:
+    with evaluating(model), closing(rows) as steps:
         logits = next(steps)
         for number in range(max_new_tokens):
             made.append(_draw(logits, model.image_id, temperature, top_k, random))
@@ -105,10 +99,7 @@ def generate(
 def logits_of(
     model: VLM, prompts: Prompts, room: int, *, cached: bool
 ) -> Generator[Tensor, Tensor, None]:
-    """Yield the logits `[prompts, vocabulary]` of the next tokens, and be sent the tokens drawn.
-
-    `room` is the most tokens that are added to each.
-    """
+    """Yield the logits `[prompts, vocabulary]` of at most `room` tokens; be sent those drawn."""
     x, lengths = prompts.embedded, prompts.lengths
     cache = KVCache(lengths, max(lengths) + room, x.device)
     with cache.used_by(model.language) if cached else nullcontext():
@@ -163,7 +154,8 @@ def _bounds(batch: Batch) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def _evaluating(model: VLM) -> Iterator[None]:
+def evaluating(model: VLM) -> Iterator[None]:
+    """Put a model into evaluation mode, and back."""
     was_training = model.training
     model.eval()
     try:
@@ -181,7 +173,7 @@ def write_samples(
     seed: int = 0,
     **options: Any,
 ) -> list[str]:
-    """Return for each of the first samples its prompt, what was taught and what the model writes.
+    """Return prompt, taught answer and the model's of each of the first samples.
 
     Batches have `key` and `valid`. The options are those of `generate`.
     """

@@ -1,5 +1,7 @@
 """The whole model: images enter where the texts have placeholders."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -14,19 +16,15 @@ from examples.vlm.model.rotary import angles
 from examples.vlm.model.vision import Projector, VisionEncoder
 from examples.vlm.parallel.context import own_share
 
-CHUNK = 2**22
-"""Logits that are in memory at a time, about: 16 MB of float32."""
+CHUNK = 2**22  # logits in memory at a time, about: 16 MB of float32
 
 
 class VLM(nn.Module):
     """A ViT, a projector and a causal decoder.
 
-    `image_id` is the token that stands where an image's features go, `kernel` one of
-    `attention.KERNELS`, or a table of them by length.
-
-    Attributes:
-        context: ranks that have the tokens of a row between them; None for this rank alone.
-        last: whether losses are computed here; False on earlier ranks of a pipeline.
+    `image_id` is the placeholder of an image's features, `kernel` one of `attention.KERNELS`, or a
+    table of them by length. Ranks of `context` share the tokens of a row. The `last` rank of a
+    pipeline computes losses.
     """
 
     def __init__(
@@ -46,22 +44,16 @@ class VLM(nn.Module):
         self.apply(_initialise)
 
     def forward(self, inputs: Inputs, received: Tensor | None = None) -> Tensor:
-        """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
+        """Return the cross entropy of each next token in nats: float32 [T], 0 without a target.
 
-        Under context parallelism it is that of this rank's tokens: [T / ranks].
-
-        The losses are not averaged: the caller divides them by the number of tokens that count,
-        over all ranks and accumulated batches. In a pipeline, `received` is what the rank before
-        made, and all but the last return what they pass on: `[T, width]`.
+        Under context parallelism it is that of this rank's tokens: [T / ranks]. The caller divides
+        the losses by the number of labels over all ranks and accumulated batches. In a pipeline,
+        ranks but the first take activations `[T, width]`, and ranks but the last return them.
         """
         if self.context is not None:
-            inputs = own_share(
-                inputs,
-                self.context,
-                image_id=self.image_id,
-                merged=self.config.vision.merge**2,
-                kernel=self.kernel,
-            )
+            merged = self.config.vision.merge**2
+            how: dict[str, Any] = {"image_id": self.image_id, "merged": merged}
+            inputs = own_share(inputs, self.context, kernel=self.kernel, **how)
         segments = inputs.segments
         x = self.embed(inputs) if received is None else received
         x = self.language(x, self.turns(inputs.positions), segments, segments.kernel)
@@ -79,11 +71,10 @@ class VLM(nn.Module):
         return angles(positions, self.config.width // self.config.heads, self.config.rope_base)
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy of each next token, some rows of logits at a time.
+        """Return the cross entropy of each next token, from some rows of logits at a time.
 
-        Logits of a large vocabulary would take more memory than the model: 8,192 tokens of 128,000
-        words are 4 GB, and their gradient as much again. So they are made again in the backward
-        pass.
+        Logits of 8,192 tokens of 128,000 words take 4 GB, and their gradient as much again. So they
+        are recomputed in the backward pass.
         """
         rows = max(1, CHUNK // self.head.out_features)
         if len(x) <= 2 * rows or not torch.is_grad_enabled():
@@ -103,9 +94,8 @@ class VLM(nn.Module):
 def place(embedded: Tensor, features: Tensor, wanted: Tensor, skipped: int = 0) -> Tensor:
     """Put features `[F, width]`, in order, where images are wanted among `[T, width]`.
 
-    Selecting rows by a mask would make their number known to the host, which waits for the device;
-    so every token looks its feature up, and those without one look up a row of zeros. `skipped`
-    features go before the one of the first place. Too few are seen on the CPU alone.
+    Selecting rows by a mask would wait for the device, so every token looks up a feature, or a row
+    of zeros. `skipped` features come before the first. Too few are noticed on the CPU only.
     """
     if wanted.device.type == "cpu" and skipped + wanted.sum() > len(features):
         raise ValueError(

@@ -34,8 +34,8 @@ class Parallel:
             every rank has some layers, and passes activations on.
         hook, powersgd_rank, powersgd_start: see `make_hook`.
         bucket_mb: megabytes of gradients that are sent at a time; None for torch's 25.
-        static_graph: whether DDP counts on the same parameters in every step. That is so here:
-            a batch without images runs the encoder all the same.
+        static_graph: DDP relies on the same parameters in every step. Here every batch runs the
+            encoder, even without images.
     """
 
     kind: Kind = "ddp"
@@ -121,13 +121,10 @@ def check_shards(techniques: Techniques) -> None:
 
 @dataclass(kw_only=True)
 class Exchange:
-    """A model whose gradients are averaged over the ranks.
+    """A model whose gradients are averaged over the ranks; `module` is called in its place.
 
-    Attributes:
-        module: to be called in place of the model.
-        norms: of this rank's own gradients, in a step of several ranks.
-        finish: called after the last backward pass of a step; sends what that has not.
-        pipeline: runs the passes of a step, if ranks have the layers between them.
+    `norms` are of this rank's own gradients. `finish` is called after the last backward pass of a
+    step, to send the rest. If ranks share the layers, `pipeline` runs the passes of a step.
     """
 
     module: nn.Module
@@ -147,7 +144,7 @@ class Exchange:
         return isinstance(self.module, FSDPModule)
 
     def sending(self, last: bool) -> AbstractContextManager[Any]:
-        """Return a context for a batch: gradients are sent with the last one of a step alone."""
+        """Return a context for a batch: gradients are sent only with the last one of a step."""
         if isinstance(self.module, FSDPModule):
             self.module.set_requires_gradient_sync(last)
         elif isinstance(self.module, DistributedDataParallel) and not last:
@@ -184,12 +181,8 @@ def connect(
         static_graph=parallel.static_graph,
     )
     exchange = Exchange(module=copies)
-    hook = make_hook(
-        parallel.hook,
-        exchange.norms,
-        powersgd_rank=parallel.powersgd_rank,
-        powersgd_start=parallel.powersgd_start,
-    )
+    rank, start = parallel.powersgd_rank, parallel.powersgd_start
+    hook = make_hook(parallel.hook, exchange.norms, powersgd_rank=rank, powersgd_start=start)
     copies.register_comm_hook(None, hook)
     return exchange
 
@@ -197,8 +190,8 @@ def connect(
 def bucket_of(model: nn.Module, parallel: Parallel, ranks: Ranks) -> float | None:
     """Return the megabytes of gradients that DDP sends at a time; None for torch's default.
 
-    PowerSGD begins exchanges in callbacks, which gloo runs in any order. With several buckets,
-    ranks would mix them up, and hang or abort. So there it gets all gradients in one.
+    PowerSGD begins exchanges in callbacks, which gloo runs in any order. Ranks would mix up several
+    buckets, and hang or abort. So there it gets all gradients in one.
     """
     if parallel.hook != "powersgd" or ranks.device.type != "cpu":
         return parallel.bucket_mb

@@ -10,18 +10,14 @@ from examples.vlm.data.transfer import bring
 from examples.vlm.loop import Run
 from examples.vlm.model.inputs import make_inputs
 
-TARGET = 0.1
-"""Share of a step that the exchange may take."""
-
-MOST = 32
-"""Most batches of a step: more are cheaper, but a larger batch learns less by the sample."""
+TARGET = 0.1  # share of a step that the exchange may take
+MOST = 32  # batches of a step: more are cheaper, but a larger step learns less per sample
 
 
 def accumulate_automatically(run: Run) -> None:
     """Set the batches of a step so that the exchange takes at most `TARGET` of it.
 
-    The loader stays where it is, and the weights stay as they are. A hook with a state of its own
-    (PowerSGD) counts these passes.
+    Loader and weights do not change; a hook with a state (PowerSGD) counts these passes.
     """
     if run.ranks.world_size == 1:
         run.ranks.say("--accumulate auto: one process exchanges nothing, so 1 batch a step")
@@ -42,9 +38,8 @@ def accumulate_automatically(run: Run) -> None:
 def exchange_share(run: Run, batch: Batch, rounds: int = 5) -> float:
     """Measure the share of a step of one batch that the exchange adds; the same on every rank.
 
-    Passes with and without the exchange take turns, and the fastest of each count: other work on
-    the machine only adds. Parts of the exchange that computing hides are not in the share, since
-    leaving them out gains nothing.
+    Passes with and without the exchange take turns, and the fastest of each count, as other work on
+    the machine only adds. Parts of the exchange that computing hides are not in the share.
     """
     _seconds(run, batch, True)  # compiles, and builds the buckets
     _seconds(run, batch, False)

@@ -16,11 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Norms:
-    """Norm of this rank's own gradients, noted on their way to the other ranks.
-
-    At that moment they are the sum over the batches of a step, and no other rank's are in them.
-    Reading them again costs little beside clipping, which reads them twice.
-    """
+    """Norm of this rank's own gradients, summed over the batches of a step, before the exchange."""
 
     def __init__(self) -> None:
         self._squares: list[Tensor] = []
@@ -43,10 +39,10 @@ def make_hook(
 ) -> Callable[[Any, Any], Future[Tensor]]:
     """Make a hook for `DistributedDataParallel.register_comm_hook(None, hook)`.
 
-    "fp16" and "bf16" halve what is sent; "powersgd" sends factors of a low rank (arXiv 1905.13727)
-    from step `powersgd_start` on, 2 or more: DDP arranges its buckets anew after the first. DDP
-    refuses torch's own bf16 hook on a CPU, which it recognises by name, because NCCL 2.10 is
-    missing there. Gloo adds bfloat16 itself, so the hook here works on both.
+    "fp16" and "bf16" halve the bytes; "powersgd" sends factors of a low rank (arXiv 1905.13727)
+    from step `powersgd_start` on, 2 or more: DDP rearranges its buckets after the first. DDP
+    refuses torch's own bf16 hook on a CPU by its name, for lack of NCCL 2.10; gloo adds bfloat16
+    itself, so this hook works on both.
     """
     state: Any = None
     send: Callable[[Any, Any], Future[Tensor]]

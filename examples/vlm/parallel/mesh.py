@@ -77,10 +77,7 @@ def refuse(name: str, given: Any, option: str, remedy: str) -> None:
 
 
 def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:
-    """Make the mesh of all ranks; their process group is there.
-
-    `tensor`, `context` and `pipeline` are ranks that have heads, tokens and layers between them.
-    """
+    """Make the mesh of all ranks, of which some share heads, tokens or layers."""
     check_sizes(ranks.world_size, tensor, context)
     shape = (ranks.world_size // (tensor * context * pipeline), pipeline, context, tensor)
     # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.
@@ -101,10 +98,7 @@ def check_sizes(world_size: int, tensor: int, context: int) -> None:
 
 
 def check_heads(config: ModelConfig, tensor: int, context: int) -> None:
-    """Check that the heads of a model divide over the ranks.
-
-    The encoder runs whole on every rank of the context, so only `tensor` divides its heads.
-    """
+    """Check that the heads of a model divide over the ranks; `context` leaves the encoder whole."""
     for whose, heads, number in (
         ("heads of the encoder", config.vision.heads, tensor),
         ("heads of keys in the language model", config.kv_heads, tensor),
@@ -135,15 +129,15 @@ def is_tensor_parallel(ranks: Ranks) -> bool:
 def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
     """Average gradients over the ranks that have other tokens; after the last backward pass.
 
-    It replaces `DistributedDataParallel`, which takes no DTensors. Along "tp" nothing is left to
-    sum: the gradient of a shard is whole, and DTensors summed those of the rest.
+    It replaces `DistributedDataParallel`, which takes no DTensors. Along "tp", gradients of shards
+    are whole, and DTensors have summed the others.
     """
     assert ranks.learners is not None
     group = ranks.learners.get_group()
-    gradients = [local(p.grad) for p in model.parameters() if p.grad is not None]
     works = [
-        dist.all_reduce(gradient.div_(ranks.shares), group=group, async_op=True)
-        for gradient in gradients
+        dist.all_reduce(local(p.grad).div_(ranks.shares), group=group, async_op=True)
+        for p in model.parameters()
+        if p.grad is not None
     ]
     for work in works:
         work.wait()

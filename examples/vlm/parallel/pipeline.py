@@ -1,8 +1,7 @@
 """Pipeline parallelism: the encoder on the first rank, blocks of the language model on the others.
 
-The batches of a step are the micro-batches of a schedule of torch. Every rank loads all of them, so
-that activations and their gradients alone travel: each stage has positions, targets and the bounds
-of samples itself.
+The batches of a step are the micro-batches of a schedule of torch. Every rank loads all of them for
+positions, targets and bounds of samples, so only activations and their gradients are sent.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,9 +28,8 @@ class Elsewhere(nn.Module):
 class Stage(nn.Module):
     """Part of the model that this rank has, for `PipelineStage`.
 
-    Packs have different numbers of tokens, and stages exchange tensors of one shape. So a sender
-    pads its activations to the `tokens` of the longest pack, and the receiver cuts them. `inputs`
-    are those of each micro-batch of the step.
+    Stages exchange tensors of one shape, so activations are padded to the `tokens` of the longest
+    pack, and cut by the receiver. `inputs` are those of each micro-batch of the step.
     """
 
     def __init__(self, model: VLM, tokens: int, autocast: Callable[[], Any]) -> None:
@@ -51,13 +49,10 @@ class Stage(nn.Module):
 
 
 class Pipeline:
-    """Model whose layers the ranks have between them; those along "pp" of the mesh are the stages.
+    """Model whose layers are divided over the ranks along "pp" of the mesh, the stages.
 
     Other stages' parts are taken out of the model, before its optimizer is made. Batches have at
-    most `tokens` tokens.
-
-    Attributes:
-        formula: FLOPs of the whole model.
+    most `tokens` tokens. `formula` counts the FLOPs of the whole model.
     """
 
     def __init__(
@@ -74,8 +69,7 @@ class Pipeline:
     def learn(self, batches: Sequence[Inputs], scale: float) -> list[Tensor]:
         """Add the gradients of micro-batches, the same on every rank; `scale` multiplies the loss.
 
-        Returns:
-            Losses by token [T] of each, without a graph; zeros on all ranks but the last.
+        Return the losses by token [T] of each, without a graph; zeros on all ranks but the last.
         """
         self._scale = scale
         return self._run(batches, "step")
@@ -98,13 +92,8 @@ class Pipeline:
     def _make_schedule(self, count: int) -> Schedule1F1B | ScheduleGPipe:
         """Return the schedule of so many micro-batches: 1F1B needs as many as there are stages."""
         model, number, stages = self._module.model, self._mesh.get_local_rank(), self._mesh.size()
-        passed = torch.empty(
-            self._module.tokens,
-            model.config.width,
-            dtype=next(model.parameters()).dtype,
-            device="meta",
-            requires_grad=True,
-        )
+        shape, dtype = (self._module.tokens, model.config.width), next(model.parameters()).dtype
+        passed = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
         stage = PipelineStage(
             self._module,
             number,

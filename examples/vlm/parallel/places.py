@@ -9,17 +9,16 @@ from typing import NamedTuple, Self
 
 import psutil
 
-SOON, SOON_AT_FIRST = 10.0, 60.0
-"""Seconds without progress after which a notice is printed; the first steps may compile."""
+SOON, SOON_AT_FIRST = 10.0, 60.0  # seconds without progress until a notice; first steps compile
 
 
 @dataclass
 class Place:
-    """A process and the place in a run at which it is.
+    """A process and its place in a run.
 
-    `machine` is the same for processes that see each other by number; `count`, the stages passed so
-    far, is equal on all ranks at the same place; `age` is the seconds since the process came there,
-    `seconds` those of its last step; `beat` rises with every sign of life.
+    Processes of a `machine` see each other by number. `count`, the stages passed so far, is equal
+    on ranks at the same place. `age` is the seconds since the process came there, `seconds` those
+    of its last step; `beat` rises with every sign of life.
     """
 
     host: str
@@ -74,9 +73,9 @@ class Seen(NamedTuple):
 
 
 def verdict(seen: list[Seen], limit: float) -> str | None:
-    """Return which rank is lost, in a sentence; None while the run may go on.
+    """Return a sentence that names the rank that is lost; None while the run may continue.
 
-    It is one without a sign of life for `limit` seconds, or the last where none has moved as long.
+    It gave no sign of life for `limit` seconds, or is the last if none has moved as long.
     """
     running = [rank for rank in seen if rank.place.stage != "finished"]
     for rank in running:
@@ -97,7 +96,7 @@ def verdict(seen: list[Seen], limit: float) -> str | None:
 
 
 def laggards(seen: list[Seen]) -> str:
-    """Return who keeps the others waiting: the ranks that passed the fewest stages."""
+    """Return a sentence on the ranks that keep the others waiting: they passed fewest stages."""
     silent = [rank for rank in seen if rank.silent > SOON]
     if silent:
         return f"{silent[0]} has given no sign of life for {silent[0].silent:.0f} s"
@@ -127,9 +126,9 @@ def notice_after(place: Place) -> float:
 
 
 def kill_silent(seen: list[Seen], machine: str, patience: float) -> None:
-    """End the processes of a machine that give no sign of life: stopped, or stuck in a call.
+    """End the processes of a machine that are stopped, or stuck in a call.
 
-    Python runs no handler of SIGTERM there, and torchrun waits for half a minute before it kills.
+    They handle no SIGTERM, and torchrun kills them only after half a minute.
     """
     for rank in seen:
         silent = rank.silent > patience and rank.place.stage != "finished"
@@ -138,7 +137,7 @@ def kill_silent(seen: list[Seen], machine: str, patience: float) -> None:
 
 
 def exists(pid: int) -> bool:
-    """Return whether a process of this machine runs."""
+    """Return True if a process of this machine runs."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

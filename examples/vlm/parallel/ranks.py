@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-TIMEOUT = 300.0
-"""Seconds without progress after which a run ends, by default."""
+TIMEOUT = 300.0  # seconds without progress after which a run ends, by default
 
 _MAY_DIFFER = frozenset(
     {"shards", "tokenizer", "num_workers", "workers", "prefetch", "json", "profile"}
@@ -101,9 +100,8 @@ def differences(found: list[dict[str, str]]) -> list[str]:
 def joined(device: str, timeout: float = TIMEOUT) -> Iterator[Ranks]:
     """Connect the processes that torchrun started, or return this one alone.
 
-    The watch waits for `timeout` seconds. An exchange fails after twice as many, so that the watch
-    names the rank first; after half as many if TORCH_NCCL_DUMP_ON_TIMEOUT=1 asks for the flight
-    recorder's files.
+    An exchange fails after twice the `timeout`, so that the watch names the rank first; after half
+    of it if TORCH_NCCL_DUMP_ON_TIMEOUT=1 asks for the flight recorder's files.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device {device!r}: give auto, cpu or cuda")

@@ -17,10 +17,10 @@ from examples.vlm.model.layers import Attention, Block, SwiGLU
 
 
 def block_plan() -> dict[str, ParallelStyle]:
-    """Return the layout of a block's matrices: one sum over the ranks behind each half.
+    """Return the layout of a block's matrices: one sum over the ranks after each half.
 
-    The input of a half becomes a DTensor once, so that the backward pass adds up its gradients
-    before it sums them over the ranks. Hidden units may divide unevenly, so they stay a DTensor.
+    The input of a half becomes a DTensor once, so its gradients are added up before the ranks sum
+    them. Hidden units may divide unevenly, so they stay a DTensor.
     """
     whole = Replicate()
     hidden = ColwiseParallel(use_local_output=False)
@@ -40,8 +40,8 @@ def block_plan() -> dict[str, ParallelStyle]:
 def divide(model: nn.Module, mesh: DeviceMesh) -> None:
     """Divide the blocks of a model over "tp" of a mesh, in place, before its optimizer is made.
 
-    Everything else is whole on every rank: embedding, norms, projector, head. It becomes DTensors
-    too, because optimizers take no mixture with plain tensors. Weights are those of the first rank.
+    Embedding, norms, projector and head stay whole on every rank, but become DTensors, because
+    optimizers take no mixture with plain tensors. Weights are those of the first rank.
     """
     check_plain(model)
     for block in model.modules():

@@ -1,8 +1,7 @@
 """Watch over the ranks: names the one that hangs, died or failed, and ends the run.
 
-Every rank tells the others each second where it is, through the store that torchrun keeps. A thread
-does that, so that a rank which hangs still tells where. The first rank compares; the others look
-after the first.
+A thread of every rank writes its place to torchrun's store each second, even if the rank hangs. The
+first rank compares all; the others watch the first.
 """
 
 import os
@@ -31,21 +30,13 @@ from examples.vlm.parallel.places import (
 )
 from examples.vlm.parallel.ranks import Ranks
 
-BEAT = 1.0
-"""Seconds between two signs of life."""
-
-PATIENCE = 5.0
-"""Seconds in which a rank that left the exchange must turn out to be gone or to have failed."""
-
-SILENT = 3.0
-"""Seconds without a sign of life that tell who is lost, once the exchange has broken."""
+BEAT = 1.0  # seconds between two signs of life
+PATIENCE = 5.0  # seconds until a rank that left the exchange is known to be gone or failed
+SILENT = 3.0  # seconds without a sign of life of a rank that is lost, once the exchange broke
 
 
 class Watch:
-    """Signs of life of this rank, and a look at those of the others.
-
-    The run ends `limit` seconds after the last progress, or sign of life of a rank.
-    """
+    """Signs of life of all ranks; the run ends `limit` seconds after the last, or last progress."""
 
     def __init__(self, ranks: Ranks, limit: float) -> None:
         self._ranks, self._limit = ranks, limit
@@ -80,7 +71,7 @@ class Watch:
         self._thread.start()
 
     def mark(self, stage: str, step: int) -> None:
-        """Note that this rank is at a stage of a step; every rank passes the same stages."""
+        """Note the stage of a step; every rank passes the same stages."""
         now = time.monotonic()
         if step != self._place.step:
             self._place.seconds, self._begun = now - self._begun, now
@@ -89,16 +80,16 @@ class Watch:
         self._moved = now
 
     def explain(self, error: Exception) -> BaseException:
-        """Return what to raise for an error of this rank, which is told to the others.
+        """Report an error of this rank to the others, and return the error to raise.
 
-        Where another rank broke the exchange, that rank is named at once, since torchrun may end
-        this process at any moment.
+        If another rank broke the exchange, that rank is named at once, since torchrun may end this
+        process at any moment.
         """
         if not broke(error):
             cause = f"{type(error).__name__}: {error}"
             mine = f"{self._here()} failed {self._place.where()}: {cause}"
             said = self._claim(mine)
-            # Of an error that all ranks have, such as a wrong option, one says it.
+            # An error of all ranks, such as a wrong option, is printed once.
             return SystemExit(1) if said != mine and said.endswith(cause) else error
         self._explained = True
         until = time.monotonic() + PATIENCE
@@ -116,8 +107,7 @@ class Watch:
         """End the thread. Another rank may still be at work."""
         self._ended.set()
         os.write(self._write, b"\0")
-        # Calls of the store time out. At exit, a thread in one of them would abort the process:
-        # Python ends threads by unwinding frames of C++ that do not allow it.
+        # Calls of the store time out. At exit, a thread in one of them would abort the process.
         self._thread.join()
         self._place.stage = "finished"
         with suppress(RuntimeError):  # the store is gone, with the first rank
@@ -131,7 +121,7 @@ class Watch:
             return
 
         def note(number: int, frame: FrameType | None) -> None:
-            """Do nothing: the byte in the pipe wakes the thread, even if this one is stuck."""
+            """Do nothing: the byte in the pipe wakes the thread."""
 
         before = signal.signal(signal.SIGTERM, note)
         pipe = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -182,11 +172,7 @@ class Watch:
         least = min(rank.still for rank in seen)
         if least > notice_after(here.place) and here.place.count != self._told:
             self._told = here.place.count
-            print(
-                f"{laggards(seen)}; the run ends after {self._limit:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"{laggards(seen)}; the run ends after {self._limit:.0f} s")
 
     def _others(self, which: Any) -> list[Seen]:
         texts = self._store.multi_get([f"rank/{rank}" for rank in which])
@@ -222,7 +208,7 @@ class Watch:
         """Print a verdict on one rank: the first, or the next one where the first is lost."""
         speaker = 1 if text.startswith("rank 0 ") else 0
         if self._ranks.rank == speaker:
-            print(f"train: {text}", file=sys.stderr, flush=True)
+            say(f"train: {text}")
 
     def _end(self, text: str, status: int) -> None:
         """End this process from the thread, since the main one may hang in an exchange."""
@@ -230,11 +216,15 @@ class Watch:
         if text and not self._explained:
             self._say(text)
         if named and " failed " not in text and self._ranks.rank < 4:
-            print(f"rank {self._ranks.rank} is here:\n{stacks()}", file=sys.stderr, flush=True)
+            say(f"rank {self._ranks.rank} is here:\n{stacks()}")
         else:
             time.sleep(BEAT)  # torchrun ends the others with the first; let the named one speak
         kill_silent(self._latest, self._place.machine, SILENT)
         os._exit(status)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

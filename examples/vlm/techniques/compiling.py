@@ -19,11 +19,7 @@ class Compiled(NamedTuple):
 
     @classmethod
     def so_far(cls) -> Self:
-        """Return the figures since the process began, as torch counts them itself.
-
-        The first steps against the later ones would tell the same less exactly: shapes that are new
-        are compiled in any step.
-        """
+        """Return the figures since the process began, as torch counts them."""
         return cls(calculate_time_spent()["total_wall_time"], counters["stats"]["unique_graphs"])
 
     def since(self, before: Self) -> Self:
@@ -34,11 +30,7 @@ class Compiled(NamedTuple):
 
 
 def check_compiler(mode: Mode, device: torch.device, *, keeps_gradients: bool = False) -> None:
-    """Refuse what cannot be compiled here, before there is a model.
-
-    `keeps_gradients` is True if those of a batch are there when the next one begins: under
-    accumulation, or if they are set to zero.
-    """
+    """Refuse what cannot be compiled here, before there is a model; see `Techniques`."""
     if not mode:
         return
     if device.type == "cpu":

@@ -6,11 +6,9 @@ KNOWN = "all, N (every N-th block), blocks such as 0,3,7 (a single one: 3,), or 
 
 
 class Recompute(NamedTuple):
-    """Blocks of a transformer that are computed again in the backward pass.
+    """Blocks of a transformer, from 0, of which each keeps its input alone.
 
-    Attributes:
-        blocks: their numbers, from 0; each keeps its input alone.
-        segments: if not 0, runs of blocks, each of which but the last keeps its input alone.
+    `segments`, if not 0, are runs of blocks, each of which but the last keeps its input alone.
     """
 
     blocks: frozenset[int] = frozenset()

@@ -24,27 +24,26 @@ class Techniques:
     Attributes:
         precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
             the latter with scaled gradients (arXiv 1710.03740).
-        tf32: whether float32 products on a GPU round their factors to 10 bits of mantissa.
-        deterministic: whether equal steps give equal bits on a GPU, as they do on the CPU;
-            operators that cannot do that raise an error.
-        compile: mode in which blocks go through `torch.compile`; "" for not.
-        static_shapes: whether all batches have the same shapes, on which compiled blocks count.
+        tf32: round the factors of float32 products on a GPU to 10 bits of mantissa.
+        deterministic: equal steps give equal bits on a GPU, as they do on the CPU; operators that
+            cannot do that raise an error.
+        compile: mode of `torch.compile` for every block; "" for none.
+        static_shapes: all batches have the same shapes, so that blocks are compiled for them.
         optimizer: AdamW a parameter at a time ("loop"), over lists of them ("foreach"), in one
             kernel ("fused"), or with states of 8 bits ("8bit", arXiv 2110.02861).
-        set_to_none: whether gradients are freed after a step, rather than set to zero.
+        set_to_none: free gradients after a step, rather than set them to zero.
         recompute: blocks under activation checkpointing (arXiv 1604.06174), see `read_recompute`.
-        dropout: share of the weights of attention set to zero (arXiv 1706.03762). The one switch
-            here that changes what is learnt.
-        freeze_vision: whether the encoder stays as it is; the projector learns.
+        dropout: share of the weights of attention set to zero (arXiv 1706.03762). It alone changes
+            what is learnt.
+        freeze_vision: train the projector, but not the encoder.
         lora: rank of low-rank adapters (arXiv 2106.09685) on the language model, whose own weights
-            then stay as they are, as the encoder's do; 0 for none.
+            are frozen then, as the encoder's are; 0 for none.
         accumulate: batches whose gradients are added up for a step.
-        accumulate_tokens, accumulate_samples: instead, least labels or samples of a step.
-        clip: most that the norm of all gradients may be; 0 for no limit.
-        ahead: whether batches reach a GPU ahead of the loop, through page-locked memory on a stream
-            of its own; otherwise each step copies its own.
-        keep_losses: whether losses stay on the device until they are logged; otherwise each step
-            waits for its own.
+        accumulate_tokens, accumulate_samples: least labels or samples of a step, instead.
+        clip: largest norm of all gradients; 0 for no limit.
+        ahead: copy batches to a GPU ahead of the loop, through page-locked memory on another
+            stream, rather than in each step.
+        keep_losses: keep losses on the device until they are logged, rather than wait in each step.
     """
 
     precision: Precision = "fp32"
@@ -91,6 +90,12 @@ class Techniques:
         return bool(several) or not self.set_to_none
 
     @property
+    def group(self) -> dict[str, int]:
+        """Bounds of the batches of a step, as `groups_of` takes them."""
+        labels, samples = self.accumulate_tokens, self.accumulate_samples
+        return {"count": self.accumulate, "labels": labels, "samples": samples}
+
+    @property
     def dtype(self) -> torch.dtype:
         """Type of queries, keys and values."""
         return _AMP.get(self.precision, torch.float32)
@@ -124,7 +129,7 @@ class Techniques:
             for block in transformer.blocks:
                 block.attention.dropout = self.dropout
                 if self.compile:
-                    # All blocks are one piece of code: it is compiled once, and not once a layer.
+                    # All blocks share one piece of code, which is compiled once.
                     block.compile(mode=self.compile, dynamic=False if self.static_shapes else None)
 
     def make_optimizer(
@@ -153,7 +158,7 @@ class Techniques:
         )
 
     def zero(self, optimizer: torch.optim.Optimizer) -> None:
-        """Forget the gradients of the step that was made."""
+        """Reset the gradients."""
         optimizer.zero_grad(set_to_none=self.set_to_none)
 
 

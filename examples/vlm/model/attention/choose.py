@@ -6,13 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from examples.vlm.model.attention.kernels import (
-    HALF,
-    KERNELS,
-    TORCH,
-    WITH_DROPOUT,
-    allow_variants,
-)
+from examples.vlm.model.attention.kernels import HALF, KERNELS, TORCH, WITH_DROPOUT, allow_variants
 from examples.vlm.model.attention.segments import Segments
 from examples.vlm.model.attention.table import Table
 
@@ -29,7 +23,7 @@ _AMPERE = (8, 0)  # compute capability from which on Flash Attention 2 runs
 
 @cache
 def why_not(kernel: str, device: str, dtype: torch.dtype, dropout: bool = False) -> str:
-    """Why a kernel cannot train here, and what to do; empty where it can."""
+    """Return the reason why a kernel cannot train here, and what to do; empty if it can."""
     if kernel not in KERNELS:
         raise ValueError(f"attention {kernel!r} is none of {', '.join([AUTO, *KERNELS])}")
     if dropout and kernel not in WITH_DROPOUT:
@@ -61,13 +55,12 @@ def _is_there(module: str) -> bool:
 def choose(device: torch.device, dtype: torch.dtype, dropout: bool = False) -> str:
     """Return the kernel that is mostly the fastest of those that can train here.
 
-    On the CPU that is one call a sample, `split`: a mask costs the scores between samples too. On
-    one core with 4 heads, 1,024 tokens in 16 samples take 9.6 ms forward and backward, and 69 with
-    a mask. Where samples are so short that the calls cost more than the scores, the mask wins by
-    some milliseconds: from 8 samples in 128 tokens on, 32 in 256, 256 in 512. On a GPU the kernels
-    of Flash Attention know the bounds; what they do not take, float32, goes to `flex_attention`,
-    which leaves blocks without a visible score out. A `Table` of this machine's own figures
-    (`python -m benchmarks.attention`) chooses by length.
+    On the CPU that is one call a sample, `split`, as a mask costs the scores between samples too:
+    on one core with 4 heads, 1,024 tokens in 16 samples take 9.6 ms forward and backward, and 69
+    with a mask. Only very short samples (8 in 128 tokens, 256 in 512) are faster with one. On a GPU
+    the kernels of Flash Attention know the bounds; float32, which they refuse, goes to
+    `flex_attention`, which skips blocks without a visible score. A `Table` of this machine's own
+    figures (`python -m benchmarks.attention`) chooses by length.
     """
     order = ("split",) if device.type == "cpu" else ("flash", "varlen", "flex", "sdpa")
     return next(kernel for kernel in order if not why_not(kernel, device.type, dtype, dropout))
@@ -117,9 +110,8 @@ def _plain_mask(segments: Segments, total: int) -> Tensor | None:
         return segments.visible(total)
     if not segments.causal:
         return None
-    return torch.ones(
-        segments.same, segments.same, dtype=torch.bool, device=segments.bounds.device
-    ).tril()
+    shape, device = (segments.same, segments.same), segments.bounds.device
+    return torch.ones(shape, dtype=torch.bool, device=device).tril()
 
 
 def _block_mask(segments: Segments, total: int) -> object:

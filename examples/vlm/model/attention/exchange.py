@@ -24,8 +24,7 @@ def over_heads(
     Args:
         attention: takes all tokens of some heads, as `attend` does.
         q: `[T / ranks, heads, D]`; the ranks divide `heads`.
-        k, v: `[T / ranks, kv_heads, D]`. Where the ranks do not divide `kv_heads`, each is sent
-            as often as it takes.
+        k, v: `[T / ranks, kv_heads, D]`; repeated if the ranks do not divide `kv_heads`.
     """
     ranks = dist.get_world_size(group)
     times = ranks // gcd(k.shape[1], ranks)

@@ -21,12 +21,9 @@ HALF = (torch.bfloat16, torch.float16)
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
 
-_VARIANTS = 64
-"""Most variants of `flex_attention` that are compiled, see `allow_variants`."""
-
-# A constant, because compiled code cannot parse it.
+_VARIANTS = 64  # of `flex_attention` that are compiled at most, see `allow_variants`
+# Major and minor version; a constant, because compiled code cannot parse it.
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
-"""Version of torch: major and minor."""
 
 WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
 
@@ -146,11 +143,10 @@ KERNELS: dict[str, Kernel] = {
 
 @cache
 def compiled_flex(device: str) -> Any:
-    """`flex_attention`, compiled for a type of device.
+    """Return `flex_attention`, compiled for a type of device.
 
-    A second number of tokens makes that number dynamic, except on the CPU, where torch 2.13 does
-    not compile that. Uncompiled it holds every score in memory, so it must not fall back to that
-    unnoticed: `fullgraph` raises an error where it would. See `allow_variants` too.
+    A second number of tokens makes that number dynamic, which torch 2.13 does not compile on the
+    CPU. Uncompiled it holds every score in memory, so `fullgraph` raises an error instead.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -160,9 +156,9 @@ def compiled_flex(device: str) -> Any:
 def allow_variants() -> None:
     """Let `flex_attention` be compiled often enough; call it outside of compiled code.
 
-    All its uses share one limit, by default 8: encoder and language model, each first for one
-    number of tokens and then for any, for one image in a special way, and all of that again without
-    gradients, when a run is evaluated. Beyond the limit `compiled_flex` would raise an error.
+    All its uses share one limit, by default 8: encoder and language model, each for one number of
+    tokens and then for any, for one image, and all that without gradients in evaluations. Beyond
+    the limit `compiled_flex` would raise an error.
     """
     config: Any = torch._dynamo.config
     config.recompile_limit = max(_VARIANTS, config.recompile_limit)

@@ -13,13 +13,12 @@ class Segments(NamedTuple):
     A padded batch of B rows is B segments of one length, so one model serves both forms.
 
     Attributes:
-        bounds: int32 [S + 1], from 0 to T; empty segments may be among them.
-        longest: length of the longest, or more: known on the host, so that it needs no wait for the
-            device.
-        same: length of all of them, or 0 where they differ.
-        causal: whether a token sees only those of its sequence up to itself, or all of them.
-        mask, kernel: what `attention.prepare` made for a kernel, once for all layers.
-        group: ranks that have the tokens between them, in their order; None where all T are here.
+        bounds: int32 [S + 1], from 0 to T; segments may be empty.
+        longest: length of the longest, or more; on the host, so that nothing waits for the device.
+        same: length of all of them, or 0 if they differ.
+        causal: True if a token sees only those of its sequence up to itself.
+        mask, kernel: made by `attention.prepare`, once for all layers.
+        group: ranks that share the tokens, in their order; None if all T are here.
     """
 
     bounds: Tensor

@@ -1,20 +1,21 @@
 """FFCV: threads around libjpeg-turbo and OpenCV's INTER_AREA, from its own file.
 
-FFCV's image field encodes every image anew, at quality 90. `same_bytes` stores the JPEG files as
-they are, in FFCV's own layout, so that it decodes what the others decode.
+FFCV's image field encodes every image again, at quality 90 ("q90"). "same" stores the JPEG files as
+they are, so that it decodes what the others decode. "raw" stores pixels of the size that is trained
+on.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from ffcv.fields import BytesField, RGBImageField
-from ffcv.fields.rgb_image import IMAGE_MODES, ResizedCropRGBImageDecoder
+from ffcv.fields.rgb_image import IMAGE_MODES, ResizedCropRGBImageDecoder, SimpleRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import NormalizeImage, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
@@ -26,11 +27,14 @@ from benchmarks.peers.work import BATCH, MEAN, SIDE, STD, Task
 PACKAGES = ("ffcv", "numba", "torch")
 _FILE = "photos.beton"
 
+Images = Literal["same", "q90", "raw"]
 
-def make(task: Task, *, same_bytes: bool) -> Callable[[], Run]:
-    name = "ffcv-same" if same_bytes else "ffcv-q90"
-    folder = task.form(name, partial(write, task, same_bytes))
-    pixels: list[Any] = [WholeImage((SIDE, SIDE))]
+
+def make(task: Task, *, images: Images, epochs: int = 1) -> Callable[[], Run]:
+    name = f"ffcv-raw-{SIDE}" if images == "raw" else f"ffcv-{images}"
+    folder = task.form(name, partial(write, task, images))
+    decoder = SimpleRGBImageDecoder() if images == "raw" else WholeImage((SIDE, SIDE))
+    pixels: list[Any] = [decoder]
     if task.normalized:
         mean, std = (255 * np.array(values) for values in (MEAN, STD))
         pixels.append(NormalizeImage(mean, std, np.float32))
@@ -44,24 +48,37 @@ def make(task: Task, *, same_bytes: bool) -> Callable[[], Run]:
         os_cache=True,
         drop_last=True,
         pipelines={"image": pixels},
-        custom_fields={"image": SameBytes} if same_bytes else {},
+        custom_fields={"image": SameBytes} if images == "same" else {},
     )
-    return partial(task.time, loader, lambda batch: len(batch[0]), skip=task.workers)
+    return partial(
+        task.time, Epochs(loader, epochs), lambda batch: len(batch[0]), skip=task.workers
+    )
 
 
-def write(task: Task, same_bytes: bool, folder: Path) -> None:
-    image = SameBytes() if same_bytes else RGBImageField(write_mode="jpg")
+class Epochs:
+    """Several epochs, one after another."""
+
+    def __init__(self, loader: Any, epochs: int) -> None:
+        self.loader, self.epochs = loader, epochs
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.epochs):
+            yield from self.loader
+
+
+def write(task: Task, images: Images, folder: Path) -> None:
+    mode = "raw" if images == "raw" else "jpg"
+    image = SameBytes() if images == "same" else RGBImageField(write_mode=mode)
     fields = {"image": image, "txt": BytesField()}
     writer = DatasetWriter(str(folder / _FILE), fields, num_workers=1)
-    writer.from_indexed_dataset(LooseFiles(task, same_bytes))
+    writer.from_indexed_dataset(LooseFiles(task, images))
 
 
 class LooseFiles:
-    """Dataset for FFCV's writer: images (or JPEG bytes) with captions."""
+    """Dataset for FFCV's writer: images, or JPEG bytes, with captions."""
 
-    def __init__(self, task: Task, same_bytes: bool) -> None:
-        self.paths = task.paths()
-        self.same_bytes = same_bytes
+    def __init__(self, task: Task, images: Images) -> None:
+        self.paths, self.images = task.paths(), images
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -70,7 +87,12 @@ class LooseFiles:
         path = Path(self.paths[index])
         data = path.read_bytes()
         text = np.frombuffer(path.with_suffix(".txt").read_bytes(), np.uint8)
-        return data if self.same_bytes else Image.open(io.BytesIO(data)).convert("RGB"), text
+        if self.images == "same":
+            return data, text
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        if self.images == "raw":
+            return np.array(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)), text
+        return image, text
 
 
 class SameBytes(RGBImageField):  # type: ignore[misc]

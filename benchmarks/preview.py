@@ -1,0 +1,100 @@
+"""Seconds in which `datapipe preview` writes the page of a dataset, and the size of the page.
+
+The dataset has conversations with photographs of 96 to 256 pixels a side, 1,024 different ones.
+Each run is a process of its own, with the columns in the page cache; the first one counts tokens.
+With `--chromium PATH` a browser takes a screenshot of the first screen of the page, of 1280x900,
+and one of an empty page in turn; the difference is what the page takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import datapipe
+from benchmarks.chats import chats
+from benchmarks.common import machine
+from datapipe.index.manifest import MANIFEST
+from tools.make_sample_data import make_sample_data
+
+_HOME = Path("build/bench")
+_PHOTOS = 1024
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--window-size=1280,900"),
+)
+
+
+def shards(samples: int) -> Path:
+    """Return the packed dataset, which is made where it is missing."""
+    out = _HOME / f"preview-{samples}"
+    if (out / MANIFEST).exists():
+        return out
+    raw = _HOME / "preview-raw"
+    make_sample_data(raw, samples=_PHOTOS, min_side=96, max_side=256, jpeg_only=True)
+    records = json.loads((raw / "data.json").read_text())
+    many = _HOME / f"preview-{samples}.json"
+    if not many.exists():
+        made = (records[number % len(records)] for number in range(samples))
+        many.write_text(json.dumps(list(made)))
+    datapipe.pack_dataset(many, out, image_root=raw)
+    return out
+
+
+def write(folder: Path, tokenizer: Path, page: Path) -> float:
+    """Return the seconds that the command takes."""
+    command = [sys.executable, "-c", "from datapipe.cli.command import run; run()", "preview"]
+    options = ["--tokenizer", tokenizer, "--template", "chatml", "--image-tokens", 144]
+    started = time.monotonic()
+    words = [*command, folder, *options, "--image", "size=336", "--pack", 4096, "--output", page]
+    subprocess.run(list(map(str, words)), check=True, capture_output=True)
+    return time.monotonic() - started
+
+
+def screenshot(chromium: str, page: Path | None) -> float:
+    """Return the seconds in which a browser starts, draws a page's first screen, and ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = "about:blank" if page is None else page.as_uri()
+        picture = f"--screenshot={folder}/screen.png"
+        command = [chromium, *_FLAGS, picture, f"--user-data-dir={folder}/profile", place]
+        started = time.monotonic()
+        subprocess.run(command, check=True, capture_output=True)
+        return time.monotonic() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--chromium", help="path of a Chromium, to time the first screen")
+    given = parser.parse_args()
+    folder, (_, tokenizer) = shards(given.samples), chats(256)
+    with tempfile.TemporaryDirectory() as place:
+        page = Path(place) / "preview.html"
+        first = write(folder, tokenizer, page)
+        times = [write(folder, tokenizer, page) for _ in range(given.rounds)]
+        size = page.stat().st_size
+        drawn = []
+        for _ in range(given.rounds if given.chromium else 0):
+            empty = screenshot(given.chromium, None)
+            drawn.append(screenshot(given.chromium, page) - empty)
+    print(f"{machine(cache='page cache warm')}: {given.samples:,} samples")
+    print(
+        f"  page written   {statistics.median(times):.1f} s ({min(times):.1f}-{max(times):.1f}), "
+        f"the first time, with tokens counted, {first:.1f} s"
+    )
+    print(f"  size           {size / 1e6:.1f} MB")
+    if drawn:
+        print(
+            f"  first screen   {statistics.median(drawn):.2f} s ({min(drawn):.2f}-{max(drawn):.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

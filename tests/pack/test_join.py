@@ -250,3 +250,16 @@ def test_a_join_is_named_where_ids_match_those_of_conversations(
             pack_dataset(tmp_path / "raw", dry_run=True)
         note = str(caught.value)
     assert (said in note, "--join" in note) == (hint, hint)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_join_by_columns_of_two_names_is_named_where_ids_match(tmp_path, jpeg, shared):
+    first = "n" if shared else "x"
+    images = [{"id": f"n{n}", "image": {"bytes": jpeg(n)}} for n in range(3)]
+    words = {"question": "What is it?", "answer": "A cat."}
+    asked = [{"id": f"q{n}", "imageId": f"{first}{n}", **words} for n in range(3)]
+    write(tmp_path / "raw" / "images" / "a.parquet", images)
+    write(tmp_path / "raw" / "questions" / "b.parquet", asked)
+    with pytest.raises(PackError) as caught:
+        pack_dataset(tmp_path / "raw", dry_run=True)
+    assert ("add --join 'imageId=id'" in str(caught.value)) == shared

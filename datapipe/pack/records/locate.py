@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
@@ -132,22 +133,42 @@ def require_one(
 def join_hint(one: Path, other: Path) -> str:
     """Return advice to join two tables that have one column of equal ids, and others; else ""."""
     try:
-        rows = [list(first_records(path)) for path in (one, other)]
+        tables = [list(first_records(path)) for path in (one, other)]
     except PackError:
         return ""
-    columns = [set(records[0]) if records else set() for records in rows]
-    common = set.intersection(*columns) - IMAGE_FIELDS - FILE_FIELDS
-    if len(common) != 1 or min(map(len, columns)) < 2:
+    if not all(records and len(records[0]) > 1 for records in tables):
         return ""
-    key = common.pop()
-    ids = [{str(record.get(key)) for record in records} for records in rows]
-    counts_rows = key.lower() in _ROW_NUMBERS and all(map(str.isdecimal, set.union(*ids)))
-    if counts_rows or not set.intersection(*ids):
+    firsts, seconds = (_ids_in(records) for records in tables)
+    pairs = [
+        sorted((first, second), key=len, reverse=True)  # the texts' column says whose id it is
+        for first, second in product(firsts, seconds)
+        if _may_join(first, second, firsts[first] & seconds[second])
+    ]
+    if len(pairs) != 1:
         return ""
+    (ours, theirs), *_ = pairs
+    key = ours if ours == theirs else f"{ours}={theirs}"
     return (
         f"; if the two tables complete each other by {key!r}, add --join {key!r} (see "
         "docs/formats.md#images-in-one-table-texts-in-another)"
     )
+
+
+def _ids_in(records: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Return what may be ids in some records, by column."""
+    names = records[0].keys() - IMAGE_FIELDS - FILE_FIELDS
+    return {
+        name: {str(record[name]) for record in records if isinstance(record.get(name), str | int)}
+        for name in names
+    }
+
+
+def _may_join(first: str, second: str, shared: set[str]) -> bool:
+    """Return whether columns with these values in common join two tables, as `imageId` and `id`."""
+    short, long = sorted((first.lower(), second.lower()), key=len)
+    counts_rows = {short, long} <= set(_ROW_NUMBERS) and all(map(str.isdecimal, shared))
+    is_named = first == second or (short == "id" and long.endswith("id"))
+    return bool(shared) and is_named and not counts_rows
 
 
 def _common_pattern(raw: Path, groups: list[RecordGroup]) -> str:

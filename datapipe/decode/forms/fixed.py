@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import ImageTransform, check_rows
@@ -71,8 +72,8 @@ class FixedTransform(ImageTransform):
             fitted = fitted[top : top + height, left : left + width]
             placement = placement.shifted(-left, -top)
         if draw is not None and draw.mirrors(self.spec.flip):
-            # A view of negative strides takes twice as long to copy.
-            fitted = fitted.take(np.arange(width - 1, -1, -1), axis=1)
+            # By torch, which takes half as long as NumPy.
+            fitted = torch.from_numpy(fitted.transpose(2, 0, 1)).flip(2).numpy().transpose(1, 2, 0)
             placement = placement.mirrored(width)
         self._normalizer.write(fitted, out[0])
         return placement

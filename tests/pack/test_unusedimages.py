@@ -273,7 +273,8 @@ def test_options_that_contradict_a_map_are_refused(table, packed, options, words
         packed(table("struct", [{"image": 0, **ASKED}]), **options)
 
 
-def test_a_map_without_images_means_nothing_to_a_folder(tmp_path, make_folder):
+@pytest.mark.parametrize("given", ["image=", "image=jpg", "video=mp4"])
+def test_a_map_of_images_means_nothing_to_a_folder(tmp_path, make_folder, given):
     make_folder(tmp_path / "raw")
-    with pytest.raises(PackError, match="no columns of one"):
-        pack_dataset(tmp_path / "raw", tmp_path / "out", format="folder", map="image=,caption=a")
+    with pytest.raises(PackError, match="are for the columns of a table"):
+        pack_dataset(tmp_path / "raw", tmp_path / "out", format="folder", map=f"{given},caption=a")

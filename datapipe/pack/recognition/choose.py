@@ -73,11 +73,13 @@ def choose_reading(
         name = name or "table"
     if name is None:
         return _recognised(survey, options, readers)
-    if name != "table" and options.map is not None and parse_map(options.map).imageless:
-        raise PackError(
-            f"--map {options.map!r}: `image=` leaves out a table's images, and those of the "
-            f"format {name} are no columns of one"
-        )
+    if name != "table" and options.map is not None:
+        fields = parse_map(options.map)
+        if fields.images or fields.videos or fields.imageless:
+            raise PackError(
+                f"--map {options.map!r}: `image=` and `video=` are for the columns of a table, and "
+                f"the images of the format {name} are none; leave them out of --map"
+            )
     return RawReading(survey=survey, reader=readers[name], options=options)
 
 

@@ -1,10 +1,10 @@
-"""What modules remember of earlier tests."""
+"""Caches of functions, emptied so that a test does not see what earlier ones left there."""
 
 from types import ModuleType
 
 
 def forget(module: ModuleType) -> None:
-    """Let the cached functions of a module, such as those that log once, know nothing."""
+    """Empty the caches of a module's functions, such as those that log once."""
     for value in vars(module).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()

@@ -7,9 +7,9 @@ PATIENCE = 300  # seconds
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Return once a condition holds; a test that waits in vain fails after some minutes."""
+    """Return as soon as a condition holds; raise `TimeoutError` if it never does."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing came in {PATIENCE} seconds")
+            raise TimeoutError(f"the condition did not hold within {PATIENCE} seconds")
         time.sleep(0.005)

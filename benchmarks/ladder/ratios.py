@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.common import Spread
 
-LAST = 4  # steps whose mean loss is given: a single step is of a single batch
+LAST = 4  # steps whose losses are averaged: that of one step depends on its batch
 
 
 def ratios(results: Sequence[dict[str, Any]], number: int) -> tuple[Spread | None, Spread]:

@@ -122,6 +122,23 @@ def test_an_empty_shard_is_damage(originals: dict[str, Original], tmp_path: Path
     assert {finding.file for finding in report.findings} == {"shard-000000.tar"}
 
 
+@pytest.mark.parametrize("at", [0, 134], ids=["name", "size"])
+@pytest.mark.parametrize("kind", ["packed", "gnu"])
+def test_a_header_of_another_member_is_damage_though_its_checksum_is_right(
+    kind: str, at: int, originals: dict[str, Original], tmp_path: Path
+) -> None:
+    folder = originals[kind].restore(tmp_path / "harmed")
+    shard = min(folder.glob("*.tar"))
+    data = bytearray(shard.read_bytes())
+    header = data[:512]
+    header[at] ^= 1  # another letter, or another last digit of the size
+    header[148:156] = b" " * 8  # as the checksum counts itself
+    header[148:156] = b"%06o\0 " % sum(header)
+    data[:512] = header
+    shard.write_bytes(data)
+    assert not datapipe.verify_dataset(folder).is_whole
+
+
 def found_in(folder: Path, **options: Any) -> dict[str, str]:
     return {f.file: f.problem for f in datapipe.verify_dataset(folder, **options).findings}
 

@@ -152,7 +152,7 @@ def test_a_loader_carried_over_a_fork_says_so(packed: Path, workers: str) -> Non
 import time
 iterator = iter(loader)
 next(iterator)
-used = -1.0  # until the workers wait: whoever forks amid torch's work copies its locks
+used = -1.0  # the workers must be idle: a fork copies the locks that torch holds at work
 while time.process_time() - used > 0.01:
     used = time.process_time()
     time.sleep(0.5)

@@ -123,8 +123,8 @@ def check_shards(techniques: Techniques) -> None:
 class Exchange:
     """A model whose gradients are averaged over the ranks; `module` is called in its place.
 
-    `norms` are of this rank's own gradients. `finish` is called after the last backward pass of a
-    step, to send the rest. If ranks share the layers, `pipeline` runs the passes of a step.
+    `norms` measures this rank's own gradients. `finish` is called after the last backward pass of
+    a step, to send the rest. If ranks share the layers, `pipeline` runs the passes of a step.
     """
 
     module: nn.Module

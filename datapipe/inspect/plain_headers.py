@@ -29,16 +29,20 @@ def are_plain(between: bytearray, starts: Int64, names: UInt8, sizes: Int64, *, 
         own: True for a tar that datapipe wrote.
     """
     found = np.frombuffer(between, np.uint8)
-    headers = np.tile(_TEMPLATE, (len(starts), 1)) if own else _blocks(found)[starts]
+    headers = _TEMPLATE[None].copy() if own else _blocks(found)[starts]
     right: Bools = (headers[:, _PREFIX] == 0) & (sizes == sizes & MAX_SIZE)
     right &= (headers[:, _KIND] == ord("0")) | (headers[:, _KIND] == 0)
-    headers[:, :MAX_NAME] = names
-    headers[:, _SIZE] = _octal(sizes, 11)
+    digits = _octal(sizes, 11)
+    headers[:, :MAX_NAME] = headers[:, _SIZE] = 0
     headers[:, _CHECKSUM] = ord(" ")  # as it counts in the checksum
-    headers[:, 148:154] = _octal(headers.sum(1, dtype=np.uint32), 6)
-    headers[:, 154] = 0
+    sums = headers.sum(1, dtype=np.uint32) + names.sum(1, dtype=np.uint32) + digits.sum(1)
     expected = np.zeros_like(found)
-    _blocks(expected)[starts] = headers
+    blocks = _blocks(expected)
+    blocks[starts] = headers
+    blocks[starts, :MAX_NAME] = names
+    blocks[starts, _SIZE] = digits
+    blocks[starts, 148:154] = _octal(sums, 6)
+    blocks[starts, 154] = 0
     if between != expected.data:
         ends = starts + BLOCK
         right[np.searchsorted(ends, np.flatnonzero(found != expected), side="right")] = False

@@ -261,9 +261,10 @@ def damaged(path: str | os.PathLike[str], remedy: str, block: int | None = None)
 
 def sums_of(path: str | os.PathLike[str]) -> Iterator[UInt32]:
     """Yield the checksums of a file's blocks, many at a time."""
-    # One buffer for all: memory that is freed and asked for again costs a fault a page.
-    buffer = memoryview(bytearray(_AT_ONCE * BLOCK))
     with io.FileIO(path) as file:
+        # One buffer for all: memory that is freed and asked for again costs a fault a page.
+        size = min(os.fstat(file.fileno()).st_size, _AT_ONCE * BLOCK)
+        buffer = memoryview(bytearray(size))
         while size := file.readinto(buffer):
             data = buffer[:size]
             found = [crc32(data[start : start + BLOCK]) for start in range(0, size, BLOCK)]

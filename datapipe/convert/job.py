@@ -25,13 +25,12 @@ from datapipe.convert.array_files import (
     image_writer,
     take_back,
 )
-from datapipe.convert.chunk import ArrayChunk, PartRows, chunk_maker, chunk_maker_there
+from datapipe.convert.chunk import ArrayChunk, ChunkMaker, PartRows, chunk_maker
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PackError, PlanError
-from datapipe.index.columns import open_columns
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import SUMS, write_sums
 from datapipe.index.manifest import (
@@ -39,17 +38,13 @@ from datapipe.index.manifest import (
     Arrays,
     Contribution,
     Manifest,
-    Shard,
-    fsync_folder,
     read_manifest,
-    write_manifest,
 )
-from datapipe.index.parquet import write_index
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import (
     REJECTS,
+    publish,
     refuse_foreign,
-    remove_leftovers,
     remove_working_folder,
     same_options,
     working_folder,
@@ -58,7 +53,7 @@ from datapipe.pack.options import MaxRejects, parse_max_rejects
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.space import check_room
 from datapipe.pack.url_upload import local_path
-from datapipe.pack.writers.shards import writing
+from datapipe.pack.writers.shards import indexed_shard, writing
 from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.arrays import CHECKED, IMAGES, TEXTS
@@ -158,8 +153,6 @@ def convert_dataset(
     dataset = open_dataset(shards)
     if dataset.manifest.arrays is not None:
         raise PackError(f"{shards} holds arrays already; give the shards that they were made from")
-    if out.exists() and not out.is_dir():
-        raise PackError(f"{out} is a file; give a folder")
     if not isinstance(dataset.folder, RemoteFolder) and out.resolve() == dataset.folder.resolve():
         raise PackError(f"{out} holds the shards; give another folder for the arrays")
     spec = None if image is None or not dataset.manifest.images else array_spec(image)
@@ -284,7 +277,7 @@ class _Conversion:
     def _write(self, store: Store, files: ArrayFiles, journal: ConvertJournal, work: Path) -> None:
         columns, shards = self.dataset.columns, self.dataset.manifest.shards
         edges, count = columns.shard_sample.tolist(), self.workers or available_cpus()
-        make = chunk_maker(self.dataset, store, self.spec, self.encoder)
+        make = ChunkMaker(self.dataset, store, self.spec, self.encoder).make
         options: Any = {"name": "datapipe-convert", "initializer": work_alone}
         makers: WorkerPool[range, Stored[ArrayChunk]]
         writers: WorkerPool[Stored[int], None]
@@ -292,7 +285,7 @@ class _Conversion:
             cluster = opened.enter_context(self.engine.cluster(self.workers))
             makers = open_pool(
                 cluster,
-                partial(chunk_maker_there, self.dataset.opener, self.spec, self.encoder),
+                partial(chunk_maker, self.dataset.opener, self.spec, self.encoder),
                 partial(ThreadPool, make, count, **options),
                 is_stored=True,
                 num_cpus=1,
@@ -317,16 +310,8 @@ class _Conversion:
                     pass
                 at_end = shard + 1 == len(shards)
                 journal.refused.check(self.max_rejects, journal.inputs, at_end=at_end)
-                table = rows.table()
-                name = f"part-{shard:06d}.parquet"
-                part = Shard(
-                    name=TEXTS,
-                    index=name,
-                    samples=len(table),
-                    images=int(np.sum(table["images"].to_numpy())),
-                    bytes=rows.text_bytes,
-                    index_sha256=write_index(work / name, table),
-                )
+                path = work / f"part-{shard:06d}.parquet"
+                part = indexed_shard(path, rows.table(), TEXTS, rows.text_bytes)
                 journal.commit(part, files.sync())
 
     def _sequenced(
@@ -386,9 +371,5 @@ class _Conversion:
         content = (before.read_bytes() if before.exists() else b"") + rejects
         if content:
             (self.out / REJECTS).write_bytes(content)
-        fsync_folder(self.out)
-        remove_leftovers(self.out)
-        open_columns(self.out, manifest)
-        write_manifest(self.out, manifest)
-        remove_working_folder(self.out)
+        publish(self.out, manifest)
         return manifest

@@ -19,30 +19,25 @@ import pyarrow.compute as pc
 from datapipe.curate.new_shards import SampleRun, ShardCopier, copy_chunks, new_shards, shard_copier
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError
-from datapipe.index.columns import open_columns
 from datapipe.index.manifest import (
     MANIFEST,
     Manifest,
-    Shard,
     fsync_folder,
     read_manifest,
-    write_manifest,
 )
-from datapipe.index.parquet import with_offsets, write_index
+from datapipe.index.parquet import with_offsets
 from datapipe.index.sidecars import parse_sidecars, write_sidecars
 from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.journal import (
     Journal,
     refuse_foreign,
     remove_finished,
-    remove_leftovers,
-    remove_working_folder,
     same_options,
     working_folder,
 )
 from datapipe.pack.options import parse_shard_size
 from datapipe.pack.space import check_room
-from datapipe.pack.writers.shards import place_attempt, remove_attempts, writing
+from datapipe.pack.writers.shards import indexed_shard, place_attempt, remove_attempts, writing
 from datapipe.progress import Progress
 from datapipe.workers.engine import EngineSpec, open_pool
 from datapipe.workers.threads import ThreadPool
@@ -66,10 +61,8 @@ def copy_samples(
     is written to the manifest, and an output that was made by something else is refused. `rejects`
     are written to the file of rejects. `bytes` are those of all members, for the check of space.
 
-    Raises:
-        PackError: there are no samples, the output belongs to something else, or the disk is full.
-        StoreError: a member cannot be read, or differs from its checksum.
-        IndexMismatch: an index is not that of its manifest.
+    PackError if there are no samples, the output belongs to something else, or the disk is full;
+    StoreError for a member that cannot be read or differs from its checksum.
     """
     started = time.monotonic()
     samples = sum(run.samples for run in runs)
@@ -95,8 +88,6 @@ def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifes
     Raises PackError if something else is there, or a dataset made by anything but `made_by`; the
     option `but` is not compared.
     """
-    if out.exists() and not out.is_dir():
-        raise PackError(f"{out} is a file; give a folder")
     refuse_foreign(out)
     if not (out / MANIFEST).exists():
         return None
@@ -141,8 +132,8 @@ class _Copy(NamedTuple):
     def run(self, space: int) -> Manifest:
         """Write what is still to be written; `space` is the number of bytes to check for, or 0."""
         with writing(self.out):
-            journal = Journal(self.out, self.made_by, None)
-        try:
+            journal = Journal(self.out, self.made_by)
+        with closing(journal):
             if space:
                 left = max(space - sum(shard.bytes for shard in journal.shards), 0)
                 check_room(self.out, left, "samples to copy", "choose fewer samples")
@@ -155,22 +146,10 @@ class _Copy(NamedTuple):
                 self._link(journal, count)
             else:
                 self._write(journal, count)
-            with writing(self.out):
-                count.number += len(self.rejects)
-                part = journal.part(count, 0, self.made_by)
-                journal.publish_rejects()
-        finally:
-            journal.close()
-        manifest = Manifest(shards=tuple(journal.shards), parts=(part,))
-        with writing(self.out):
-            remove_leftovers(self.out)
-            open_columns(self.out, manifest)
-            write_manifest(self.out, manifest)
-        remove_working_folder(self.out)
-        return manifest
+            count.number += len(self.rejects)
+            return journal.finish(count, 0, self.made_by)
 
     def _write(self, journal: Journal, count: InputCount) -> None:
-        """Copy the samples after the first `count`."""
         stores = list({id(run.store): run.store for run in self.runs}.values())
         size = parse_shard_size(self.output.shard_size)
         chunks = copy_chunks(self.runs, stores, size, count.number)
@@ -197,9 +176,8 @@ class _Copy(NamedTuple):
                 for written in pool.run(new_shards(chunks, len(journal.shards))):
                     shard = written.shard
                     count.number += shard.samples
-                    place_attempt(written.folder, shard, self.out, written.node)
-                    with writing(self.out):
-                        journal.commit(shard, journal.checkpoint(count, 0))
+                    place_attempt(written, self.out)
+                    journal.commit(shard, journal.checkpoint(count, 0))
                     progress.advance(shard.samples)
             finally:
                 local.stop.set()  # after an interrupt, shards in progress are given up
@@ -213,16 +191,9 @@ class _Copy(NamedTuple):
             table = run.rows()
             table = with_offsets(table, pc.list_flatten(table["offset"]).to_numpy())
             with writing(self.out):
-                digest = write_index(self.work / name, table)
+                tar, size = os.path.relpath(run.tar.resolve(), home), run.tar.stat().st_size
+                shard = indexed_shard(self.work / name, table, tar, size)
                 (self.work / name).replace(self.out / name)
                 fsync_folder(self.out)
-                shard = Shard(
-                    name=os.path.relpath(run.tar.resolve(), home),
-                    index=name,
-                    samples=len(table),
-                    images=pc.sum(table["images"]).as_py(),
-                    bytes=run.tar.stat().st_size,
-                    index_sha256=digest,
-                )
                 count.number += len(table)
                 journal.commit(shard, journal.checkpoint(count, 0))

@@ -22,11 +22,10 @@ import pyarrow.compute as pc
 from datapipe.array_types import Int64
 from datapipe.errors import PackError, SampleError, StoreError
 from datapipe.index.files.crc32 import NOT_AS_INDEXED, crc32
-from datapipe.index.manifest import Shard
 from datapipe.index.mixture_columns import edges_of
 from datapipe.index.parquet import with_offsets
 from datapipe.index.rows import Member
-from datapipe.pack.writers.shards import ShardSize, ShardWriter, attempt_shard
+from datapipe.pack.writers.shards import ShardSize, ShardWriter, WrittenShard, attempt_shard
 from datapipe.pack.writers.ustar import BLOCK, member_header, padding
 from datapipe.store.protocol import Fetch, Store
 from datapipe.workers.ray_cluster import node_name
@@ -83,14 +82,6 @@ def new_shards(chunks: Iterable[CopyChunk], first: int) -> Iterator[NewShard]:
         yield NewShard(first, some)
 
 
-class CopiedShard(NamedTuple):
-    """Shard in the folder of its attempt."""
-
-    shard: Shard
-    folder: Path
-    node: str  # of a cluster, that wrote it; "" on this machine
-
-
 @dataclass(frozen=True)
 class ShardCopier:
     """Writer of new shards into folders in `work`, from any thread."""
@@ -100,9 +91,8 @@ class ShardCopier:
     node: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def write(self, job: NewShard) -> CopiedShard:
-        written = attempt_shard(self.work, job.number, partial(self._fill, job))
-        return CopiedShard(*written, self.node)
+    def write(self, job: NewShard) -> WrittenShard:
+        return attempt_shard(self.work, job.number, partial(self._fill, job), self.node)
 
     def _fill(self, job: NewShard, writer: ShardWriter) -> None:
         for chunk, data in _begun(job.chunks, self.stores):
@@ -111,7 +101,7 @@ class ShardCopier:
             writer.write_table(_parts(chunk, self.stores[chunk.store], data), chunk.table)
 
 
-def shard_copier(stores: Sequence[Store], work: Path) -> Callable[[NewShard], CopiedShard]:
+def shard_copier(stores: Sequence[Store], work: Path) -> Callable[[NewShard], WrittenShard]:
     """Return the function of a task on a node, which must see the output."""
     if not work.is_dir():
         raise PackError(f"the output folder {work.parent} does not exist")

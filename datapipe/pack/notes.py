@@ -86,7 +86,6 @@ class Notes:
 
     @property
     def left_out(self) -> int:
-        """Number of files that were left out."""
         return self._left_out.total()
 
     def unmatched(self, patterns: Sequence[str]) -> list[str]:

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from datapipe.errors import SampleError
-from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import (
@@ -22,13 +20,13 @@ from datapipe.pack.input.raw_sample import (
     RawVideo,
     Reject,
 )
-from datapipe.pack.journal import Checkpoint, Journal
+from datapipe.pack.journal import Journal
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.teaching import SampleLesson, Teaching, WrittenSample, show
 from datapipe.pack.workers.prepare import Outcome, Pages
 from datapipe.pack.workers.worker import PreparedPart
-from datapipe.pack.writers.shards import ShardSize, ShardWriter, writing
+from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.pack.writers.ustar import END
 from datapipe.progress import Progress
 
@@ -97,28 +95,16 @@ class PackTally:
 
 
 class ShardSink(ShardWriter):
-    """Writer that notes each shard in the journal once it is in place, then calls `placed`."""
+    """Writer that notes each shard in the journal once it is in place."""
 
-    def __init__(
-        self, work: Path, first: int, journal: Journal, placed: Callable[[Shard], None]
-    ) -> None:
-        super().__init__(journal.out, work, first)
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal.out, journal.work, journal.number)
         self._journal = journal
-        self._placed = placed
+        self.reject = journal.reject
 
     def cut(self, count: InputCount, saved_bytes: int) -> None:
-        """End the shard."""
-        with writing(self._journal.out):
-            checkpoint = self._journal.checkpoint(count, saved_bytes)
-        self.finish(partial(self._commit, checkpoint))
-
-    def _commit(self, checkpoint: Checkpoint, shard: Shard) -> None:
-        self._journal.commit(shard, checkpoint)
-        self._placed(shard)
-
-    def reject(self, reject: Reject) -> None:
-        with writing(self._journal.out):
-            self._journal.reject(reject)
+        checkpoint = self._journal.checkpoint(count, saved_bytes)
+        self.finish(partial(self._journal.commit, checkpoint=checkpoint))
 
 
 class Sink(Protocol):
@@ -140,22 +126,18 @@ class Sink(Protocol):
 
     def reject(self, reject: Reject) -> None:
         """Take a rejected input."""
-        ...
-
-
-class ShardsSink(Sink, Protocol):
-    """Sink that writes shards and notes them in a journal."""
+        return
 
     def drain(self) -> None:
         """Wait until all finished shards are in place."""
-        ...
+        return
 
     def close(self) -> None:
         """Stop; an unfinished shard stays as it is."""
-        ...
+        return
 
 
-class DryRunSink:
+class DryRunSink(Sink):
     """Counts of what would be written; `samples` and `bytes` are those of the current shard."""
 
     def __init__(self) -> None:
@@ -172,9 +154,6 @@ class DryRunSink:
         self.total_samples += self.samples
         self.total_bytes += self.bytes + len(END)
         self.samples = self.bytes = 0
-
-    def reject(self, reject: Reject) -> None:
-        pass
 
 
 @dataclass(kw_only=True)

@@ -88,7 +88,6 @@ class Template:
         return status
 
     def close(self) -> None:
-        """End the process and its workers."""
         self._connection.close()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -39,10 +39,7 @@ class SentPart(NamedTuple):
     worker: int  # process ID
     segments: SharedSegments | None  # of the worker, in its first part
     size: int  # bytes in its next segment; 0 if there are none
-    data: bytes | PickleBuffer  # of a sample that is larger than a segment
-    # `outcomes`, `rows`: of a `PreparedPart`
-    outcomes: list[Outcome | Reject]
-    rows: Rows
+    part: PreparedPart  # with the data of a sample that is larger than a segment
 
 
 class Preparer:
@@ -56,7 +53,6 @@ class Preparer:
         self._ready: list[PreparedPart] = []
 
     def parts(self, inputs: Sequence[Input], ordinal: int) -> Iterator[PreparedPart]:
-        """Yield the parts of a chunk."""
         for number, sample in enumerate(inputs, ordinal):
             result: Reject | tuple[Row, int, Outcome]
             if isinstance(sample, Reject):
@@ -94,13 +90,8 @@ def chunk_worker(options: PrepareOptions) -> Callable[[InputChunk], Iterator[Sen
 
     def parts(chunk: InputChunk) -> Iterator[SentPart]:
         for part in preparer.parts(*chunk):
-            yield SentPart(
-                worker=os.getpid(),
-                segments=unsent.pop() if unsent else None,
-                size=0 if part.own else len(part.data),
-                data=PickleBuffer(part.data) if part.own else b"",
-                outcomes=part.outcomes,
-                rows=part.rows,
-            )
+            size = 0 if part.own else len(part.data)
+            part = part._replace(data=PickleBuffer(part.data) if part.own else b"")
+            yield SentPart(os.getpid(), unsent.pop() if unsent else None, size, part)
 
     return parts

@@ -36,11 +36,7 @@ class TaskThread:
         self._error: BaseException | None = None
 
     def submit(self, task: Callable[..., object], *args: Any) -> None:
-        """Run `task(*args)` after all that were submitted before.
-
-        Raises:
-            BaseException: the error of an earlier task.
-        """
+        """Run `task(*args)` after all that were submitted before, or raise the error of one."""
         self.check()
         self._wait_until(_MOST_TASKS - 1)
         self._pending.append(self._executor.submit(self._run, task, args))
@@ -51,7 +47,6 @@ class TaskThread:
         self.check()
 
     def check(self) -> None:
-        """Raise the error of a task."""
         if self._error is not None:
             raise self._error
 
@@ -101,7 +96,6 @@ class DirectFile:
 
     @property
     def size(self) -> int:
-        """Number of bytes written so far."""
         return self._written + self._filled
 
     def write(self, data: memoryview | bytes) -> None:

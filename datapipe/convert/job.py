@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -157,25 +157,22 @@ def convert_dataset(
         raise PackError(f"{out} holds the shards; give another folder for the arrays")
     spec = None if image is None or not dataset.manifest.images else array_spec(image)
     encoder = None if text is None else TextEncoder(text)
-    job = _Conversion(
-        dataset=dataset,
-        out=out,
-        spec=spec,
-        encoder=encoder,
-        options=conversion_options(spec, encoder),
-        workers=workers,
-        engine=chosen,
-        max_rejects=parse_max_rejects(str(max_rejects)),
-    )
-    if (there := job.finished()) is not None:
-        return report_of(there, out, started=started, finished_before=True)
+    options, limit = conversion_options(spec, encoder), parse_max_rejects(str(max_rejects))
+    if (there := arrays_at(out)) is not None:
+        same_options(out, there.parts[-1].options, options)
+        if there.parts[-1].inputs_sha256 != dataset.manifest.fingerprint:
+            raise PackError(
+                f"{out} holds the arrays of other shards; give a new folder, or the shards as they "
+                "were"
+            )
+        remove_working_folder(out)
+        return report_of(there, out, started)
     if not dataset.manifest.samples:
         raise PackError(f"{dataset.folder} holds no samples")
+    job = _Conversion(dataset, out, spec, encoder, options, workers, chosen, limit)
     with working_folder(out, lock_check=lock_check) as work, writing(out):
         manifest, refused = job.run(work, space_check=space_check)
-    report = report_of(manifest, out, started=started, finished_before=False)
-    reasons = dict(refused.reasons.most_common())
-    return replace(report, reasons=reasons, examples=tuple(refused.examples))
+    return report_of(manifest, out, started, refused)
 
 
 def array_folder(arrays: str | PathLike[str]) -> Path:
@@ -197,9 +194,11 @@ def arrays_at(out: Path) -> Manifest | None:
 
 
 def report_of(
-    manifest: Manifest, out: Path, *, started: float, finished_before: bool
+    manifest: Manifest, out: Path, started: float, refused: RejectCounts | None = None
 ) -> ConvertReport:
+    """Return the report on arrays; they were finished before if nothing says what was refused."""
     assert manifest.arrays is not None
+    now = refused or RejectCounts()
     return ConvertReport(
         samples=manifest.samples,
         images=manifest.images if manifest.arrays.image else 0,
@@ -207,7 +206,9 @@ def report_of(
         bytes=manifest.bytes,
         seconds=round(time.monotonic() - started, 3),
         output=str(out),
-        finished_before=finished_before,
+        reasons=dict(now.reasons.most_common()),
+        examples=tuple(now.examples),
+        finished_before=refused is None,
     )
 
 
@@ -227,7 +228,7 @@ def conversion_options(image: ImageSpec | None, encoder: TextEncoder | None) -> 
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Conversion:
     dataset: Dataset
     out: Path
@@ -237,20 +238,6 @@ class _Conversion:
     workers: int | None
     engine: EngineSpec
     max_rejects: MaxRejects
-
-    def finished(self) -> Manifest | None:
-        """Return the manifest of finished output; `PackError` if it is not what would be made."""
-        if (there := arrays_at(self.out)) is None:
-            return None
-        part = there.parts[-1]
-        same_options(self.out, part.options, self.options)
-        if part.inputs_sha256 != self.dataset.manifest.fingerprint:
-            raise PackError(
-                f"{self.out} holds the arrays of other shards; give a new folder, or the shards as "
-                "they were"
-            )
-        remove_working_folder(self.out)
-        return there
 
     def run(self, work: Path, *, space_check: bool) -> tuple[Manifest, RejectCounts]:
         """Write what is still to be written; count what was refused."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from datapipe.curate.new_shards import SampleRun, ShardCopier, copy_chunks, new_shards, shard_copier
+from datapipe.curate.new_shards import SampleRun, ShardCopier, new_shards, shard_copier
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError
 from datapipe.index.manifest import (
@@ -71,15 +71,12 @@ def copy_samples(
     made_by = made_by | ({"view": True} if output.view else {"shard_size": output.shard_size})
     before = manifest = finished_in(out, made_by)
     if manifest is None:
-        with working_folder(out, lock_check=output.lock_check) as work:
-            space = bytes if output.space_check and not output.view else 0
+        with working_folder(out, lock_check=output.lock_check):
+            copy = _Copy(runs, out, made_by, output, rejects)
             # Another run may have ended meanwhile.
-            manifest = finished_in(out, made_by) or _Copy(
-                runs, out, work, made_by, output, rejects
-            ).run(space)
+            manifest = finished_in(out, made_by) or copy.run(bytes)
     write_sidecars(out, manifest, parse_sidecars(output.sidecars))
-    seconds = time.monotonic() - started
-    return report_on(manifest, out, seconds, rejects, finished_before=before is not None)
+    return report_on(manifest, out, started, rejects, finished_before=before is not None)
 
 
 def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifest | None:
@@ -103,7 +100,7 @@ def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifes
 def report_on(
     manifest: Manifest,
     out: Path,
-    seconds: float,
+    started: float,
     rejects: Sequence[Reject] = (),
     *,
     finished_before: bool,
@@ -114,7 +111,7 @@ def report_on(
         rejected=manifest.rejected,
         shards=len(manifest.shards),
         bytes=manifest.bytes,
-        seconds=round(seconds, 3),
+        seconds=round(time.monotonic() - started, 3),
         output=str(out),
         examples=tuple(rejects[:_EXAMPLES]),
         finished_before=finished_before,
@@ -124,18 +121,17 @@ def report_on(
 class _Copy(NamedTuple):
     runs: Sequence[SampleRun]
     out: Path
-    work: Path
     made_by: dict[str, Any]
     output: CopySpec
     rejects: Sequence[Reject]
 
-    def run(self, space: int) -> Manifest:
-        """Write what is still to be written; `space` is the number of bytes to check for, or 0."""
+    def run(self, size: int) -> Manifest:
+        """Write what is still to be written; the members of all samples have so many bytes."""
         with writing(self.out):
             journal = Journal(self.out, self.made_by)
         with closing(journal):
-            if space:
-                left = max(space - sum(shard.bytes for shard in journal.shards), 0)
+            if self.output.space_check and not self.output.view:
+                left = max(size - sum(shard.bytes for shard in journal.shards), 0)
                 check_room(self.out, left, "samples to copy", "choose fewer samples")
             if not journal.shards:
                 for reject in self.rejects:  # before any shard: each checkpoint has them all
@@ -152,10 +148,10 @@ class _Copy(NamedTuple):
     def _write(self, journal: Journal, count: InputCount) -> None:
         stores = list({id(run.store): run.store for run in self.runs}.values())
         size = parse_shard_size(self.output.shard_size)
-        chunks = copy_chunks(self.runs, stores, size, count.number)
+        jobs = new_shards(self.runs, stores, size, count.number, len(journal.shards))
         total = sum(run.samples for run in self.runs)
         chosen = EngineSpec(engine=self.output.engine, address=self.output.address)
-        work = self.work.absolute()
+        work = journal.work.absolute()
         remove_attempts(work)
         local = ShardCopier(stores, work)
         with (
@@ -173,7 +169,7 @@ class _Copy(NamedTuple):
             ) as pool,
         ):
             try:
-                for written in pool.run(new_shards(chunks, len(journal.shards))):
+                for written in pool.run(jobs):
                     shard = written.shard
                     count.number += shard.samples
                     place_attempt(written, self.out)
@@ -192,8 +188,8 @@ class _Copy(NamedTuple):
             table = with_offsets(table, pc.list_flatten(table["offset"]).to_numpy())
             with writing(self.out):
                 tar, size = os.path.relpath(run.tar.resolve(), home), run.tar.stat().st_size
-                shard = indexed_shard(self.work / name, table, tar, size)
-                (self.work / name).replace(self.out / name)
+                shard = indexed_shard(journal.work / name, table, tar, size)
+                (journal.work / name).replace(self.out / name)
                 fsync_folder(self.out)
                 count.number += len(table)
                 journal.commit(shard, journal.checkpoint(count, 0))

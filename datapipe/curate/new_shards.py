@@ -57,7 +57,6 @@ class CopyChunk(NamedTuple):
     store: int  # number of the store
     shard: int  # its number in the store
     table: pa.Table  # their rows, with the offsets in the new shard
-    begins_shard: bool
     # Parts of the old shard with members that lie to each other as in the new one
     spans: list[Member]
     starts: Int64  # int64 [M], offset of each member in its span: 0 begins the next span
@@ -68,18 +67,6 @@ class NewShard(NamedTuple):
 
     number: int
     chunks: list[CopyChunk]
-
-
-def new_shards(chunks: Iterable[CopyChunk], first: int) -> Iterator[NewShard]:
-    """Yield the new shards, of which the first has the number `first`."""
-    some: list[CopyChunk] = []
-    for chunk in chunks:
-        if chunk.begins_shard and some:
-            yield NewShard(first, some)
-            first, some = first + 1, []
-        some.append(chunk)
-    if some:
-        yield NewShard(first, some)
 
 
 @dataclass(frozen=True)
@@ -108,10 +95,11 @@ def shard_copier(stores: Sequence[Store], work: Path) -> Callable[[NewShard], Wr
     return ShardCopier(stores, work, node_name()).write
 
 
-def copy_chunks(
-    runs: Iterable[SampleRun], stores: Sequence[Store], size: ShardSize, skip: int
-) -> Iterator[CopyChunk]:
-    """Cut runs into chunks of one new shard each, without the first `skip` samples."""
+def new_shards(
+    runs: Iterable[SampleRun], stores: Sequence[Store], size: ShardSize, skip: int, number: int
+) -> Iterator[NewShard]:
+    """Cut runs into shards from a number on, and these into chunks; leave `skip` samples out."""
+    chunks: list[CopyChunk] = []
     samples = at = 0  # of the current shard
     for run in runs:
         if skip >= run.samples:
@@ -128,19 +116,21 @@ def copy_chunks(
         row = 0
         while row < len(table):
             stop = row + size.room(samples, at, ends[row:])
-            begins_shard = stop == row
-            if begins_shard:
-                samples = at = 0
+            if stop == row:
+                yield NewShard(number, chunks)
+                number, chunks, samples, at = number + 1, [], 0, 0
                 stop = row + size.room(0, 0, ends[row:])
             most = int(np.searchsorted(ends, ends[row] + _CHUNK, side="right")) - 1
             stop = min(stop, max(most, row + 1))
             members = slice(edges[row], edges[stop])
             rows = with_offsets(table.slice(row, stop - row), new[members] + (at - ends[row]))
             spans = _spans(old[members], new[members], sizes[members])
-            yield CopyChunk(stores.index(run.store), run.shard, rows, begins_shard, *spans)
+            chunks.append(CopyChunk(stores.index(run.store), run.shard, rows, *spans))
             samples += stop - row
             at += int(ends[stop] - ends[row])
             row = stop
+    if chunks:
+        yield NewShard(number, chunks)
 
 
 def _spans(old: Int64, new: Int64, sizes: Int64) -> tuple[list[Member], Int64]:

@@ -171,18 +171,16 @@ class _DatasetSalvage:
         if manifest is not None and home is not None:
             self.columns, _ = check_columns(home, manifest)
         total = sum(max(shard.bytes, 0) for shard in entries) or None
+        salvage = partial(salvage_shard, self.located, self.columns, self._tell)
         with (
             Progress("reading", unit="member", total=total, total_unit="bytes") as self._progress,
-            closing(ThreadPool(self._salvage, available_cpus(), name="datapipe-repair")) as pool,
+            closing(ThreadPool(salvage, available_cpus(), name="datapipe-repair")) as pool,
         ):
             try:
                 for number, salvaged in enumerate(pool.run(range(len(entries)))):
                     self._add(number, salvaged)
             finally:
                 self._stop.set()
-
-    def _salvage(self, number: int) -> ShardSalvage:
-        return salvage_shard(self.located, self.columns, number, self._tell)
 
     def _tell(self, members: int, size: int) -> None:
         if self._stop.is_set():

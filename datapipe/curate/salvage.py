@@ -43,7 +43,7 @@ class ShardSalvage(NamedTuple):
 
 
 def salvage_shard(
-    located: DatasetFiles, columns: Columns | None, number: int, tell: Tell
+    located: DatasetFiles, columns: Columns | None, tell: Tell, number: int
 ) -> ShardSalvage:
     """Return what a shard still holds.
 

@@ -45,7 +45,6 @@ class Notes:
         """Paths of files that are read beside those that samples name."""
 
     def begin_with(self, other: Notes) -> None:
-        """Take over the notes of another collector."""
         vars(self).update(copy.deepcopy(vars(other)))
 
     def find(self, name: str, value: str) -> None:

@@ -51,7 +51,6 @@ from datapipe.remote.upload import RemoteTarget
 
 
 def finished_in(out: Path) -> Manifest | None:
-    """Return the manifest of a finished dataset, or None."""
     return read_manifest(out) if (out / MANIFEST).exists() else None
 
 
@@ -105,7 +104,6 @@ class Job:
         )
 
     def _report(self, **output: Any) -> PackReport:
-        """Return the report of this run on such an output."""
         image_notes = self.tally.image_notes(self.options.pages)
         if self.notes.captions_repeat_images and self.tally.repeats:
             image_notes.append(
@@ -113,13 +111,16 @@ class Job:
                 f"take {readable_size(self.tally.repeated_bytes)}; --captions first and --captions "
                 "join store each image once"
             )
+        unmatched = []
+        if self.options.limit is None and self.tally.inputs:  # all was read
+            unmatched = self.notes.unmatched(parse_ignore(self.options.ignore))
         return PackReport(
             seconds=0.0,
             output=str(self.out),
             inputs=self.tally.inputs,
             reasons=dict(self.tally.rejects.reasons.most_common()),
             examples=tuple(self.tally.rejects.examples),
-            notes=(*self.notes.lines(), *self._unmatched(), *image_notes),
+            notes=(*self.notes.lines(), *unmatched, *image_notes),
             left_out=self.notes.left_out,
             captions_unused=self.notes.captions_unused,
             lost=self.engine.lost,
@@ -129,12 +130,6 @@ class Job:
             shown=tuple(self.tally.shown),
             **output,
         )
-
-    def _unmatched(self) -> list[str]:
-        """Return a line for each pattern of `--ignore` that named nothing, if all was read."""
-        if self.options.limit is not None or not self.tally.inputs:
-            return []
-        return self.notes.unmatched(parse_ignore(self.options.ignore))
 
     def is_done(self, before: Manifest | None, append: bool) -> bool:
         """Return whether the finished dataset `before` holds what this pack would bring.

@@ -91,7 +91,6 @@ class Arrival:
                 raise
 
     def wait_for_all(self) -> None:
-        """Return when all files are here."""
         for path in list(self._coming):
             self.wait(path)
 

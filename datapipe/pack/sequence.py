@@ -87,7 +87,6 @@ class PackTally:
 
     @property
     def teaching(self) -> Teaching:
-        """Lessons of the samples of this run."""
         teaching = Teaching()
         for seen, times in self.seen.items():
             teaching.add(seen, times)

@@ -231,7 +231,6 @@ class RawSample(NamedTuple):
 
     @property
     def pictures(self) -> tuple[Blob | InlineBlob, ...]:
-        """Files of the images and videos."""
         return tuple(blob for image in self.images for blob in image.blobs)
 
     @property

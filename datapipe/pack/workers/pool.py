@@ -78,7 +78,7 @@ def run_chunks(
     waiting: deque[Input] = deque()
 
     def chunks() -> Iterator[InputChunk]:
-        for chunk in _chunks_of(inputs, first, most):
+        for chunk in chunks_of(inputs, first, most):
             waiting.extend(chunk.inputs)
             yield chunk
 
@@ -89,7 +89,7 @@ def run_chunks(
         raise PackError(str(error)) from error
 
 
-def _chunks_of(inputs: Iterable[Input], first: int, most: int) -> Iterator[InputChunk]:
+def chunks_of(inputs: Iterable[Input], first: int, most: int = CHUNK) -> Iterator[InputChunk]:
     """Yield inputs in chunks of at most `most`; the first has the ordinal `first`.
 
     A video takes as long as many images, so it ends a chunk.

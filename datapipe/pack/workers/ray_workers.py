@@ -75,7 +75,6 @@ class RayWorkers:
     def prepared(
         self, inputs: Iterable[Input], first: int
     ) -> Iterator[tuple[list[Input], PreparedPart]]:
-        """Prepare inputs in order, as `PackWorkers.prepared` does."""
         for (answer, data), waiting in run_chunks(self._pool, inputs, first, _CHUNK):
             outcomes, size, node = answer
             taken = [waiting.popleft() for _ in outcomes]

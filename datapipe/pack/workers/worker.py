@@ -81,7 +81,6 @@ class Preparer:
 
 
 def chunk_worker(options: PrepareOptions) -> Callable[[InputChunk], Iterator[SentPart]]:
-    """Return the function of a worker process of a pack."""
     os.dup2(2, 1)  # what a library prints does not belong among the lines of the pack
     keep_messages()
     shared = shared_segments()

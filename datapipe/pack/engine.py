@@ -17,7 +17,6 @@ from datapipe.pack.sequence import ShardSink, Sink
 from datapipe.pack.workers.pool import MODULES, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.worker import PreparedPart
-from datapipe.remote.upload import RemoteTarget
 from datapipe.workers.engine import EngineName
 from datapipe.workers.template import warm_up
 
@@ -48,7 +47,7 @@ class Engine(Protocol):
         """Return workers, for a `few` inputs or for many."""
         ...
 
-    def sink(self, journal: Journal, target: RemoteTarget | None) -> Sink:
+    def sink(self, journal: Journal) -> Sink:
         """Return the sink of the next shards; their tars may go to a URL."""
         ...
 
@@ -71,8 +70,8 @@ class LocalEngine(Engine):
     def workers(self, options: PrepareOptions, *, few: bool) -> PackWorkers:
         return PackWorkers(options, 1 if few else self._workers)
 
-    def sink(self, journal: Journal, target: RemoteTarget | None) -> ShardSink:
-        assert target is None
+    def sink(self, journal: Journal) -> ShardSink:
+        assert journal.target is None
         return ShardSink(journal)
 
 

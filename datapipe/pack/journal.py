@@ -28,6 +28,7 @@ from datapipe.index.manifest import (
 from datapipe.index.parquet import file_sha256
 from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.writers.shards import writing
+from datapipe.remote.upload import RemoteTarget
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +53,8 @@ class Journal:
     """File under `OUT/.pack` with a line per finished shard, of this run and interrupted ones.
 
     `base` is the finished dataset that is appended to. `last` is the checkpoint of the last of
-    `shards`, and `rejected` counts inputs after it too. `size_of` returns the bytes of a tar, or
-    None; without it tars are in `out`. `placed` is called with every shard that is in place.
+    `shards`, and `rejected` counts inputs after it too. Tars are at `target`, or in `out` without
+    it. `placed` is called with every shard that is in place.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class Journal:
         out: Path,
         options: dict[str, Any],
         base: Manifest | None = None,
-        size_of: Callable[[str], int | None] | None = None,
+        target: RemoteTarget | None = None,
         placed: Callable[[Shard], None] = lambda shard: None,
     ) -> None:
         self.out = out
         self._base = base
-        self._size_of = size_of or self._size_here
+        self.target = target
         self._placed = placed
         self.work = out / UNFINISHED
         fingerprint = base.fingerprint if base else ""
@@ -154,7 +155,9 @@ class Journal:
         is_whole = index.exists() and file_sha256(index) == shard.index_sha256
         return None if is_whole else index
 
-    def _size_here(self, name: str) -> int | None:
+    def _size_of(self, name: str) -> int | None:
+        if self.target is not None:
+            return self.target.size_now(name)
         path = self.out / name
         return path.stat().st_size if path.exists() else None
 

@@ -190,10 +190,9 @@ class Job:
                     f"{self.out}: another pack has just ended here; run the same command again"
                 )
             with writing(self.out):
-                sizes = self.target.size_now if self.target else None
                 options = self.options.to_dict()
-                journal = Journal(self.out, options, base, sizes, self.placed)
-            with closing(journal), closing(self.engine.sink(journal, self.target)) as sink:
+                journal = Journal(self.out, options, base, self.target, self.placed)
+            with closing(journal), closing(self.engine.sink(journal)) as sink:
                 for shard in journal.shards:
                     self.placed(shard)
                 return self._write(journal, sink, base, self._inputs(work))

@@ -74,8 +74,8 @@ class RayEngine:
         self._workers = RayWorkers(options, self.cluster)
         return self._workers
 
-    def sink(self, journal: Journal, target: RemoteTarget | None) -> RaySink:
-        self._sink = RaySink(self.cluster, journal, target)
+    def sink(self, journal: Journal) -> RaySink:
+        self._sink = RaySink(self.cluster, journal)
         return self._sink
 
     def note(self) -> str:
@@ -91,14 +91,14 @@ class RayEngine:
 class RaySink:
     """Sink that has each shard written by a task, and puts shards in place in their order."""
 
-    def __init__(self, cluster: RayCluster, journal: Journal, target: RemoteTarget | None) -> None:
+    def __init__(self, cluster: RayCluster, journal: Journal) -> None:
         self.samples = self.bytes = 0
         self._cluster = cluster
         self._work = journal.work.absolute()
         self._number = journal.number
         self._journal = journal
         self.reject = journal.reject
-        self._target = target
+        self._target = journal.target
         self._pieces: list[Piece] = []
         self._pending: deque[_Pending] = deque()  # shards that are being written, in order
         remove_attempts(self._work)

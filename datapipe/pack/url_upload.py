@@ -79,19 +79,13 @@ class UploadStage:
 
     The staging folder holds `dataset/`, a pack like any other, and `.pack/uploads.json`: the shards
     that have arrived, each by the sha256 of its index. All of it stays until everything has
-    arrived, so an interrupted pack continues from here.
-
-    Args:
-        url: where the dataset goes.
-        staging: where staging folders are made; by default in the user's cache folder.
-        storage_options: for fsspec.
+    arrived, so an interrupted pack continues from here. PackError if nothing can be written to such
+    a URL, PlanError if nothing installed knows it.
 
     Attributes:
         folder: where the dataset is packed to.
         target: the folder at the URL.
         direct: whether tars are there already when `send` is called.
-
-    PackError if nothing can be written to such a URL, PlanError if nothing installed knows it.
     """
 
     def __init__(

@@ -111,11 +111,7 @@ def test_the_place_of_a_tar_is_never_taken_for_it(
     left: str,
 ) -> None:
     url = put(tars)
-
-    def fault(number: int, request: Request) -> str | None:
-        return "expired" if request.span and request.key.endswith("00002.tar") else None
-
-    proxy.fault = fault
+    proxy.fail("expired", "GET", "00002.tar")
     with pytest.raises(StoreError, match=rf"{url}/00002.tar, .* expired"):
         pack(url)
     assert not (tmp_path / "out" / "dataset.json").exists()

@@ -76,11 +76,7 @@ def test_a_download_that_broke_goes_on_where_it_was(
 ) -> None:
     url = put(folder)
     images = sorted(path.name for path in folder.rglob("*.jpg"))
-
-    def fault(number: int, request: Request) -> str | None:
-        return "expired" if request.span and request.key.endswith(images[4]) else None
-
-    proxy.fault = fault
+    proxy.fail("expired", "GET", images[4])
     with pytest.raises(StoreError, match=rf"{url}/.*{images[4]}, .* expired .* renew"):
         pack(url)
     have = {path.name for path in (tmp_path / "staging").glob("*/raw/**/*.jpg")}

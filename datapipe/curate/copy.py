@@ -52,8 +52,8 @@ def copy_samples(
     made_by: dict[str, Any],
     output: CopySpec,
     *,
-    rejects: Sequence[Reject] = (),
-    bytes: int = 0,
+    rejects: Sequence[Reject],
+    bytes: int,
 ) -> CopyReport:
     """Copy samples into new shards in `out`; continue if an earlier run was interrupted.
 

@@ -6,7 +6,7 @@ and a sink, which takes these parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from datapipe.cpus import available_cpus
@@ -16,7 +16,7 @@ from datapipe.pack.journal import Journal
 from datapipe.pack.sequence import ShardSink, Sink
 from datapipe.pack.workers.pool import MODULES, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
-from datapipe.pack.workers.worker import PreparedPart
+from datapipe.pack.workers.worker import PreparedParts
 from datapipe.workers.engine import EngineName
 from datapipe.workers.template import warm_up
 
@@ -24,9 +24,7 @@ from datapipe.workers.template import warm_up
 class Preparation(Protocol):
     """Workers that prepare inputs."""
 
-    def prepared(
-        self, inputs: Iterable[Input], first: int
-    ) -> Iterator[tuple[list[Input], PreparedPart]]:
+    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
         """Prepare inputs in order; the first has the ordinal `first`."""
         ...
 

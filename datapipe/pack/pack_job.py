@@ -210,7 +210,7 @@ class Job:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
         sequencer = self._sequencer(sink, count)
         self.tally.rejects.number = journal.rejected
-        sequencer.saved_bytes = journal.last.saved_bytes
+        sequencer.saved_bytes, sequencer.reject = journal.last.saved_bytes, journal.reject
         self._sequence(sequencer, inputs, base)
         sink.drain()
         if not journal.shards:

@@ -97,7 +97,6 @@ class RaySink:
         self._work = journal.work.absolute()
         self._number = journal.number
         self._journal = journal
-        self.reject = journal.reject
         self._target = journal.target
         self._pieces: list[Piece] = []
         self._pending: deque[_Pending] = deque()  # shards that are being written, in order

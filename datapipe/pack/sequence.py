@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +25,7 @@ from datapipe.pack.options import MaxRejects
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.teaching import SampleLesson, Teaching, WrittenSample, show
 from datapipe.pack.workers.prepare import Outcome, Pages
-from datapipe.pack.workers.worker import PreparedPart
+from datapipe.pack.workers.worker import PreparedPart, PreparedParts
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.pack.writers.ustar import END
 from datapipe.progress import Progress
@@ -99,7 +99,6 @@ class ShardSink(ShardWriter):
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal.out, journal.work, journal.number)
         self._journal = journal
-        self.reject = journal.reject
 
     def cut(self, count: InputCount, saved_bytes: int) -> None:
         checkpoint = self._journal.checkpoint(count, saved_bytes)
@@ -122,10 +121,6 @@ class Sink(Protocol):
     def cut(self, count: InputCount, saved_bytes: int) -> None:
         """End the shard."""
         ...
-
-    def reject(self, reject: Reject) -> None:
-        """Take a rejected input."""
-        return
 
     def drain(self) -> None:
         """Wait until all finished shards are in place."""
@@ -165,9 +160,10 @@ class Sequencer:
     count: InputCount
     tally: PackTally
     saved_bytes: int = 0
+    reject: Callable[[Reject], None] = lambda reject: None  # takes a rejected input
     note: Callable[[], str] = lambda: ""  # on the workers, for the line of progress
 
-    def run(self, parts: Iterator[tuple[list[Input], PreparedPart]], progress: Progress) -> None:
+    def run(self, parts: PreparedParts, progress: Progress) -> None:
         """Take all parts; PackError if too many inputs are rejected, or writing fails."""
         rejects = self.tally.rejects
         for inputs, part in parts:
@@ -185,7 +181,7 @@ class Sequencer:
         start = end = row = stop = 0
         for sample, outcome in zip(inputs, part.outcomes, strict=True):
             if isinstance(outcome, Reject):
-                sink.reject(outcome)
+                self.reject(outcome)
                 rejects.add(outcome)
                 self.count.add(sample)
                 rejects.check(self.max_rejects, self.count.number)

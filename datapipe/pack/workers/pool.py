@@ -15,7 +15,7 @@ from datapipe.errors import PackError, WorkerError
 from datapipe.pack.input.raw_sample import Input, has_video, inline_bytes
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.segments import Segments
-from datapipe.pack.workers.worker import InputChunk, PreparedPart, SentPart, chunk_worker
+from datapipe.pack.workers.worker import InputChunk, PreparedParts, SentPart, chunk_worker
 from datapipe.workers.processes import ProcessPool
 from datapipe.workers.protocol import WorkerPool
 
@@ -44,9 +44,7 @@ class PackWorkers:
         )
         self._segments: dict[int, Segments] = {}  # by process ID
 
-    def prepared(
-        self, inputs: Iterable[Input], first: int
-    ) -> Iterator[tuple[list[Input], PreparedPart]]:
+    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
         """Prepare inputs in order; the first has the ordinal `first`.
 
         Yield the inputs of a part with the part, whose data is valid until the next is asked for.

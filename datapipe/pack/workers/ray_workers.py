@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from datapipe.pack.input.raw_sample import Blob, Input, RawSample, Reject
 from datapipe.pack.workers.library_messages import keep_messages
 from datapipe.pack.workers.pool import run_chunks
 from datapipe.pack.workers.prepare import Outcome, PrepareOptions
-from datapipe.pack.workers.worker import InputChunk, PreparedPart, Preparer
+from datapipe.pack.workers.worker import InputChunk, PreparedPart, PreparedParts, Preparer
 from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
 from datapipe.workers.ray_tasks import RayPool, Stored
 
@@ -72,9 +72,7 @@ class RayWorkers:
             memory=_MEMORY,
         )
 
-    def prepared(
-        self, inputs: Iterable[Input], first: int
-    ) -> Iterator[tuple[list[Input], PreparedPart]]:
+    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
         for (answer, data), waiting in run_chunks(self._pool, inputs, first, _CHUNK):
             outcomes, size, node = answer
             taken = [waiting.popleft() for _ in outcomes]

@@ -33,6 +33,10 @@ class PreparedPart(NamedTuple):
     own: bool  # whether the data is outside of the segments
 
 
+PreparedParts = Iterator[tuple[list[Input], PreparedPart]]
+"""Parts with their inputs, in the order of the inputs."""
+
+
 class SentPart(NamedTuple):
     """Part as a worker sends it."""
 

@@ -60,7 +60,6 @@ class EvictingTier(Tier):
 
 
 def evicting_tier(request: TierRequest) -> EvictingTier | None:
-    """Make the tier of an eviction policy in memory, if one is asked for."""
     if request.spec.memory is None or request.policy is None:
         return None
     budget, samples = int(request.spec.memory), len(request.dataset)

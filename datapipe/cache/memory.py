@@ -131,7 +131,6 @@ class SharedMemoryTier(Tier):
 
 
 def shared_memory_tier(request: TierRequest) -> SharedMemoryTier | None:
-    """Make the tier of a fixed part in memory, if one is asked for."""
     budget = request.spec.memory
     if budget is None or request.policy is not None:
         return None

@@ -78,7 +78,6 @@ class SampleCache:
         self._put(self._tiers, use, entry)
 
     def stats(self) -> dict[str, TierStats]:
-        """Return the figures of each tier, and of the source."""
         stats = {
             tier.name: self.counter.stats(tier.name, evicted=tier.evicted, expected=tier.expected)
             for tier in self._tiers
@@ -86,7 +85,6 @@ class SampleCache:
         return stats | {SOURCE: self.counter.stats(SOURCE)}
 
     def describe(self) -> list[str]:
-        """Return a phrase about each tier, for a log."""
         return [expect(tier.describe(self.sizes.form), tier.expected) for tier in self._tiers]
 
     def _put(self, tiers: Sequence[Tier], use: Use, entry: UInt8) -> None:

@@ -49,7 +49,6 @@ class TierCounter:
                 self._counts[tier, field] += number
 
     def take(self) -> Counts:
-        """Return the counts, and start at zero."""
         with self._lock:
             taken, self._counts = self._counts, Counter()
         return taken

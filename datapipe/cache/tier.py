@@ -30,7 +30,6 @@ class Uses:
     next: Int64
 
     def __getitem__(self, slot: int) -> Use:
-        """Return the use of the sample in a slot."""
         return Use(int(self.samples[slot]), int(self.positions[slot]), int(self.next[slot]))
 
 

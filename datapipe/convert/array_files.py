@@ -241,7 +241,6 @@ class ConvertJournal:
         return (self._work / _REJECTS).read_bytes()
 
     def commit(self, part: Shard, noted: ArrayEnds) -> None:
-        """Note durably that a shard is done."""
         entry = {
             "part": asdict(part),
             "noted": noted,

@@ -11,9 +11,8 @@ import pyarrow as pa
 from datapipe.array_types import Int32, UInt8
 from datapipe.decode.image import check_indexed
 from datapipe.decode.spec import ImageSpec
-from datapipe.decode.transform import ImageTransform, make_transform
+from datapipe.decode.transform import make_transform
 from datapipe.errors import DecodeError, MissingMember, SampleError
-from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.crc32 import NOT_AS_INDEXED, crc32
 from datapipe.index.images.header import is_stored_image
@@ -46,14 +45,17 @@ class ArrayChunk:
     refused: list[tuple[int, SampleError]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChunkMaker:
-    """Reads, decodes and encodes samples of a dataset; from any thread."""
+    """Reads, decodes and encodes samples of a dataset; from any thread.
 
-    columns: Columns
-    store: Store
-    transform: ImageTransform | None  # makes images, uint8; None leaves them out
-    encoder: TextEncoder | None  # makes tokens; None for none
+    Without `spec` images are left out, without `encoder` tokens.
+    """
+
+    def __init__(
+        self, dataset: Dataset, store: Store, spec: ImageSpec | None, encoder: TextEncoder | None
+    ) -> None:
+        self.columns, self.store, self.encoder = dataset.columns, store, encoder
+        self.transform = None if spec is None else make_transform(spec)
 
     def make(self, samples: range) -> Stored[ArrayChunk]:
         """Return some samples of one shard, with their images.
@@ -144,22 +146,12 @@ class ChunkMaker:
 
 
 def chunk_maker(
-    dataset: Dataset, store: Store, spec: ImageSpec | None, encoder: TextEncoder | None
-) -> Callable[[range], Stored[ArrayChunk]]:
-    """Return the function of a worker: samples of one shard to a chunk."""
-    transform = None if spec is None else make_transform(spec)
-    return ChunkMaker(
-        columns=dataset.columns, store=store, transform=transform, encoder=encoder
-    ).make
-
-
-def chunk_maker_there(
     opener: Callable[[], Dataset], spec: ImageSpec | None, encoder: TextEncoder | None
 ) -> Callable[[range], Stored[ArrayChunk]]:
     """Return the function of a task on a node, which must see the same dataset."""
     work_alone()
     dataset = opener()
-    return chunk_maker(dataset, open_store(dataset), spec, encoder)
+    return ChunkMaker(dataset, open_store(dataset), spec, encoder).make
 
 
 class PartRows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -25,13 +25,12 @@ from datapipe.convert.array_files import (
     image_writer,
     take_back,
 )
-from datapipe.convert.chunk import ArrayChunk, PartRows, chunk_maker, chunk_maker_there
+from datapipe.convert.chunk import ArrayChunk, ChunkMaker, PartRows, chunk_maker
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PackError, PlanError
-from datapipe.index.columns import open_columns
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import SUMS, write_sums
 from datapipe.index.manifest import (
@@ -39,17 +38,13 @@ from datapipe.index.manifest import (
     Arrays,
     Contribution,
     Manifest,
-    Shard,
-    fsync_folder,
     read_manifest,
-    write_manifest,
 )
-from datapipe.index.parquet import write_index
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import (
     REJECTS,
+    publish,
     refuse_foreign,
-    remove_leftovers,
     remove_working_folder,
     same_options,
     working_folder,
@@ -58,7 +53,7 @@ from datapipe.pack.options import MaxRejects, parse_max_rejects
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.space import check_room
 from datapipe.pack.url_upload import local_path
-from datapipe.pack.writers.shards import writing
+from datapipe.pack.writers.shards import indexed_shard, writing
 from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.arrays import CHECKED, IMAGES, TEXTS
@@ -158,31 +153,26 @@ def convert_dataset(
     dataset = open_dataset(shards)
     if dataset.manifest.arrays is not None:
         raise PackError(f"{shards} holds arrays already; give the shards that they were made from")
-    if out.exists() and not out.is_dir():
-        raise PackError(f"{out} is a file; give a folder")
     if not isinstance(dataset.folder, RemoteFolder) and out.resolve() == dataset.folder.resolve():
         raise PackError(f"{out} holds the shards; give another folder for the arrays")
     spec = None if image is None or not dataset.manifest.images else array_spec(image)
     encoder = None if text is None else TextEncoder(text)
-    job = _Conversion(
-        dataset=dataset,
-        out=out,
-        spec=spec,
-        encoder=encoder,
-        options=conversion_options(spec, encoder),
-        workers=workers,
-        engine=chosen,
-        max_rejects=parse_max_rejects(str(max_rejects)),
-    )
-    if (there := job.finished()) is not None:
-        return report_of(there, out, started=started, finished_before=True)
+    options, limit = conversion_options(spec, encoder), parse_max_rejects(str(max_rejects))
+    if (there := arrays_at(out)) is not None:
+        same_options(out, there.parts[-1].options, options)
+        if there.parts[-1].inputs_sha256 != dataset.manifest.fingerprint:
+            raise PackError(
+                f"{out} holds the arrays of other shards; give a new folder, or the shards as they "
+                "were"
+            )
+        remove_working_folder(out)
+        return report_of(there, out, started)
     if not dataset.manifest.samples:
         raise PackError(f"{dataset.folder} holds no samples")
+    job = _Conversion(dataset, out, spec, encoder, options, workers, chosen, limit)
     with working_folder(out, lock_check=lock_check) as work, writing(out):
         manifest, refused = job.run(work, space_check=space_check)
-    report = report_of(manifest, out, started=started, finished_before=False)
-    reasons = dict(refused.reasons.most_common())
-    return replace(report, reasons=reasons, examples=tuple(refused.examples))
+    return report_of(manifest, out, started, refused)
 
 
 def array_folder(arrays: str | PathLike[str]) -> Path:
@@ -204,9 +194,11 @@ def arrays_at(out: Path) -> Manifest | None:
 
 
 def report_of(
-    manifest: Manifest, out: Path, *, started: float, finished_before: bool
+    manifest: Manifest, out: Path, started: float, refused: RejectCounts | None = None
 ) -> ConvertReport:
+    """Return the report on arrays; they were finished before if nothing says what was refused."""
     assert manifest.arrays is not None
+    now = refused or RejectCounts()
     return ConvertReport(
         samples=manifest.samples,
         images=manifest.images if manifest.arrays.image else 0,
@@ -214,7 +206,9 @@ def report_of(
         bytes=manifest.bytes,
         seconds=round(time.monotonic() - started, 3),
         output=str(out),
-        finished_before=finished_before,
+        reasons=dict(now.reasons.most_common()),
+        examples=tuple(now.examples),
+        finished_before=refused is None,
     )
 
 
@@ -234,7 +228,7 @@ def conversion_options(image: ImageSpec | None, encoder: TextEncoder | None) -> 
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Conversion:
     dataset: Dataset
     out: Path
@@ -244,20 +238,6 @@ class _Conversion:
     workers: int | None
     engine: EngineSpec
     max_rejects: MaxRejects
-
-    def finished(self) -> Manifest | None:
-        """Return the manifest of finished output; `PackError` if it is not what would be made."""
-        if (there := arrays_at(self.out)) is None:
-            return None
-        part = there.parts[-1]
-        same_options(self.out, part.options, self.options)
-        if part.inputs_sha256 != self.dataset.manifest.fingerprint:
-            raise PackError(
-                f"{self.out} holds the arrays of other shards; give a new folder, or the shards as "
-                "they were"
-            )
-        remove_working_folder(self.out)
-        return there
 
     def run(self, work: Path, *, space_check: bool) -> tuple[Manifest, RejectCounts]:
         """Write what is still to be written; count what was refused."""
@@ -284,7 +264,7 @@ class _Conversion:
     def _write(self, store: Store, files: ArrayFiles, journal: ConvertJournal, work: Path) -> None:
         columns, shards = self.dataset.columns, self.dataset.manifest.shards
         edges, count = columns.shard_sample.tolist(), self.workers or available_cpus()
-        make = chunk_maker(self.dataset, store, self.spec, self.encoder)
+        make = ChunkMaker(self.dataset, store, self.spec, self.encoder).make
         options: Any = {"name": "datapipe-convert", "initializer": work_alone}
         makers: WorkerPool[range, Stored[ArrayChunk]]
         writers: WorkerPool[Stored[int], None]
@@ -292,7 +272,7 @@ class _Conversion:
             cluster = opened.enter_context(self.engine.cluster(self.workers))
             makers = open_pool(
                 cluster,
-                partial(chunk_maker_there, self.dataset.opener, self.spec, self.encoder),
+                partial(chunk_maker, self.dataset.opener, self.spec, self.encoder),
                 partial(ThreadPool, make, count, **options),
                 is_stored=True,
                 num_cpus=1,
@@ -317,16 +297,8 @@ class _Conversion:
                     pass
                 at_end = shard + 1 == len(shards)
                 journal.refused.check(self.max_rejects, journal.inputs, at_end=at_end)
-                table = rows.table()
-                name = f"part-{shard:06d}.parquet"
-                part = Shard(
-                    name=TEXTS,
-                    index=name,
-                    samples=len(table),
-                    images=int(np.sum(table["images"].to_numpy())),
-                    bytes=rows.text_bytes,
-                    index_sha256=write_index(work / name, table),
-                )
+                path = work / f"part-{shard:06d}.parquet"
+                part = indexed_shard(path, rows.table(), TEXTS, rows.text_bytes)
                 journal.commit(part, files.sync())
 
     def _sequenced(
@@ -386,9 +358,5 @@ class _Conversion:
         content = (before.read_bytes() if before.exists() else b"") + rejects
         if content:
             (self.out / REJECTS).write_bytes(content)
-        fsync_folder(self.out)
-        remove_leftovers(self.out)
-        open_columns(self.out, manifest)
-        write_manifest(self.out, manifest)
-        remove_working_folder(self.out)
+        publish(self.out, manifest)
         return manifest

@@ -74,7 +74,7 @@ def pack_arrays(
         if not there.images:
             expected["image"] = {}  # as conversions of texts alone note it
         same_options(out, there.parts[-1].options, expected)
-        return report_of(there, out, started=started, finished_before=True)
+        return report_of(there, out, started)
     shards = out / UNFINISHED / _SHARDS
     packed = pack_dataset(raw, shards, **common, **options)
     made = convert_dataset(shards, out, image=image, text=text, **common)

@@ -16,33 +16,28 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from datapipe.curate.new_shards import SampleRun, ShardCopier, copy_chunks, new_shards, shard_copier
+from datapipe.curate.new_shards import SampleRun, ShardCopier, new_shards, shard_copier
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError
-from datapipe.index.columns import open_columns
 from datapipe.index.manifest import (
     MANIFEST,
     Manifest,
-    Shard,
     fsync_folder,
     read_manifest,
-    write_manifest,
 )
-from datapipe.index.parquet import with_offsets, write_index
+from datapipe.index.parquet import with_offsets
 from datapipe.index.sidecars import parse_sidecars, write_sidecars
 from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.journal import (
     Journal,
     refuse_foreign,
     remove_finished,
-    remove_leftovers,
-    remove_working_folder,
     same_options,
     working_folder,
 )
 from datapipe.pack.options import parse_shard_size
 from datapipe.pack.space import check_room
-from datapipe.pack.writers.shards import place_attempt, remove_attempts, writing
+from datapipe.pack.writers.shards import indexed_shard, place_attempt, remove_attempts, writing
 from datapipe.progress import Progress
 from datapipe.workers.engine import EngineSpec, open_pool
 from datapipe.workers.threads import ThreadPool
@@ -57,8 +52,8 @@ def copy_samples(
     made_by: dict[str, Any],
     output: CopySpec,
     *,
-    rejects: Sequence[Reject] = (),
-    bytes: int = 0,
+    rejects: Sequence[Reject],
+    bytes: int,
 ) -> CopyReport:
     """Copy samples into new shards in `out`; continue if an earlier run was interrupted.
 
@@ -66,10 +61,8 @@ def copy_samples(
     is written to the manifest, and an output that was made by something else is refused. `rejects`
     are written to the file of rejects. `bytes` are those of all members, for the check of space.
 
-    Raises:
-        PackError: there are no samples, the output belongs to something else, or the disk is full.
-        StoreError: a member cannot be read, or differs from its checksum.
-        IndexMismatch: an index is not that of its manifest.
+    PackError if there are no samples, the output belongs to something else, or the disk is full;
+    StoreError for a member that cannot be read or differs from its checksum.
     """
     started = time.monotonic()
     samples = sum(run.samples for run in runs)
@@ -78,15 +71,12 @@ def copy_samples(
     made_by = made_by | ({"view": True} if output.view else {"shard_size": output.shard_size})
     before = manifest = finished_in(out, made_by)
     if manifest is None:
-        with working_folder(out, lock_check=output.lock_check) as work:
-            space = bytes if output.space_check and not output.view else 0
+        with working_folder(out, lock_check=output.lock_check):
+            copy = _Copy(runs, out, made_by, output, rejects)
             # Another run may have ended meanwhile.
-            manifest = finished_in(out, made_by) or _Copy(
-                runs, out, work, made_by, output, rejects
-            ).run(space)
+            manifest = finished_in(out, made_by) or copy.run(bytes)
     write_sidecars(out, manifest, parse_sidecars(output.sidecars))
-    seconds = time.monotonic() - started
-    return report_on(manifest, out, seconds, rejects, finished_before=before is not None)
+    return report_on(manifest, out, started, rejects, finished_before=before is not None)
 
 
 def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifest | None:
@@ -95,8 +85,6 @@ def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifes
     Raises PackError if something else is there, or a dataset made by anything but `made_by`; the
     option `but` is not compared.
     """
-    if out.exists() and not out.is_dir():
-        raise PackError(f"{out} is a file; give a folder")
     refuse_foreign(out)
     if not (out / MANIFEST).exists():
         return None
@@ -112,7 +100,7 @@ def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifes
 def report_on(
     manifest: Manifest,
     out: Path,
-    seconds: float,
+    started: float,
     rejects: Sequence[Reject] = (),
     *,
     finished_before: bool,
@@ -123,7 +111,7 @@ def report_on(
         rejected=manifest.rejected,
         shards=len(manifest.shards),
         bytes=manifest.bytes,
-        seconds=round(seconds, 3),
+        seconds=round(time.monotonic() - started, 3),
         output=str(out),
         examples=tuple(rejects[:_EXAMPLES]),
         finished_before=finished_before,
@@ -133,18 +121,17 @@ def report_on(
 class _Copy(NamedTuple):
     runs: Sequence[SampleRun]
     out: Path
-    work: Path
     made_by: dict[str, Any]
     output: CopySpec
     rejects: Sequence[Reject]
 
-    def run(self, space: int) -> Manifest:
-        """Write what is still to be written; `space` is the number of bytes to check for, or 0."""
+    def run(self, size: int) -> Manifest:
+        """Write what is still to be written; the members of all samples have so many bytes."""
         with writing(self.out):
-            journal = Journal(self.out, self.made_by, None)
-        try:
-            if space:
-                left = max(space - sum(shard.bytes for shard in journal.shards), 0)
+            journal = Journal(self.out, self.made_by)
+        with closing(journal):
+            if self.output.space_check and not self.output.view:
+                left = max(size - sum(shard.bytes for shard in journal.shards), 0)
                 check_room(self.out, left, "samples to copy", "choose fewer samples")
             if not journal.shards:
                 for reject in self.rejects:  # before any shard: each checkpoint has them all
@@ -155,28 +142,16 @@ class _Copy(NamedTuple):
                 self._link(journal, count)
             else:
                 self._write(journal, count)
-            with writing(self.out):
-                count.number += len(self.rejects)
-                part = journal.part(count, 0, self.made_by)
-                journal.publish_rejects()
-        finally:
-            journal.close()
-        manifest = Manifest(shards=tuple(journal.shards), parts=(part,))
-        with writing(self.out):
-            remove_leftovers(self.out)
-            open_columns(self.out, manifest)
-            write_manifest(self.out, manifest)
-        remove_working_folder(self.out)
-        return manifest
+            count.number += len(self.rejects)
+            return journal.finish(count, 0, self.made_by)
 
     def _write(self, journal: Journal, count: InputCount) -> None:
-        """Copy the samples after the first `count`."""
         stores = list({id(run.store): run.store for run in self.runs}.values())
         size = parse_shard_size(self.output.shard_size)
-        chunks = copy_chunks(self.runs, stores, size, count.number)
+        jobs = new_shards(self.runs, stores, size, count.number, len(journal.shards))
         total = sum(run.samples for run in self.runs)
         chosen = EngineSpec(engine=self.output.engine, address=self.output.address)
-        work = self.work.absolute()
+        work = journal.work.absolute()
         remove_attempts(work)
         local = ShardCopier(stores, work)
         with (
@@ -194,12 +169,11 @@ class _Copy(NamedTuple):
             ) as pool,
         ):
             try:
-                for written in pool.run(new_shards(chunks, len(journal.shards))):
+                for written in pool.run(jobs):
                     shard = written.shard
                     count.number += shard.samples
-                    place_attempt(written.folder, shard, self.out, written.node)
-                    with writing(self.out):
-                        journal.commit(shard, journal.checkpoint(count, 0))
+                    place_attempt(written, self.out)
+                    journal.commit(shard, journal.checkpoint(count, 0))
                     progress.advance(shard.samples)
             finally:
                 local.stop.set()  # after an interrupt, shards in progress are given up
@@ -213,16 +187,9 @@ class _Copy(NamedTuple):
             table = run.rows()
             table = with_offsets(table, pc.list_flatten(table["offset"]).to_numpy())
             with writing(self.out):
-                digest = write_index(self.work / name, table)
-                (self.work / name).replace(self.out / name)
+                tar, size = os.path.relpath(run.tar.resolve(), home), run.tar.stat().st_size
+                shard = indexed_shard(journal.work / name, table, tar, size)
+                (journal.work / name).replace(self.out / name)
                 fsync_folder(self.out)
-                shard = Shard(
-                    name=os.path.relpath(run.tar.resolve(), home),
-                    index=name,
-                    samples=len(table),
-                    images=pc.sum(table["images"]).as_py(),
-                    bytes=run.tar.stat().st_size,
-                    index_sha256=digest,
-                )
                 count.number += len(table)
                 journal.commit(shard, journal.checkpoint(count, 0))

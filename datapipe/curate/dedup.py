@@ -97,7 +97,7 @@ def dedup_dataset(
     made_by = describe([source], "dedup", asked, output)
     size = {"view": True} if output.view else {"shard_size": output.shard_size}
     if (done := finished_in(folder, made_by | size, but=SELECTION)) is not None:
-        return report_on(done, folder, time.monotonic() - started, finished_before=True)
+        return report_on(done, folder, started, finished_before=True)
     found = _equal(source, text=text)
     if near is not None:
         with working_folder(folder, lock_check=output.lock_check) as work:

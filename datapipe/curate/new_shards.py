@@ -22,11 +22,10 @@ import pyarrow.compute as pc
 from datapipe.array_types import Int64
 from datapipe.errors import PackError, SampleError, StoreError
 from datapipe.index.files.crc32 import NOT_AS_INDEXED, crc32
-from datapipe.index.manifest import Shard
 from datapipe.index.mixture_columns import edges_of
 from datapipe.index.parquet import with_offsets
 from datapipe.index.rows import Member
-from datapipe.pack.writers.shards import ShardSize, ShardWriter, attempt_shard
+from datapipe.pack.writers.shards import ShardSize, ShardWriter, WrittenShard, attempt_shard
 from datapipe.pack.writers.ustar import BLOCK, member_header, padding
 from datapipe.store.protocol import Fetch, Store
 from datapipe.workers.ray_cluster import node_name
@@ -58,7 +57,6 @@ class CopyChunk(NamedTuple):
     store: int  # number of the store
     shard: int  # its number in the store
     table: pa.Table  # their rows, with the offsets in the new shard
-    begins_shard: bool
     # Parts of the old shard with members that lie to each other as in the new one
     spans: list[Member]
     starts: Int64  # int64 [M], offset of each member in its span: 0 begins the next span
@@ -71,26 +69,6 @@ class NewShard(NamedTuple):
     chunks: list[CopyChunk]
 
 
-def new_shards(chunks: Iterable[CopyChunk], first: int) -> Iterator[NewShard]:
-    """Yield the new shards, of which the first has the number `first`."""
-    some: list[CopyChunk] = []
-    for chunk in chunks:
-        if chunk.begins_shard and some:
-            yield NewShard(first, some)
-            first, some = first + 1, []
-        some.append(chunk)
-    if some:
-        yield NewShard(first, some)
-
-
-class CopiedShard(NamedTuple):
-    """Shard in the folder of its attempt."""
-
-    shard: Shard
-    folder: Path
-    node: str  # of a cluster, that wrote it; "" on this machine
-
-
 @dataclass(frozen=True)
 class ShardCopier:
     """Writer of new shards into folders in `work`, from any thread."""
@@ -100,9 +78,8 @@ class ShardCopier:
     node: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def write(self, job: NewShard) -> CopiedShard:
-        written = attempt_shard(self.work, job.number, partial(self._fill, job))
-        return CopiedShard(*written, self.node)
+    def write(self, job: NewShard) -> WrittenShard:
+        return attempt_shard(self.work, job.number, partial(self._fill, job), self.node)
 
     def _fill(self, job: NewShard, writer: ShardWriter) -> None:
         for chunk, data in _begun(job.chunks, self.stores):
@@ -111,17 +88,18 @@ class ShardCopier:
             writer.write_table(_parts(chunk, self.stores[chunk.store], data), chunk.table)
 
 
-def shard_copier(stores: Sequence[Store], work: Path) -> Callable[[NewShard], CopiedShard]:
+def shard_copier(stores: Sequence[Store], work: Path) -> Callable[[NewShard], WrittenShard]:
     """Return the function of a task on a node, which must see the output."""
     if not work.is_dir():
         raise PackError(f"the output folder {work.parent} does not exist")
     return ShardCopier(stores, work, node_name()).write
 
 
-def copy_chunks(
-    runs: Iterable[SampleRun], stores: Sequence[Store], size: ShardSize, skip: int
-) -> Iterator[CopyChunk]:
-    """Cut runs into chunks of one new shard each, without the first `skip` samples."""
+def new_shards(
+    runs: Iterable[SampleRun], stores: Sequence[Store], size: ShardSize, skip: int, number: int
+) -> Iterator[NewShard]:
+    """Cut runs into shards from a number on, and these into chunks; leave `skip` samples out."""
+    chunks: list[CopyChunk] = []
     samples = at = 0  # of the current shard
     for run in runs:
         if skip >= run.samples:
@@ -138,19 +116,21 @@ def copy_chunks(
         row = 0
         while row < len(table):
             stop = row + size.room(samples, at, ends[row:])
-            begins_shard = stop == row
-            if begins_shard:
-                samples = at = 0
+            if stop == row:
+                yield NewShard(number, chunks)
+                number, chunks, samples, at = number + 1, [], 0, 0
                 stop = row + size.room(0, 0, ends[row:])
             most = int(np.searchsorted(ends, ends[row] + _CHUNK, side="right")) - 1
             stop = min(stop, max(most, row + 1))
             members = slice(edges[row], edges[stop])
             rows = with_offsets(table.slice(row, stop - row), new[members] + (at - ends[row]))
             spans = _spans(old[members], new[members], sizes[members])
-            yield CopyChunk(stores.index(run.store), run.shard, rows, begins_shard, *spans)
+            chunks.append(CopyChunk(stores.index(run.store), run.shard, rows, *spans))
             samples += stop - row
             at += int(ends[stop] - ends[row])
             row = stop
+    if chunks:
+        yield NewShard(number, chunks)
 
 
 def _spans(old: Int64, new: Int64, sizes: Int64) -> tuple[list[Member], Int64]:

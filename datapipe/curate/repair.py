@@ -31,7 +31,6 @@ from datapipe.index.manifest import (
     MANIFEST,
     Contribution,
     Manifest,
-    Shard,
     fsync_folder,
     write_manifest,
 )
@@ -43,6 +42,7 @@ from datapipe.inspect.located import DatasetFiles, locate
 from datapipe.inspect.sources import RemoteSource
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import REJECTS
+from datapipe.pack.writers.shards import indexed_shard
 from datapipe.pack.writers.ustar import member_header
 from datapipe.progress import Progress
 from datapipe.store.remote import RemoteStore
@@ -167,23 +167,20 @@ class _DatasetSalvage:
         self._digests: list[str] = []
 
     def collect(self) -> None:
-        """Salvage all shards."""
         manifest, home, entries = self.located.manifest, self.located.home, self.located.entries
         if manifest is not None and home is not None:
             self.columns, _ = check_columns(home, manifest)
         total = sum(max(shard.bytes, 0) for shard in entries) or None
+        salvage = partial(salvage_shard, self.located, self.columns, self._tell)
         with (
             Progress("reading", unit="member", total=total, total_unit="bytes") as self._progress,
-            closing(ThreadPool(self._salvage, available_cpus(), name="datapipe-repair")) as pool,
+            closing(ThreadPool(salvage, available_cpus(), name="datapipe-repair")) as pool,
         ):
             try:
                 for number, salvaged in enumerate(pool.run(range(len(entries)))):
                     self._add(number, salvaged)
             finally:
                 self._stop.set()
-
-    def _salvage(self, number: int) -> ShardSalvage:
-        return salvage_shard(self.located, self.columns, number, self._tell)
 
     def _tell(self, members: int, size: int) -> None:
         if self._stop.is_set():
@@ -305,7 +302,10 @@ class _DatasetSalvage:
             table, path = self._rows(number, renumber=False), home / entry.index
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f".{path.name}.tmp")
-            entries[number] = self._entry(entry, table, write_index(temporary, table))
+            with located.shards.open(entry.name) as file:
+                assert file is not None
+                made = indexed_shard(temporary, table, entry.name, file.size)
+            entries[number] = replace(made, index=entry.index)
             if path.exists() and path.read_bytes() == temporary.read_bytes():
                 temporary.unlink()
                 continue
@@ -331,17 +331,6 @@ class _DatasetSalvage:
             remade.append(finding.file)
         open_columns(home, manifest)
         return manifest.samples, tuple(remade)
-
-    def _entry(self, entry: Shard, table: pa.Table, digest: str) -> Shard:
-        with self.located.shards.open(entry.name) as file:
-            assert file is not None
-            return replace(
-                entry,
-                samples=len(table),
-                images=pc.sum(table["images"]).as_py() or 0,
-                bytes=file.size,
-                index_sha256=digest,
-            )
 
     def _parts(self) -> tuple[Contribution, ...]:
         """Return the packs of a dataset whose manifest is lost, as one."""

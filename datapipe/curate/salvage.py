@@ -43,7 +43,7 @@ class ShardSalvage(NamedTuple):
 
 
 def salvage_shard(
-    located: DatasetFiles, columns: Columns | None, number: int, tell: Tell
+    located: DatasetFiles, columns: Columns | None, tell: Tell, number: int
 ) -> ShardSalvage:
     """Return what a shard still holds.
 
@@ -77,16 +77,11 @@ def salvage_shard(
         if problems or not is_trusted:
             table = to_table(Rows(_rebuilt(check, offsets, is_lost)))
         else:
-            table = with_offsets(table, offsets).filter(_bools(~is_lost))
+            table = with_offsets(table, offsets).filter(pa.array(~is_lost))
     wrong = set(members.offset[~check.is_right].tolist())  # of members that were found nowhere
     lost = [finding for finding in found.findings if finding.start in wrong]
     is_whole = not problems and is_trusted and not is_lost.any()
     return ShardSalvage(table, lost, True, is_whole, [])
-
-
-def _bools(values: Bools) -> pa.Array:
-    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
 
 
 def _look_for(check: MemberCheck, offsets: Int64, *, check_names: bool) -> None:

@@ -50,12 +50,7 @@ class Chosen:
 
 
 def open_source(path: str | PathLike[str], out: str | PathLike[str]) -> Dataset:
-    """Open a dataset that is copied from to `out`.
-
-    Raises:
-        PackError: it holds arrays, or `out` is inside it.
-        IndexMismatch: there is no finished dataset.
-    """
+    """Open a dataset that is copied from to `out`; PackError if it has arrays or `out` in it."""
     dataset = open_dataset(path)
     if dataset.manifest.arrays is not None:
         raise PackError(f"{path} holds arrays; give the shards that they were made from")
@@ -84,10 +79,8 @@ def copy_chosen(
 ) -> CopyReport:
     """Copy the samples of datasets into `out`, one dataset after the other.
 
-    `asked` are the options of the command, for the manifest.
-
-    Raises:
-        PackError: see `copy_samples`; also for keys that two samples have, or no member can have.
+    `asked` are the options of the command, for the manifest. Errors are those of `copy_samples`;
+    PackError also for keys that two samples have, or no member can have.
     """
     if not output.view or len(parts) > 1:  # members keep their names in a view
         _check_keys(parts, renumbered=output.renumber)

@@ -6,20 +6,17 @@ and a sink, which takes these parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from datapipe.cpus import available_cpus
 from datapipe.errors import PackError
-from datapipe.index.manifest import Shard
 from datapipe.pack.input.raw_sample import Input
 from datapipe.pack.journal import Journal
-from datapipe.pack.sequence import ShardSink, ShardsSink
+from datapipe.pack.sequence import ShardSink, Sink
 from datapipe.pack.workers.pool import MODULES, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
-from datapipe.pack.workers.worker import PreparedPart
-from datapipe.remote.upload import RemoteTarget
+from datapipe.pack.workers.worker import PreparedParts
 from datapipe.workers.engine import EngineName
 from datapipe.workers.template import warm_up
 
@@ -27,9 +24,7 @@ from datapipe.workers.template import warm_up
 class Preparation(Protocol):
     """Workers that prepare inputs."""
 
-    def prepared(
-        self, inputs: Iterable[Input], first: int
-    ) -> Iterator[tuple[list[Input], PreparedPart]]:
+    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
         """Prepare inputs in order; the first has the ordinal `first`."""
         ...
 
@@ -44,36 +39,27 @@ class Engine(Protocol):
     @property
     def lost(self) -> int:
         """Inputs that became rejects because a node failed."""
-        ...
+        return 0
 
     def workers(self, options: PrepareOptions, *, few: bool) -> Preparation:
         """Return workers, for a `few` inputs or for many."""
         ...
 
-    def sink(
-        self,
-        work: Path,
-        first: int,
-        journal: Journal,
-        placed: Callable[[Shard], None],
-        target: RemoteTarget | None,
-    ) -> ShardsSink:
-        """Return the sink of shards from the number `first` on; its tars may go to a URL."""
+    def sink(self, journal: Journal) -> Sink:
+        """Return the sink of the next shards; their tars may go to a URL."""
         ...
 
     def note(self) -> str:
         """Return what the line of progress says of the workers."""
-        ...
+        return ""
 
     def close(self) -> None:
         """End what the engine started."""
-        ...
+        return
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Processes of this machine, and a thread that writes."""
-
-    lost = 0
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -82,22 +68,9 @@ class LocalEngine:
     def workers(self, options: PrepareOptions, *, few: bool) -> PackWorkers:
         return PackWorkers(options, 1 if few else self._workers)
 
-    def sink(
-        self,
-        work: Path,
-        first: int,
-        journal: Journal,
-        placed: Callable[[Shard], None],
-        target: RemoteTarget | None,
-    ) -> ShardSink:
-        assert target is None
-        return ShardSink(work, first, journal, placed)
-
-    def note(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        pass
+    def sink(self, journal: Journal) -> ShardSink:
+        assert journal.target is None
+        return ShardSink(journal)
 
 
 def open_engine(

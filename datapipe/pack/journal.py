@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.index.columns import COLUMNS
+from datapipe.index.columns import COLUMNS, open_columns
 from datapipe.index.files.crc32 import prefix_sums
 from datapipe.index.files.journal_files import JournalFiles
 from datapipe.index.files.lock import is_at, try_lock
@@ -23,9 +23,12 @@ from datapipe.index.manifest import (
     Manifest,
     Shard,
     fsync_folder,
+    write_manifest,
 )
 from datapipe.index.parquet import file_sha256
 from datapipe.pack.input.raw_sample import InputCount, Reject
+from datapipe.pack.writers.shards import writing
+from datapipe.remote.upload import RemoteTarget
 
 logger = logging.getLogger(__name__)
 
@@ -50,19 +53,22 @@ class Journal:
     """File under `OUT/.pack` with a line per finished shard, of this run and interrupted ones.
 
     `base` is the finished dataset that is appended to. `last` is the checkpoint of the last of
-    `shards`, and `rejected` counts inputs after it too. `size_of` returns the bytes of a tar, or
-    None; without it tars are in `out`.
+    `shards`, and `rejected` counts inputs after it too. Tars are at `target`, or in `out` without
+    it. `placed` is called with every shard that is in place.
     """
 
     def __init__(
         self,
         out: Path,
         options: dict[str, Any],
-        base: Manifest | None,
-        size_of: Callable[[str], int | None] | None = None,
+        base: Manifest | None = None,
+        target: RemoteTarget | None = None,
+        placed: Callable[[Shard], None] = lambda shard: None,
     ) -> None:
         self.out = out
-        self._size_of = size_of or self._size_here
+        self._base = base
+        self.target = target
+        self._placed = placed
         self.work = out / UNFINISHED
         fingerprint = base.fingerprint if base else ""
         begun = read_journal(out)
@@ -149,13 +155,20 @@ class Journal:
         is_whole = index.exists() and file_sha256(index) == shard.index_sha256
         return None if is_whole else index
 
-    def _size_here(self, name: str) -> int | None:
+    def _size_of(self, name: str) -> int | None:
+        if self.target is not None:
+            return self.target.size_now(name)
         path = self.out / name
         return path.stat().st_size if path.exists() else None
 
+    @property
+    def number(self) -> int:
+        """Number of the next shard."""
+        return len(self.shards) + (len(self._base.shards) if self._base else 0)
+
     def reject(self, reject: Reject) -> None:
-        """Write one rejected input."""
-        self._files.reject(reject.line())
+        with writing(self.out):
+            self._files.reject(reject.line())
         self.rejected += 1
 
     def checkpoint(self, inputs: InputCount, saved_bytes: int) -> Checkpoint:
@@ -171,14 +184,16 @@ class Journal:
 
     def commit(self, shard: Shard, checkpoint: Checkpoint) -> None:
         """Record durably that a shard is in place, with all inputs up to its last."""
-        self._files.note({"shard": asdict(shard), **asdict(checkpoint)})
+        with writing(self.out):
+            self._files.note({"shard": asdict(shard), **asdict(checkpoint)})
         self.shards.append(shard)
         self.last = checkpoint
+        self._placed(shard)
 
-    def part(self, inputs: InputCount, saved_bytes: int, options: dict[str, Any]) -> Contribution:
-        """Return what this pack added, once all is done."""
+    def finish(self, inputs: InputCount, saved_bytes: int, options: dict[str, Any]) -> Manifest:
+        """Publish the dataset with what this pack made of these inputs; return its manifest."""
         end = self.checkpoint(inputs, saved_bytes)
-        return Contribution(
+        part = Contribution(
             shards=len(self.shards),
             inputs=end.inputs,
             inputs_sha256=end.digest,
@@ -187,20 +202,22 @@ class Journal:
             saved_bytes=end.saved_bytes,
             options=options,
         )
+        before = self._base or Manifest(shards=(), parts=())
+        manifest = Manifest(shards=(*before.shards, *self.shards), parts=(*before.parts, part))
+        with writing(self.out):
+            self._files.sync_rejects()
+            (self.work / REJECTS).replace(self.out / REJECTS)
+            publish(self.out, manifest)
+        return manifest
 
     def close(self) -> None:
-        """Close the files; what matters of them is on the disk already."""
         self._files.close()
-
-    def publish_rejects(self) -> None:
-        """Put the rejects file in place beside the shards."""
-        self._files.sync_rejects()
-        (self.work / REJECTS).replace(self.out / REJECTS)
-        fsync_folder(self.out)
 
 
 def refuse_foreign(out: Path) -> None:
-    """Refuse a folder that holds something else than a pack of ours."""
+    """Refuse a file, and a folder that holds something else than a pack of ours."""
+    if out.exists() and not out.is_dir():
+        raise PackError(f"{out} is a file; give a folder")
     if out.is_dir() and not (out / UNFINISHED).exists() and not (out / MANIFEST).exists():
         found = sorted(path.name for path in out.iterdir())
         if found:
@@ -214,9 +231,8 @@ def refuse_foreign(out: Path) -> None:
 def working_folder(out: Path, *, lock_check: bool = True) -> Iterator[Path]:
     """Make `OUT/.pack` and lock it against a second pack until this process ends.
 
-    Raises:
-        PackError: another pack works there, or the folder holds something else. With `lock_check`
-            also: the file system has no locks, such as some mounts of NFS.
+    PackError if another pack works there, or the folder holds something else; with `lock_check`
+    also if the file system has no locks, such as some mounts of NFS.
     """
     work = out / UNFINISHED
     try:
@@ -241,12 +257,17 @@ def working_folder(out: Path, *, lock_check: bool = True) -> Iterator[Path]:
         yield work
 
 
-def remove_leftovers(out: Path) -> None:
-    """Remove temporary files of columns and manifest that a crash may have left."""
+def publish(out: Path, manifest: Manifest) -> None:
+    """Write columns and manifest of a dataset whose files are in place, and end its pack."""
+    fsync_folder(out)
+    # A crash may have left temporary files of both.
     for path in out.glob(f".{COLUMNS}.*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in out.glob(f".{MANIFEST}.tmp-*"):
         path.unlink(missing_ok=True)
+    open_columns(out, manifest)
+    write_manifest(out, manifest)
+    remove_working_folder(out)
 
 
 def remove_working_folder(out: Path) -> None:

@@ -45,7 +45,6 @@ class Notes:
         """Paths of files that are read beside those that samples name."""
 
     def begin_with(self, other: Notes) -> None:
-        """Take over the notes of another collector."""
         vars(self).update(copy.deepcopy(vars(other)))
 
     def find(self, name: str, value: str) -> None:
@@ -86,7 +85,6 @@ class Notes:
 
     @property
     def left_out(self) -> int:
-        """Number of files that were left out."""
         return self._left_out.total()
 
     def unmatched(self, patterns: Sequence[str]) -> list[str]:

@@ -56,9 +56,16 @@ class PackOptions:
     captions: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that mean nothing."""
         check_fields(self, PackError)
-        self._check_videos()
+        videos = self.videos  # refuses what is impossible
+        for name, is_given in (
+            ("--video-size", self.video_size is not None),
+            ("--video-timeout", self.video_timeout != VIDEO_TIMEOUT),
+        ):
+            if is_given and videos is None:
+                raise PackError(
+                    f"{name} has no effect without frames of videos; add {VIDEO_REMEDY}"
+                )
         if self.max_pixels > MAX_PIXELS and self.max_side is None:
             raise PackError(
                 f"--max-pixels {self.max_pixels:,}: a loader refuses images of more than "
@@ -73,19 +80,6 @@ class PackOptions:
         return parse_video_frames(
             self.video_frames, size=self.video_size, timeout=self.video_timeout
         )
-
-    def _check_videos(self) -> None:
-        """Refuse options of frames that are impossible, or given where no frames are taken."""
-        if self.videos is not None:
-            return
-        for name, is_given in (
-            ("--video-size", self.video_size is not None),
-            ("--video-timeout", self.video_timeout != VIDEO_TIMEOUT),
-        ):
-            if is_given:
-                raise PackError(
-                    f"{name} has no effect without frames of videos; add {VIDEO_REMEDY}"
-                )
 
     @property
     def shrink(self) -> ShrinkOptions:

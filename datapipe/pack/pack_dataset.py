@@ -266,8 +266,6 @@ def _check_folder(out: Path, reading: RawReading) -> None:
     listed = reading.source.shards if reading.survey.is_list else ()
     if any(path.parent.resolve() == there for path in listed):
         raise PackError(f"{out} holds the tars that {raw} names; give a separate folder")
-    if out.exists() and not out.is_dir():
-        raise PackError(f"{out} is a file; give a folder")
 
 
 def _pack_to_url(

@@ -12,16 +12,13 @@ from tempfile import gettempdir
 from typing import Any
 
 from datapipe.errors import PackError, SampleError
-from datapipe.index.columns import open_columns
 from datapipe.index.dataset import check_shards
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.manifest import (
     MANIFEST,
-    Contribution,
     Manifest,
     Shard,
     read_manifest,
-    write_manifest,
 )
 from datapipe.index.sidecars import present_sidecars, write_sidecars
 from datapipe.pack.engine import Engine
@@ -32,7 +29,6 @@ from datapipe.pack.journal import (
     read_journal,
     refuse_foreign,
     remove_finished,
-    remove_leftovers,
     remove_working_folder,
     same_inputs,
     same_options,
@@ -44,7 +40,7 @@ from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import with_leftovers
 from datapipe.pack.report import PackReport
 from datapipe.pack.same_texts import refuse_changed_texts
-from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardsSink, Sink
+from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, Sink
 from datapipe.pack.space import check_room, check_space
 from datapipe.pack.teaching import show
 from datapipe.pack.workers.pool import CHUNK
@@ -55,7 +51,6 @@ from datapipe.remote.upload import RemoteTarget
 
 
 def finished_in(out: Path) -> Manifest | None:
-    """Return the manifest of a finished dataset, or None."""
     return read_manifest(out) if (out / MANIFEST).exists() else None
 
 
@@ -109,7 +104,6 @@ class Job:
         )
 
     def _report(self, **output: Any) -> PackReport:
-        """Return the report of this run on such an output."""
         image_notes = self.tally.image_notes(self.options.pages)
         if self.notes.captions_repeat_images and self.tally.repeats:
             image_notes.append(
@@ -117,13 +111,16 @@ class Job:
                 f"take {readable_size(self.tally.repeated_bytes)}; --captions first and --captions "
                 "join store each image once"
             )
+        unmatched = []
+        if self.options.limit is None and self.tally.inputs:  # all was read
+            unmatched = self.notes.unmatched(parse_ignore(self.options.ignore))
         return PackReport(
             seconds=0.0,
             output=str(self.out),
             inputs=self.tally.inputs,
             reasons=dict(self.tally.rejects.reasons.most_common()),
             examples=tuple(self.tally.rejects.examples),
-            notes=(*self.notes.lines(), *self._unmatched(), *image_notes),
+            notes=(*self.notes.lines(), *unmatched, *image_notes),
             left_out=self.notes.left_out,
             captions_unused=self.notes.captions_unused,
             lost=self.engine.lost,
@@ -134,17 +131,10 @@ class Job:
             **output,
         )
 
-    def _unmatched(self) -> list[str]:
-        """Return a line for each pattern of `--ignore` that named nothing, if all was read."""
-        if self.options.limit is not None or not self.tally.inputs:
-            return []
-        return self.notes.unmatched(parse_ignore(self.options.ignore))
-
     def is_done(self, before: Manifest | None, append: bool) -> bool:
         """Return whether the finished dataset `before` holds what this pack would bring.
 
-        Raises:
-            PackError: the output is another's, or its state does not fit to `append`.
+        PackError if the output is another's, or its state does not fit to `append`.
         """
         begun = read_journal(self.out)
         appending = bool(before and begun and begun.base == before.fingerprint)
@@ -200,38 +190,18 @@ class Job:
                     f"{self.out}: another pack has just ended here; run the same command again"
                 )
             with writing(self.out):
-                sizes = self.target.size_now if self.target else None
-                journal = Journal(self.out, self.options.to_dict(), base, sizes)
-            first = len(base.shards) if base else 0
-            number = first + len(journal.shards)
-            sink = self.engine.sink(work, number, journal, self.placed, self.target)
-            try:
+                options = self.options.to_dict()
+                journal = Journal(self.out, options, base, self.target, self.placed)
+            with closing(journal), closing(self.engine.sink(journal)) as sink:
                 for shard in journal.shards:
                     self.placed(shard)
-                part = self._write(journal, sink, base, work)
-                with writing(self.out):
-                    journal.publish_rejects()
-            finally:
-                sink.close()
-                journal.close()
-            manifest = Manifest(
-                shards=(*(base.shards if base else ()), *journal.shards),
-                parts=(*(base.parts if base else ()), part),
-            )
-            with writing(self.out):
-                remove_leftovers(self.out)
-                open_columns(self.out, manifest)
-                write_manifest(self.out, manifest)
-            remove_working_folder(self.out)
-        return manifest
+                return self._write(journal, sink, base, self._inputs(work))
 
     def _write(
-        self, journal: Journal, sink: ShardsSink, base: Manifest | None, work: Path
-    ) -> Contribution:
-        inputs = self._inputs(work)
-        done: Iterator[Input]
+        self, journal: Journal, sink: Sink, base: Manifest | None, inputs: Iterator[Input]
+    ) -> Manifest:
         count = InputCount()
-        done = itertools.islice(inputs, journal.last.inputs)
+        done: Iterator[Input] = itertools.islice(inputs, journal.last.inputs)
         if self.options.map is None:  # which makes other texts of what files hold
             done = refuse_changed_texts(self.out, journal.shards, done)
         for sample in done:
@@ -240,7 +210,7 @@ class Job:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
         sequencer = self._sequencer(sink, count)
         self.tally.rejects.number = journal.rejected
-        sequencer.saved_bytes = journal.last.saved_bytes
+        sequencer.saved_bytes, sequencer.reject = journal.last.saved_bytes, journal.reject
         self._sequence(sequencer, inputs, base)
         sink.drain()
         if not journal.shards:
@@ -249,9 +219,8 @@ class Job:
                 f"no sample was found among {count.number:,} inputs"
                 + (f", the first reject: {examples[0].reason}" if examples else "")
             )
-        with writing(self.out):
-            options = self.options.to_dict() | self.notes.found
-            return journal.part(count, sequencer.saved_bytes, options)
+        options = self.options.to_dict() | self.notes.found
+        return journal.finish(count, sequencer.saved_bytes, options)
 
     def rehearse(self, base: Manifest | None) -> PackReport:
         """Read and check everything, write nothing."""

@@ -91,7 +91,6 @@ class Arrival:
                 raise
 
     def wait_for_all(self) -> None:
-        """Return when all files are here."""
         for path in list(self._coming):
             self.wait(path)
 
@@ -109,10 +108,8 @@ def downloaded(
     """Download raw data, and remove it once the block ends without an error, unless `keep`.
 
     What was downloaded before an interruption is used again if the files at the URL are the same.
-
-    Raises:
-        PackError: the disk is too full, or the URL cannot be listed.
-        StoreError: a file cannot be read, or changed meanwhile.
+    PackError if the disk is too full or the URL cannot be listed, StoreError if a file cannot be
+    read or changed meanwhile.
     """
     options = RemoteOptions(storage_options=storage_options or {})
     source, names = _source(raw, options)

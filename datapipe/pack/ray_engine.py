@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipe.errors import PackError, WorkerError
-from datapipe.index.manifest import UNFINISHED, Shard, replace_file
+from datapipe.index.manifest import UNFINISHED, replace_file
 from datapipe.index.rows import Rows
-from datapipe.pack.input.raw_sample import InputCount, Reject
+from datapipe.pack.input.raw_sample import InputCount
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.ray_workers import RayWorkers, StoredData
 from datapipe.pack.writers.shards import (
     ShardWriter,
+    WrittenShard,
     attempt_shard,
     place_attempt,
     remove_attempts,
@@ -46,15 +47,6 @@ class Piece(NamedTuple):
     start: int
     stop: int
     origin: int
-
-
-class WrittenShard(NamedTuple):
-    """Shard under the name of an attempt, in the working folder or at a URL."""
-
-    shard: Shard
-    attempt: str
-    node: str
-    table: bytes  # index of a shard at a URL, which the driver needs
 
 
 class RayEngine:
@@ -82,15 +74,8 @@ class RayEngine:
         self._workers = RayWorkers(options, self.cluster)
         return self._workers
 
-    def sink(
-        self,
-        work: Path,
-        first: int,
-        journal: Journal,
-        placed: Callable[[Shard], None],
-        target: RemoteTarget | None,
-    ) -> RaySink:
-        self._sink = RaySink(self.cluster, work, first, journal, placed, target)
+    def sink(self, journal: Journal) -> RaySink:
+        self._sink = RaySink(self.cluster, journal)
         return self._sink
 
     def note(self) -> str:
@@ -106,22 +91,13 @@ class RayEngine:
 class RaySink:
     """Sink that has each shard written by a task, and puts shards in place in their order."""
 
-    def __init__(
-        self,
-        cluster: RayCluster,
-        work: Path,
-        first: int,
-        journal: Journal,
-        placed: Callable[[Shard], None],
-        target: RemoteTarget | None,
-    ) -> None:
+    def __init__(self, cluster: RayCluster, journal: Journal) -> None:
         self.samples = self.bytes = 0
         self._cluster = cluster
-        self._work = work.absolute()
-        self._number = first
+        self._work = journal.work.absolute()
+        self._number = journal.number
         self._journal = journal
-        self._placed = placed
-        self._target = target
+        self._target = journal.target
         self._pieces: list[Piece] = []
         self._pending: deque[_Pending] = deque()  # shards that are being written, in order
         remove_attempts(self._work)
@@ -132,7 +108,6 @@ class RaySink:
         return self.bytes + sum(shard.bytes for shard in self._pending)
 
     def write(self, data: StoredData, rows: Rows, start: int, stop: int, origin: int) -> None:
-        """Add samples to the shard."""
         self._pieces.append(Piece(data, start, stop, origin))
         self.samples += stop - start
         self.bytes += len(data)
@@ -140,9 +115,7 @@ class RaySink:
             self._place()
 
     def cut(self, count: InputCount, saved_bytes: int) -> None:
-        """Begin to write the shard."""
-        with writing(self._journal.out):
-            checkpoint = self._journal.checkpoint(count, saved_bytes)
+        checkpoint = self._journal.checkpoint(count, saved_bytes)
         room = _STORE_SHARE * self._cluster.memory
         while self._pending and (len(self._pending) > self._cluster.nodes or self.held > room):
             self._place()
@@ -159,12 +132,7 @@ class RaySink:
         self._pieces = []
         self.samples = self.bytes = 0
 
-    def reject(self, reject: Reject) -> None:
-        with writing(self._journal.out):
-            self._journal.reject(reject)
-
     def drain(self) -> None:
-        """Wait until all finished shards are in place."""
         while self._pending:
             self._place()
 
@@ -176,54 +144,51 @@ class RaySink:
         """Wait for the first shard that is being written, and put it in place."""
         pending = self._pending[0]
         out = self._target or self._journal.out
+        written: WrittenShard
         try:
-            written = self._cluster.result(pending.written)
+            written, table = self._cluster.result(pending.written)
         except WorkerError as error:
             raise PackError(
                 f"{out}: a shard could not be written: {error}; run the same command again, "
                 "finished shards are kept"
             ) from error
         del self._pending[0]
-        self._move(written)
-        with writing(self._journal.out):
-            self._journal.commit(written.shard, pending.checkpoint)
-        self._placed(written.shard)
-
-    def _move(self, written: WrittenShard) -> None:
-        """Give the files of a shard their names."""
-        shard, attempt, node, table = written
-        out = self._journal.out
-        if self._target is not None:
-            name = f"{UNFINISHED}/{attempt}.tar"
-            self._target.begin_task(self._target.move(name, shard.name)).result()
-            with writing(out):
-                replace_file(out / shard.index, table)
-            return
-        place_attempt(self._work / attempt, shard, out, node)
+        if self._target is None:
+            place_attempt(written, self._journal.out)
+        else:
+            name = f"{UNFINISHED}/{written.folder.name}.tar"
+            self._target.begin_task(self._target.move(name, written.shard.name)).result()
+            with writing(self._journal.out):
+                replace_file(self._journal.out / written.shard.index, table)
+        self._journal.commit(written.shard, pending.checkpoint)
 
 
 class _Pending(NamedTuple):
-    written: Any  # reference to a `WrittenShard`
+    written: Any  # reference to what `write_shard` returns
     checkpoint: Checkpoint
     bytes: int
     pieces: list[Piece]
 
 
-def write_shard(target: Path | RemoteTarget, number: int, pieces: Sequence[Piece]) -> WrittenShard:
-    """Write a shard of stretches of parts, below the working folder or at a URL. A task."""
+def write_shard(
+    target: Path | RemoteTarget, number: int, pieces: Sequence[Piece]
+) -> tuple[WrittenShard, bytes]:
+    """Write a shard of stretches of parts, below the working folder or at a URL. A task.
+
+    Of a shard at a URL, the driver needs the bytes of the index too.
+    """
     fill = partial(_fill, pieces)
     if isinstance(target, Path):
-        shard, folder = attempt_shard(target, number, fill)
-        return WrittenShard(shard, folder.name, node_name(), b"")
+        return attempt_shard(target, number, fill, node_name()), b""
     with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
-        shard, folder = attempt_shard(Path(name), number, fill)
+        written = attempt_shard(Path(name), number, fill, node_name())
+        shard, folder, _ = written
         put = target.put(folder / shard.name, f"{UNFINISHED}/{folder.name}.tar")
         target.begin_task(put).result()
-        return WrittenShard(shard, folder.name, node_name(), (folder / shard.index).read_bytes())
+        return written, (folder / shard.index).read_bytes()
 
 
 def _fill(pieces: Sequence[Piece], writer: ShardWriter) -> None:
-    """Write the samples of a shard."""
     import ray
 
     for place, (data, start, stop, origin) in enumerate(pieces):

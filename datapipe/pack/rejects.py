@@ -23,7 +23,6 @@ class RejectCounts:
     examples: list[Reject] = field(default_factory=list)  # the first rejects of this run
 
     def add(self, reject: Reject) -> None:
-        """Count a reject."""
         self.number += 1
         self.reasons[f"{reject.error}: {reject.reason}"] += 1
         if len(self.examples) < _EXAMPLES:

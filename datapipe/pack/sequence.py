@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from datapipe.errors import SampleError
-from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import (
@@ -22,13 +20,13 @@ from datapipe.pack.input.raw_sample import (
     RawVideo,
     Reject,
 )
-from datapipe.pack.journal import Checkpoint, Journal
+from datapipe.pack.journal import Journal
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.teaching import SampleLesson, Teaching, WrittenSample, show
 from datapipe.pack.workers.prepare import Outcome, Pages
-from datapipe.pack.workers.worker import PreparedPart
-from datapipe.pack.writers.shards import ShardSize, ShardWriter, writing
+from datapipe.pack.workers.worker import PreparedPart, PreparedParts
+from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.pack.writers.ustar import END
 from datapipe.progress import Progress
 
@@ -89,7 +87,6 @@ class PackTally:
 
     @property
     def teaching(self) -> Teaching:
-        """Lessons of the samples of this run."""
         teaching = Teaching()
         for seen, times in self.seen.items():
             teaching.add(seen, times)
@@ -97,28 +94,15 @@ class PackTally:
 
 
 class ShardSink(ShardWriter):
-    """Writer that notes each shard in the journal once it is in place, then calls `placed`."""
+    """Writer that notes each shard in the journal once it is in place."""
 
-    def __init__(
-        self, work: Path, first: int, journal: Journal, placed: Callable[[Shard], None]
-    ) -> None:
-        super().__init__(journal.out, work, first)
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal.out, journal.work, journal.number)
         self._journal = journal
-        self._placed = placed
 
     def cut(self, count: InputCount, saved_bytes: int) -> None:
-        """End the shard."""
-        with writing(self._journal.out):
-            checkpoint = self._journal.checkpoint(count, saved_bytes)
-        self.finish(partial(self._commit, checkpoint))
-
-    def _commit(self, checkpoint: Checkpoint, shard: Shard) -> None:
-        self._journal.commit(shard, checkpoint)
-        self._placed(shard)
-
-    def reject(self, reject: Reject) -> None:
-        with writing(self._journal.out):
-            self._journal.reject(reject)
+        checkpoint = self._journal.checkpoint(count, saved_bytes)
+        self.finish(partial(self._journal.commit, checkpoint=checkpoint))
 
 
 class Sink(Protocol):
@@ -138,24 +122,16 @@ class Sink(Protocol):
         """End the shard."""
         ...
 
-    def reject(self, reject: Reject) -> None:
-        """Take a rejected input."""
-        ...
-
-
-class ShardsSink(Sink, Protocol):
-    """Sink that writes shards and notes them in a journal."""
-
     def drain(self) -> None:
         """Wait until all finished shards are in place."""
-        ...
+        return
 
     def close(self) -> None:
         """Stop; an unfinished shard stays as it is."""
-        ...
+        return
 
 
-class DryRunSink:
+class DryRunSink(Sink):
     """Counts of what would be written; `samples` and `bytes` are those of the current shard."""
 
     def __init__(self) -> None:
@@ -173,9 +149,6 @@ class DryRunSink:
         self.total_bytes += self.bytes + len(END)
         self.samples = self.bytes = 0
 
-    def reject(self, reject: Reject) -> None:
-        pass
-
 
 @dataclass(kw_only=True)
 class Sequencer:
@@ -187,9 +160,10 @@ class Sequencer:
     count: InputCount
     tally: PackTally
     saved_bytes: int = 0
+    reject: Callable[[Reject], None] = lambda reject: None  # takes a rejected input
     note: Callable[[], str] = lambda: ""  # on the workers, for the line of progress
 
-    def run(self, parts: Iterator[tuple[list[Input], PreparedPart]], progress: Progress) -> None:
+    def run(self, parts: PreparedParts, progress: Progress) -> None:
         """Take all parts; PackError if too many inputs are rejected, or writing fails."""
         rejects = self.tally.rejects
         for inputs, part in parts:
@@ -207,7 +181,7 @@ class Sequencer:
         start = end = row = stop = 0
         for sample, outcome in zip(inputs, part.outcomes, strict=True):
             if isinstance(outcome, Reject):
-                sink.reject(outcome)
+                self.reject(outcome)
                 rejects.add(outcome)
                 self.count.add(sample)
                 rejects.check(self.max_rejects, self.count.number)

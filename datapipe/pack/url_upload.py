@@ -60,11 +60,7 @@ def open_stage(
     *,
     append: bool,
 ) -> UploadStage | None:
-    """Return the way to a URL; None for a folder.
-
-    Raises:
-        PackError: an option means nothing for `out`, or cannot be had there.
-    """
+    """Return the way to a URL, None for a folder; PackError if an option does not apply there."""
     if local_path(out) is None:
         if append:
             raise PackError(
@@ -83,21 +79,13 @@ class UploadStage:
 
     The staging folder holds `dataset/`, a pack like any other, and `.pack/uploads.json`: the shards
     that have arrived, each by the sha256 of its index. All of it stays until everything has
-    arrived, so an interrupted pack continues from here.
-
-    Args:
-        url: where the dataset goes.
-        staging: where staging folders are made; by default in the user's cache folder.
-        storage_options: for fsspec.
+    arrived, so an interrupted pack continues from here. PackError if nothing can be written to such
+    a URL, PlanError if nothing installed knows it.
 
     Attributes:
         folder: where the dataset is packed to.
         target: the folder at the URL.
         direct: whether tars are there already when `send` is called.
-
-    Raises:
-        PackError: nothing can be written to such a URL.
-        PlanError: nothing that is installed knows such URLs.
     """
 
     def __init__(
@@ -142,10 +130,8 @@ class UploadStage:
     def finished(self) -> Manifest | None:
         """Return the dataset that is at the URL, whole, or None.
 
-        Raises:
-            PackError: something else is there.
-            IndexMismatch: a shard of it is not what its manifest says.
-            StoreError: it cannot be known.
+        PackError if something else is there, IndexMismatch if a shard is not what the manifest
+        says, StoreError if it cannot be known.
         """
         url = self.target.url
         content = self.target.read_or_none(MANIFEST)
@@ -180,9 +166,7 @@ class UploadStage:
     def send(self, shard: Shard) -> None:
         """Begin to send a shard that is in place, unless that was done.
 
-        Raises:
-            StoreError: one before it could not be sent.
-            PackError: its index is damaged.
+        StoreError if one before it could not be sent, PackError if its index is damaged.
         """
         index = self.folder / shard.index
         if file_sha256(index) != shard.index_sha256:
@@ -217,11 +201,7 @@ class UploadStage:
             replace_file(self._home / UNFINISHED / _SENT, content.encode())
 
     def finish(self) -> None:
-        """Send what is left, the manifest last, and remove the staging folder.
-
-        Raises:
-            StoreError: something cannot be sent.
-        """
+        """Send what is left, the manifest last, and remove the staging folder."""
         manifest = read_manifest(self.folder)
         size = readable_size(manifest.bytes)
         with Progress("uploading", unit="shard", total=len(manifest.shards)) as progress:

@@ -58,7 +58,6 @@ class ReadTimes:
         self._seconds: deque[float] = deque(maxlen=128)
 
     def add(self, seconds: float) -> None:
-        """Note what a read took."""
         self._seconds.append(seconds)
 
     def stuck_after(self) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -31,7 +30,6 @@ class MixtureArrays:
         sides = [part.arrays.image["size"] for part in parts if part.arrays and part.arrays.image]
         self.size = 3 * math.prod(map(int, sides[0])) if images and sides else 0
         self._opened: dict[int, ArrayDataset] = {}
-        self._lock = threading.Lock()
         self.image_edges = edges_of([part.counts.images for part in parts])
         # Compared ones, of all parts. Memory is only taken where a value is written.
         self._good_images = np.zeros(self.image_edges[-1], bool)
@@ -49,10 +47,8 @@ class MixtureArrays:
         """Return a dataset of arrays, by its number; raise `IndexMismatch` if it has changed."""
         opened = self._opened.get(number)
         if opened is None:
-            with self._lock:
-                opened = self._opened.get(number)
-                if opened is None:
-                    opened = self._opened[number] = self._open(number)
+            # Two threads may map it; one of the two is kept.
+            opened = self._opened.setdefault(number, self._open(number))
         return opened
 
     def damaged_images(self, images: Int64) -> list[int]:

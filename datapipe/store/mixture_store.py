@@ -43,8 +43,10 @@ class MixtureStore(Store):
         if not any(self._is_remote):
             return None
         by_part: dict[int, list[int]] = {}
-        parts, own = self._split([shard for shard, _ in samples])
-        for number, part in enumerate(parts):
+        shards = np.array([shard for shard, _ in samples], np.int64)
+        parts = np.searchsorted(self._edges, shards, side="right") - 1
+        own: list[int] = (shards - self._edges[parts]).tolist()
+        for number, part in enumerate(parts.tolist()):
             if self._is_remote[part]:
                 by_part.setdefault(part, []).append(number)
         fetches: dict[int, tuple[Fetch, int]] = {}  # by sample, with its number in the fetch
@@ -70,12 +72,6 @@ class MixtureStore(Store):
     def _at(self, shard: int) -> tuple[Store, int]:
         part = bisect_right(self._starts, shard) - 1
         return self.part(part), shard - self._starts[part]
-
-    def _split(self, shards: Sequence[int]) -> tuple[list[int], list[int]]:
-        numbers = np.array(shards, np.int64)
-        parts = np.searchsorted(self._edges, numbers, side="right") - 1
-        own = numbers - self._edges[parts]
-        return parts.tolist(), own.tolist()
 
 
 class MixtureFetch(Fetch):

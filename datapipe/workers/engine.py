@@ -7,7 +7,7 @@ A command says how a worker gets its function (`factory`), and which pool of thi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -54,11 +54,8 @@ class EngineSpec:
         if self.engine == "local":
             yield None
             return
-        cluster = RayCluster(self.address, workers, None)
-        try:
+        with closing(RayCluster(self.address, workers, None)) as cluster:
             yield cluster
-        finally:
-            cluster.close()
 
 
 def open_pool(

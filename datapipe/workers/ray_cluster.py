@@ -45,10 +45,8 @@ _REASONS = {
 class RayCluster:
     """Cluster at an address, that of `RAY_ADDRESS`, or one that is started here.
 
-    A cluster to which the program is connected already is used as it is.
-
-    Raises:
-        WorkerError: Ray is not installed, or no cluster answers.
+    A cluster to which the program is connected already is used as it is. WorkerError if Ray is not
+    installed, or no cluster answers.
     """
 
     def __init__(
@@ -136,12 +134,9 @@ class RayCluster:
         return list(every or first)
 
     def result(self, reference: Any) -> Any:
-        """Wait for a result.
+        """Wait for a result, or raise what the task raised.
 
-        Raises:
-            LostTask: the cluster lost the task in every attempt.
-            WorkerError: the task cannot be run.
-            BaseException: what the task raised.
+        LostTask if the cluster lost it in every attempt, WorkerError if it cannot be run.
         """
         errors = self._ray.exceptions
         try:
@@ -165,7 +160,6 @@ class RayCluster:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes that are alive."""
         self._look()
         return self._nodes
 

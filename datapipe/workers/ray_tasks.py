@@ -78,7 +78,6 @@ class RayPool(Generic[J, R]):
         return self._results
 
     def close(self) -> None:
-        """Cancel the tasks of the run."""
         if self._results is not None:
             self._results.close()
 

@@ -46,9 +46,11 @@ class Template:
         self._numbers = itertools.count()
         self._modules: set[str] = set()
         ours, theirs = socket.socketpair()
+        # A worker must find the same modules, and those of the package itself, not those beside it.
+        folders = json.dumps([*search_path(), str(Path(__file__).parents[2])])
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _COMMAND, str(theirs.fileno()), _search_path()],
+                [sys.executable, "-P", "-c", _COMMAND, str(theirs.fileno()), folders],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # NumPy would start a thread for every core.
@@ -88,7 +90,6 @@ class Template:
         return status
 
     def close(self) -> None:
-        """End the process and its workers."""
         self._connection.close()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -160,12 +161,6 @@ def _started(modules: Sequence[str]) -> Template:
         _template = Template()
     _template.preload(modules)
     return _template
-
-
-def _search_path() -> str:
-    """Return the folders of modules as JSON: a worker must find the same, not those beside it."""
-    home = Path(__file__).parents[2]  # of the package itself
-    return json.dumps([*search_path(), str(home)])
 
 
 def search_path() -> list[str]:

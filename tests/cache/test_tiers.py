@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,11 @@ def make_tier(kind: str, folder: Path, budget: int = 1 << 20) -> Tier:
     }
     tier: Tier = tiers[kind]()
     return tier
+
+
+def fill(tier: Tier, samples: Iterable[int] = range(COUNT)) -> None:
+    for sample in samples:
+        tier.put(use(sample), entry_of(sample))
 
 
 every_tier = pytest.mark.parametrize("kind", ["shared memory", "next-use", "lru", "disk"])
@@ -115,8 +121,7 @@ def test_a_disk_is_expected_to_serve_what_faster_tiers_do_not(tmp_path: Path) ->
 
 def test_entries_in_shared_memory_are_read_in_place() -> None:
     tier = SharedMemoryTier(layout())
-    for sample in range(0, COUNT, 2):
-        tier.put(use(sample), entry_of(sample))
+    fill(tier, range(0, COUNT, 2))
     every = list(range(COUNT))
     wanted = np.arange(COUNT) % 4 != 2
     for each in (tier, copy.copy(tier)):  # the copy reads them for the first time
@@ -134,8 +139,7 @@ def test_a_mark_without_all_of_its_bytes_is_not_served(part: int) -> None:
     """As a process on another processor may see an entry while it is written."""
     writer = SharedMemoryTier(layout())
     reader = copy.copy(writer)  # shares the memory, as a worker process does
-    for sample in (3, 4):
-        writer.put(use(sample), entry_of(sample))
+    fill(writer, (3, 4))
     seen = reader.in_place(uses([3]), np.ones(1, bool))
     assert seen is not None
     torn = seen.buffer[seen.starts[0] :][: len(entry_of(3))]
@@ -215,8 +219,7 @@ def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
 
 def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path / "a", layout())
-    for sample in range(COUNT):
-        tier.put(use(sample), entry_of(sample))
+    fill(tier)
     small = DiskTier(tmp_path / "a", layout(budget=2000))
     served = [sample for sample in range(COUNT) if small.get(use(sample)) is not None]
     assert len(served) == small.layout.kept < COUNT
@@ -227,8 +230,7 @@ def test_damage_is_noticed_and_mended(
     tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier = DiskTier(tmp_path / "a", layout())
-    for sample in range(COUNT):
-        tier.put(use(sample), entry_of(sample))
+    fill(tier)
     path = tmp_path / "a" / "entries"
     content = bytearray(path.read_bytes())
     if harm == "flip":
@@ -241,8 +243,7 @@ def test_damage_is_noticed_and_mended(
     found = {sample: tier.get(use(sample)) for sample in range(COUNT)}
     assert caplog.text.count("is damaged") == sum(entry is None for entry in found.values()) > 0
     assert all((e == entry_of(s)).all() for s, e in found.items() if e is not None)
-    for sample in found:
-        tier.put(use(sample), entry_of(sample))
+    fill(tier)
     assert all((tier.get(use(sample)) == entry_of(sample)).all() for sample in found)
 
 
@@ -271,8 +272,7 @@ def test_a_full_disk_is_said_once_and_what_is_there_still_serves(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(disk_module, "pwrite", full)
-    for sample in range(2, 9):
-        tier.put(use(sample), entry_of(sample))
+    fill(tier, range(2, 9))
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
     assert tier.room(use(10), 64) is None

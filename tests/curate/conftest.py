@@ -32,6 +32,13 @@ def rows(folder: Path, *without: str) -> list[dict[str, Any]]:
     return [{name: row[name] for name in row if name not in without} for row in found]
 
 
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    """Flip bits of a byte of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= mask
+    path.write_bytes(content)
+
+
 def data_at_offsets(folder: Path) -> list[list[bytes]]:
     """The bytes that the indexes of a dataset of ours point at, by sample."""
     found = []

@@ -18,7 +18,7 @@ from datapipe import CopySpec, PackError
 from datapipe.testing import assert_same_batches
 
 from ..remote.server import serving
-from .conftest import SAMPLES, data_at_offsets, rows
+from .conftest import SAMPLES, data_at_offsets, flip, rows
 
 Members = Callable[[Path], dict[str, dict[str, bytes]]]
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -216,10 +216,7 @@ def test_samples_are_copied_from_urls(shards: Path, tmp_path: Path, contents: An
 
 def test_damaged_bytes_are_not_copied(shards: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(shards, tmp_path / "damaged")
-    tar = damaged / "shard-000001.tar"
-    data = bytearray(tar.read_bytes())
-    data[600] ^= 1
-    tar.write_bytes(data)
+    flip(damaged / "shard-000001.tar", 600)
     with pytest.raises(datapipe.StoreError, match=r"shard-000001\.tar, sample 000000006, member"):
         datapipe.select_samples(damaged, tmp_path / "out", number=SAMPLES)
     assert not (tmp_path / "out" / "dataset.json").exists()

@@ -20,6 +20,8 @@ from datapipe import CopySpec
 from datapipe.errors import PackError
 from tests.inspect.damage import WAYS, Original, harm, made, original
 
+from .conftest import flip
+
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "3"))
 KINDS = ("packed", "gnu", "pax")
 
@@ -175,9 +177,7 @@ def test_samples_without_a_checksum_are_left_out_unless_asked_for(
     flipped = whole.samples[5]
     (folder / "shard-000001.parquet").unlink()
     shutil.rmtree(folder / "columns")
-    content = bytearray((folder / flipped.shard).read_bytes())
-    content[flipped.spans[1][0]] ^= 1
-    (folder / flipped.shard).write_bytes(content)
+    flip(folder / flipped.shard, flipped.spans[1][0])
     report = datapipe.repair_dataset(folder, tmp_path / "out")
     assert (report.samples, report.without_checksum) == (8, 4)
     assert [f.key for f in report.lost] == [s.key for s in whole.samples[4:8]]

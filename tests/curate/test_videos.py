@@ -12,6 +12,8 @@ import pytest
 import datapipe
 from tests.loader.video_shards import FRAMES, make_shards, members_of
 
+from .conftest import flip
+
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
@@ -61,10 +63,7 @@ def test_verify_reads_every_frame(shards: Path) -> None:
     datapipe.index_shards(shards)
     assert datapipe.verify_dataset(shards, deep=True).is_whole
     path = shards / "shard-000000.tar"
-    content = bytearray(path.read_bytes())
-    at = content.index(b"v0.0020.jpg") + 512 + 200
-    content[at] ^= 255
-    path.write_bytes(content)
+    flip(path, path.read_bytes().index(b"v0.0020.jpg") + 512 + 200, 255)
     report = datapipe.verify_dataset(shards, deep=True)
     assert any("v0.0020.jpg" in str(finding) for finding in report.findings)
 
@@ -74,9 +73,7 @@ def test_damaged_columns_of_fewer_frames_are_found_and_made_again(shards: Path) 
     before = pixels(shards, max_frames=4)
     assert datapipe.verify_dataset(shards).is_whole
     path = shards / "columns-4-frames" / "member_offset.npy"
-    content = bytearray(path.read_bytes())
-    content[200] ^= 1
-    path.write_bytes(content)
+    flip(path, 200)
     (finding,) = datapipe.verify_dataset(shards).findings
     assert finding.file == "columns-4-frames/member_offset.npy"
     for first, second in zip(before, pixels(shards, max_frames=4), strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from datapipe import pack_dataset
 from datapipe.remote.retry import RetryPolicy
 
 from .faulty_proxy import Proxy, client_of, proxying, s3_serving
@@ -38,6 +39,30 @@ def bucket(proxy: Proxy, client: Any) -> str:
 @pytest.fixture
 def client(moto: str) -> Any:
     return client_of(moto)
+
+
+@pytest.fixture
+def pack(proxy: Proxy, tmp_path: Path) -> Callable[..., Any]:
+    """Packs raw data of the store, to a folder by default."""
+
+    def pack(raw: str, out: Any = None, **options: Any) -> Any:
+        given = {"staging": tmp_path / "staging", "storage_options": proxy.storage_options}
+        out = out or tmp_path / "out"
+        return pack_dataset(raw, out, **{"shard_size": 3, "workers": 1, **given, **options})
+
+    return pack
+
+
+@pytest.fixture
+def local(tmp_path: Path, contents: Any) -> Callable[..., dict[str, bytes]]:
+    """Packs raw data here; what is in the output."""
+
+    def local(raw: Any, **options: Any) -> dict[str, bytes]:
+        pack_dataset(raw, tmp_path / "local", **{"shard_size": 3, **options})
+        found: dict[str, bytes] = contents(tmp_path / "local")
+        return found
+
+    return local
 
 
 @pytest.fixture

@@ -58,6 +58,12 @@ class Proxy:
     def storage_options(self) -> dict[str, Any]:
         return {"endpoint_url": self.url, "key": "someone", "secret": "planted-secret-key"}
 
+    def fail(self, fault: str, method: str, key: str) -> None:
+        """Give a fault to the requests of a method whose key holds a text."""
+        self.fault = lambda number, request: (
+            fault if request.method == method and key in request.key else None
+        )
+
     def count(self, method: str, key: str) -> int:
         return sum(each.method == method and each.key == key for each in self.asked)
 

@@ -92,6 +92,12 @@ def folder(proxy: Proxy, bucket: str, client: Any) -> Callable[..., RemoteFolder
     return open_folder
 
 
+@pytest.fixture
+def target(proxy: Proxy, bucket: str) -> RemoteTarget:
+    options = RemoteOptions(storage_options=proxy.storage_options)
+    return RemoteTarget(f"s3://{bucket}/x", options)
+
+
 def load(where: Any, proxy: Proxy | None = None) -> datapipe.Loader:
     remote = RemoteSpec(storage_options=proxy.storage_options) if proxy else None
     options: dict[str, Any] = {"batch_size": 2, "image": ImageSpec(size=32)}
@@ -144,9 +150,7 @@ def test_packing_and_loading_survive_faults(pack: Any, proxy: Proxy, url: str, l
 def test_what_cannot_be_sent_is_named(
     pack: Any, proxy: Proxy, there: Any, published: Any, fault: str, message: str
 ) -> None:
-    proxy.fault = lambda number, request: (
-        fault if request.method == "PUT" and "000002" in request.key else None
-    )
+    proxy.fail(fault, "PUT", "000002")
     quick = {"config_kwargs": {"retries": {"max_attempts": 0}}}  # or the client pauses as well
     with pytest.raises(StoreError, match=rf"s3://.*000002.tar: .*{message}"):
         pack(storage_options=proxy.storage_options | quick)
@@ -161,9 +165,7 @@ def test_what_cannot_be_sent_is_named(
 def test_what_was_sent_is_sent_again_only_if_it_was_damaged_there(
     pack: Any, proxy: Proxy, client: Any, bucket: str, there: Any, published: Any
 ) -> None:
-    proxy.fault = lambda number, request: (
-        "expired" if request.method == "PUT" and "dataset.json" in request.key else None
-    )
+    proxy.fail("expired", "PUT", "dataset.json")
     with pytest.raises(StoreError, match=r"dataset.json: .*attempt 1 of 6"):
         pack()
     proxy.fault = lambda number, request: None
@@ -298,23 +300,21 @@ def test_parts_of_killed_uploads_are_removed_and_those_of_others_stay(
 
 
 def test_uploads_that_cannot_be_listed_are_left_with_a_warning(
-    proxy: Proxy, bucket: str, caplog: pytest.LogCaptureFixture
+    proxy: Proxy, target: RemoteTarget, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy.fault = lambda number, request: (
         "expired" if (request.method, request.key) == ("GET", "") else None
     )
-    target = RemoteTarget(f"s3://{bucket}/x", RemoteOptions(storage_options=proxy.storage_options))
     target.begin_task(target.abort_uploads({"a.tar"})).result()
     assert "lifecycle rule" in caplog.text
 
 
 def test_parts_are_equal_and_a_part_that_fails_is_sent_again_alone(
-    proxy: Proxy, bucket: str, client: Any, tmp_path: Path
+    proxy: Proxy, bucket: str, client: Any, target: RemoteTarget, tmp_path: Path
 ) -> None:
     data = random.Random(3).randbytes(110 << 20)
     (tmp_path / "a.tar").write_bytes(data)
     proxy.fault = lambda number, request: "503" if request.part == 2 and number < 3 else None
-    target = RemoteTarget(f"s3://{bucket}/x", RemoteOptions(storage_options=proxy.storage_options))
     target.begin_task(target.put(tmp_path / "a.tar", "a.tar")).result()
     assert client.cat(f"{bucket}/x/a.tar") == data
     sent = Counter((request.part, request.size) for request in proxy.asked if request.part)

@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import StoreError, pack_dataset
+from datapipe import StoreError
 from tests.waiting import PATIENCE
 
 from .faulty_proxy import Proxy, Request
 
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
-
-
-@pytest.fixture
-def pack(proxy: Proxy, tmp_path: Path) -> Callable[..., Any]:
-    def pack(raw: str, out: Any = None, **options: Any) -> Any:
-        given = {"staging": tmp_path / "staging", "storage_options": proxy.storage_options}
-        out = out or tmp_path / "out"
-        return pack_dataset(raw, out, **{"shard_size": 3, "workers": 1, **given, **options})
-
-    return pack
 
 
 @pytest.fixture
@@ -48,16 +37,23 @@ def tars(tmp_path: Path, make_tar: Any, jpeg: Any) -> Path:
     return folder
 
 
-@pytest.fixture
-def local(tmp_path: Path, contents: Any) -> Callable[..., dict[str, bytes]]:
-    """Packs a folder here; what is in the output."""
+def send_after(proxy: Proxy, name: str, other: str) -> list[str]:
+    """Hold a tar back until another has arrived whole; return both as they are sent."""
+    begun, whole, sent = threading.Event(), threading.Event(), list[str]()
 
-    def local(raw: Any, **options: Any) -> dict[str, bytes]:
-        pack_dataset(raw, tmp_path / "local", **{"shard_size": 3, **options})
-        found: dict[str, bytes] = contents(tmp_path / "local")
-        return found
+    def hold(number: int, request: Request) -> None:
+        if request.key.endswith(other):
+            if request.span:
+                begun.set()
+            elif begun.is_set() and not whole.is_set():  # its version is compared
+                sent.append(other)
+                whole.set()
+        elif request.span and request.key.endswith(name):
+            assert whole.wait(PATIENCE)
+            sent.append(name)
 
-    return local
+    proxy.fault = hold
+    return sent
 
 
 @pytest.mark.parametrize("how", ["folder", "list", "dry run first"])
@@ -72,26 +68,13 @@ def test_tars_in_a_bad_order_are_packed_in_theirs(
     how: str,
 ) -> None:
     url = put(tars)
-    begun, whole, sent = threading.Event(), threading.Event(), []
-
-    def hold(number: int, request: Request) -> None:
-        if request.key.endswith("2.tar"):
-            if request.span:
-                begun.set()
-            elif begun.is_set() and not whole.is_set():  # its version is compared
-                sent.append("2")
-                whole.set()
-        elif request.span and request.key.endswith("1.tar"):
-            assert whole.wait(PATIENCE)
-            sent.append("1")
-
-    proxy.fault = hold
+    sent = send_after(proxy, "1.tar", "2.tar")
     raw = f"{url}/{{00000..00003}}.tar" if how == "list" else url
     if how == "dry run first":
         assert pack(raw, dry_run=True).samples == 16
     report = pack(raw)
     assert (report.samples, report.rejected) == (16, 0)
-    assert sent == ["2", "1"]
+    assert sent == ["2.tar", "1.tar"]
     expected = local(f"{tars}/{{00000..00003}}.tar" if how == "list" else tars)
     assert contents(tmp_path / "out") == expected
     assert list((tmp_path / "staging").iterdir()) == []
@@ -128,11 +111,7 @@ def test_the_place_of_a_tar_is_never_taken_for_it(
     left: str,
 ) -> None:
     url = put(tars)
-
-    def fault(number: int, request: Request) -> str | None:
-        return "expired" if request.span and request.key.endswith("00002.tar") else None
-
-    proxy.fault = fault
+    proxy.fail("expired", "GET", "00002.tar")
     with pytest.raises(StoreError, match=rf"{url}/00002.tar, .* expired"):
         pack(url)
     assert not (tmp_path / "out" / "dataset.json").exists()
@@ -207,18 +186,7 @@ def test_tables_of_img2dataset_arrive_before_the_tars(
         table = {"key": keys, "url": [f"http://host/{key}" for key in keys], "status": status}
         pq.write_table(pa.table(table), tars / f"{number:05}.parquet")
     url = put(tars)
-    begun, whole = threading.Event(), threading.Event()
-
-    def hold(number: int, request: Request) -> None:
-        if request.key.endswith("3.tar"):
-            if request.span:
-                begun.set()
-            elif begun.is_set():  # its version is compared
-                whole.set()
-        elif request.span and request.key.endswith("1.tar"):
-            assert whole.wait(PATIENCE)
-
-    proxy.fault = hold
+    send_after(proxy, "1.tar", "3.tar")
     report = pack(url, max_rejects="50%")
     assert (report.samples, report.rejected) == (16, 4)
     tables = [n for n, each in enumerate(proxy.asked) if each.span and "parquet" in each.key]

@@ -1,6 +1,5 @@
 """Raw data behind URLs is packed as the same data in a folder is."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +15,18 @@ pytest.importorskip("s3fs")
 
 
 @pytest.fixture
-def pack(proxy: Proxy, tmp_path: Path) -> Callable[..., Any]:
-    def pack(raw: str, out: Any = None, **options: Any) -> Any:
-        given = {"staging": tmp_path / "staging", "storage_options": proxy.storage_options}
-        return pack_dataset(raw, out or tmp_path / "out", shard_size=3, **{**given, **options})
-
-    return pack
-
-
-def packed(raw: Any, out: Path, contents: Any) -> dict[str, bytes]:
-    pack_dataset(raw, out, shard_size=3)
-    found: dict[str, bytes] = contents(out)
-    return found
-
-
-@pytest.fixture
 def folder(tmp_path: Path, make_folder: Any) -> Path:
     made: Path = make_folder(tmp_path / "raw", 9)
     return made
 
 
 def test_a_folder_of_images_is_packed_whatever_faults_there_are(
-    put: Any, pack: Any, proxy: Proxy, folder: Path, contents: Any, tmp_path: Path
+    put: Any, pack: Any, proxy: Proxy, folder: Path, contents: Any, local: Any, tmp_path: Path
 ) -> None:
     url = put(folder)
     proxy.fault = lambda number, request: {1: "503", 2: "cut"}.get(number)
     pack(url)
-    assert contents(tmp_path / "out") == packed(folder, tmp_path / "local", contents)
+    assert contents(tmp_path / "out") == local(folder)
     assert list((tmp_path / "staging").iterdir()) == []
 
 
@@ -56,7 +40,7 @@ def test_tars_by_a_list_from_store_to_store(
     make_tar: Any,
     jpeg: Any,
     tmp_path: Path,
-    contents: Any,
+    local: Any,
 ) -> None:
     tars = tmp_path / "tars"
     for part in ("a", "b"):
@@ -70,10 +54,10 @@ def test_tars_by_a_list_from_store_to_store(
     url = put(tars)
     report = pack(f"{url}/{{b,a}}/{{0..1}}.tar", f"s3://{bucket}/out", engine=engine)
     assert report.samples == 4
-    local = packed(f"{tars}/{{b,a}}/{{0..1}}.tar", tmp_path / "local", contents)
+    expected = local(f"{tars}/{{b,a}}/{{0..1}}.tar")
     there = client.cat(client.find(f"{bucket}/out"))
     assert {key.removeprefix(f"{bucket}/out/"): value for key, value in there.items()} == {
-        name: content for name, content in local.items() if not name.startswith("columns/")
+        name: content for name, content in expected.items() if not name.startswith("columns/")
     }
 
 
@@ -88,15 +72,11 @@ def test_a_file_of_records_over_http(pack: Any, tmp_path: Path) -> None:
 
 
 def test_a_download_that_broke_goes_on_where_it_was(
-    put: Any, pack: Any, proxy: Proxy, folder: Path, tmp_path: Path, contents: Any
+    put: Any, pack: Any, proxy: Proxy, folder: Path, tmp_path: Path, contents: Any, local: Any
 ) -> None:
     url = put(folder)
     images = sorted(path.name for path in folder.rglob("*.jpg"))
-
-    def fault(number: int, request: Request) -> str | None:
-        return "expired" if request.span and request.key.endswith(images[4]) else None
-
-    proxy.fault = fault
+    proxy.fail("expired", "GET", images[4])
     with pytest.raises(StoreError, match=rf"{url}/.*{images[4]}, .* expired .* renew"):
         pack(url)
     have = {path.name for path in (tmp_path / "staging").glob("*/raw/**/*.jpg")}
@@ -106,11 +86,11 @@ def test_a_download_that_broke_goes_on_where_it_was(
     pack(url)
     again = {each.key.rpartition("/")[2] for each in proxy.asked if each.span}
     assert not again & have
-    assert contents(tmp_path / "out") == packed(folder, tmp_path / "local", contents)
+    assert contents(tmp_path / "out") == local(folder)
 
 
 def test_a_file_that_was_replaced_since_is_downloaded_again(
-    put: Any, pack: Any, folder: Path, tmp_path: Path, contents: Any, jpeg: Any
+    put: Any, pack: Any, folder: Path, tmp_path: Path, contents: Any, local: Any, jpeg: Any
 ) -> None:
     url = put(folder)
     pack(url, dry_run=True)
@@ -119,7 +99,7 @@ def test_a_file_that_was_replaced_since_is_downloaded_again(
     first.write_bytes(jpeg(77))
     put(folder)
     pack(url)
-    assert contents(tmp_path / "out") == packed(folder, tmp_path / "local", contents)
+    assert contents(tmp_path / "out") == local(folder)
 
 
 def test_a_file_that_changes_meanwhile_is_named(

@@ -14,7 +14,7 @@ from datapipe import PlanError, StoreError
 from datapipe.cli.command import app
 from datapipe.remote.folder import RemoteFolder, RemoteOptions
 
-from .faulty_proxy import Proxy, Request
+from .faulty_proxy import Proxy
 
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
@@ -65,10 +65,7 @@ def test_secrets_are_in_no_output_and_no_file(
         said.extend((done.output, str(done.exception)))
         return done.output
 
-    def expired(number: int, request: Request) -> str | None:
-        return "expired" if request.method == "PUT" and "000002" in request.key else None
-
-    proxy.fault = expired
+    proxy.fail("expired", "PUT", "000002")
     assert "expired" in run(*packing, code=1)
     proxy.fault = lambda number, request: "503" if number == 1 else None
     run(*packing)

@@ -91,7 +91,6 @@ class Listing:
 
     @cached_property
     def images(self) -> SortedNames:
-        """Names of the images."""
         return SortedNames(n for n in self.files if is_picture(n.rpartition(".")[2], self.videos))
 
     @cached_property
@@ -106,7 +105,6 @@ class Listing:
         return [name for name in found if not _is_companion(name, stems, owners)]
 
     def paths(self) -> Iterator[str]:
-        """Yield the paths of the files."""
         return (f"{self.folder}/{name}" for name in self.files)
 
 

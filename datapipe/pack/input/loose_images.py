@@ -40,12 +40,12 @@ class LooseImages:
         return f"{count}, {texts} with a text of the same stem"
 
 
-def loose_images(survey: Survey, most: int = MOST_FILES) -> LooseImages:
-    """Return the images of a survey, folder by folder in order, until `most` files were seen."""
+def loose_images(survey: Survey) -> LooseImages:
+    """Return the images of a survey, folder by folder in order, until enough files were seen."""
     paths: dict[str, bool] = {}
     seen = 0
     for listing in survey.walk():
-        if seen >= most:
+        if seen >= MOST_FILES:
             return LooseImages(paths=paths, complete=False)
         seen += len(listing.files)
         if not listing.images:

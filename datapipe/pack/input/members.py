@@ -128,10 +128,8 @@ def settle(
     """Return the caption and the record of a sample with such texts, and texts that are neither.
 
     A question and its answer become the turns of the record, which keeps its other fields. `map` is
-    what `--map` makes of the JSON, which then is the text.
-
-    Raises:
-        SampleError: the texts cannot be read, or what they are cannot be told.
+    what `--map` makes of the JSON, which then is the text. SampleError if the texts cannot be read,
+    or what they are cannot be told.
     """
     if map is not None or not named_texts_count(len(texts.members), record):
         return None, record, texts.members

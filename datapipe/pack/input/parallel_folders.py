@@ -11,7 +11,7 @@ import heapq
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, repeat
 
 from datapipe.errors import PackError
@@ -62,7 +62,7 @@ class ParallelFolders:
     include: Callable[[str], bool] = lambda name: True
     _folders: dict[str, list[str]] = field(default_factory=dict)
     _kinds: dict[str, str] = field(default_factory=dict)
-    _texts: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)
+    _texts: dict[str, list[TextFolder]] = field(default_factory=dict)
 
     def enter(self, folder: str, inner: list[str]) -> None:
         """Note the folders in a folder, before these are walked into."""
@@ -72,14 +72,8 @@ class ParallelFolders:
     def texts_of(self, images: str) -> list[TextFolder]:
         """Return the folders of texts for a folder of images; PackError if several may be meant."""
         return [
-            TextFolder(
-                folder=texts,
-                names=self.files(texts),
-                pattern=pattern,
-                kind=kind,
-                reports=self.owner_of(texts) == images,
-            )
-            for texts, pattern, kind in self._texts_of(images)
+            replace(texts, reports=self.owner_of(texts.folder) == images)
+            for texts in self._texts_of(images)
         ]
 
     def owner_of(self, texts: str) -> str | None:
@@ -88,12 +82,11 @@ class ParallelFolders:
         if not parallel or self._kind(texts) != "texts":
             return None
         for images, _ in parallel:
-            if any(t == texts and kind != "other" for t, _, kind in self._texts_of(images)):
+            if any(t.folder == texts and t.kind != "other" for t in self._texts_of(images)):
                 return images
         return None
 
-    def _texts_of(self, images: str) -> list[tuple[str, str, str]]:
-        """Return path, pattern and kind of the folders of texts for a folder of images."""
+    def _texts_of(self, images: str) -> list[TextFolder]:
         if images not in self._texts:
             parallel = self._parallel(images)
             self._texts[images] = []
@@ -102,7 +95,7 @@ class ParallelFolders:
                 self._texts[images] = self._chosen(images, texts) if texts else []
         return self._texts[images]
 
-    def _chosen(self, images: str, parallel: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    def _chosen(self, images: str, parallel: list[tuple[str, str]]) -> list[TextFolder]:
         image_names = self.files(images)
         have_texts = any(map(is_text, image_names))
         chosen, lines = [], []
@@ -121,7 +114,7 @@ class ParallelFolders:
                 kind = "labels"
             elif kind == "taken" and self._is_beside_images(images, texts):
                 kind = "other"
-            chosen.append((texts, pattern, kind))
+            chosen.append(TextFolder(folder=texts, names=files, pattern=pattern, kind=kind))
             if kind == "taken":
                 count = sum(1 for _ in wanted())
                 lines.append(

@@ -87,12 +87,8 @@ class Blob(NamedTuple):
     def open(self, most: int | None = MAX_SIZE) -> tuple[int, int]:
         """Return a descriptor, for the caller to close, and how many bytes to read from `offset`.
 
-        A file that is not there is looked for in other spellings of its name; one of more than
-        `most` bytes is refused.
-
-        Raises:
-            MissingMember: the file is not there.
-            DecodeError: it cannot be read, or is too large for a shard.
+        A file that is not there is looked for in other spellings of its name, before MissingMember
+        is raised; DecodeError if it cannot be read, or has more than `most` bytes.
         """
         try:
             try:
@@ -129,21 +125,23 @@ class Blob(NamedTuple):
             os.close(descriptor)
 
     def read(self) -> bytes:
-        """Return the bytes.
+        """Return the bytes; errors are those of `read_into`."""
+        return bytes(self.read_into(lambda size: memoryview(bytearray(size))))
 
-        Raises:
-            MissingMember: the file is not there.
-            DecodeError: it cannot be read, or ends too early.
+    def read_into(self, take: Callable[[int], memoryview]) -> memoryview:
+        """Read the bytes into the memory that `take` returns for their number; return it.
+
+        Errors are those of `open`, and DecodeError if the file ends too early.
         """
         descriptor, size = self.open()
         try:
-            data = os.pread(descriptor, size, self.offset)
-            while len(data) < size:  # one read brings at most 2 GiB
-                more = os.pread(descriptor, size - len(data), self.offset + len(data))
+            view, done = take(size), 0
+            while done < size:  # one read brings at most 2 GiB
+                more = os.preadv(descriptor, [view[done:]], self.offset + done)
                 if not more:
                     raise DecodeError("file ends too early", member=self.label)
-                data += more
-            return data
+                done += more
+            return view
         except OSError as error:
             reason = f"file cannot be read: {error.strerror}"
             raise DecodeError(reason, member=self.label) from error
@@ -171,7 +169,6 @@ class InlineBlob(NamedTuple):
 
     @contextmanager
     def file(self) -> Iterator[io.BytesIO]:
-        """Open the bytes as a file."""
         yield io.BytesIO(self.data)
 
     @property
@@ -234,7 +231,6 @@ class RawSample(NamedTuple):
 
     @property
     def pictures(self) -> tuple[Blob | InlineBlob, ...]:
-        """Files of the images and videos."""
         return tuple(blob for image in self.images for blob in image.blobs)
 
     @property
@@ -288,7 +284,6 @@ class InputCount:
         self._hash = hashlib.sha256()
 
     def add(self, sample: Input) -> None:
-        """Count one more."""
         self.number += 1
         if isinstance(sample, Reject):
             text = f"{sample.source}\n{sample.reason}\n\n"

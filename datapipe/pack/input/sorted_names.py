@@ -24,18 +24,15 @@ class SortedNames:
             self.add(name)
 
     def add(self, name: str) -> None:
-        """Take one more name."""
         self._waiting.append(name)
         self._is_sorted = False
         if len(self._waiting) >= _RUN:
             self._pack()
 
     def __len__(self) -> int:
-        """Return how many names were taken."""
         return len(self._waiting) + sum(map(len, self._runs))
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names, sorted."""
         if self._runs:
             self._pack()
             return map(os.fsdecode, heapq.merge(*map(_items, self._runs)))

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import TypeVar
 
 from datapipe.errors import PackError, WorkerError
 from datapipe.pack.input.raw_sample import Input, has_video, inline_bytes
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.segments import Segments
-from datapipe.pack.workers.worker import InputChunk, PreparedPart, SentPart, chunk_worker
+from datapipe.pack.workers.worker import InputChunk, PreparedParts, SentPart, chunk_worker
 from datapipe.workers.processes import ProcessPool
+from datapipe.workers.protocol import WorkerPool
+
+R = TypeVar("R")
 
 # Inputs that a worker takes at once. Small, so that a slow image delays few others.
 CHUNK = 64
@@ -40,44 +44,47 @@ class PackWorkers:
         )
         self._segments: dict[int, Segments] = {}  # by process ID
 
-    def prepared(
-        self, inputs: Iterable[Input], first: int
-    ) -> Iterator[tuple[list[Input], PreparedPart]]:
+    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
         """Prepare inputs in order; the first has the ordinal `first`.
 
         Yield the inputs of a part with the part, whose data is valid until the next is asked for.
-
-        Raises:
-            PackError: a worker ended, or cannot be started.
         """
-        sent: deque[Input] = deque()
-
-        def chunks() -> Iterator[InputChunk]:
-            for chunk in chunks_of(inputs, first):
-                sent.extend(chunk.inputs)
-                yield chunk
-
-        try:
-            for part in self._pool.run(chunks()):
-                if part.segments is not None:
-                    self._segments[part.worker] = Segments(part.segments)
-                segments = self._segments[part.worker]
-                data = segments.next_part(part.size) if part.size else memoryview(part.data)
-                yield (
-                    [sent.popleft() for _ in part.outcomes],
-                    PreparedPart(data, part.outcomes, part.rows, not part.size),
-                )
-                if part.size:
-                    segments.give_back()
-        except WorkerError as error:
-            raise PackError(str(error)) from error
+        for sent, waiting in run_chunks(self._pool, inputs, first):
+            part, size = sent.part, sent.size
+            if sent.segments is not None:
+                self._segments[sent.worker] = Segments(sent.segments)
+            segments = self._segments[sent.worker]
+            data = segments.next_part(size) if size else memoryview(part.data)
+            yield [waiting.popleft() for _ in part.outcomes], part._replace(data=data)
+            if size:
+                segments.give_back()
 
     def close(self) -> None:
-        """End the processes at once."""
         self._pool.close()
         for segments in self._segments.values():
             segments.close()
         self._segments.clear()
+
+
+def run_chunks(
+    pool: WorkerPool[InputChunk, R], inputs: Iterable[Input], first: int, most: int = CHUNK
+) -> Iterator[tuple[R, deque[Input]]]:
+    """Run inputs in chunks; yield each result with the queue of inputs, its own first.
+
+    The caller takes its own from the queue. PackError if a worker ended, or none can start.
+    """
+    waiting: deque[Input] = deque()
+
+    def chunks() -> Iterator[InputChunk]:
+        for chunk in chunks_of(inputs, first, most):
+            waiting.extend(chunk.inputs)
+            yield chunk
+
+    try:
+        for result in pool.run(chunks()):
+            yield result, waiting
+    except WorkerError as error:
+        raise PackError(str(error)) from error
 
 
 def chunks_of(inputs: Iterable[Input], first: int, most: int = CHUNK) -> Iterator[InputChunk]:

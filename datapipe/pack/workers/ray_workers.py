@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datapipe.errors import PackError, SampleError, WorkerError
+from datapipe.errors import SampleError, WorkerError
 from datapipe.index.rows import Rows
 from datapipe.pack.input.raw_sample import Blob, Input, RawSample, Reject
 from datapipe.pack.workers.library_messages import keep_messages
-from datapipe.pack.workers.pool import chunks_of
+from datapipe.pack.workers.pool import run_chunks
 from datapipe.pack.workers.prepare import Outcome, PrepareOptions
-from datapipe.pack.workers.worker import InputChunk, PreparedPart, Preparer
+from datapipe.pack.workers.worker import InputChunk, PreparedPart, PreparedParts, Preparer
 from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
 from datapipe.workers.ray_tasks import RayPool, Stored
 
@@ -50,11 +49,9 @@ class StoredData:
     stop: int
 
     def __len__(self) -> int:
-        """Return the number of bytes."""
         return self.stop - self.start
 
     def __getitem__(self, span: slice) -> StoredData:
-        """Return a stretch of these bytes."""
         start, stop, _ = span.indices(len(self))
         return StoredData(self.reference, self.size, self.start + start, self.start + stop)
 
@@ -75,40 +72,23 @@ class RayWorkers:
             memory=_MEMORY,
         )
 
-    def prepared(
-        self, inputs: Iterable[Input], first: int
-    ) -> Iterator[tuple[list[Input], PreparedPart]]:
-        """Prepare inputs in order, as `PackWorkers.prepared` does.
-
-        Raises:
-            PackError: the cluster cannot run tasks.
-        """
-        sent: deque[Input] = deque()
-
-        def chunks() -> Iterator[InputChunk]:
-            for chunk in chunks_of(inputs, first, _CHUNK):
-                sent.extend(chunk.inputs)
-                yield chunk
-
-        try:
-            for (outcomes, size, node), data in self._pool.run(chunks()):
-                taken = [sent.popleft() for _ in outcomes]
-                if node:
-                    for number, (sample, outcome) in enumerate(zip(taken, outcomes, strict=True)):
-                        if isinstance(outcome, Reject) and _is_here(sample, outcome):
-                            reason = f"{outcome.reason} on the node {node}, and is read here"
-                            outcomes[number] = outcome._replace(reason=reason)
-                            self.lost += 1
-                else:
-                    self.lost += len(outcomes)
-                rows = Rows()  # the rest of the columns is with the data
-                rows.images = [o.seen.images for o in outcomes if not isinstance(o, Reject)]
-                yield taken, PreparedPart(StoredData(data, size, 0, size), outcomes, rows, True)
-        except WorkerError as error:
-            raise PackError(str(error)) from error
+    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
+        for (answer, data), waiting in run_chunks(self._pool, inputs, first, _CHUNK):
+            outcomes, size, node = answer
+            taken = [waiting.popleft() for _ in outcomes]
+            if node:
+                for number, (sample, outcome) in enumerate(zip(taken, outcomes, strict=True)):
+                    if isinstance(outcome, Reject) and _is_here(sample, outcome):
+                        reason = f"{outcome.reason} on the node {node}, and is read here"
+                        outcomes[number] = outcome._replace(reason=reason)
+                        self.lost += 1
+            else:
+                self.lost += len(outcomes)
+            rows = Rows()  # the rest of the columns is with the data
+            rows.images = [o.seen.images for o in outcomes if not isinstance(o, Reject)]
+            yield taken, PreparedPart(StoredData(data, size, 0, size), outcomes, rows, True)
 
     def close(self) -> None:
-        """Cancel the tasks."""
         self._pool.close()
 
 
@@ -123,8 +103,7 @@ def part_worker(
 ) -> Callable[[InputChunk], Stored[PartAnswer]]:
     """Return the function of a task: a chunk to the answer and the data of its first part.
 
-    Raises:
-        WorkerError: the node has other versions than are `expected`.
+    WorkerError if the node has other versions than are `expected`.
     """
     node = node_name()
     for name, there in versions().items():

@@ -25,7 +25,6 @@ class SharedSegments(NamedTuple):
 
 
 def shared_segments() -> SharedSegments:
-    """Return new memory, with all segments free."""
     memory = os.memfd_create("datapipe-pack")
     os.ftruncate(memory, SEGMENT * SEGMENTS)
     free = os.eventfd(SEGMENTS, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)

@@ -33,16 +33,17 @@ class PreparedPart(NamedTuple):
     own: bool  # whether the data is outside of the segments
 
 
+PreparedParts = Iterator[tuple[list[Input], PreparedPart]]
+"""Parts with their inputs, in the order of the inputs."""
+
+
 class SentPart(NamedTuple):
     """Part as a worker sends it."""
 
     worker: int  # process ID
     segments: SharedSegments | None  # of the worker, in its first part
     size: int  # bytes in its next segment; 0 if there are none
-    data: bytes | PickleBuffer  # of a sample that is larger than a segment
-    # `outcomes`, `rows`: of a `PreparedPart`
-    outcomes: list[Outcome | Reject]
-    rows: Rows
+    part: PreparedPart  # with the data of a sample that is larger than a segment
 
 
 class Preparer:
@@ -56,7 +57,6 @@ class Preparer:
         self._ready: list[PreparedPart] = []
 
     def parts(self, inputs: Sequence[Input], ordinal: int) -> Iterator[PreparedPart]:
-        """Yield the parts of a chunk."""
         for number, sample in enumerate(inputs, ordinal):
             result: Reject | tuple[Row, int, Outcome]
             if isinstance(sample, Reject):
@@ -85,7 +85,6 @@ class Preparer:
 
 
 def chunk_worker(options: PrepareOptions) -> Callable[[InputChunk], Iterator[SentPart]]:
-    """Return the function of a worker process of a pack."""
     os.dup2(2, 1)  # what a library prints does not belong among the lines of the pack
     keep_messages()
     shared = shared_segments()
@@ -94,13 +93,8 @@ def chunk_worker(options: PrepareOptions) -> Callable[[InputChunk], Iterator[Sen
 
     def parts(chunk: InputChunk) -> Iterator[SentPart]:
         for part in preparer.parts(*chunk):
-            yield SentPart(
-                worker=os.getpid(),
-                segments=unsent.pop() if unsent else None,
-                size=0 if part.own else len(part.data),
-                data=PickleBuffer(part.data) if part.own else b"",
-                outcomes=part.outcomes,
-                rows=part.rows,
-            )
+            size = 0 if part.own else len(part.data)
+            part = part._replace(data=PickleBuffer(part.data) if part.own else b"")
+            yield SentPart(os.getpid(), unsent.pop() if unsent else None, size, part)
 
     return parts

@@ -7,10 +7,8 @@ one larger than a segment gets memory of its own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
-from datapipe.errors import DecodeError
 from datapipe.pack.input.raw_sample import Blob, InlineBlob
 from datapipe.pack.writers.ustar import BLOCK, member_header, padding
 
@@ -35,7 +33,6 @@ class WriteBuffer:
         self._end = 0
 
     def begin(self) -> None:
-        """Start a sample."""
         self._sample = self._end
 
     def commit(self) -> tuple[int, int]:
@@ -43,13 +40,11 @@ class WriteBuffer:
         return self._sample, self._end - self._sample
 
     def discard(self) -> None:
-        """Forget the sample that was begun."""
         self._end = self._sample
         if self._own and not self._sample:
             self._memory, self._own = self._spare, False
 
     def flush(self) -> None:
-        """Send what is laid out."""
         if self._end:
             data, own = self._memory[: self._end], self._own
             self._memory = self._spare if own else memoryview(b"")
@@ -57,28 +52,10 @@ class WriteBuffer:
             self._send(data, own)
 
     def read(self, blob: Blob | InlineBlob) -> memoryview:
-        """Read data behind the space for a header; `close_member` completes the member.
-
-        Raises:
-            SampleError: it cannot be read.
-        """
-        if isinstance(blob, InlineBlob):
-            return self.put(blob.data)
-        descriptor, size = blob.open()
-        try:
-            view = self._reserve(size)
-            done = os.preadv(descriptor, [view], blob.offset)
-            while done < size:  # one read brings at most 2 GiB
-                more = os.preadv(descriptor, [view[done:]], blob.offset + done)
-                if not more:
-                    raise DecodeError("file ends too early", member=blob.label)
-                done += more
-        except OSError as error:
-            reason = f"file cannot be read: {error.strerror}"
-            raise DecodeError(reason, member=blob.label) from error
-        finally:
-            os.close(descriptor)
-        return view
+        """Read data behind the space for a header; `close_member` completes the member."""
+        return (
+            self.put(blob.data) if isinstance(blob, InlineBlob) else blob.read_into(self._reserve)
+        )
 
     def put(self, data: bytes) -> memoryview:
         """Lay out data that is in memory; `close_member` completes the member."""
@@ -94,8 +71,7 @@ class WriteBuffer:
     def close_member(self, name: str, size: int) -> int:
         """Write header and padding of the member; return the offset of its data in the sample.
 
-        Raises:
-            SampleError: its name or size does not suit a tar.
+        SampleError if its name or size does not suit a tar.
         """
         start = self._member
         self._memory[start : start + BLOCK] = member_header(name, size)

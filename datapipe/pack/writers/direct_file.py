@@ -36,33 +36,24 @@ class TaskThread:
         self._error: BaseException | None = None
 
     def submit(self, task: Callable[..., object], *args: Any) -> None:
-        """Run `task(*args)` after all that were submitted before.
-
-        Raises:
-            BaseException: the error of an earlier task.
-        """
-        self.check()
-        self._wait_until(_MOST_TASKS - 1)
+        """Run `task(*args)` after all that were submitted before, or raise the error of one."""
+        self.drain(_MOST_TASKS - 1)
         self._pending.append(self._executor.submit(self._run, task, args))
 
-    def drain(self) -> None:
-        """Wait until all tasks are done; raise like `submit`."""
-        self._wait_until(0)
+    def drain(self, most: int = 0) -> None:
+        """Wait until at most so many tasks are not done; raise like `submit`."""
+        while len(self._pending) > most:
+            self._pending[0].result()
+            self._pending.popleft()
         self.check()
 
     def check(self) -> None:
-        """Raise the error of a task."""
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
         """End the thread once all tasks are done or passed over."""
         self._executor.shutdown()
-
-    def _wait_until(self, most: int) -> None:
-        while len(self._pending) > most:
-            self._pending[0].result()
-            self._pending.popleft()
 
     def _run(self, task: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
@@ -101,7 +92,6 @@ class DirectFile:
 
     @property
     def size(self) -> int:
-        """Number of bytes written so far."""
         return self._written + self._filled
 
     def write(self, data: memoryview | bytes) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -86,7 +87,6 @@ class ShardWriter:
         self._open = False
         self._rows = Rows()
         self._tables: list[pa.Table] = []
-        self._images = 0
         self.samples = 0
         self.bytes = 0
 
@@ -112,7 +112,6 @@ class ShardWriter:
                 self._file.write(part)
                 self.bytes += len(part)
         self._tables.append(table)
-        self._images += pc.sum(table["images"]).as_py()
         self.samples += len(table)
 
     def _begin(self) -> None:
@@ -127,17 +126,10 @@ class ShardWriter:
             self._file.write(END)
             self._file.finish()
             self._finisher.check()
-            self._thread.submit(
-                self._finisher.submit,
-                self._put_in_place,
-                self._name,
-                self._tables,
-                self._images,
-                self.bytes + len(END),
-                commit,
-            )
+            made = self._name, self._tables, self.bytes + len(END), commit
+            self._thread.submit(self._finisher.submit, self._put_in_place, *made)
         self._number += 1
-        self._tables, self._images, self._open = [], 0, False
+        self._tables, self._open = [], False
         self.samples = self.bytes = 0
 
     def drain(self) -> None:
@@ -154,44 +146,49 @@ class ShardWriter:
 
     def _compact(self) -> None:
         if len(self._rows):
-            self._images += sum(self._rows.images)
             self._tables.append(to_table(self._rows))
             self._rows = Rows()
 
     def _put_in_place(
-        self,
-        name: str,
-        tables: list[pa.Table],
-        images: int,
-        size: int,
-        commit: Callable[[Shard], None],
+        self, name: str, tables: list[pa.Table], size: int, commit: Callable[[Shard], None]
     ) -> None:
         # One chunk a column: where the tables were parted must not show in the file.
         table = pa.concat_tables(tables).combine_chunks()
-        digest = write_index(self._work / f"{name}.parquet", table)
-        for ending in ("tar", "parquet"):
-            (self._work / f"{name}.{ending}").replace(self._out / f"{name}.{ending}")
+        shard = indexed_shard(self._work / f"{name}.parquet", table, f"{name}.tar", size)
+        for file in (shard.name, shard.index):
+            (self._work / file).replace(self._out / file)
         fsync_folder(self._out)
-        commit(
-            Shard(
-                name=f"{name}.tar",
-                index=f"{name}.parquet",
-                samples=len(table),
-                images=images,
-                bytes=size,
-                index_sha256=digest,
-            )
-        )
+        commit(shard)
 
     @property
     def _name(self) -> str:
         return f"shard-{self._number:06d}"
 
 
+def indexed_shard(path: Path, table: pa.Table, name: str, size: int) -> Shard:
+    """Write the index of a shard, whose `size` bytes are in the file `name`; return its entry."""
+    return Shard(
+        name=name,
+        index=path.name,
+        samples=len(table),
+        images=pc.sum(table["images"]).as_py() or 0,
+        bytes=size,
+        index_sha256=write_index(path, table),
+    )
+
+
+class WrittenShard(NamedTuple):
+    """Shard in the folder of an attempt."""
+
+    shard: Shard
+    folder: Path
+    node: str = ""  # of a cluster, that wrote it; "" on this machine
+
+
 def attempt_shard(
-    work: Path, number: int, fill: Callable[[ShardWriter], None]
-) -> tuple[Shard, Path]:
-    """Write a shard that `fill` makes into a new folder in `work`; return it with the folder.
+    work: Path, number: int, fill: Callable[[ShardWriter], None], node: str = ""
+) -> WrittenShard:
+    """Write a shard that `fill` makes into a new folder in `work`.
 
     So one that comes late, or was given up, never touches a finished shard.
     """
@@ -209,11 +206,12 @@ def attempt_shard(
         raise
     finally:
         writer.close()
-    return shards[0], folder
+    return WrittenShard(shards[0], folder, node)
 
 
-def place_attempt(folder: Path, shard: Shard, out: Path, node: str = "") -> None:
-    """Move a shard from the folder of its attempt, which `node` wrote, into `out`."""
+def place_attempt(written: WrittenShard, out: Path) -> None:
+    """Move a shard from the folder of its attempt into `out`."""
+    shard, folder, node = written
     if node and not folder.exists():
         raise PackError(
             f"{out}: the node {node} wrote {shard.name} there, and it is not seen here; give a "

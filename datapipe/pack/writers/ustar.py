@@ -29,9 +29,8 @@ _CONSTANT_SUM = sum(_BEFORE_SIZE) + sum(_AFTER_SIZE) + 8 * 32 + sum(_TAIL)
 def member_header(name: str, size: int) -> bytes:
     """Return the 512-byte header of a regular file with so many bytes.
 
-    Raises:
-        SampleError: the name is not ASCII of at most 100 bytes without spaces and slashes, or the
-            data is 8 GiB or more.
+    SampleError if the name is not ASCII of at most 100 bytes without spaces and slashes, or the
+    data is 8 GiB or more.
     """
     if len(name) > MAX_NAME or not _VALID.fullmatch(name):
         raise SampleError(f"member name {name!r} is not plain ASCII of at most {MAX_NAME} bytes")

@@ -83,6 +83,13 @@ def test_flickr8k_of_kaggle_is_csv_under_another_name(make_list):
     )
 
 
+@pytest.mark.parametrize("second", ['"Two more', 'Two "more'])
+def test_a_quotation_mark_that_nothing_closes_takes_no_other_line(make_list, second):
+    raw = make_list(f'{NAMES[0]},"One\n{NAMES[1]},{second}\n{NAMES[2]},And a third\n')
+    taken = [(NAMES[0], '"One'), (NAMES[1], second), (NAMES[2], "And a third")]
+    assert pairs(raw) == (taken, [])
+
+
 def test_flickr30k_of_kaggle_is_parted_by_bars_and_its_broken_line_is_named(make_list):
     raw = make_list(
         "image_name| comment_number| comment\n"

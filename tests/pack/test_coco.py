@@ -6,7 +6,7 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
-from datapipe.pack.readers.coco import READER
+from datapipe.pack.readers.caption_files import COCO as READER
 
 from .coco_files import ANNOTATIONS, HEAD, IMAGES, image
 from .reading import choose_reader, read_all, recognises

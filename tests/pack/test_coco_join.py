@@ -7,7 +7,7 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import ReadOptions
-from datapipe.pack.readers.coco import READER
+from datapipe.pack.readers.caption_files import COCO as READER
 
 from .coco_files import ANNOTATIONS, image
 from .reading import estimate, read_all

@@ -52,7 +52,6 @@ class Img2DatasetReader:
 
     name = "img2dataset"
     summary = "output of img2dataset (webdataset or files), with failed downloads as rejects"
-    fallback = False
     takes = frozenset({"ignore", "key_from", "map", "wait"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:

@@ -7,73 +7,49 @@ them under their `image_name`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.conversations import unpack_document
-from datapipe.pack.records.images.fields import named_blob
 from datapipe.pack.records.images.roots import Images, find_images
-from datapipe.pack.records.reader import Record, Samples, each_record
+from datapipe.pack.records.reader import Record, RecordReader
 from datapipe.pack.records.streams.containers import first_records
-from datapipe.pack.records.streams.record_files import (
-    RecordFiles,
-    find_records,
-    key_of_record,
-    open_records,
-    plain,
-)
+from datapipe.pack.records.streams.record_files import RecordFiles, find_records
 
 _PROBED = 500  # as few of them may have been downloaded
 _WHAT = "`text_list` and `image_info`"
 
 
-class Documents(NamedTuple):
-    """Files of documents, and the folders of their images."""
-
-    records: RecordFiles
-    images: Images
-
-
-class Mmc4Reader:
+@dataclass(frozen=True, kw_only=True)
+class Mmc4Reader(RecordReader):
     """`{text_list, image_info: [{image_name, matched_text_index}]}`, as `texts` and `images`.
 
     An image stands before the sentence it is matched to. One whose file is not there is left out of
     its document; a document that loses all of its images so is rejected.
     """
 
-    name = "mmc4"
-    summary = "MMC4: documents of text_list and image_info, images under their image_name"
-    fallback = False
-    takes = frozenset({"image_root", "include", "key_from"})
-
-    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
-        return bool(find_records(survey, options, fits))
-
-    def open(self, survey: Survey, options: ReadOptions) -> Documents:
-        # `open_records` says what is wrong.
+    def open(self, survey: Survey, options: ReadOptions) -> RecordFiles:
         files = find_records(survey, options, fits)
-        files = files or open_records(survey, options, fits, _WHAT).files
+        files = files or super().open(survey, options).files  # which says what is wrong
         images = _find_images(files[0], survey.raw, options)
-        options = replace(options, image_root=images.folders[0])
-        return Documents(open_records(survey, options, fits, _WHAT), images)
+        records = super().open(survey, replace(options, image_root=images.folders[0]))
+        return replace(records, images=images)
 
-    def estimate(self, source: Documents, options: ReadOptions) -> int | None:
-        return source.records.estimate()
-
-    def read(self, source: Documents, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawSample | Reject]:
         missing = 0
 
-        def samples(source_of_record: str, record: Record) -> Samples:
+        def unpack(record: Record) -> tuple[list[Any], Record]:
             nonlocal missing
-            sample, left_out = _sample(source.images, options, source_of_record, record)
-            missing += left_out
-            return (sample,)
+            names = _names(record)
+            images, kept = unpack_document(document(record, {*filter(source.images.has, names)}))
+            missing += len(names) - len(images)
+            return images, kept
 
-        yield from each_record(source.records, samples)
+        yield from RecordReader.read(replace(self, unpack=unpack), source, options)
         if missing:
             options.notes.decide(
                 f"{missing:,} images that were not downloaded are left out of documents that "
@@ -138,19 +114,10 @@ def _names(record: Record) -> list[str]:
     return [name for i in images if isinstance(name := i.get("image_name"), str) and name]
 
 
-def _sample(
-    images: Images, options: ReadOptions, source: str, record: Record
-) -> tuple[RawSample, int]:
-    """Return the sample of a document, and how many of its images are missing."""
-    names = _names(record)
-    found, rest = unpack_document(document(record, set(filter(images.has, names))))
-    blobs = tuple(
-        RawImage(named_blob(name, images, source), str(number or ""))
-        for number, name in enumerate(found)
-    )
-    kept, others = plain(rest, drop_images=False)
-    sample = RawSample(source, blobs, record=kept, others=others, key=key_of_record(rest, options))
-    return sample, len(names) - len(found)
-
-
-READER = Mmc4Reader()
+READER = Mmc4Reader(
+    name="mmc4",
+    summary="MMC4: documents of text_list and image_info, images under their image_name",
+    what=_WHAT,
+    fits=fits,
+    unpack=unpack_document,
+)

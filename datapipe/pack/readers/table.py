@@ -8,6 +8,7 @@ in `records/columns.py`, or said by `--map`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,6 @@ from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat, is_preference
 from datapipe.pack.records.captions import parse_captions, with_captions
-from datapipe.pack.records.fields.class_names import class_names, with_class_names
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
@@ -119,7 +119,6 @@ class TableReader:
 
     name = "table"
     summary = "Parquet, CSV, TSV, JSONL: columns of images, captions, questions and answers (--map)"
-    fallback = False
     takes = frozenset(
         {
             *("image_root", "image_column", "text_column", "include", "key_from", "map"),
@@ -256,15 +255,34 @@ def _field_map(
 
 def _named_classes(fields: FieldMap, records: RecordFiles, options: ReadOptions) -> FieldMap:
     """Return the map with the names of classes that Parquet has beside their numbers."""
-    names: dict[str, list[str]] = {}
-    if kind_of(records.files[0]) == "parquet":
-        with open_parquet(records.files[0]) as file:
-            names = class_names(file.schema_arrow.metadata)
+    if kind_of(records.files[0]) != "parquet":
+        return fields
+    with open_parquet(records.files[0]) as file:
+        found = _class_names(file.schema_arrow.metadata or {})
     texts = replace(fields, images=()).fields
-    for column in names.keys() & texts:
-        shown = ", ".join(names[column][:_NAMES]) + (", ..." if len(names[column]) > _NAMES else "")
+    classes = {column: names for column, names in found.items() if column in texts}
+    for column, names in classes.items():
+        shown = ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
         options.notes.decide(f"`{column}` is written as the names of its classes ({shown})")
-    return with_class_names(fields, names)
+    return replace(fields, classes=classes)
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the names of the classes in each column of `datasets`' feature `ClassLabel`.
+
+    The columns may be of lists of classes. The names are in the metadata of a Parquet file's
+    schema, as JSON (https://huggingface.co/docs/datasets/about_dataset_features).
+    """
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        found = {name: feature.get("feature", feature) for name, feature in features.items()}
+        return {
+            name: [str(label) for label in feature["names"]]
+            for name, feature in found.items()
+            if feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list)
+        }
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _images(part: RecordFiles, fields: FieldMap, options: ReadOptions) -> Images:

@@ -127,7 +127,6 @@ class WebDatasetReader:
 
     name = "webdataset"
     summary = "tar shards, repacked"
-    fallback = False
     takes: frozenset[str] = frozenset({"map", "ignore", "wait"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:

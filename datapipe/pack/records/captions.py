@@ -14,8 +14,12 @@ from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Rej
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.images.fields import named_blob, rejected
-from datapipe.pack.records.images.roots import Images, find_images
-from datapipe.pack.records.images.spelling import Spelling, spellings_of_names
+from datapipe.pack.records.images.roots import (
+    Images,
+    Spelling,
+    find_images,
+    spellings_of_names,
+)
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import key_of_record, plain
@@ -68,7 +72,9 @@ class Captioned(NamedTuple):
 
     source: str  # where it came from
     image: Any  # what the annotation says of the image, as the spellings of `Images` take it
-    captions: list[str]  # in order; blank ones do not count, and an image without any is rejected
+    # In order; blank ones do not count, and an image without any is rejected; None if the record
+    # has the text
+    captions: list[str] | None
     fields: Mapping[str, Any]  # those that `--key-from` may name
     record: Mapping[str, Any] | None = None  # what is kept beside the captions; None for nothing
 
@@ -91,7 +97,6 @@ class CaptionReader:
 
     name = ""
     summary = ""
-    fallback = False
     takes = frozenset({"image_root", "include", "key_from", "captions"})
     what = absent = ""
     marks = ("", "")
@@ -135,24 +140,31 @@ class CaptionReader:
         return sum(count_marks(source.path, mark.encode())) if mark else None
 
     def read(self, source: CaptionFile, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        mode = parse_captions(options.captions)
-        for item in self.entries(source.path, options):
-            if isinstance(item, Reject):
-                yield item
-                continue
-            captions = [caption for caption in item.captions if caption.strip()]
-            if not captions:
-                yield Reject(item.source, "image has no caption", "MissingMember")
-                continue
-            try:
-                blob = named_blob(item.image, source.images, item.source)
-                key = key_of_record(item.fields, options)
-                record = None if item.record is None else plain(item.record)[0]
-            except SampleError as error:
-                yield rejected(item.source, error)
-                continue
-            sample = RawSample(item.source, (RawImage(blob),), record=record, key=key)
-            yield from with_captions(sample, captions, mode, options.notes)
+        return samples_of(self.entries(source.path, options), source.images, options)
+
+
+def samples_of(
+    items: Iterable[Captioned | Reject], images: Images, options: ReadOptions
+) -> Iterator[RawSample | Reject]:
+    """Yield the samples of images with captions, and the rejects among them."""
+    mode = parse_captions(options.captions)
+    for item in items:
+        if isinstance(item, Reject):
+            yield item
+            continue
+        captions = [caption for caption in item.captions or () if caption.strip()]
+        if not captions and item.captions is not None:
+            yield Reject(item.source, "image has no caption", "MissingMember")
+            continue
+        try:
+            blob = named_blob(item.image, images, item.source)
+            key = key_of_record(item.fields, options)
+            record = None if item.record is None else plain(item.record)[0]
+        except SampleError as error:
+            yield rejected(item.source, error)
+            continue
+        sample = RawSample(item.source, (RawImage(blob),), record=record, key=key)
+        yield from with_captions(sample, captions, mode, options.notes)
 
 
 def first_entry(path: Path, *names: str, most: int = LOOK) -> tuple[str, dict[str, Any]]:

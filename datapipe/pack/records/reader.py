@@ -41,7 +41,6 @@ class RecordReader:
     # A record's images, in order, and the record without their bytes. Raises `SampleError` where it
     # makes no sense.
     unpack: Callable[[Record], tuple[list[Any], Record]]
-    fallback: bool = False
     takes: frozenset[str] = frozenset({"image_root", "include", "key_from"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:

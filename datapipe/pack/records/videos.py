@@ -30,11 +30,11 @@ from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
 from datapipe.pack.records.images.fields import (
     has_image_extension,
     image_blob,
-    image_name,
     is_image,
     is_image_struct,
     is_path,
     is_url,
+    name_of_image,
 )
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import TURN_FIELDS, raw_turns
@@ -218,22 +218,16 @@ def _take(value: Any, around: Sequence[Record], found: list[RecordVideo]) -> Any
     if isinstance(value, list | tuple):
         if not value or not all(map(_is_frame, value)):
             return [_take(item, around, found) for item in value]
-        names = [_name(frame, f"frame:{number}") for number, frame in enumerate(value)]
+        names = [name_of_image(frame, number, "frame") for number, frame in enumerate(value)]
         found.append(RecordVideo(tuple(value), names[0], fps, is_list=True))
         return names
-    name = _name(value, f"video:{len(found)}")
+    name = name_of_image(value, len(found), "video")
     found.append(RecordVideo((value,), name, fps, is_list=False))
     return name
 
 
 def _is_frame(value: Any) -> bool:
     return has_image_extension(value) or is_image(value)
-
-
-def _name(value: Any, other: str) -> str:
-    """Return the path of a video or a frame, as it is written; `other` where it has none."""
-    name = image_name(image_name(value))
-    return name if isinstance(name, str) and name else other
 
 
 def _holds(value: Any) -> bool:

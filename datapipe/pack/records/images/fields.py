@@ -108,11 +108,10 @@ def image_name(value: Any) -> Any:
     return image_name(value.get("path")) if is_image_struct(value) else value
 
 
-def name_of_image(value: Any, number: int) -> str:
+def name_of_image(value: Any, number: int, kind: str = "image") -> str:
     """Return what a packed record says of its image `number`: the path it gave, else `image:N`."""
-    # Twice: the path of a struct may itself be a `data:` URI.
-    name = image_name(image_name(value))
-    return name if isinstance(name, str) and name else f"image:{number}"
+    name = image_name(value)
+    return name if isinstance(name, str) and name else f"{kind}:{number}"
 
 
 def is_image_struct(value: Any) -> bool:

@@ -21,12 +21,12 @@ https://huggingface.co/datasets/HuggingFaceM4/FineVision.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count, cycle
+from itertools import cycle
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.pack.records.fields.turns import has_images, unpack_turns
-from datapipe.pack.records.images.fields import name_of_image
+from datapipe.pack.records.images.fields import with_names
 from datapipe.pack.records.reader import Record, RecordReader
 from datapipe.text.conversation import TURN_FIELDS, read_turns
 from datapipe.text.image_marks import IMAGE_PLACE
@@ -152,9 +152,7 @@ def unpack_document(record: Record) -> tuple[list[Any], Record]:
         if text and IMAGE_PLACE in text:
             raise DecodeError(f"the text at place {index} contains {IMAGE_PLACE}")
     found = [image for image in images if image is not None]
-    numbers = count()
-    names = [None if i is None else name_of_image(i, next(numbers)) for i in images]
-    return found, {**record, "images": names}
+    return found, with_names(record, found)
 
 
 LLAVA = RecordReader(

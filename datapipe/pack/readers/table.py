@@ -28,7 +28,7 @@ from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
 from datapipe.pack.records.fields.refusals import listed
-from datapipe.pack.records.images.fields import elsewhere, raw_images
+from datapipe.pack.records.images.fields import elsewhere
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.join import Join, open_join
@@ -306,8 +306,8 @@ def _sample(
         note_unused(pictured, mapped.images, source, options.notes)
     else:
         note_unused(pictured, mapped.images, source, options.notes, fields.with_image, read=read)
-    images = raw_pictures(raw_images(mapped.images, files, source), videos, files)
-    kept, others = plain(mapped.record, drop_images=False)
+    images = raw_pictures(mapped.images, videos, files, source)
+    kept, others = plain(mapped.record)
     # Packing checks the record next, and media given as bytes have left it then.
     if mapped.turns and others and not videos:
         conversation(mapped.record, images=len(images))

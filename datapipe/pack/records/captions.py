@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from datapipe.errors import DecodeError, PackError, SampleError
+from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entry
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.images.fields import named_blob, rejected
+from datapipe.pack.records.images.fields import named_blob
 from datapipe.pack.records.images.roots import (
     Images,
     Spelling,
@@ -21,6 +21,7 @@ from datapipe.pack.records.images.roots import (
     spellings_of_names,
 )
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
+from datapipe.pack.records.reader import each_record
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import key_of_record, plain
 
@@ -148,23 +149,18 @@ def samples_of(
 ) -> Iterator[RawSample | Reject]:
     """Yield the samples of images with captions, and the rejects among them."""
     mode = parse_captions(options.captions)
-    for item in items:
-        if isinstance(item, Reject):
-            yield item
-            continue
+
+    def samples(source: str, item: Captioned) -> Iterator[RawSample]:
         captions = [caption for caption in item.captions or () if caption.strip()]
         if not captions and item.captions is not None:
-            yield Reject(item.source, "image has no caption", "MissingMember")
-            continue
-        try:
-            blob = named_blob(item.image, images, item.source)
-            key = key_of_record(item.fields, options)
-            record = None if item.record is None else plain(item.record)[0]
-        except SampleError as error:
-            yield rejected(item.source, error)
-            continue
-        sample = RawSample(item.source, (RawImage(blob),), record=record, key=key)
-        yield from with_captions(sample, captions, mode, options.notes)
+            raise MissingMember("image has no caption")
+        blob = named_blob(item.image, images, source)
+        key = key_of_record(item.fields, options)
+        record = None if item.record is None else plain(item.record)[0]
+        sample = RawSample(source, (RawImage(blob),), record=record, key=key)
+        return with_captions(sample, captions, mode, options.notes)
+
+    return each_record(((item.source, item) for item in items), samples)
 
 
 def first_entry(path: Path, *names: str, most: int = LOOK) -> tuple[str, dict[str, Any]]:

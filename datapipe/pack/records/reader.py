@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from datapipe.errors import SampleError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.fields import raw_images, rejected
+from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.images.roots import Images
 from datapipe.pack.records.images.unused import map_of_turns, note_unused
 from datapipe.pack.records.streams.record_files import (
@@ -26,6 +26,8 @@ from datapipe.pack.records.streams.record_files import (
 )
 from datapipe.pack.records.videos import raw_pictures, take_videos, without_videos
 
+T = TypeVar("T")
+Made = TypeVar("Made")
 Record = Mapping[str, Any]
 Samples = Iterable[RawSample]
 
@@ -60,26 +62,24 @@ class RecordReader:
                 values, rest = self.unpack(record)
                 fields = without_videos(record) if videos else record
                 note_unused(fields, values, source, options.notes, map_of_turns(record, values))
-                images = raw_images(values, files, source)
-                kept, others = plain(rest, drop_images=False)
+                kept, others = plain(rest)
                 key = key_of_record(record, options)
-                pictures = raw_pictures(images, videos, files)
+                pictures = raw_pictures(values, videos, files, source)
                 return (RawSample(source, pictures, record=kept, others=others, key=key),)
 
             yield from each_record(part, samples)
 
 
 def each_record(
-    records: Iterable[tuple[str, dict[str, Any] | Reject]],
-    samples: Callable[[str, Record], Samples],
-) -> Iterator[RawSample | Reject]:
-    """Yield the samples of each source and record; records that are refused as rejects."""
+    records: Iterable[tuple[str, T | Reject]], make: Callable[[str, T], Iterable[Made]]
+) -> Iterator[Made | Reject]:
+    """Yield what is made of each source and record; records that are refused as rejects."""
     for source, record in records:
         if isinstance(record, Reject):
             yield record
             continue
         try:
-            yield from samples(source, record)
+            yield from make(source, record)
         except SampleError as error:
             yield rejected(source, error)
         except RecursionError:

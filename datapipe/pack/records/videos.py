@@ -35,6 +35,7 @@ from datapipe.pack.records.images.fields import (
     is_path,
     is_url,
     name_of_image,
+    raw_images,
 )
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import TURN_FIELDS, raw_turns
@@ -100,14 +101,14 @@ def without_videos(fields: Mapping[str, T]) -> dict[str, T]:
 
 
 def raw_pictures(
-    images: Sequence[RawImage], videos: Iterable[RecordVideo], files: Images
+    images: Sequence[Any], videos: Iterable[RecordVideo], files: Images, source: str
 ) -> tuple[Picture, ...]:
-    """Return images and the videos of a record, with their files.
+    """Return the images and the videos of a record called `source`, with their files.
 
     Raises:
         SampleError: as `image_blob` does, or a video is an address.
     """
-    pictures: list[Picture] = [*images]
+    pictures: list[Picture] = [*raw_images(images, files, source)]
     for video in videos:
         if is_url(video.values[0]):
             raise MissingMember(

@@ -14,7 +14,7 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
 from datapipe.pack.records.fields.turns import has_images, unpack_turns
-from datapipe.pack.records.images.fields import image_list, is_image_struct, name_of_image
+from datapipe.pack.records.images.fields import image_list, with_names
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import read_turns
 from datapipe.text.videos import VIDEO_FIELD
@@ -83,7 +83,7 @@ class FieldMap:
             if (found is None or found == "") and len(self.images) == 1:
                 raise MissingMember(f"column `{source}` holds no image")
             images += image_list(found, files)
-        kept = _without_bytes(record, images)
+        kept = with_names(record, images)
         named = {n: _class_name(record[n], c, n) for n, c in self.classes.items() if n in record}
         said = {**record, **named} if named else record
         if (captions := self.caption_of(said)) is not None:
@@ -282,23 +282,3 @@ def _captions(value: Any, source: FieldSource) -> list[str]:
     held = parse_list(value)
     value = held if isinstance(held, list) else value  # maybe a list in a cell of a CSV
     return [text for text in _texts(value, source) if text.strip() not in _NOTHING]
-
-
-def _without_bytes(record: Mapping[str, Any], images: Sequence[Any]) -> Mapping[str, Any]:
-    """Return the record with names in place of images that stand in it as bytes or base64."""
-    names = {
-        id(image): name_of_image(image, number)
-        for number, image in enumerate(images)
-        if not isinstance(image, str) or name_of_image(image, number) != image
-    }
-
-    def named(value: Any) -> Any:
-        if id(value) in names:
-            return names[id(value)]
-        if isinstance(value, list):
-            return [named(item) for item in value]
-        if isinstance(value, Mapping) and not is_image_struct(value):
-            return {name: named(item) for name, item in value.items()}
-        return value
-
-    return {name: named(value) for name, value in record.items()} if names else record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
@@ -16,6 +15,7 @@ from datapipe.pack.records.images.fields import (
     name_of_image,
     numbered_beside,
     url_columns,
+    with_names,
 )
 from datapipe.pack.records.images.unused import said_of_unused
 from datapipe.pack.records.videos import without_videos
@@ -144,12 +144,7 @@ def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[li
         both = " and in ".join(f"`{name}`" for name in held)
         raise DecodeError(f"record has images both in {both}")
     images = [image for found in held.values() for image in found]
-    names = map(name_of_image, images, count())
-    kept = dict(record)
-    for name, found in held.items():
-        said = [next(names) for _ in found]
-        kept[name] = said if isinstance(values[name], list) else said[0]
-    return images, kept
+    return images, with_names({**record, **{name: values[name] for name in held}}, images)
 
 
 def _image_fields(record: Record) -> list[str]:

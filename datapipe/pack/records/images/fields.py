@@ -114,6 +114,26 @@ def name_of_image(value: Any, number: int, kind: str = "image") -> str:
     return name if isinstance(name, str) and name else f"{kind}:{number}"
 
 
+def with_names(record: Mapping[str, Any], images: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the record with names in place of the images that stand in it as bytes or base64."""
+    names = {
+        id(image): name_of_image(image, number)
+        for number, image in enumerate(images)
+        if not isinstance(image, str) or name_of_image(image, number) != image
+    }
+
+    def named(value: Any) -> Any:
+        if id(value) in names:
+            return names[id(value)]
+        if isinstance(value, list):
+            return [named(item) for item in value]
+        if isinstance(value, Mapping) and not is_image_struct(value):
+            return {name: named(item) for name, item in value.items()}
+        return value
+
+    return {name: named(value) for name, value in record.items()} if names else record
+
+
 def is_image_struct(value: Any) -> bool:
     """Return whether a value is a struct of `bytes` and `path`, as `datasets` has images."""
     return isinstance(value, Mapping) and bool(value) and value.keys() <= {"bytes", "path"}

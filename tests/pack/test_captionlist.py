@@ -20,17 +20,12 @@ EXPERTS = f"{NAMES[0]}\t{NAMES[1]}#2\t1\t1\t1\n{NAMES[0]}\t{NAMES[2]}#2\t1\t1\t2
 
 
 @pytest.fixture
-def make_list(tmp_path, jpeg):
+def make_list(tmp_path, put):
     """Writes a list of captions, others, and images to a folder below."""
 
     def make(content, name="captions.txt", folder="Images", names=NAMES, **others):
-        raw = tmp_path / "raw"
-        (raw / folder).mkdir(parents=True, exist_ok=True)
-        for number, image in enumerate(names):
-            (raw / folder / image).write_bytes(jpeg(number))
-        (raw / name).parent.mkdir(exist_ok=True)
-        (raw / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-        return raw
+        images = {f"{folder}/{image}": number for number, image in enumerate(names)}
+        return put(tmp_path / "raw", images | {name: content})
 
     return make
 

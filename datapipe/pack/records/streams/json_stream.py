@@ -219,6 +219,7 @@ class _JsonCursor:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
         self._decode = json.JSONDecoder().raw_decode
         self._buffer = ""
+        self._clean = True  # the buffer has no marks of bytes that are not UTF-8
         self._start = 0  # of the last value
         self._position = 0
         self._bytes = 0
@@ -309,7 +310,7 @@ class _JsonCursor:
 
     def is_utf8(self) -> bool:
         """Return whether the last value has no marks of bytes that are not UTF-8."""
-        return is_utf8(self._buffer[self._start : self._position])
+        return self._clean or is_utf8(self._buffer[self._start : self._position])
 
     def broken(self, expected: str) -> PackError:
         """Return the error for something else than what was expected here."""
@@ -347,4 +348,5 @@ class _JsonCursor:
             if chunk or not data:
                 break
         self._buffer, self._position = rest + chunk, 0
+        self._clean = not self._of_records or is_utf8(self._buffer)
         return bool(chunk)

@@ -7,7 +7,7 @@ import pytest
 from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions
-from datapipe.pack.readers.mmc4 import READER
+from datapipe.pack.readers.conversations import MMC4 as READER
 from datapipe.text.sample_text import interleaved, sample_text
 
 from .reading import choose_reader, read_all

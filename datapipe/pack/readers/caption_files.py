@@ -20,7 +20,11 @@ from datapipe.pack.input.disk_join import Entries, disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
-from datapipe.pack.records.captions import (
+from datapipe.pack.records.images.fields import rejected
+from datapipe.pack.records.images.roots import PROBED, Spelling, are_near, spellings_of_names
+from datapipe.pack.records.images.unused import note_unused
+from datapipe.pack.records.locate import LOOK, only_one
+from datapipe.pack.records.reader import (
     Captioned,
     CaptionReader,
     checked_object,
@@ -28,10 +32,6 @@ from datapipe.pack.records.captions import (
     first_objects,
     parsed_entries,
 )
-from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.roots import PROBED, Spelling, are_near, spellings_of_names
-from datapipe.pack.records.images.unused import note_unused
-from datapipe.pack.records.locate import LOOK, only_one
 from datapipe.pack.records.streams.json_stream import (
     count_marks,
     read_member_arrays,

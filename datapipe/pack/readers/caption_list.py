@@ -23,9 +23,9 @@ from datapipe.pack.input.disk_join import Entry, disk_join
 from datapipe.pack.input.listing import start_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.captions import Captioned, CaptionReader
 from datapipe.pack.records.images.roots import PROBED
 from datapipe.pack.records.locate import list_files, only_one
+from datapipe.pack.records.reader import Captioned, CaptionReader
 from datapipe.pack.records.streams.text_file import open_text
 
 _NUMBERED = re.compile(r"([^\t]+\.\w{3,4}(?:\.\d+)?)#\d+[\t ]+(.*)")

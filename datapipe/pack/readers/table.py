@@ -23,7 +23,6 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat, is_preference
-from datapipe.pack.records.captions import parse_captions, with_captions
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
@@ -32,7 +31,7 @@ from datapipe.pack.records.images.fields import elsewhere
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.join import Join, open_join
-from datapipe.pack.records.reader import Record, Samples, each_record
+from datapipe.pack.records.reader import Record, Samples, each_record, parse_captions, with_captions
 from datapipe.pack.records.streams.containers import first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import first_row, open_parquet
 from datapipe.pack.records.streams.record_files import (

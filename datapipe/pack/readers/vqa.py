@@ -22,14 +22,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from datapipe.errors import MissingMember, PackError
 from datapipe.pack.input.disk_join import disk_join, identity
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
-from datapipe.pack.records.captions import Captioned, first_entry, parsed_entries, samples_of
 from datapipe.pack.records.images.roots import (
     PROBED,
     Images,
@@ -38,6 +37,7 @@ from datapipe.pack.records.images.roots import (
     spellings_of_names,
 )
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
+from datapipe.pack.records.reader import Captioned, first_entry, parsed_entries, samples_of
 from datapipe.pack.records.streams.containers import read_file
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
 
@@ -80,12 +80,8 @@ class QuestionFile:
         return f"{path}: {self.array or 'members'}[{number}]"
 
 
-class Questions(NamedTuple):
-    """File of questions, that of their answers if it is another, and the folders of the images."""
-
-    file: QuestionFile
-    annotations: Path | None
-    images: Images
+Questions = tuple[QuestionFile, Path | None, Images]
+"""File of questions, that of their answers if it is another, and the folders of the images."""
 
 
 class VqaReader:
@@ -103,15 +99,34 @@ class VqaReader:
         return bool(find_objects(survey, options, _holds_questions))
 
     def open(self, survey: Survey, options: ReadOptions) -> Questions:
-        file, annotations = _open(survey, options)
-        return Questions(file, annotations, _find_images(file, survey.raw, options))
+        raw = survey.raw
+        found = find_objects(survey, options, lambda path: _sniff(path) is not None)
+        if not found:
+            if alone := find_objects(survey, options, _holds_answers):
+                raise PackError(
+                    f"{alone[0]} holds answers; give the file of their questions, such as "
+                    "v2_OpenEnded_mscoco_val2014_questions.json, or a folder with both"
+                )
+            raise PackError(
+                f"{raw}: no .json file here holds questions about images; give the file"
+            )
+        files = [file for path in found if (file := survey.look(_sniff, path))]
+        answers = {file: None if file.answered else _answers(file, survey) for file in files}
+        whole = {file.path: file for file in files if file.answered or answers[file]}
+        if not whole:
+            raise _unanswered(files[0])
+        for file in files:
+            if file.path not in whole:
+                options.notes.decide(f"{file.path.name} is left out: there are no answers to it")
+        file = whole[only_one(raw, list(whole), "questions")]
+        return file, answers[file], _find_images(file, raw, options)
 
     def estimate(self, source: Questions, options: ReadOptions) -> int | None:
         return None
 
     def read(self, source: Questions, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        items = _entries(source.file, source.annotations, options)
-        return samples_of(items, source.images, options)
+        file, annotations, images = source
+        return samples_of(_entries(file, annotations, options), images, options)
 
 
 def _entries(
@@ -246,32 +261,6 @@ def _holds_answers(path: Path) -> bool:
     """Return whether a file holds `annotations` with answers to questions; does not raise."""
     entry = first_entry(path, "annotations")[1]
     return "question_id" in entry and any(field in entry for field in _ANSWERS)
-
-
-def _open(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
-    """Return the file of questions, and that of their answers if it is another.
-
-    PackError if there are none or several, or their answers are not there.
-    """
-    raw = survey.raw
-    found = find_objects(survey, options, lambda path: _sniff(path) is not None)
-    if not found:
-        if alone := find_objects(survey, options, _holds_answers):
-            raise PackError(
-                f"{alone[0]} holds answers; give the file of their questions, such as "
-                "v2_OpenEnded_mscoco_val2014_questions.json, or a folder with both"
-            )
-        raise PackError(f"{raw}: no .json file here holds questions about images; give the file")
-    files = [file for path in found if (file := survey.look(_sniff, path))]
-    answers = {file: None if file.answered else _answers(file, survey) for file in files}
-    whole = {file.path: file for file in files if file.answered or answers[file]}
-    if not whole:
-        raise _unanswered(files[0])
-    for file in files:
-        if file.path not in whole:
-            options.notes.decide(f"{file.path.name} is left out: there are no answers to it")
-    file = whole[only_one(raw, list(whole), "questions")]
-    return file, answers[file]
 
 
 def _sniff(path: Path) -> QuestionFile | None:

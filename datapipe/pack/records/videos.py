@@ -35,7 +35,6 @@ from datapipe.pack.records.images.fields import (
     is_path,
     is_url,
     name_of_image,
-    raw_images,
 )
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import TURN_FIELDS, raw_turns
@@ -103,12 +102,15 @@ def without_videos(fields: Mapping[str, T]) -> dict[str, T]:
 def raw_pictures(
     images: Sequence[Any], videos: Iterable[RecordVideo], files: Images, source: str
 ) -> tuple[Picture, ...]:
-    """Return the images and the videos of a record called `source`, with their files.
+    """Return the images of a record called `source`, prefixed "", "1", "2", and its videos.
 
     Raises:
         SampleError: as `image_blob` does, or a video is an address.
     """
-    pictures: list[Picture] = [*raw_images(images, files, source)]
+    pictures: list[Picture] = []
+    for number, image in enumerate(images):
+        name = source if len(images) == 1 else f"{source}[{number}]"
+        pictures.append(RawImage(image_blob(image, files, name), str(number or "")))
     for video in videos:
         if is_url(video.values[0]):
             raise MissingMember(

@@ -13,7 +13,7 @@ from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.formats import raw_format, stored_format
 from datapipe.index.images.header import is_image_name
 from datapipe.index.media import START, medium_of
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, Reject, printable
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, Reject, printable
 from datapipe.pack.records.images.roots import Images
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -84,17 +84,6 @@ def names_in(text: str) -> list[str]:
                 if all(map(is_image_name, names)):
                     return names
     return [text]
-
-
-def raw_images(values: Sequence[Any], files: Images, source: str) -> tuple[RawImage, ...]:
-    """Return the images of a sample, in order; their prefixes are "", "1", "2"."""
-    return tuple(
-        RawImage(
-            image_blob(value, files, source if len(values) == 1 else f"{source}[{number}]"),
-            str(number or ""),
-        )
-        for number, value in enumerate(values)
-    )
 
 
 def image_name(value: Any) -> Any:

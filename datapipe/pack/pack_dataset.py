@@ -27,7 +27,7 @@ from datapipe.pack.pack_job import Job
 from datapipe.pack.raw_download import downloaded, is_behind_url
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.choose import choose_reading
-from datapipe.pack.records.captions import parse_captions
+from datapipe.pack.records.reader import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
 from datapipe.pack.workers.prepare import Check, Pages

@@ -304,7 +304,7 @@ class Job:
             home, remedy = scratch or Path(gettempdir()), "or leave out images that no text names"
             check_room(home, spooled, "a temporary copy of the images to join", remedy)
         inputs = reading.inputs(self.notes, scratch)
-        if not reading.reader.fallback:
+        if reading.reader.name != "folder":
             inputs = with_leftovers(reading.survey, reading.reader.name, inputs, self.notes)
         return with_unread_fields(itertools.islice(inputs, self.options.limit), self.notes)
 

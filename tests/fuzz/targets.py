@@ -27,7 +27,7 @@ from datapipe.index.parquet import parse_index
 from datapipe.index.tar.headers import TarScanner
 from datapipe.index.where.evaluate import evaluate, parse_where
 from datapipe.mixture.parse import parse_file
-from datapipe.pack.records.fields.field_map import parse_map
+from datapipe.pack.records.fields.sample_map import apply_map
 
 CORPUS = Path(__file__).parent / "corpus"
 Target = Callable[[bytes, Path], None]
@@ -135,9 +135,8 @@ def image(data: bytes, folder: Path) -> None:
 
 @target
 def field_map(data: bytes, folder: Path) -> None:
-    fields = parse_map(data.decode("utf-8", "replace"))
     record = {"a": {"b": ["x", 1]}, "image": "a.jpg", "q": "Why?", "t": None}
-    fields.rewrite(record)
+    apply_map(record, data.decode("utf-8", "replace"), "a/0.jpg")
 
 
 @target

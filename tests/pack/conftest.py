@@ -18,6 +18,23 @@ def raw(tmp_path):
 
 
 @pytest.fixture
+def put(jpeg):
+    """Writes files below a folder: bytes, texts, images by their numbers, all else as JSON."""
+
+    def write(folder, files):
+        for name, content in files.items():
+            if isinstance(content, int):
+                content = jpeg(content)
+            elif not isinstance(content, bytes):
+                content = (content if isinstance(content, str) else json.dumps(content)).encode()
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        return folder
+
+    return write
+
+
+@pytest.fixture
 def packed(tmp_path, members):
     """Packs a raw folder or file; gives the members of its samples in order."""
 

@@ -29,7 +29,6 @@ def write_csv(path, rows, delimiter=",", **how):
 
 def write(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     match path.suffixes[-1]:
         case ".json":
             path.write_text(json.dumps(rows, indent=1), "utf-8")
@@ -40,7 +39,11 @@ def write(path, rows):
         case ".parquet":
             pq.write_table(pa.Table.from_pylist(rows), path)
         case ".gz":
-            path.write_bytes(gzip.compress(lines.encode()))
+            path.write_bytes(gzip.compress(as_lines(rows).encode()))
         case _:
-            path.write_text(lines, "utf-8")
+            path.write_text(as_lines(rows), "utf-8")
     return path
+
+
+def as_lines(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

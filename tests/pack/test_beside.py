@@ -11,16 +11,12 @@ TURNS = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat"}]
 
 
 @pytest.fixture
-def raw(tmp_path, jpeg):
+def raw(tmp_path, put):
     """Twenty images in a folder, of which records name ten, by odd paths too."""
-    raw = tmp_path / "raw"
-    (raw / "images").mkdir(parents=True)
-    for number in range(20):
-        (raw / "images" / f"{number}.jpg").write_bytes(jpeg(number))
     names = [f"images/{n}.jpg" for n in range(8)] + ["./images/8.jpg", "images/../images//9.jpg"]
     records = [{"image": name, "conversations": TURNS} for name in names]
-    (raw / "llava.json").write_text(json.dumps(records))
-    return raw
+    images = {f"images/{number}.jpg": number for number in range(20)}
+    return put(tmp_path / "raw", images | {"llava.json": records})
 
 
 def notes(raw, out, **options):
@@ -154,9 +150,8 @@ def test_the_index_of_tars_is_passed_over(tars, tmp_path):
     assert (report.samples, report.left_out, said) == (6, 0, [])
 
 
-def test_the_index_of_tars_is_passed_over_among_loose_images(tars, tmp_path, jpeg, rejects):
-    for number in range(9):
-        (tars / f"{number}.jpg").write_bytes(jpeg(number))
+def test_the_index_of_tars_is_passed_over_among_loose_images(tars, tmp_path, put, rejects):
+    put(tars, {f"{number}.jpg": number for number in range(9)})
     report, said = notes(tars, tmp_path / "out", format="folder", max_rejects=2)
     assert (report.samples, report.left_out, said) == (9, 0, [])
     assert [reject["source"] for reject in rejects(tmp_path / "out")] == ["0.tar", "below/1.tar"]

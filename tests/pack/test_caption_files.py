@@ -13,16 +13,12 @@ from .reading import choose_reader, estimate, read_all, recognises
 
 
 @pytest.fixture
-def make(raw, jpeg, encode):
+def make(raw, put, encode):
     """Writes a JSON file, and images, each as JPEG or PNG."""
 
     def make(name, content, images, **dump):
-        for number, image in enumerate(images):
-            (raw / image).parent.mkdir(parents=True, exist_ok=True)
-            (raw / image).write_bytes(encode(kind="PNG") if "png" in image else jpeg(number))
-        (raw / name).parent.mkdir(parents=True, exist_ok=True)
-        (raw / name).write_text(json.dumps(content, **dump), encoding="utf-8")
-        return raw
+        files = {i: encode(kind="PNG") if "png" in i else n for n, i in enumerate(images)}
+        return put(raw, files | {name: json.dumps(content, **dump)})
 
     return make
 

@@ -20,17 +20,12 @@ EXPERTS = f"{NAMES[0]}\t{NAMES[1]}#2\t1\t1\t1\n{NAMES[0]}\t{NAMES[2]}#2\t1\t1\t2
 
 
 @pytest.fixture
-def make_list(tmp_path, jpeg):
+def make_list(tmp_path, put):
     """Writes a list of captions, others, and images to a folder below."""
 
     def make(content, name="captions.txt", folder="Images", names=NAMES, **others):
-        raw = tmp_path / "raw"
-        (raw / folder).mkdir(parents=True, exist_ok=True)
-        for number, image in enumerate(names):
-            (raw / folder / image).write_bytes(jpeg(number))
-        (raw / name).parent.mkdir(exist_ok=True)
-        (raw / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-        return raw
+        images = {f"{folder}/{image}": number for number, image in enumerate(names)}
+        return put(tmp_path / "raw", images | {name: content})
 
     return make
 
@@ -81,6 +76,13 @@ def test_flickr8k_of_kaggle_is_csv_under_another_name(make_list):
         ],
         [],
     )
+
+
+@pytest.mark.parametrize("second", ['"Two more', 'Two "more'])
+def test_a_quotation_mark_that_nothing_closes_takes_no_other_line(make_list, second):
+    raw = make_list(f'{NAMES[0]},"One\n{NAMES[1]},{second}\n{NAMES[2]},And a third\n')
+    taken = [(NAMES[0], '"One'), (NAMES[1], second), (NAMES[2], "And a third")]
+    assert pairs(raw) == (taken, [])
 
 
 def test_flickr30k_of_kaggle_is_parted_by_bars_and_its_broken_line_is_named(make_list):

@@ -15,14 +15,6 @@ from .reading import estimate, read_all
 YOLO = "0 0.5 0.5 0.1 0.2\n1 0.25 0.5 0.1 0.2\n"
 
 
-def make(raw, files):
-    for name, content in files.items():
-        path = raw / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return raw
-
-
 def read(raw, include=None):
     """Return captions and records by image, rejects by source, and notes of a folder."""
     notes = Notes()
@@ -50,31 +42,31 @@ def read(raw, include=None):
         ("data/train/images/x.jpg", "data/train/[1]/x.txt", "data/train/[[]1]/*"),
     ],
 )
-def test_texts_of_a_parallel_folder_are_joined(tmp_path, image, text, pattern):
-    raw = make(tmp_path, {image: "", text: "A cat", "README.md": ""})
+def test_texts_of_a_parallel_folder_are_joined(tmp_path, image, text, pattern, put):
+    raw = put(tmp_path, {image: "", text: "A cat", "README.md": ""})
     samples, rejects, said = read(raw)
     assert (samples, rejects) == ({image: text}, {})
     assert said[0] == f"texts of images are taken from {pattern}"
 
 
-def test_texts_and_images_of_parallel_folders_without_the_other(tmp_path):
+def test_texts_and_images_of_parallel_folders_without_the_other(tmp_path, put):
     names = {"img/1.jpg": "", "img/2.jpg": "", "txt/2.txt": "two", "txt/3.txt": "three"}
-    samples, rejects, _ = read(make(tmp_path, names))
+    samples, rejects, _ = read(put(tmp_path, names))
     assert samples == {"img/1.jpg": "", "img/2.jpg": "txt/2.txt"}
     assert rejects == {"txt/3.txt": "no image has the same stem as this text"}
 
 
-def test_names_with_dots_are_joined(tmp_path):
+def test_names_with_dots_are_joined(tmp_path, put):
     names = [f"{number:03d}{end}" for number in range(60) for end in ("", ".b", "-c", "ü")]
     files = {f"img/{n}.jpg": "" for n in names} | {f"txt/{n}.txt": "a" for n in names[::2]}
-    samples, rejects, _ = read(make(tmp_path, files))
+    samples, rejects, _ = read(put(tmp_path, files))
     assert rejects == {}
     assert samples == {f"img/{n}.jpg": f"txt/{n}.txt" if n in names[::2] else "" for n in names}
 
 
-def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_path):
+def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_path, put):
     files = {f"{f}/{n}.txt": "72,25,TAN" for f in ("box", "entities") for n in range(2)}
-    raw = make(tmp_path, {"img/0.jpg": "", "img/1.jpg": ""} | files)
+    raw = put(tmp_path, {"img/0.jpg": "", "img/1.jpg": ""} | files)
     with pytest.raises(PackError, match="img holds images, and several folders") as caught:
         estimate(READER, raw, ReadOptions())
     assert "--include 'box/*'       2 files, such as 0.txt" in str(caught.value)
@@ -85,18 +77,18 @@ def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_
     assert said[1].startswith("left out: 2 files, texts that --include does not take (entities/")
 
 
-def test_a_pattern_of_images_takes_them_with_their_texts(tmp_path):
+def test_a_pattern_of_images_takes_them_with_their_texts(tmp_path, put):
     files = {f"{kind}/{split}/0.{ext}": "a" for kind, ext in (("images", "jpg"), ("texts", "txt"))
              for split in ("train", "val")}  # fmt: skip
-    raw = make(tmp_path, files)
+    raw = put(tmp_path, files)
     assert read(raw, include="images/val/*")[0] == {"images/val/0.jpg": "texts/val/0.txt"}
     assert read(raw, include="*/train/*")[0] == {"images/train/0.jpg": "texts/train/0.txt"}
     with pytest.raises(PackError, match="--include 'none' matches neither an image nor a text"):
         read(raw, include="none")
 
 
-def test_texts_beside_the_images_go_before_those_of_a_parallel_folder(tmp_path):
-    raw = make(tmp_path, {"a/1.jpg": "", "a/1.txt": "one", "b/1.txt": "another"})
+def test_texts_beside_the_images_go_before_those_of_a_parallel_folder(tmp_path, put):
+    raw = put(tmp_path, {"a/1.jpg": "", "a/1.txt": "one", "b/1.txt": "another"})
     samples, rejects, said = read(raw)
     assert (samples, rejects) == ({"a/1.jpg": "a/1.txt"}, {})
     assert said == ["left out: 1 file, texts of images that have others beside them (b/1.txt)"]
@@ -107,22 +99,22 @@ def test_texts_beside_the_images_go_before_those_of_a_parallel_folder(tmp_path):
 
 @pytest.mark.parametrize("ext", ["txt", "caption", "json"])
 @pytest.mark.parametrize("place", ["a", "b"])
-def test_a_text_may_have_the_whole_name_of_its_image(tmp_path, ext, place):
+def test_a_text_may_have_the_whole_name_of_its_image(tmp_path, ext, place, put):
     files = {"a/1.jpg": "", "a/1.png": "", "a/2.JPG": ""}
     texts = {f"{place}/{name[2:]}.{ext}": '{"text": "A cat"}' for name in files}
-    samples, rejects, _ = read(make(tmp_path, files | texts))
+    samples, rejects, _ = read(put(tmp_path, files | texts))
     assert (samples, rejects) == (dict(zip(files, texts, strict=True)), {})
 
 
-def test_a_text_of_the_stem_goes_before_one_of_the_whole_name(tmp_path):
+def test_a_text_of_the_stem_goes_before_one_of_the_whole_name(tmp_path, put):
     files = {"1.jpg": "", "1.txt": "one", "1.jpg.txt": "two", "1.jpg.json": "{}"}
-    samples, rejects, _ = read(make(tmp_path, files))
+    samples, rejects, _ = read(put(tmp_path, files))
     assert samples == {"1.jpg": "1.txt 1.jpg.json"}
     assert rejects == {"1.jpg.txt": "another text of this kind has the same stem as this text"}
 
 
-def test_boxes_with_the_whole_name_of_an_image_are_no_captions(tmp_path):
-    samples, rejects, said = read(make(tmp_path, {"1.jpg": "", "1.jpg.txt": YOLO}))
+def test_boxes_with_the_whole_name_of_an_image_are_no_captions(tmp_path, put):
+    samples, rejects, said = read(put(tmp_path, {"1.jpg": "", "1.jpg.txt": YOLO}))
     assert (samples, rejects, len(said)) == ({"1.jpg": ""}, {}, 1)
 
 
@@ -139,10 +131,10 @@ def test_line_breaks_that_end_a_caption_are_no_part_of_it(tmp_path, raw, jpeg, m
 
 
 @pytest.mark.parametrize("place", ["images", "labels"])
-def test_boxes_are_no_captions(tmp_path, place):
+def test_boxes_are_no_captions(tmp_path, place, put):
     files = {f"images/{number}.jpg": "" for number in range(4)}
     files |= {f"{place}/{number}.txt": YOLO if number else "" for number in range(4)}
-    samples, rejects, said = read(make(tmp_path, files))
+    samples, rejects, said = read(put(tmp_path, files))
     assert samples == {f"images/{number}.jpg": "" for number in range(4)}
     assert rejects == {}
     assert said == [
@@ -162,15 +154,15 @@ PAPERS = [
 ]
 
 
-def test_papers_beside_images_are_left_out_and_said(tmp_path):
+def test_papers_beside_images_are_left_out_and_said(tmp_path, put):
     papers = {f"{number}/{name}": "words" for number, name in enumerate(PAPERS)}
-    samples, rejects, (said,) = read(make(tmp_path, {"1.jpg": "", "1.txt": "A cat"} | papers))
+    samples, rejects, (said,) = read(put(tmp_path, {"1.jpg": "", "1.txt": "A cat"} | papers))
     assert (samples, rejects) == ({"1.jpg": "1.txt"}, {})
     assert said.startswith(f"left out: {len(PAPERS)} files, no data (0/README, 1/README.md, ")
 
 
-def test_the_sidecar_of_an_image_may_be_called_like_a_paper(tmp_path):
-    assert read(make(tmp_path, {"notice.jpg": "", "notice.txt": "A notice"}))[0] == {
+def test_the_sidecar_of_an_image_may_be_called_like_a_paper(tmp_path, put):
+    assert read(put(tmp_path, {"notice.jpg": "", "notice.txt": "A notice"}))[0] == {
         "notice.jpg": "notice.txt"
     }
 
@@ -188,8 +180,8 @@ def test_the_sidecar_of_an_image_may_be_called_like_a_paper(tmp_path):
         ("a", "neither an image nor the sidecar of one"),
     ],
 )
-def test_what_may_be_data_is_rejected_by_name_with_what_it_is(tmp_path, name, what):
-    _, rejects, said = read(make(tmp_path, {"1.jpg": "", name: ""}))
+def test_what_may_be_data_is_rejected_by_name_with_what_it_is(tmp_path, name, what, put):
+    _, rejects, said = read(put(tmp_path, {"1.jpg": "", name: ""}))
     assert (list(rejects), said) == ([name], [])
     assert rejects[name].startswith(what)
 
@@ -204,14 +196,16 @@ def test_what_may_be_data_is_rejected_by_name_with_what_it_is(tmp_path, name, wh
         ("captions.json", '{"images": [], "annotations": []}'),
     ],
 )
-def test_records_beside_images_are_left_out_where_the_images_are_chosen(tmp_path, name, content):
-    _, rejects, said = read(make(tmp_path, {"1.jpg": "", name: content}))
+def test_records_beside_images_are_left_out_where_the_images_are_chosen(
+    tmp_path, name, content, put
+):
+    _, rejects, said = read(put(tmp_path, {"1.jpg": "", name: content}))
     assert rejects == {}
     assert said == [f"left out: 1 file, records, which the format folder does not read ({name})"]
 
 
-def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path):
-    make(tmp_path, {"photos/1.jpg": "one", "photos/2.jpg": "two"})
+def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path, put):
+    put(tmp_path, {"photos/1.jpg": "one", "photos/2.jpg": "two"})
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
         for name in ("photos/1.jpg", "photos/2.jpg"):
             archive.write(tmp_path / name, name)
@@ -225,11 +219,11 @@ def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path):
 # --- several texts of an image, several images of a text ------------------------------------------
 
 
-def test_a_second_text_of_an_image_is_said_and_kept(tmp_path, jpeg, members):
+def test_a_second_text_of_an_image_is_said_and_kept(tmp_path, members, put):
     raw = tmp_path / "raw"
     for number in range(3):
-        make(raw, {f"a/{number}.txt": "of .txt", f"a/{number}.caption": "of .caption"})
-        (raw / "a" / f"{number}.jpg").write_bytes(jpeg(number))
+        files = {f"{number}.txt": "of .txt", f"{number}.caption": "of .caption"}
+        put(raw / "a", files | {f"{number}.jpg": number})
     report = pack_dataset(raw, tmp_path / "out")
     assert report.notes == (
         "3 files: texts of images whose .txt is learnt; they are kept as further members "
@@ -249,21 +243,18 @@ def test_a_second_text_of_an_image_is_said_and_kept(tmp_path, jpeg, members):
         ("[]", False),
     ],
 )
-def test_a_text_in_json_that_a_text_beside_it_replaces_is_said(tmp_path, jpeg, record, said):
-    make(tmp_path / "raw", {"0.txt": "A cat", "0.json": record})
-    (tmp_path / "raw" / "0.jpg").write_bytes(jpeg(0))
+def test_a_text_in_json_that_a_text_beside_it_replaces_is_said(tmp_path, record, said, put):
+    put(tmp_path / "raw", {"0.jpg": 0, "0.txt": "A cat", "0.json": record})
     report = pack_dataset(tmp_path / "raw", tmp_path / "out")
     line = "1 of 1 samples have another text in the JSON beside their caption, which is not learnt"
     assert report.notes == ()
     assert report.teaching.warnings() == ([line] if said else [])
 
 
-def test_images_that_share_a_text_are_said(tmp_path, jpeg, encode):
-    make(tmp_path / "raw", {"0.txt": "A cat", "0.json": "{}", "2.jpg.txt": "A dog"})
-    for name in ("0.jpg", "1.jpg", "2.jpg"):
-        (tmp_path / "raw" / name).write_bytes(jpeg(0))
-    for name in ("0.png", "1.png", "2.png"):  # of the others no text is shared
-        (tmp_path / "raw" / name).write_bytes(encode(kind="PNG"))
+def test_images_that_share_a_text_are_said(tmp_path, encode, put):
+    images = {f"{number}.jpg": 0 for number in range(3)}  # of the others no text is shared
+    images |= {f"{number}.png": encode(kind="PNG") for number in range(3)}
+    put(tmp_path / "raw", images | {"0.txt": "A cat", "0.json": {}, "2.jpg.txt": "A dog"})
     report = pack_dataset(tmp_path / "raw", tmp_path / "out")
     assert (report.samples, report.rejected) == (6, 0)
     assert report.notes == (
@@ -272,9 +263,9 @@ def test_images_that_share_a_text_are_said(tmp_path, jpeg, encode):
     )
 
 
-def test_class_folders_with_texts_of_their_own_are_not_joined(tmp_path):
+def test_class_folders_with_texts_of_their_own_are_not_joined(tmp_path, put):
     files = {f"{c}/{n}.{e}": "words" for c in "abc" for n in range(3) for e in ("jpg", "txt")}
-    samples, rejects, said = read(make(tmp_path, files))
+    samples, rejects, said = read(put(tmp_path, files))
     assert samples == {f"{c}/{n}.jpg": f"{c}/{n}.txt" for c in "abc" for n in range(3)}
     assert (rejects, said) == ({}, [])
 

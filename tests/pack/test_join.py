@@ -1,37 +1,20 @@
 """Two tables that `--join` packs as one: images in one, texts in the other."""
 
 import base64
-import csv
 import json
 import os
 import subprocess
 import sys
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from datapipe import PackError, pack_dataset
 from datapipe.cli.command import app
 
+from .record_files import write
+
 TEXTS = [("i2", "A dog."), ("i0", "A cat."), ("i2", "Asleep.")]
-
-
-def write(path, rows):
-    """Write rows as the format that the name of a file says."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif path.suffix in (".csv", ".tsv"):
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file, delimiter="," if path.suffix == ".csv" else "\t")
-            writer.writerow(rows[0])
-            writer.writerows(row.values() for row in rows)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def texts(pairs=TEXTS, key="image_id"):

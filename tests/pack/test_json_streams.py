@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
-from datapipe.pack.records.streams import json_cursor
+from datapipe.pack.records.streams import json_stream
 from datapipe.pack.records.streams.json_stream import (
     NotRecordsError,
     count_marks,
@@ -45,7 +45,7 @@ WHOLE = json.dumps(
 @pytest.fixture(params=[1, 3, 16, 1 << 20])
 def size(request, monkeypatch):
     """Number of characters that are read at once."""
-    monkeypatch.setattr(json_cursor, "_READ", request.param)
+    monkeypatch.setattr(json_stream, "_READ", request.param)
     return request.param
 
 

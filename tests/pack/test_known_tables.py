@@ -73,14 +73,11 @@ def test_messages_that_are_texts_alone_are_turns_where_the_answer_is_the_last(ta
 
 
 @pytest.fixture
-def pairs(tmp_path, jpeg):
+def pairs(tmp_path, put):
     """Writes a table of images and other columns as CSV or TSV."""
 
     def write(name, separator, **columns):
-        raw = tmp_path / "raw"
-        raw.mkdir()
-        for number in range(2):
-            (raw / f"{number}.jpg").write_bytes(jpeg(number))
+        raw = put(tmp_path / "raw", {"0.jpg": 0, "1.jpg": 1})
         with (raw / name).open("w", newline="") as file:
             rows = csv.writer(file, delimiter=separator)
             rows.writerow(columns)

@@ -37,15 +37,13 @@ def table(tmp_path, jpeg):
 
 
 @pytest.fixture
-def classes(tmp_path, jpeg):
+def classes(tmp_path, put):
     """Write an image below each folder, with a JSON beside it if one is given."""
 
     def write(*folders, beside=None):
+        files = {"0.jpg": 0} | ({} if beside is None else {"0.json": beside})
         for folder in folders:
-            (tmp_path / "raw" / folder).mkdir(parents=True)
-            (tmp_path / "raw" / folder / "0.jpg").write_bytes(jpeg(0))
-            if beside is not None:
-                (tmp_path / "raw" / folder / "0.json").write_text(json.dumps(beside))
+            put(tmp_path / "raw" / folder, files)
 
     return write
 

@@ -7,7 +7,7 @@ import pytest
 from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions
-from datapipe.pack.readers.mmc4 import READER
+from datapipe.pack.readers.conversations import MMC4 as READER
 from datapipe.text.sample_text import interleaved, sample_text
 
 from .reading import choose_reader, read_all
@@ -36,17 +36,13 @@ def document(*images, texts=TEXTS):
 
 
 @pytest.fixture
-def make_mmc4(tmp_path, jpeg):
+def make_mmc4(tmp_path, put):
     """Writes documents, and images a.jpg, b.jpg and c.jpg."""
 
     def make(*documents, folder="images"):
-        raw = tmp_path / "raw"
-        (raw / folder).mkdir(parents=True, exist_ok=True)
-        for number, name in enumerate("abc"):
-            (raw / folder / f"{name}.jpg").write_bytes(jpeg(number))
+        images = {f"{folder}/{name}.jpg": number for number, name in enumerate("abc")}
         lines = "".join(json.dumps(document) + "\n" for document in documents)
-        (raw / "docs_no_face_shard_0_v2.jsonl").write_text(lines)
-        return raw
+        return put(tmp_path / "raw", images | {"docs_no_face_shard_0_v2.jsonl": lines})
 
     return make
 

@@ -20,13 +20,9 @@ from .reading import choose_reader, read_all
 
 
 @pytest.fixture
-def images(tmp_path, jpeg):
+def images(tmp_path, put):
     """A folder with two images in a folder below."""
-    raw = tmp_path / "raw"
-    (raw / "images").mkdir(parents=True)
-    for number in range(2):
-        (raw / "images" / f"{number}.jpg").write_bytes(jpeg(number))
-    return raw
+    return put(tmp_path / "raw", {"images/0.jpg": 0, "images/1.jpg": 1})
 
 
 @pytest.mark.parametrize(

@@ -17,19 +17,19 @@ def index_of(out):
 # --- folder -----------------------------------------------------------------------------------
 
 
-def test_sidecars_of_every_kind_and_images_without_text(tmp_path, packed, jpeg, encode):
-    raw = tmp_path / "raw"
-    (raw / "deep" / "er").mkdir(parents=True)
-    for name in ("a.jpg", "b.JPEG", "c.jpg", "deep/d.jpg", "deep/er/e.jpg"):
-        (raw / name).write_bytes(jpeg(1))
-    (raw / "f.png").write_bytes(encode(kind="PNG"))
-    (raw / "a.txt").write_bytes(b"\xef\xbb\xbfa caption")
-    (raw / "b.caption").write_text("of b")
-    (raw / "c.json").write_text('{"caption": "of c", "url": "http://c", "n": [1, {"k": null}]}')
-    (raw / "deep/d.txt").write_text("text of d")
-    (raw / "deep/d.caption").write_text("caption of d")
-    (raw / "deep/d.json").write_text('{"score": 0.5}')
-    (raw / ".hidden.jpg").write_bytes(b"of a file manager")
+def test_sidecars_of_every_kind_and_images_without_text(tmp_path, packed, jpeg, encode, put):
+    names = ("a.jpg", "b.JPEG", "c.jpg", "deep/d.jpg", "deep/er/e.jpg")
+    files = dict.fromkeys(names, 1) | {
+        "f.png": encode(kind="PNG"),
+        "a.txt": b"\xef\xbb\xbfa caption",
+        "b.caption": "of b",
+        "c.json": {"caption": "of c", "url": "http://c", "n": [1, {"k": None}]},
+        "deep/d.txt": "text of d",
+        "deep/d.caption": "caption of d",
+        "deep/d.json": {"score": 0.5},
+        ".hidden.jpg": "of a file manager",
+    }
+    raw = put(tmp_path / "raw", files)
     a, b, c, f, d, e = packed(raw)
     assert a == {"jpg": jpeg(1), "txt": b"a caption"}
     assert b == {"jpg": jpeg(1), "txt": b"of b"}

@@ -10,6 +10,7 @@ from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 
 from .reading import choose_reader
+from .record_files import write
 
 
 def images(folder, count, text=None, start=0):
@@ -22,9 +23,7 @@ def images(folder, count, text=None, start=0):
 
 
 def rows(path, names):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"file_name": name, "text": "a caption"}) for name in names]
-    path.write_text("\n".join(lines) + "\n")
+    write(path, [{"file_name": name, "text": "a caption"} for name in names])
 
 
 def first(count):

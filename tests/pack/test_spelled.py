@@ -1,6 +1,5 @@
 """Images whose names the disk spells otherwise than the records: accents, extensions."""
 
-import json
 from unicodedata import normalize
 
 import pytest
@@ -9,48 +8,43 @@ from datapipe import pack_dataset
 from datapipe.errors import MissingMember
 from datapipe.pack.input.raw_sample import Blob
 
+from .record_files import write
+
 NAMES = [f"bilder/Käse {number} 写真.jpg" for number in range(4)]
 
 
 def rows(raw, names):
-    raw.mkdir(exist_ok=True)
-    lines = [json.dumps({"image": n, "caption": f"about {i}"}) for i, n in enumerate(names)]
-    (raw / "captions.jsonl").write_text("\n".join(lines))
-
-
-def put(raw, names, jpeg):
-    for number, name in enumerate(names):
-        (raw / name).parent.mkdir(parents=True, exist_ok=True)
-        (raw / name).write_bytes(jpeg(number))
+    records = [{"image": name, "caption": f"about {n}"} for n, name in enumerate(names)]
+    write(raw / "captions.jsonl", records)
 
 
 @pytest.mark.parametrize(("said", "lies"), [("NFC", "NFD"), ("NFD", "NFC")])
 @pytest.mark.parametrize("place", ["", "deep/down/"])
-def test_names_in_another_unicode_form_are_the_same_names(tmp_path, jpeg, said, lies, place):
+def test_names_in_another_unicode_form_are_the_same_names(tmp_path, put, said, lies, place):
     raw = tmp_path / normalize(said, "größe")
     rows(raw, [normalize(said, name) for name in NAMES])
-    put(raw, [place + normalize(lies, name) for name in NAMES], jpeg)
+    put(raw, {place + normalize(lies, name): number for number, name in enumerate(NAMES)})
     report = pack_dataset(raw, tmp_path / "out")
     assert (report.samples, report.rejected, report.left_out) == (4, 0, 0)
 
 
 @pytest.mark.parametrize("lies", ["JPG", "jpg"])
-def test_extensions_in_capitals_and_small_letters_are_the_same(tmp_path, jpeg, lies, rejects):
+def test_extensions_in_capitals_and_small_letters_are_the_same(tmp_path, put, lies, rejects):
     other = {"JPG": "jpg", "jpg": "JPG"}[lies]
     names = [f"IMG_{n:04d}.{lies if n % 2 else other}" for n in range(6)]
     rows(tmp_path / "raw", [*names, "lost.jpg"])
-    put(tmp_path / "raw", [f"IMG_{n:04d}.{lies}" for n in range(6)], jpeg)
+    put(tmp_path / "raw", {f"IMG_{n:04d}.{lies}": n for n in range(6)})
     report = pack_dataset(tmp_path / "raw", tmp_path / "out")
     assert (report.samples, report.left_out) == (6, 0)
     (line,) = rejects(tmp_path / "out")
     assert (line["reason"], line["file"]) == ("file is missing", "lost.jpg")
 
 
-def test_captions_by_file_name_find_their_images_too(tmp_path, jpeg):
-    put(tmp_path / "raw", ["photos/0.JPG", "photos/1.JPG"], jpeg)
-    (tmp_path / "raw" / "dataset.json").write_text(json.dumps({"images": [
-        {"filename": f"{n}.jpg", "split": "train", "sentences": [{"raw": "A cat"}]} for n in (0, 1)
-    ]}))  # fmt: skip
+def test_captions_by_file_name_find_their_images_too(tmp_path, put):
+    said = {"split": "train", "sentences": [{"raw": "A cat"}]}
+    images = [{"filename": f"{number}.jpg"} | said for number in range(2)]
+    files = {"photos/0.JPG": 0, "photos/1.JPG": 1, "dataset.json": {"images": images}}
+    put(tmp_path / "raw", files)
     report = pack_dataset(tmp_path / "raw", tmp_path / "out")
     assert (report.samples, report.rejected, report.left_out) == (2, 0, 0)
 

@@ -12,6 +12,7 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.table import READER
 
 from .reading import choose_reader, estimate, read_all, recognises
+from .record_files import write
 
 
 @pytest.fixture
@@ -27,18 +28,9 @@ def packed(tmp_path, members):
 
 
 @pytest.fixture
-def raw(tmp_path, jpeg):
+def raw(tmp_path, put):
     """A folder with images 0.jpg, 1.jpg and 2.jpg."""
-    (tmp_path / "raw").mkdir()
-    for number in range(3):
-        (tmp_path / "raw" / f"{number}.jpg").write_bytes(jpeg(number))
-    return tmp_path / "raw"
-
-
-def write(path, rows):
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.write_text(lines, encoding="utf-8")
-    return path
+    return put(tmp_path / "raw", {f"{number}.jpg": number for number in range(3)})
 
 
 def read(raw, **options):

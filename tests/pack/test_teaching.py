@@ -106,17 +106,11 @@ TOKENIZER = Path(__file__).parents[1] / "golden" / "data" / "tokenizer.json"
 
 
 @pytest.mark.parametrize("given", [*ROWS, *CAPTIONS], ids=str)
-def test_samples_are_written_out_as_chat_templates_get_them(tmp_path, jpeg, given):
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    (raw / "a.jpg").write_bytes(jpeg(0))
-    if isinstance(given, str):
-        (raw / "a.txt").write_text(given)
-    else:
-        (raw / "data.jsonl").write_text(json.dumps(given) + "\n")
-    (shown,) = pack_dataset(
-        raw if isinstance(given, str) else raw / "data.jsonl", tmp_path / "out"
-    ).shown
+def test_samples_are_written_out_as_chat_templates_get_them(tmp_path, put, given):
+    name = "a.txt" if isinstance(given, str) else "data.jsonl"
+    raw = put(tmp_path / "raw", {"a.jpg": 0, name: given})
+    given_path = raw if isinstance(given, str) else raw / name
+    (shown,) = pack_dataset(given_path, tmp_path / "out").shown
     text = TextSpec(tokenizer=TOKENIZER, template="chatml", image_tokens=1)
     (batch,) = make_loader(tmp_path / "out", text=text, batch_size=1, num_workers=0)
     decoded = Tokenizer.from_file(str(TOKENIZER)).decode(
@@ -127,23 +121,19 @@ def test_samples_are_written_out_as_chat_templates_get_them(tmp_path, jpeg, give
     )
 
 
-def test_what_a_loader_would_refuse_is_a_reject(tmp_path, jpeg, rejects):
-    (tmp_path / "raw").mkdir()
-    for stem, text in (("a", "A <image> and <image>."), ("b", "A cat."), ("c", "A cat.")):
-        (tmp_path / "raw" / f"{stem}.jpg").write_bytes(jpeg(0))
-        (tmp_path / "raw" / f"{stem}.txt").write_text(text)
+def test_what_a_loader_would_refuse_is_a_reject(tmp_path, put, rejects):
+    texts = {"a.txt": "A <image> and <image>.", "b.txt": "A cat.", "c.txt": "A cat."}
+    put(tmp_path / "raw", texts | {f"{stem}.jpg": 0 for stem in "abc"})
     assert pack_dataset(tmp_path / "raw", tmp_path / "out").samples == 2
     (line,) = rejects(tmp_path / "out")
     assert line["source"] == "a.jpg"
     assert "2 <image> and the sample 1 images" in line["reason"]
 
 
-def test_a_sidecar_of_turns_is_a_conversation_and_other_lists_are_rejects(tmp_path, jpeg, rejects):
-    (tmp_path / "raw").mkdir()
+def test_a_sidecar_of_turns_is_a_conversation_and_other_lists_are_rejects(tmp_path, put, rejects):
     turns = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat."}]
-    for stem, held in (("a", turns), ("b", [{"image": "b.jpg", "conversations": turns}])):
-        (tmp_path / "raw" / f"{stem}.jpg").write_bytes(jpeg(0))
-        (tmp_path / "raw" / f"{stem}.json").write_text(json.dumps(held))
+    records = [{"image": "b.jpg", "conversations": turns}]
+    put(tmp_path / "raw", {"a.jpg": 0, "b.jpg": 0, "a.json": turns, "b.json": records})
     report = pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=1)
     assert (report.samples, report.teaching.with_labels) == (1, 1)
     (line,) = rejects(tmp_path / "out")

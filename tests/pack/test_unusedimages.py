@@ -3,13 +3,12 @@
 import base64
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from datapipe import PackError, pack_dataset
 
 from ..campaigns import rare
+from .record_files import write as write_rows
 
 ANSWER = {"role": "assistant", "content": "A cat."}
 CONVERSATION = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "A cat."}]
@@ -40,16 +39,8 @@ def table(raw, jpeg):
             return f"{number}.jpg"
 
         rows = [{n: value(v) if type(v) is int else v for n, v in row.items()} for row in rows]
-        if form in ("jsonl", "base64"):
-            path = raw / "data.jsonl"
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        elif form == "json":
-            path = raw / "data.json"
-            path.write_text(json.dumps(rows))
-        else:
-            path = raw / "data.parquet"
-            pq.write_table(pa.Table.from_pylist(rows), path)
-        return path
+        names = {"jsonl": "data.jsonl", "base64": "data.jsonl", "json": "data.json"}
+        return write_rows(raw / names.get(form, "data.parquet"), rows)
 
     return write
 

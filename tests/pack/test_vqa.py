@@ -53,19 +53,11 @@ def coco_name(image):
 
 
 @pytest.fixture
-def make(tmp_path, jpeg):
+def make(tmp_path, put):
     """Writes JSON files and images."""
 
     def make(files, images):
-        for name, content in files.items():
-            path = tmp_path / "raw" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content))
-        for number, name in enumerate(images):
-            path = tmp_path / "raw" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(jpeg(number))
-        return tmp_path / "raw"
+        return put(tmp_path / "raw", files | {name: n for n, name in enumerate(images)})
 
     return make
 

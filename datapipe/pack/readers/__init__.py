@@ -26,7 +26,6 @@ class Reader(Protocol[Source]):
 
     name: str  # what `--format` calls it
     summary: str  # one line on what it reads
-    fallback: bool  # it is chosen only if no other format is recognised
     # Names of the `ReadOptions` that mean something to it; others are refused
     takes: frozenset[str]
 

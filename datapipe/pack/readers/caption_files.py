@@ -1,6 +1,7 @@
-"""JSON files of captions: Karpathy's splits, TextCaps, and objects whose members are images.
+"""JSON files of captions: COCO, Karpathy's splits, TextCaps, and objects of images.
 
-Sources of the layouts: https://cs.stanford.edu/people/karpathy/deepimagesent/ (`dataset.json`, also
+Sources of the layouts: https://cocodataset.org/#format-data, "Image Captioning";
+https://cs.stanford.edu/people/karpathy/deepimagesent/ (`dataset.json`, also
 of RSICD), https://textvqa.org/textcaps/dataset.
 """
 
@@ -15,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
-from datapipe.pack.input.disk_join import disk_join, identity
+from datapipe.pack.input.disk_join import Entries, disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
-from datapipe.pack.records.captions import (
+from datapipe.pack.records.images.fields import rejected
+from datapipe.pack.records.images.roots import PROBED, Spelling, are_near, spellings_of_names
+from datapipe.pack.records.images.unused import note_unused
+from datapipe.pack.records.locate import LOOK, only_one
+from datapipe.pack.records.reader import (
     Captioned,
     CaptionReader,
     checked_object,
@@ -27,21 +32,20 @@ from datapipe.pack.records.captions import (
     first_objects,
     parsed_entries,
 )
-from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.roots import PROBED, are_near
-from datapipe.pack.records.images.spelling import Spelling, spellings_of_names
-from datapipe.pack.records.images.unused import note_unused
-from datapipe.pack.records.locate import LOOK
-from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
+from datapipe.pack.records.streams.json_stream import (
+    count_marks,
+    read_member_arrays,
+    read_members,
+)
 
 _FIRST = 5000  # rows of TextCaps among which the first images are looked for
-_ROW = (
-    "caption_str",
-    "caption_id",
-    "caption_tokens",
-)  # describe a caption; all else describes the image
+# Fields that describe a caption; all others describe the image.
+_ROW = ("caption_str", "caption_id", "caption_tokens")
 _TEXTS = ("caption", "captions", "text")
 _PROBES = 20
+_ARRAYS = ("images", "annotations")
+_LOOK = 8 << 20  # `info`, `licenses` and `categories` may stand before the arrays
+_NO_ID = "is missing, or is neither integer nor text"
 
 
 def _text(value: Any) -> str:
@@ -50,6 +54,106 @@ def _text(value: Any) -> str:
 
 def _texts(value: Any) -> list[str] | None:
     return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else None
+
+
+class CocoReader(CaptionReader):
+    """`{images: [{id, file_name}], annotations: [{id, image_id, caption}]}`, in either order.
+
+    A sample is an image with one of its captions; its record holds them all.
+    """
+
+    name = "coco"
+    summary = "COCO captions JSON: images and annotations joined by image id (see --image-root)"
+    what = "COCO's captions"
+    marks = ('"caption"', '"file_name"')
+    absent = (
+        "no .json file here or in a folder such as annotations holds COCO's `images` and "
+        "`annotations`; give the annotation file itself"
+    )
+
+    def fits(self, path: Path) -> bool:
+        """Return whether the file is of COCO's shape, with captions or without."""
+        name, entry = first_entry(path, *_ARRAYS, most=_LOOK)
+        return entry.keys() >= {"id", "file_name" if name == "images" else "image_id"}
+
+    def choose(self, survey: Survey, options: ReadOptions) -> Path:
+        if survey.is_file:
+            return survey.raw
+        fitting = self.find(survey, options)
+        # The word stands in every file of captions.
+        captioned = [p for p in fitting if next(count_marks(p, b'"caption"'), 0)]
+        if fitting and not captioned:
+            raise _without_captions(fitting[0])
+        return only_one(survey.raw, captioned, self.what, self.absent)
+
+    def probes(self, path: Path) -> Sequence[str]:
+        names = [entry.get("file_name") for entry in first_objects(path, "images", PROBED)]
+        return [name for name in names if isinstance(name, str)]
+
+    def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
+        return (str,)
+
+    def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
+        arrays = read_member_arrays(path, _ARRAYS)
+        annotations = ((number, value) for name, number, value in arrays if name == _ARRAYS[1])
+        with disk_join(options.scratch, "annotation") as (join,):
+            if not join.load(parsed_entries(annotations, _annotation)):
+                raise _without_captions(path)
+            started = False
+            for name, number, image in read_member_arrays(path, _ARRAYS):
+                if name == "images":
+                    started = True
+                    try:
+                        yield _image(path, checked_object(image), join)
+                    except SampleError as error:
+                        yield rejected(f"{printable(path.name)}: images[{number}]", error)
+                elif started:
+                    break
+            source = f"{printable(path.name)}: annotations"
+            yield from join.rejects(lambda number: f"{source}[{number}]", "images")
+
+
+def _without_captions(path: Path) -> PackError:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 64, 0))
+        tail = b"".join(file.read().split())
+    if not tail.endswith((b"]}", b"}}")):
+        for _ in read_member_arrays(path, ()):  # says where it is cut off
+            pass
+    return PackError(
+        f"{path} holds no captions: none of its `annotations` has the text `caption`; give the "
+        "captions_*.json of this dataset, or pack the images alone with --format folder"
+    )
+
+
+def _image(path: Path, image: dict[str, Any], join: Entries) -> Captioned:
+    id = identity(image.get("id"))
+    if id is None:
+        raise MissingMember(f"`id` {_NO_ID}")
+    if not join.claim(id):
+        raise DecodeError(
+            f"an image before it has the same id {id}; the captions are with that one"
+        )
+    file_name = image.get("file_name")
+    if not isinstance(file_name, str) or not file_name:
+        raise MissingMember("image has no `file_name`")
+    bodies = [body for _, body in join.of(id)]
+    captions = [caption for caption, _ in bodies]
+    record = {**image, "captions": captions, "annotations": [rest for _, rest in bodies]}
+    return Captioned(f"{printable(path.name)}#{id}", file_name, captions, image, record)
+
+
+def _annotation(annotation: dict[str, Any]) -> tuple[str, Any]:
+    """Return the image of an annotation, with its caption and its other fields."""
+    caption, image = annotation.get("caption"), identity(annotation.get("image_id"))
+    if caption is None:
+        raise MissingMember("annotation has no `caption`")
+    if not isinstance(caption, str):
+        raise DecodeError(f"`caption` is a {type(caption).__name__}, not text")
+    if image is None:
+        raise MissingMember(f"`image_id` {_NO_ID}")
+    rest = {name: annotation[name] for name in annotation if name not in ("caption", "image_id")}
+    return image, [caption, rest]
 
 
 class KarpathyReader(CaptionReader):
@@ -229,5 +333,5 @@ def _captions(value: Any) -> list[str] | None:
     return [value] if isinstance(value, str) else _texts(value)
 
 
-KARPATHY, TEXTCAPS, CAPTION_DICT = KarpathyReader(), TextCapsReader(), CaptionDictReader()
-READERS = (KARPATHY, TEXTCAPS, CAPTION_DICT)
+COCO = CocoReader()
+READERS = (COCO, KarpathyReader(), TextCapsReader(), CaptionDictReader())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ from datapipe.pack.input.disk_join import Entry, disk_join
 from datapipe.pack.input.listing import start_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.captions import Captioned, CaptionFile, CaptionReader
 from datapipe.pack.records.images.roots import PROBED
 from datapipe.pack.records.locate import list_files, only_one
+from datapipe.pack.records.reader import Captioned, CaptionReader
 from datapipe.pack.records.streams.text_file import open_text
 
 _NUMBERED = re.compile(r"([^\t]+\.\w{3,4}(?:\.\d+)?)#\d+[\t ]+(.*)")
@@ -101,10 +102,14 @@ class Layout:
     def read(self, file: BinaryIO) -> Iterator[Entry]:
         """Yield the lines of a list, but blank ones and the header; numbers count from 1."""
         lines = enumerate(file, 1)
-        waiting: list[tuple[int, bytes]] = []
+        waiting: deque[tuple[int, bytes]] = deque()
+
+        def following() -> tuple[int, bytes]:
+            return waiting.popleft() if waiting else next(lines, (0, b""))
+
         skips_header = self.header
         while True:
-            number, data = waiting.pop() if waiting else next(lines, (0, b""))
+            number, data = following()
             if not number:
                 return
             data = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
@@ -115,13 +120,11 @@ class Layout:
                 continue
             whole = data
             more: list[tuple[int, bytes]] = []
-            while self._ends_in_quotes(whole) and len(more) < _LONGEST:
-                if (following := next(lines, None)) is None:
-                    break
-                more.append(following)
-                whole += following[1]
-            if more and self._ends_in_quotes(whole):  # no quotation mark closes it
-                waiting += reversed(more)
+            while self._ends_in_quotes(whole) and len(more) < _LONGEST and (line := following())[0]:
+                more.append(line)
+                whole += line[1]
+            if more and self._quoted(whole.decode(errors="replace")) is None:
+                waiting.extendleft(reversed(more))  # no quotation mark closes it
                 whole = data
             try:
                 yield self.parse(number, whole.decode().rstrip("\r\n"))
@@ -224,11 +227,6 @@ class CaptionListReader(CaptionReader):
 
     def choose(self, survey: Survey, options: ReadOptions) -> Path:
         return only_one(survey.raw, self.find(survey, options), self.what, self.absent)
-
-    def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
-        lines = super().estimate(source, options)
-        layout = None if lines is None else layout_of(source.path)
-        return None if lines is None else lines - (layout is not None and layout.header)
 
     def probes(self, path: Path) -> Sequence[str]:
         names = (line.id for line in islice(_lines(path), _FIRST) if line.id)

@@ -62,7 +62,6 @@ class FolderReader:
 
     name = "folder"
     summary = "images in a folder tree, with sidecar .txt, .caption or .json of the same stem"
-    fallback = True
     takes: frozenset[str] = frozenset({"ignore", "include", "map"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
@@ -241,15 +240,14 @@ class _Samples:
         `others` are files of parallel folders; `labels` is true if its texts are boxes.
         """
         tree, below = self._tree, folder.below
-        chosen = tree.include is not None
         sidecars: dict[str, dict[str, str | Blob]] = {}
         stems: set[str] = set()
         for name in names:
             stem, ext = split_extension(name)
             if tree.is_picture(ext):
                 stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
-            elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and (
-                not chosen or tree.takes_text(below + name)
+            elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and tree.takes_text(
+                below + name
             ):
                 sidecars.setdefault(stem, {}).setdefault(ext, name)
         for name, text in others:
@@ -270,7 +268,7 @@ class _Samples:
         for name in names:
             stem, ext = split_extension(name)
             if tree.is_picture(ext):
-                if not chosen or tree.takes_image(below + name):
+                if tree.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
                     if alike[stem] > 1 and stem in sidecars:
                         self._notes.count(printable(below + name), _SHARED)

@@ -52,11 +52,14 @@ class Img2DatasetReader:
 
     name = "img2dataset"
     summary = "output of img2dataset (webdataset or files), with failed downloads as rejects"
-    fallback = False
     takes = frozenset({"ignore", "key_from", "map", "wait"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
-        return is_img2dataset(survey)
+        shards = [shard for shard in _download(survey).shards if shard.tar or shard.folder]
+        for table in [shard.table for shard in shards if shard.table][:_TABLES]:
+            with suppress(PackError):
+                return survey.look(columns_of, table).keys() >= _COLUMNS
+        return False
 
     def open(self, survey: Survey, options: ReadOptions) -> Download:
         if not survey.is_folder:
@@ -81,15 +84,6 @@ class Img2DatasetReader:
         for name in source.others:
             reason = "the name is not a number, unlike those of img2dataset's shards"
             yield Reject(printable(name), reason, "DecodeError")
-
-
-def is_img2dataset(survey: Survey) -> bool:
-    """Return whether a folder holds shards with a table that has img2dataset's columns; quick."""
-    shards = [shard for shard in _download(survey).shards if shard.tar or shard.folder]
-    for table in [shard.table for shard in shards if shard.table][:_TABLES]:
-        with suppress(PackError):
-            return survey.look(columns_of, table).keys() >= _COLUMNS
-    return False
 
 
 class DownloadedShard(NamedTuple):

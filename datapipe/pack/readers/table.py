@@ -8,6 +8,7 @@ in `records/columns.py`, or said by `--map`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -22,17 +23,15 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat, is_preference
-from datapipe.pack.records.captions import parse_captions, with_captions
-from datapipe.pack.records.fields.class_names import class_names, with_class_names
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
 from datapipe.pack.records.fields.refusals import listed
-from datapipe.pack.records.images.fields import elsewhere, raw_images
+from datapipe.pack.records.images.fields import elsewhere
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.join import Join, open_join
-from datapipe.pack.records.reader import Record, Samples, each_record
+from datapipe.pack.records.reader import Record, Samples, each_record, parse_captions, with_captions
 from datapipe.pack.records.streams.containers import first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import first_row, open_parquet
 from datapipe.pack.records.streams.record_files import (
@@ -119,7 +118,6 @@ class TableReader:
 
     name = "table"
     summary = "Parquet, CSV, TSV, JSONL: columns of images, captions, questions and answers (--map)"
-    fallback = False
     takes = frozenset(
         {
             *("image_root", "image_column", "text_column", "include", "key_from", "map"),
@@ -256,15 +254,34 @@ def _field_map(
 
 def _named_classes(fields: FieldMap, records: RecordFiles, options: ReadOptions) -> FieldMap:
     """Return the map with the names of classes that Parquet has beside their numbers."""
-    names: dict[str, list[str]] = {}
-    if kind_of(records.files[0]) == "parquet":
-        with open_parquet(records.files[0]) as file:
-            names = class_names(file.schema_arrow.metadata)
+    if kind_of(records.files[0]) != "parquet":
+        return fields
+    with open_parquet(records.files[0]) as file:
+        found = _class_names(file.schema_arrow.metadata or {})
     texts = replace(fields, images=()).fields
-    for column in names.keys() & texts:
-        shown = ", ".join(names[column][:_NAMES]) + (", ..." if len(names[column]) > _NAMES else "")
+    classes = {column: names for column, names in found.items() if column in texts}
+    for column, names in classes.items():
+        shown = ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
         options.notes.decide(f"`{column}` is written as the names of its classes ({shown})")
-    return with_class_names(fields, names)
+    return replace(fields, classes=classes)
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the names of the classes in each column of `datasets`' feature `ClassLabel`.
+
+    The columns may be of lists of classes. The names are in the metadata of a Parquet file's
+    schema, as JSON (https://huggingface.co/docs/datasets/about_dataset_features).
+    """
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        found = {name: feature.get("feature", feature) for name, feature in features.items()}
+        return {
+            name: [str(label) for label in feature["names"]]
+            for name, feature in found.items()
+            if feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list)
+        }
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _images(part: RecordFiles, fields: FieldMap, options: ReadOptions) -> Images:
@@ -288,8 +305,8 @@ def _sample(
         note_unused(pictured, mapped.images, source, options.notes)
     else:
         note_unused(pictured, mapped.images, source, options.notes, fields.with_image, read=read)
-    images = raw_pictures(raw_images(mapped.images, files, source), videos, files)
-    kept, others = plain(mapped.record, drop_images=False)
+    images = raw_pictures(mapped.images, videos, files, source)
+    kept, others = plain(mapped.record)
     # Packing checks the record next, and media given as bytes have left it then.
     if mapped.turns and others and not videos:
         conversation(mapped.record, images=len(images))

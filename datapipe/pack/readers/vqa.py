@@ -1,53 +1,87 @@
-"""Questions about images: VQA, GQA, TextVQA and others whose files `question_files` knows."""
+"""Questions about images, and the files that hold them and their answers.
+
+| dataset | questions | answers |
+|---|---|---|
+| VQA, OK-VQA | `questions: [{image_id, question, question_id}]` | `annotations`, in a file beside |
+| CLEVR | `questions: [{image_filename, question, answer}]` | in the questions |
+| TextVQA, DocVQA | `data: [{image_id, question, answers}]` | in the questions |
+| GQA | `{"07333408": {imageId, question, answer}}` | in the questions |
+| Visual Genome | `[{qas: [{image_id, question, answer, qa_id}]}]` | in the questions |
+
+Sources of the layouts: https://visualqa.org/download.html, https://textvqa.org/dataset,
+https://cs.stanford.edu/people/dorarad/gqa/download.html,
+https://homes.cs.washington.edu/~ranjay/visualgenome/api.html.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from datapipe.errors import MissingMember, SampleError
-from datapipe.pack.input.disk_join import Entries, disk_join, identity
-from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject, printable
+from datapipe.errors import MissingMember, PackError
+from datapipe.pack.input.disk_join import disk_join, identity
+from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
-from datapipe.pack.records.captions import parsed_entries
-from datapipe.pack.records.images.fields import named_blob, rejected
-from datapipe.pack.records.images.roots import PROBED, Images, find_images
-from datapipe.pack.records.images.spelling import Spelling, spellings_of_names
-from datapipe.pack.records.locate import find_objects
-from datapipe.pack.records.question_files import (
-    ANSWERS,
-    QuestionFile,
-    holds_questions,
-    image_field,
-    open_questions,
+from datapipe.pack.records.images.roots import (
+    PROBED,
+    Images,
+    Spelling,
+    find_images,
+    spellings_of_names,
 )
-from datapipe.pack.records.streams.json_stream import read_member_arrays
-from datapipe.pack.records.streams.record_files import key_of_record, plain
+from datapipe.pack.records.locate import LOOK, find_objects, only_one
+from datapipe.pack.records.reader import Captioned, first_entry, parsed_entries, samples_of
+from datapipe.pack.records.streams.containers import read_file
+from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
 
+# Fields that hold an answer, or several answers; one is taken.
+_ANSWERS = ("multiple_choice_answer", "answer", "answers")
+# Fields that name the image of a question, by id or by file.
+_IMAGES = ("image_id", "imageId", "image_filename", "image", "image_local_name", "file_name")
+
+_OF_IMAGES = "qas"
+_LAYOUTS = ("questions", "data", "", _OF_IMAGES)  # see `QuestionFile.array`
+_TEXT_MEMBER = r'"%s"\s*:\s*"([^"\\]{1,100})"'
+_ENDS = 1 << 16
 _IDS = ("question_id", "questionId", "question_index", "qa_id")
 _FIRST = 5000  # questions among which the first images are looked for
+_MOST = 100  # questions looked at; one has to have an answer
 
 
-class Questions(NamedTuple):
-    """File of questions, that of their answers if it is another, and the folders of the images."""
+@dataclass(frozen=True)
+class QuestionFile:
+    """File of questions."""
 
-    file: QuestionFile
-    annotations: Path | None
-    images: Images
+    path: Path  # the file
+    # Member that holds the questions; "" where each is a member of its own; "qas" where the file is
+    # an array of images with theirs
+    array: str
+    answered: bool  # whether the questions hold their answers
+    # `data_type`, `subtype`: what VQA says of its images, such as "mscoco" and "val2014"; may be ""
+    data_type: str
+    subtype: str
+
+    def questions(self) -> Iterator[tuple[int, Any, str]]:
+        """Yield number, value and name of the questions; the name is "" in an array."""
+        for number, (name, value) in enumerate(_questions(self.path, self.array)):
+            yield number, value, name
 
     def source(self, number: int, name: str = "") -> str:
-        path = printable(self.file.path.name)
+        path = printable(self.path.name)
         if name:
             return f"{path}#{printable(name)}"
-        return f"{path}: {self.file.array or 'members'}[{number}]"
+        return f"{path}: {self.array or 'members'}[{number}]"
 
-    def annotation(self, number: int) -> str:
-        assert self.annotations is not None
-        return f"{printable(self.annotations.name)}: annotations[{number}]"
+
+Questions = tuple[QuestionFile, Path | None, Images]
+"""File of questions, that of their answers if it is another, and the folders of the images."""
 
 
 class VqaReader:
@@ -59,47 +93,95 @@ class VqaReader:
 
     name = "vqa"
     summary = "questions about images: VQA, OK-VQA, GQA, TextVQA, DocVQA, CLEVR, Visual Genome"
-    fallback = False
     takes = frozenset({"image_root", "include", "key_from"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
-        return bool(find_objects(survey, options, holds_questions))
+        return bool(find_objects(survey, options, _holds_questions))
 
     def open(self, survey: Survey, options: ReadOptions) -> Questions:
-        file, annotations = open_questions(survey, options)
-        return Questions(file, annotations, _find_images(file, survey.raw, options))
+        raw = survey.raw
+        found = find_objects(survey, options, lambda path: _sniff(path) is not None)
+        if not found:
+            if alone := find_objects(survey, options, _holds_answers):
+                raise PackError(
+                    f"{alone[0]} holds answers; give the file of their questions, such as "
+                    "v2_OpenEnded_mscoco_val2014_questions.json, or a folder with both"
+                )
+            raise PackError(
+                f"{raw}: no .json file here holds questions about images; give the file"
+            )
+        files = [file for path in found if (file := survey.look(_sniff, path))]
+        answers = {file: None if file.answered else _answers(file, survey) for file in files}
+        whole = {file.path: file for file in files if file.answered or answers[file]}
+        if not whole:
+            raise _unanswered(files[0])
+        for file in files:
+            if file.path not in whole:
+                options.notes.decide(f"{file.path.name} is left out: there are no answers to it")
+        file = whole[only_one(raw, list(whole), "questions")]
+        return file, answers[file], _find_images(file, raw, options)
 
     def estimate(self, source: Questions, options: ReadOptions) -> int | None:
         return None
 
     def read(self, source: Questions, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        file, annotations, _ = source
-        options.notes.decide("all questions about an image are one sample, a turn each")
-        with disk_join(options.scratch, "question", "answer") as (questions, answers):
-            questions.load(parsed_entries(file.questions(), _question))
-            if annotations is not None:
-                options.notes.use(annotations)
-                options.notes.decide(f"answers are read from {printable(annotations.name)}")
-                arrays = read_member_arrays(annotations, {"annotations"})
-                answers.load(parsed_entries(((n, value) for _, n, value in arrays), _answer))
-            for image in questions.ids():
-                turns = []
-                for turn in _turns(source, questions, answers, image):
-                    if isinstance(turn, Reject):
-                        yield turn
-                    else:
-                        turns.append(turn)
-                if turns:
-                    label = f"{printable(file.path.name)}#{image}"
-                    yield _sample(label, turns, image, source.images, options)
-            yield from questions.rejects(source.source)
-            yield from answers.rejects(source.annotation, "questions")
+        file, annotations, images = source
+        return samples_of(_entries(file, annotations, options), images, options)
+
+
+def _entries(
+    file: QuestionFile, annotations: Path | None, options: ReadOptions
+) -> Iterator[Captioned | Reject]:
+    """Yield the images with their turns, and the questions and answers that are in none."""
+
+    def answer_source(number: int) -> str:
+        assert annotations is not None
+        return f"{printable(annotations.name)}: annotations[{number}]"
+
+    options.notes.decide("all questions about an image are one sample, a turn each")
+    with disk_join(options.scratch, "question", "answer") as (questions, answers):
+        questions.load(parsed_entries(file.questions(), _question))
+        if annotations is not None:
+            options.notes.use(annotations)
+            options.notes.decide(f"answers are read from {printable(annotations.name)}")
+            arrays = read_member_arrays(annotations, {"annotations"})
+            answers.load(parsed_entries(((n, value) for _, n, value in arrays), _answer))
+        for image in questions.ids():
+            turns = []
+            for number, body in questions.of(image):
+                source, id = file.source(number, body["name"]), body["id"]
+                if id is not None and not answers.claim(id):
+                    reason = f"a question before it has the same id {id}"
+                    yield Reject(source, reason, "DecodeError")
+                    continue
+                found = answers.of(id) if id is not None else []
+                answer, rest = found[0][1] if found else (None, {})
+                for other, _ in found[1:]:
+                    reason = f"an annotation before it answers the same question {id}"
+                    yield Reject(answer_source(other), reason, "DecodeError")
+                answer = answer if body["answer"] is None else body["answer"]
+                if answer is None:
+                    yield Reject(source, "question has no answer", "MissingMember")
+                else:
+                    turns.append({**body, "answer": answer, "rest": body["rest"] | rest})
+            if turns:
+                yield _with_turns(f"{printable(file.path.name)}#{image}", image, turns)
+        yield from questions.rejects(file.source)
+        yield from answers.rejects(answer_source, "questions")
+
+
+def _with_turns(source: str, image: str, turns: Sequence[dict[str, Any]]) -> Captioned:
+    roles = (("user", "question"), ("assistant", "answer"))
+    messages = [{"role": role, "content": turn[name]} for turn in turns for role, name in roles]
+    said = {"messages": messages, "questions": [turn["rest"] for turn in turns]}
+    record = turns[0]["image"] | said
+    return Captioned(source, image, None, record, record)
 
 
 def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
     found: dict[str, None] = {}
     for _, value, _ in islice(file.questions(), _FIRST):
-        if isinstance(value, dict) and (field := image_field(value)):
+        if isinstance(value, dict) and (field := _image_field(value)):
             found[str(value[field])] = None
     # Not the first alone, as images may be in several folders in turn.
     names = list(found)[:: max(len(found) // PROBED, 1)][:PROBED]
@@ -122,7 +204,7 @@ def _spellings(file: QuestionFile, names: list[str]) -> tuple[Spelling, ...]:
 
 
 def _question(value: dict[str, Any], name: str) -> tuple[str, Any]:
-    text, field = value.get("question"), image_field(value)
+    text, field = value.get("question"), _image_field(value)
     image = identity(value[field]) if field else None
     if not isinstance(text, str) or not text.strip():
         raise MissingMember("entry has no `question`")
@@ -150,7 +232,7 @@ def _answer(value: dict[str, Any]) -> tuple[str, Any]:
 
 def _chosen(fields: Mapping[str, Any]) -> str | None:
     """Return the one answer, else the one that was given most often; None without any."""
-    for name in ANSWERS:
+    for name in _ANSWERS:
         value = fields.get(name)
         values = value if isinstance(value, list) else [value]
         texts = [v.get("answer") if isinstance(v, Mapping) else v for v in values]
@@ -161,41 +243,116 @@ def _chosen(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _turns(
-    files: Questions, questions: Entries, answers: Entries, image: str
-) -> Iterator[dict[str, Any] | Reject]:
-    """Yield the questions about an image in order, those without an answer as rejects."""
-    for number, body in questions.of(image):
-        source, id = files.source(number, body["name"]), body["id"]
-        if id is not None and not answers.claim(id):
-            reason = f"a question before it has the same id {id}"
-            yield Reject(source, reason, "DecodeError")
-            continue
-        found = answers.of(id) if id is not None else []
-        answer, rest = found[0][1] if found else (None, {})
-        for other, _ in found[1:]:
-            reason = f"an annotation before it answers the same question {id}"
-            yield Reject(files.annotation(other), reason, "DecodeError")
-        answer = answer if body["answer"] is None else body["answer"]
-        if answer is None:
-            yield Reject(source, "question has no answer", "MissingMember")
+def _image_field(question: Mapping[str, Any]) -> str:
+    """Return the field that names the image of a question; "" if there is none."""
+    for field in _IMAGES:
+        value = question.get(field)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return field
+    return ""
+
+
+def _holds_questions(path: Path) -> bool:
+    """Return whether a file holds questions about images, or answers to them; does not raise."""
+    return _sniff(path) is not None or _holds_answers(path)
+
+
+def _holds_answers(path: Path) -> bool:
+    """Return whether a file holds `annotations` with answers to questions; does not raise."""
+    entry = first_entry(path, "annotations")[1]
+    return "question_id" in entry and any(field in entry for field in _ANSWERS)
+
+
+def _sniff(path: Path) -> QuestionFile | None:
+    """Return how a file holds questions, by its start; None if it holds none."""
+    for array in _LAYOUTS:
+        with suppress(PackError, OSError), closing(_questions(path, array, LOOK)) as entries:
+            most = 1 if array == _OF_IMAGES else _MOST
+            first = [question for _, question in islice(entries, 1)]
+            if not first or not _is_question(first[0]):
+                continue
+            first += [question for _, question in islice(entries, most)]
+            answered = any(isinstance(q, dict) and any(map(q.get, _ANSWERS)) for q in first)
+            members = [_text_member(path, name) for name in ("data_type", "data_subtype")]
+            return QuestionFile(path, array, answered, *members)
+    return None
+
+
+def _questions(path: Path, array: str, most: int | None = None) -> Generator[tuple[str, Any]]:
+    """Yield the name and the value of the questions of a file, as far as `most` bytes hold them."""
+    if array != _OF_IMAGES:
+        if array:
+            for _, _, question in read_member_arrays(path, {array}, most=most):
+                yield "", question
         else:
-            yield {**body, "answer": answer, "rest": body["rest"] | rest}
+            yield from read_members(path, most=most)
+        return
+    with path.open("rb") as file:
+        if not file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+            return
+    with closing(read_file(path, path.name)) as records:
+        for _, record in records:
+            questions = None if isinstance(record, Reject) else record.get(_OF_IMAGES)
+            # What is no such image is yielded as None, and rejected.
+            for question in questions if isinstance(questions, list) else [None]:
+                yield "", question
 
 
-def _sample(
-    source: str, turns: Sequence[dict[str, Any]], image: str, images: Images, options: ReadOptions
-) -> RawSample | Reject:
-    roles = (("user", "question"), ("assistant", "answer"))
-    messages = [{"role": role, "content": turn[name]} for turn in turns for role, name in roles]
-    try:
-        whole = {"messages": messages, "questions": [turn["rest"] for turn in turns]}
-        record, _ = plain(turns[0]["image"] | whole)
-        key = key_of_record(record, options)
-        blob = named_blob(image, images, source)
-    except SampleError as error:
-        return rejected(source, error)
-    return RawSample(source, (RawImage(blob),), record=record, key=key)
+def _is_question(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("question"), str)
+        and bool(_image_field(entry))
+        # The answer is an index here, as in ScienceQA.
+        and not (isinstance(entry.get("choices"), list) and isinstance(entry.get("answer"), int))
+    )
+
+
+def _text_member(path: Path, name: str) -> str:
+    """Return a text that stands near the start or the end of a file, outside of its arrays."""
+    with path.open("rb") as file:
+        start = file.read(_ENDS)
+        file.seek(max(path.stat().st_size - _ENDS, 0))
+        end = file.read()
+    pattern = re.compile((_TEXT_MEMBER % name).encode())
+    match = pattern.search(start) or pattern.search(end)
+    return match[1].decode(errors="replace") if match else ""
+
+
+def _answers_name(path: Path) -> str:
+    """Return how VQA calls the answers to a file of questions."""
+    return re.sub(r"(OpenEnded|MultipleChoice)_", "", path.name).replace("questions", "annotations")
+
+
+def _answers(file: QuestionFile, survey: Survey) -> Path | None:
+    """Return the nearest file of answers that has the usual name, else one of the same images."""
+    here = file.path.absolute().parent
+    bases = [Survey(here), Survey(here.parent), *([survey] if survey.is_folder else [])]
+    near = (find_objects(base, ReadOptions(), _holds_answers) for base in bases)
+    found = list(dict.fromkeys(path.absolute() for paths in near for path in paths))
+    same_name = [path for path in found if path.name == _answers_name(file.path)]
+    same_images = [path for path in found if _text_member(path, "data_subtype") == file.subtype]
+    for fitting in (same_name, same_images):
+        nearest = [path for path in fitting if path.parent == fitting[0].parent]
+        if len(nearest) == 1:
+            return nearest[0]
+        if nearest:
+            raise PackError(
+                f"{file.path}: its answers may be in any of {', '.join(map(str, nearest))}; "
+                f"leave one there, or call the right one {_answers_name(file.path)}"
+            )
+    return None
+
+
+def _unanswered(file: QuestionFile) -> PackError:
+    remedy = ", as test splits do; give a split that has `answers`"
+    if file.array == "questions":
+        remedy = (
+            ", and the file of their answers is not beside it: put "
+            f"{_answers_name(file.path)} there or into a folder `annotations` (test splits have "
+            "none)"
+        )
+    return PackError(f"{file.path} holds questions without answers{remedy}")
 
 
 READER = VqaReader()

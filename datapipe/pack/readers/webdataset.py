@@ -20,7 +20,7 @@ from datapipe.pack.input.listing import kind_of_name
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.readers.img2dataset import is_img2dataset
+from datapipe.pack.readers import img2dataset
 from datapipe.pack.readers.unrecognized import are_names_alone
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
@@ -127,7 +127,6 @@ class WebDatasetReader:
 
     name = "webdataset"
     summary = "tar shards, repacked"
-    fallback = False
     takes: frozenset[str] = frozenset({"map", "ignore", "wait"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
@@ -135,7 +134,7 @@ class WebDatasetReader:
             return ".tar" in survey.raw.suffixes[-2:]
         if survey.is_list:
             return True
-        return bool(tars_in(survey)) and not is_img2dataset(survey)
+        return bool(tars_in(survey)) and not img2dataset.READER.recognises(survey, options)
 
     def open(self, survey: Survey, options: ReadOptions) -> Tars:
         raw = survey.raw

@@ -73,32 +73,39 @@ def choose_reading(
         name = name or "table"
     if name is None:
         return _recognised(survey, options, readers)
-    if name != "table" and options.map is not None:
-        fields = parse_map(options.map)
-        if fields.images or fields.videos or fields.imageless:
-            raise PackError(
-                f"--map {options.map!r}: `image=` and `video=` are for the columns of a table, and "
-                f"the images of the format {name} are none; leave them out of --map"
-            )
+    if name != "table" and _maps_pictures(options):
+        raise PackError(
+            f"--map {options.map!r}: `image=` and `video=` are for the columns of a table, and "
+            f"the images of the format {name} are none; leave them out of --map"
+        )
     return RawReading(survey=survey, reader=readers[name], options=options)
+
+
+def _maps_pictures(options: ReadOptions) -> bool:
+    """Return whether `--map` names columns of images or videos, or says that there are none."""
+    if options.map is None:
+        return False
+    fields = parse_map(options.map)
+    return bool(fields.images or fields.videos or fields.imageless)
 
 
 def _recognised(
     survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
 ) -> RawReading:
     asked = list(readers.values())
-    if options.map is not None:  # of a reader of files, the images are not fields of a record
-        fields = parse_map(options.map)
-        alone = "table" if fields.images or fields.videos or fields.imageless else ""
-        asked = [r for r in asked if "map" in r.takes and alone in ("", r.name)]
+    if _maps_pictures(options):  # of a reader of files, the images are not fields of a record
+        asked = [readers["table"]]
+    elif options.map is not None:
+        asked = [reader for reader in asked if "map" in reader.takes]
     readings = [
         # Of what a reader notes, only the notes of the one that is chosen count.
         RawReading(survey=survey, reader=reader, options=replace(options, notes=Notes()))
         for reader in asked
         if reader.recognises(survey, replace(options, notes=Notes()))
     ]
-    folder = next((reading for reading in readings if reading.reader.fallback), None)
-    others = [reading for reading in readings if not reading.reader.fallback]
+    # Loose images are meant only where nothing else is, see `_meant`.
+    folder = next((reading for reading in readings if reading.reader.name == "folder"), None)
+    others = [reading for reading in readings if reading is not folder]
     tars = tars_in(survey)
     if folder is not None and 0 < len(tars) <= _TARS and all(map(lies_beside, tars)):
         others = [reading for reading in others if reading.reader.name != "webdataset"]

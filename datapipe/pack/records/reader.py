@@ -1,4 +1,4 @@
-"""Functions that the readers of records with images share.
+"""Readers of records and of annotation files with images, and functions that they share.
 
 An image's bytes leave its record and become a member. In their place the record names the image: by
 its path where it had one, else as `image:N`, where N counts the images of the sample from 0.
@@ -6,16 +6,23 @@ its path where it had one, else as `image:N`, where N counts the images of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from datapipe.errors import SampleError
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
+from datapipe.pack.input.disk_join import Entry
+from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.fields import raw_images, rejected
-from datapipe.pack.records.images.roots import Images
+from datapipe.pack.notes import Notes
+from datapipe.pack.records.images.fields import named_blob, rejected
+from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
 from datapipe.pack.records.images.unused import map_of_turns, note_unused
+from datapipe.pack.records.locate import LOOK, find_objects, only_one
+from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import (
     Fits,
     RecordFiles,
@@ -26,6 +33,8 @@ from datapipe.pack.records.streams.record_files import (
 )
 from datapipe.pack.records.videos import raw_pictures, take_videos, without_videos
 
+T = TypeVar("T")
+Made = TypeVar("Made")
 Record = Mapping[str, Any]
 Samples = Iterable[RawSample]
 
@@ -41,7 +50,6 @@ class RecordReader:
     # A record's images, in order, and the record without their bytes. Raises `SampleError` where it
     # makes no sense.
     unpack: Callable[[Record], tuple[list[Any], Record]]
-    fallback: bool = False
     takes: frozenset[str] = frozenset({"image_root", "include", "key_from"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
@@ -61,27 +69,195 @@ class RecordReader:
                 values, rest = self.unpack(record)
                 fields = without_videos(record) if videos else record
                 note_unused(fields, values, source, options.notes, map_of_turns(record, values))
-                images = raw_images(values, files, source)
-                kept, others = plain(rest, drop_images=False)
+                kept, others = plain(rest)
                 key = key_of_record(record, options)
-                pictures = raw_pictures(images, videos, files)
+                pictures = raw_pictures(values, videos, files, source)
                 return (RawSample(source, pictures, record=kept, others=others, key=key),)
 
             yield from each_record(part, samples)
 
 
 def each_record(
-    records: Iterable[tuple[str, dict[str, Any] | Reject]],
-    samples: Callable[[str, Record], Samples],
-) -> Iterator[RawSample | Reject]:
-    """Yield the samples of each source and record; records that are refused as rejects."""
+    records: Iterable[tuple[str, T | Reject]], make: Callable[[str, T], Iterable[Made]]
+) -> Iterator[Made | Reject]:
+    """Yield what is made of each source and record; records that are refused as rejects."""
     for source, record in records:
         if isinstance(record, Reject):
             yield record
             continue
         try:
-            yield from samples(source, record)
+            yield from make(source, record)
         except SampleError as error:
             yield rejected(source, error)
         except RecursionError:
             yield Reject(source, "record is nested too deeply", "DecodeError")
+
+
+Captions = Literal["first", "all", "join"]
+"""Treatment of an image with several captions.
+
+`"all"` gives a sample for each caption, with the image in each; `"first"` keeps the first caption
+and counts the others as left out; `"join"` gives one sample whose text is all of them, a line each.
+"""
+
+
+def parse_captions(value: str | None) -> Captions:
+    """Return the mode of a user's word for it; None is "all"."""
+    modes: tuple[Captions, ...] = get_args(Captions)
+    for mode in modes:
+        if (value or "all") == mode:
+            return mode
+    raise PackError(f"--captions {value!r} is not one of {', '.join(modes)}")
+
+
+def with_captions(
+    sample: RawSample, captions: Sequence[str], mode: Captions, notes: Notes
+) -> Iterator[RawSample]:
+    """Yield `sample` with its captions, as `mode` says; without captions it stays as it is.
+
+    The source of the second sample of an image ends in `:1`, that of the third in `:2`.
+    """
+    if len(captions) < 2:
+        yield sample._replace(caption=captions[0] if captions else sample.caption)
+    elif mode == "join":
+        notes.decide("several captions of an image are one text, a line each (--captions join)")
+        yield sample._replace(caption="\n".join(captions))
+    elif mode == "first":
+        notes.captions_unused += len(captions) - 1
+        yield sample._replace(caption=captions[0])
+    else:
+        notes.decide(
+            "an image with several captions is a sample for each (--captions first and "
+            "--captions join keep one sample an image)"
+        )
+        notes.captions_repeat_images = bool(sample.images)
+        for number, caption in enumerate(captions):
+            source = f"{sample.source}:{number}" if number else sample.source
+            yield sample._replace(source=source, caption=caption)
+
+
+class Captioned(NamedTuple):
+    """An image with its captions."""
+
+    source: str  # where it came from
+    image: Any  # what the annotation says of the image, as the spellings of `Images` take it
+    # In order; blank ones do not count, and an image without any is rejected; None if the record
+    # has the text
+    captions: list[str] | None
+    fields: Mapping[str, Any]  # those that `--key-from` may name
+    record: Mapping[str, Any] | None = None  # what is kept beside the captions; None for nothing
+
+
+class CaptionFile(NamedTuple):
+    """File of captions, and the folders of its images."""
+
+    path: Path
+    images: Images
+
+
+class CaptionReader:
+    """Base of the readers of one file that names images and gives them captions.
+
+    Attributes:
+        what: content of such files, for messages.
+        absent: error where no file fits; "" for the usual one.
+        marks: text that stands once for each caption, and for each image; "" if there is none.
+    """
+
+    name = ""
+    summary = ""
+    takes = frozenset({"image_root", "include", "key_from", "captions"})
+    what = absent = ""
+    marks = ("", "")
+
+    def fits(self, path: Path) -> bool:
+        """Return whether the start of a JSON file is of this layout; must not raise."""
+        raise NotImplementedError
+
+    def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
+        """Yield the images of a file, in order."""
+        raise NotImplementedError
+
+    def probes(self, path: Path) -> Sequence[Any]:
+        """Return what the file says of its first images; texts by default."""
+        raise NotImplementedError
+
+    def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
+        return spellings_of_names(probes)
+
+    def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
+        """Return the files that are meant; must be quick and not raise."""
+        return find_objects(survey, options, self.fits)
+
+    def choose(self, survey: Survey, options: ReadOptions) -> Path:
+        """Return the one file that fits; PackError if none fits, or several do."""
+        # Of files that fit without being meant, an error will say why.
+        found = self.find(survey, options) or find_objects(survey, options, self.fits)
+        return only_one(survey.raw, found, self.what, self.absent)
+
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        return bool(self.find(survey, options))
+
+    def open(self, survey: Survey, options: ReadOptions) -> CaptionFile:
+        path = self.choose(survey, options)
+        probes = self.probes(path)
+        images = find_images(path, survey.raw, options, probes, self.spellings(probes))
+        return CaptionFile(path, images)
+
+    def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
+        mark = self.marks[parse_captions(options.captions) != "all"]
+        return sum(count_marks(source.path, mark.encode())) if mark else None
+
+    def read(self, source: CaptionFile, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        return samples_of(self.entries(source.path, options), source.images, options)
+
+
+def samples_of(
+    items: Iterable[Captioned | Reject], images: Images, options: ReadOptions
+) -> Iterator[RawSample | Reject]:
+    """Yield the samples of images with captions, and the rejects among them."""
+    mode = parse_captions(options.captions)
+
+    def samples(source: str, item: Captioned) -> Iterator[RawSample]:
+        captions = [caption for caption in item.captions or () if caption.strip()]
+        if not captions and item.captions is not None:
+            raise MissingMember("image has no caption")
+        blob = named_blob(item.image, images, source)
+        key = key_of_record(item.fields, options)
+        record = None if item.record is None else plain(item.record)[0]
+        sample = RawSample(source, (RawImage(blob),), record=record, key=key)
+        return with_captions(sample, captions, mode, options.notes)
+
+    return each_record(((item.source, item) for item in items), samples)
+
+
+def first_entry(path: Path, *names: str, most: int = LOOK) -> tuple[str, dict[str, Any]]:
+    """Return the first entry of some arrays, with its array; ("", {}) if it is no object."""
+    with suppress(PackError), closing(read_member_arrays(path, names, most=most)) as entries:
+        name, _, entry = next(entries, ("", 0, None))
+        return (name, entry) if isinstance(entry, dict) else ("", {})
+    return "", {}
+
+
+def first_objects(path: Path, name: str, most: int) -> list[dict[str, Any]]:
+    """Return the objects among the first entries of an array."""
+    with closing(read_member_arrays(path, {name})) as entries:
+        return [entry for _, _, entry in islice(entries, most) if isinstance(entry, dict)]
+
+
+def checked_object(value: Any) -> dict[str, Any]:
+    """Return an entry of an array; raise a DecodeError if it is no object."""
+    if not isinstance(value, dict):
+        raise DecodeError(f"entry is a {type(value).__name__}, not an object")
+    return value
+
+
+def parsed_entries(
+    entries: Iterable[tuple[Any, ...]], parse: Callable[..., tuple[str, Any]]
+) -> Iterator[Entry]:
+    """Yield entries for a join of (number, value, *what else `parse` takes), or their faults."""
+    for number, value, *more in entries:
+        try:
+            yield Entry(number, *parse(checked_object(value), *more))
+        except SampleError as error:
+            yield Entry(number, None, None, error.reason, type(error).__name__)

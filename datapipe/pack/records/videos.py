@@ -30,11 +30,11 @@ from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
 from datapipe.pack.records.images.fields import (
     has_image_extension,
     image_blob,
-    image_name,
     is_image,
     is_image_struct,
     is_path,
     is_url,
+    name_of_image,
 )
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import TURN_FIELDS, raw_turns
@@ -100,14 +100,17 @@ def without_videos(fields: Mapping[str, T]) -> dict[str, T]:
 
 
 def raw_pictures(
-    images: Sequence[RawImage], videos: Iterable[RecordVideo], files: Images
+    images: Sequence[Any], videos: Iterable[RecordVideo], files: Images, source: str
 ) -> tuple[Picture, ...]:
-    """Return images and the videos of a record, with their files.
+    """Return the images of a record called `source`, prefixed "", "1", "2", and its videos.
 
     Raises:
         SampleError: as `image_blob` does, or a video is an address.
     """
-    pictures: list[Picture] = [*images]
+    pictures: list[Picture] = []
+    for number, image in enumerate(images):
+        name = source if len(images) == 1 else f"{source}[{number}]"
+        pictures.append(RawImage(image_blob(image, files, name), str(number or "")))
     for video in videos:
         if is_url(video.values[0]):
             raise MissingMember(
@@ -218,22 +221,16 @@ def _take(value: Any, around: Sequence[Record], found: list[RecordVideo]) -> Any
     if isinstance(value, list | tuple):
         if not value or not all(map(_is_frame, value)):
             return [_take(item, around, found) for item in value]
-        names = [_name(frame, f"frame:{number}") for number, frame in enumerate(value)]
+        names = [name_of_image(frame, number, "frame") for number, frame in enumerate(value)]
         found.append(RecordVideo(tuple(value), names[0], fps, is_list=True))
         return names
-    name = _name(value, f"video:{len(found)}")
+    name = name_of_image(value, len(found), "video")
     found.append(RecordVideo((value,), name, fps, is_list=False))
     return name
 
 
 def _is_frame(value: Any) -> bool:
     return has_image_extension(value) or is_image(value)
-
-
-def _name(value: Any, other: str) -> str:
-    """Return the path of a video or a frame, as it is written; `other` where it has none."""
-    name = image_name(image_name(value))
-    return name if isinstance(name, str) and name else other
 
 
 def _holds(value: Any) -> bool:

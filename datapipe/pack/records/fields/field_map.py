@@ -14,7 +14,7 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
 from datapipe.pack.records.fields.turns import has_images, unpack_turns
-from datapipe.pack.records.images.fields import image_list, is_image_struct, name_of_image
+from datapipe.pack.records.images.fields import image_list, with_names
 from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import read_turns
 from datapipe.text.videos import VIDEO_FIELD
@@ -42,6 +42,8 @@ class FieldMap:
     imageless: bool = False  # the user wants no images, even if fields are known to hold some
     # `images` were found by name, so images in the turns themselves go before them
     recognised: bool = False
+    # Names of classes that the text has in place of their numbers, by column
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def items(self) -> list[tuple[str, FieldSource]]:
@@ -81,19 +83,20 @@ class FieldMap:
             if (found is None or found == "") and len(self.images) == 1:
                 raise MissingMember(f"column `{source}` holds no image")
             images += image_list(found, files)
-        kept = _without_bytes(record, images)
-        if self.caption is not None:
-            captions = _captions(self.caption.get(record), self.caption)
+        kept = with_names(record, images)
+        named = {n: _class_name(record[n], c, n) for n, c in self.classes.items() if n in record}
+        said = {**record, **named} if named else record
+        if (captions := self.caption_of(said)) is not None:
             return Mapped(images=images, captions=captions, record=kept)
         if not self.turns and self.messages is None:
             return Mapped(images=images, record=kept)
-        unpacked: dict[str, Any] = {"messages": self._messages(record)}
+        unpacked: dict[str, Any] = {"messages": self.messages_of(said)}
         if images:
             unpacked["images"] = images
         if VIDEO_FIELD in record:
             unpacked[VIDEO_FIELD] = record[VIDEO_FIELD]
-        found, said = unpack_turns(unpacked, "messages")
-        kept = {**kept, "messages": said["messages"]}
+        found, turns = unpack_turns(unpacked, "messages")
+        kept = {**kept, "messages": turns["messages"]}
         return Mapped(images=found, record=kept, turns=True, in_turns=bool(found and not images))
 
     def with_videos(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -110,14 +113,12 @@ class FieldMap:
         """Return whether the conversation of a record has images itself, in parts or in texts."""
         return self.messages is not None and has_images(parse_list(self.messages.get(record)))
 
-    def rewrite(self, record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
-        """Return the record, with its turns, and the caption of a sample that has its images."""
-        if self.caption is not None:
-            texts = _captions(self.caption.get(record), self.caption)
-            return record, "\n".join(texts) or None
-        return {**record, "messages": self._messages(record)}, None
+    def caption_of(self, record: Mapping[str, Any]) -> list[str] | None:
+        """Return the captions of a record; None if the map has none."""
+        return None if self.caption is None else _captions(self.caption.get(record), self.caption)
 
-    def _messages(self, record: Mapping[str, Any]) -> list[Any]:
+    def messages_of(self, record: Mapping[str, Any]) -> list[Any]:
+        """Return the turns of a record."""
         turns: list[Any] = []
         if self.messages is not None:
             turns += as_turns(self.messages.get(record), self.messages)
@@ -263,29 +264,21 @@ def _texts(value: Any, source: FieldSource) -> list[str]:
     raise DecodeError(f"column `{source}` holds a {type(value).__name__}, not text")
 
 
+def _class_name(value: Any, names: Sequence[str], column: str) -> Any:
+    if isinstance(value, list):
+        return [name for item in value if (name := _class_name(item, names, column)) is not None]
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if value < 0:  # of a split without labels
+        return None
+    if value >= len(names):
+        raise DecodeError(f"`{column}` is {value}, and only {len(names)} classes have names")
+    return names[value]
+
+
 def _captions(value: Any, source: FieldSource) -> list[str]:
     if source.is_several and isinstance(value, list):
         return _texts(value, source)
     held = parse_list(value)
     value = held if isinstance(held, list) else value  # maybe a list in a cell of a CSV
     return [text for text in _texts(value, source) if text.strip() not in _NOTHING]
-
-
-def _without_bytes(record: Mapping[str, Any], images: Sequence[Any]) -> Mapping[str, Any]:
-    """Return the record with names in place of images that stand in it as bytes or base64."""
-    names = {
-        id(image): name_of_image(image, number)
-        for number, image in enumerate(images)
-        if not isinstance(image, str) or name_of_image(image, number) != image
-    }
-
-    def named(value: Any) -> Any:
-        if id(value) in names:
-            return names[id(value)]
-        if isinstance(value, list):
-            return [named(item) for item in value]
-        if isinstance(value, Mapping) and not is_image_struct(value):
-            return {name: named(item) for name, item in value.items()}
-        return value
-
-    return {name: named(value) for name, value in record.items()} if names else record

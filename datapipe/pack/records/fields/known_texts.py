@@ -147,15 +147,6 @@ class _Choices:
     right: str
     context: str | None = None
 
-    def turns(self) -> tuple[tuple[str, FieldSource], ...]:
-        context = [self.context] if self.context else []
-        fields = (self.question, *self.choices, self.right, *context)
-        asked = f"{self.question} with {', '.join(self.choices)}"
-        return (
-            ("user", FieldSource(asked, fields, self.ask)),
-            ("assistant", FieldSource(self.right, fields, self.answer)),
-        )
-
     def listed(self, record: Mapping[str, Any]) -> dict[str, str]:
         """Return the text of each choice by its letter."""
         values = [record.get(name) for name in self.choices]
@@ -252,7 +243,11 @@ def choice_sources(
     choices = (listed,) if listed else _columns_of_choices(names)
     if question is None or not choices or right is None:
         return ()
-    return _Choices(question, choices, right, names.get(_CONTEXT)).turns()
+    context = names.get(_CONTEXT)
+    known = _Choices(question, choices, right, context)
+    fields = (question, *choices, right, *([context] if context else []))
+    asked = FieldSource(f"{question} with {', '.join(choices)}", fields, known.ask)
+    return (("user", asked), ("assistant", FieldSource(right, fields, known.answer)))
 
 
 def _columns_of_choices(names: Mapping[str, str]) -> tuple[str, ...]:

@@ -23,11 +23,10 @@ def apply_map(record: Any, map: str, source: str) -> tuple[Any, str | None]:
         held |= record
     elif fields.fields - held.keys():
         raise MissingMember("the sample has no JSON object, whose fields --map names")
-    said, caption = fields.rewrite(held)
-    if fields.caption is not None:
-        return record, caption
+    if (captions := fields.caption_of(held)) is not None:
+        return record, "\n".join(captions) or None
     own = record if isinstance(record, Mapping) else {}
-    return {**own, "messages": said["messages"]}, None
+    return {**own, "messages": fields.messages_of(held)}, None
 
 
 def fields_of_path(source: str) -> dict[str, Any]:

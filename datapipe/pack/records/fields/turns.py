@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
@@ -16,6 +15,7 @@ from datapipe.pack.records.images.fields import (
     name_of_image,
     numbered_beside,
     url_columns,
+    with_names,
 )
 from datapipe.pack.records.images.unused import said_of_unused
 from datapipe.pack.records.videos import without_videos
@@ -64,9 +64,11 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
     refuse_preferences(record, field)
     for number, turn in enumerate(turns, 1):
         _check(field, number, turn, videos=VIDEO_FIELD in record)
-    unfilled = [part for turn in turns for part in _image_parts(turn) if not _filled(part)]
+    contents = [turn["content"] for turn in turns if isinstance(turn.get("content"), list)]
+    parts = [part for content in contents for part in content if part_kind(part) == "image"]
+    unfilled = [part for part in parts if not _filled(part)]
     in_parts: list[Any] = []
-    turns = [_beside(_named(turn, in_parts), in_parts) for turn in turns]
+    turns = [_named(turn, in_parts) for turn in turns]
     texts = [turn.get("value", turn.get("content")) for turn in turns]
     named = [path for text in texts if isinstance(text, str) for path in paths_in(text)]
     # Where the turns hold images, others are not looked for under other names: they may be masks.
@@ -101,7 +103,7 @@ def has_images(turns: Any) -> bool:
     found: list[Any] = []
     for turn in turns if isinstance(turns, list) else ():
         if isinstance(turn, Mapping):
-            _beside(_named(turn, found), found)
+            _named(turn, found)
             text = turn.get("value", turn.get("content"))
             found += paths_in(text) if isinstance(text, str) else ()
     return bool(found)
@@ -142,12 +144,7 @@ def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[li
         both = " and in ".join(f"`{name}`" for name in held)
         raise DecodeError(f"record has images both in {both}")
     images = [image for found in held.values() for image in found]
-    names = map(name_of_image, images, count())
-    kept = dict(record)
-    for name, found in held.items():
-        said = [next(names) for _ in found]
-        kept[name] = said if isinstance(values[name], list) else said[0]
-    return images, kept
+    return images, with_names({**record, **{name: values[name] for name in held}}, images)
 
 
 def _image_fields(record: Record) -> list[str]:
@@ -213,25 +210,25 @@ def _in_order(
     return [images[number] for number in wanted], plain
 
 
-def _image_parts(turn: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    content = turn.get("content")
-    parts = content if isinstance(content, list) else []
-    return [part for part in parts if part_kind(part) == "image"]
-
-
 def _named(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
-    """Return the turn with names for its images, which are added to `images`."""
-    if not any(map(_filled, _image_parts(turn))):
-        return turn
-    parts = []
-    for part in turn["content"]:
-        fields = _filled(part) if part_kind(part) == "image" else []
-        if len(fields) > 1:
-            raise DecodeError(f"an image part has several images: {', '.join(fields)}")
-        for field in fields:
-            part = {**part, field: _name(part[field], images)}
-        parts.append(part)
-    return {**turn, "content": parts}
+    """Return the turn with names for its images, which are added to `images`.
+
+    They stand in the parts of its content, or in a list of its own, as DeepSeek-VL2 has them.
+    """
+    content, listed = turn.get("content"), turn.get("images")
+    if isinstance(content, list):
+        parts = []
+        for part in content:
+            fields = _filled(part) if part_kind(part) == "image" else []
+            if len(fields) > 1:
+                raise DecodeError(f"an image part has several images: {', '.join(fields)}")
+            for field in fields:
+                part = {**part, field: _name(part[field], images)}
+            parts.append(part)
+        return {**turn, "content": parts}
+    if isinstance(listed, list):
+        return {**turn, "images": [_name(image, images) for image in listed]}
+    return turn
 
 
 def _name(value: Any, images: list[Any]) -> Any:
@@ -242,16 +239,6 @@ def _name(value: Any, images: list[Any]) -> Any:
                 return {**value, field: _name(value[field], images)}
     images.append(value)
     return name_of_image(value, len(images) - 1)
-
-
-def _beside(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
-    """Return the turn with names for the images in a list of its own, as DeepSeek-VL2 has them."""
-    value = turn.get("images")
-    if not isinstance(value, list) or not value or isinstance(turn.get("content"), list):
-        return turn
-    names = [name_of_image(image, len(images) + number) for number, image in enumerate(value)]
-    images += value
-    return {**turn, "images": names}
 
 
 def _filled(part: Mapping[str, Any]) -> list[str]:

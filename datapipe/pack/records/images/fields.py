@@ -13,7 +13,7 @@ from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.formats import raw_format, stored_format
 from datapipe.index.images.header import is_image_name
 from datapipe.index.media import START, medium_of
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, Reject, printable
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, Reject, printable
 from datapipe.pack.records.images.roots import Images
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -86,17 +86,6 @@ def names_in(text: str) -> list[str]:
     return [text]
 
 
-def raw_images(values: Sequence[Any], files: Images, source: str) -> tuple[RawImage, ...]:
-    """Return the images of a sample, in order; their prefixes are "", "1", "2"."""
-    return tuple(
-        RawImage(
-            image_blob(value, files, source if len(values) == 1 else f"{source}[{number}]"),
-            str(number or ""),
-        )
-        for number, value in enumerate(values)
-    )
-
-
 def image_name(value: Any) -> Any:
     """Return the path of an image that is packed, or None; lists give lists, others themselves."""
     if isinstance(value, list | tuple):
@@ -108,11 +97,30 @@ def image_name(value: Any) -> Any:
     return image_name(value.get("path")) if is_image_struct(value) else value
 
 
-def name_of_image(value: Any, number: int) -> str:
+def name_of_image(value: Any, number: int, kind: str = "image") -> str:
     """Return what a packed record says of its image `number`: the path it gave, else `image:N`."""
-    # Twice: the path of a struct may itself be a `data:` URI.
-    name = image_name(image_name(value))
-    return name if isinstance(name, str) and name else f"image:{number}"
+    name = image_name(value)
+    return name if isinstance(name, str) and name else f"{kind}:{number}"
+
+
+def with_names(record: Mapping[str, Any], images: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the record with names in place of the images that stand in it as bytes or base64."""
+    names = {
+        id(image): name_of_image(image, number)
+        for number, image in enumerate(images)
+        if not isinstance(image, str) or name_of_image(image, number) != image
+    }
+
+    def named(value: Any) -> Any:
+        if id(value) in names:
+            return names[id(value)]
+        if isinstance(value, list):
+            return [named(item) for item in value]
+        if isinstance(value, Mapping) and not is_image_struct(value):
+            return {name: named(item) for name, item in value.items()}
+        return value
+
+    return {name: named(value) for name, value in record.items()} if names else record
 
 
 def is_image_struct(value: Any) -> bool:

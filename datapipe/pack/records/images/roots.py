@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,11 +21,14 @@ from unicodedata import normalize
 
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
+from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.archives import holds, is_archive, packed_images
 from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import ReadOptions, as_it_lies, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.spelling import Spelling, with_slashes
+
+Spelling = Callable[[Any], str]
+"""Makes a relative path of what a file says of its image; "" where it cannot."""
 
 PROBED = 100
 """Images whose files are looked for."""
@@ -42,6 +45,24 @@ _USUAL = frozenset(
     | {f"{split}{year}" for split in ("train", "val", "test") for year in (2014, 2015, 2017)}
     | {"train_images", "val_images", "test_images"}
 )
+_EXTENSIONS = ("jpg", "png", "jpeg", "webp", "JPG", "PNG", "JPEG", "gif", "bmp", "tif", "tiff")
+
+
+def with_slashes(name: str) -> str:
+    """Return a relative path; one that Windows wrote becomes one of ours."""
+    return name.replace("\\", "/") if "\\" in name and "/" not in name else name
+
+
+def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
+    """Return how file names may be spelled: as they stand, without folders, with an extension."""
+    plain: tuple[Spelling, ...] = (str, os.path.basename)
+    if all(map(is_image_name, names)):
+        return plain
+
+    def with_extension(extension: str) -> Spelling:
+        return lambda name: f"{name}.{extension}"
+
+    return (*plain, *map(with_extension, _EXTENSIONS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]
         []
     """
     taken = {id(image) for image in images}
-    names = [name for image in images if isinstance(name := image_name(image_name(image)), str)]
+    names = [name for image in images if isinstance(name := image_name(image), str)]
     held = any(is_image(image) for image in images)
     found: dict[str, None] = {}
     for field, value in record.items():

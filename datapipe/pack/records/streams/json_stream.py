@@ -1,7 +1,13 @@
-"""JSON files of any size, one record or member at a time."""
+"""JSON files of any size, one record or member at a time.
+
+They are read in chunks, so that memory stays flat. ijson is as fast, but refuses what Python's own
+parser reads (NaN, integers of over 64 bits, a byte order mark), and one text that is not UTF-8
+costs the whole file with it.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Collection, Generator, Iterator
@@ -10,9 +16,14 @@ from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
-from datapipe.pack.records.streams.json_cursor import JsonCursor
-from datapipe.pack.records.streams.text_file import open_text
+from datapipe.pack.records.streams.text_file import is_utf8, open_text
 
+_READ = 1 << 20
+_SPACE = re.compile(r"[ \t\r\n]*")
+# No token but a string is longer than this, so an error further from the end is no cut-off token.
+_LONGEST_TOKEN = 16
+_UNCLOSED = "Unterminated string"
+_MANY = 4300  # digits; Python refuses to read integers of more
 _CHUNK = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_FIRST = 8 << 20
@@ -63,23 +74,23 @@ def read_member_arrays(
     """
     seen: set[str] = set()
     with open_text(path) as file:
-        text = JsonCursor(path, file, most)
-        for name in _names(text):
+        text = _JsonCursor(path, file, most)
+        for name in text.names():
             if name not in names:
                 text.skip()
                 continue
             if name in seen:
                 raise PackError(f"{path}: `{name}` stands in it twice; leave one")
             seen.add(name)
-            for index, entry in enumerate(_entries(text, f"an array as `{name}`")):
+            for index, entry in enumerate(text.items(f"an array as `{name}`")):
                 yield name, index, entry
 
 
 def read_members(path: Path, *, most: int | None = None) -> Generator[tuple[str, Any], None, None]:
     """Yield (name, value) of every member of a file's JSON object; see `read_member_arrays`."""
     with open_text(path) as file:
-        text = JsonCursor(path, file, most)
-        for name in _names(text):
+        text = _JsonCursor(path, file, most)
+        for name in text.names():
             yield name, text.value()
 
 
@@ -179,30 +190,163 @@ def _read_lines(file: BinaryIO, name: str) -> Iterator[Any]:
 
 
 def _read_array(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
-    text = JsonCursor(path, file, of_records=True)
-    for number, value in enumerate(_entries(text, "an array")):
+    text = _JsonCursor(path, file, of_records=True)
+    for number, value in enumerate(text.items("an array")):
         if text.is_utf8():
             yield value
         else:
             yield Reject(f"{name}#{number}", "record is not UTF-8", "DecodeError")
-    if text.peek():
-        raise text.broken("nothing behind the array's end")
+    text.expect_end("array")
 
 
-def _names(text: JsonCursor) -> Iterator[str]:
-    """Yield the names of an object's members, whose values the caller takes in between."""
-    text.expect("{", "an object")
-    for _ in text.until("}", "object"):
-        if text.peek() != '"':
-            raise text.broken("the name of a member")
-        name: str = text.value()
-        text.expect(":", "a colon")
-        yield name
-    if text.peek():
-        raise text.broken("nothing behind the object's end")
+class _JsonCursor:
+    """Position in a JSON text; text before the position is dropped.
 
+    `most` bytes are looked through, all if None. With `of_records`, the text is an array of
+    records, of which one that is not UTF-8 costs only itself: see `is_utf8`. Else such text is an
+    error.
+    """
 
-def _entries(text: JsonCursor, what: str) -> Iterator[Any]:
-    text.expect("[", what)
-    for _ in text.until("]", "array"):
-        yield text.value()
+    def __init__(
+        self, path: Path, file: BinaryIO, most: int | None = None, *, of_records: bool = False
+    ) -> None:
+        self._path = path
+        self._file = file
+        self._left = most
+        self._of_records = of_records
+        self._noun = "a record" if of_records else "a value"
+        errors = "surrogateescape" if of_records else "strict"
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
+        self._decode = json.JSONDecoder().raw_decode
+        self._buffer = ""
+        self._clean = True  # the buffer has no marks of bytes that are not UTF-8
+        self._start = 0  # of the last value
+        self._position = 0
+        self._bytes = 0
+
+    def peek(self) -> str:
+        """Return the next character that is not blank, "" at the end, without consuming it."""
+        while True:
+            match = _SPACE.match(self._buffer, self._position)
+            assert match is not None
+            self._position = match.end()
+            if self._position < len(self._buffer):
+                return self._buffer[self._position]
+            if not self._more():
+                return ""
+
+    def items(self, what: str) -> Iterator[Any]:
+        """Consume an array, called `what` in errors, and yield its values."""
+        self._expect("[", what)
+        for _ in self._until("]", "array"):
+            yield self.value()
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of an object's members, whose values the caller consumes in between."""
+        self._expect("{", "an object")
+        for _ in self._until("}", "object"):
+            if self.peek() != '"':
+                raise self.broken("the name of a member")
+            name: str = self.value()
+            self._expect(":", "a colon")
+            yield name
+        self.expect_end("object")
+
+    def expect_end(self, what: str) -> None:
+        """Raise a PackError if something follows."""
+        if self.peek():
+            raise self.broken(f"nothing behind the {what}'s end")
+
+    def _expect(self, character: str, what: str) -> None:
+        if self.peek() != character:
+            raise self.broken(what)
+        self._position += 1
+
+    def _until(self, end: str, what: str) -> Iterator[None]:
+        """Yield before each item of an array or object, which the caller consumes, up to `end`."""
+        while self.peek() != end:
+            yield
+            if (found := self.peek()) == ",":
+                self._position += 1
+                if self.peek() != end:
+                    continue
+                raise self.broken(self._noun if what == "array" else "the name of a member")
+            if found != end:
+                raise self.broken(f"{'a comma or ' if found else ''}the end of the {what}")
+        self._position += 1
+
+    def value(self) -> Any:
+        """Consume and return a value."""
+        self.peek()
+        while True:
+            start = self._position
+            try:
+                value, end = self._decode(self._buffer, start)
+            except json.JSONDecodeError as error:
+                near_end = len(self._buffer) - error.pos <= _LONGEST_TOKEN
+                if (near_end or error.msg.startswith(_UNCLOSED)) and self._more():
+                    continue
+                self._position += error.pos - start
+                raise self.broken(f"{self._noun} ({error.msg})") from error
+            except ValueError as error:
+                raise self.broken(f"an integer of at most {_MANY:,} digits") from error
+            except RecursionError as error:
+                raise self.broken(f"{self._noun} that is not nested as deeply") from error
+            # A number may go on behind the buffer: of `1.5`, `1.` is decoded as 1.
+            number = isinstance(value, int | float)
+            if number and len(self._buffer) - end <= _LONGEST_TOKEN and self._more():
+                continue
+            self._start = self._position  # reading on may have moved it
+            self._position += end - start
+            return value
+
+    def skip(self) -> None:
+        """Consume a value, of an array one item at a time."""
+        if self.peek() == "[":
+            for _ in self.items("an array"):
+                pass
+        else:
+            self.value()
+
+    def is_utf8(self) -> bool:
+        """Return whether the last value has no marks of bytes that are not UTF-8."""
+        return self._clean or is_utf8(self._buffer[self._start : self._position])
+
+    def broken(self, expected: str) -> PackError:
+        """Return the error for something else than what was expected here."""
+        rest = len(self._buffer[self._position :].encode("utf-8", "surrogatepass"))
+        offset = self._bytes - len(self._decoder.getstate()[0]) - rest
+        end = "" if self._buffer[self._position :] else ", where the file ends"
+        what = "a valid JSON array" if self._of_records else "the JSON object it should be"
+        remedy = "copy or write it again"
+        if self._of_records:
+            remedy = "write it as JSONL, where a broken line costs only itself"
+        return PackError(
+            f"{self._path} is not {what}: expected {expected} at about byte {offset}{end}; mend "
+            f"the file, or {remedy}"
+        )
+
+    def _more(self) -> bool:
+        """Read on, so that the buffer starts at the position; return whether there is more."""
+        rest = self._buffer[self._position :]
+        if self._left is not None and self._left <= 0:
+            raise PackError(f"{self._path}: the first {self._bytes:,} bytes do not hold it")
+        while True:
+            # Reading as much again as there is keeps retries linear in the value's length.
+            data = self._file.read(max(_READ, len(rest)))
+            try:
+                chunk = self._decoder.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                offset = self._bytes - len(self._decoder.getstate()[0]) + error.start
+                raise PackError(
+                    f"{self._path} is not UTF-8 at about byte {offset}; convert it, for example "
+                    "with `iconv -t UTF-8`"
+                ) from error
+            self._bytes += len(data)
+            if self._left is not None:
+                self._left -= len(data)
+            if chunk or not data:
+                break
+        self._buffer, self._position = rest + chunk, 0
+        self._clean = not self._of_records or is_utf8(self._buffer)
+        return bool(chunk)

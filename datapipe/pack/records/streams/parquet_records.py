@@ -118,11 +118,10 @@ def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def refuse_pointer(path: Path, head: bytes) -> PackError | None:
-    """Return the error for what Git leaves in place of a large file that was not fetched."""
-    if not head.startswith(b"version https://git-lfs"):
-        return None
-    return PackError(f"{path} is a Git LFS pointer, not the file itself; run `git lfs pull`")
+def refuse_pointer(path: Path, head: bytes) -> None:
+    """Refuse what Git leaves in place of a large file that was not fetched."""
+    if head.startswith(b"version https://git-lfs"):
+        raise PackError(f"{path} is a Git LFS pointer, not the file itself; run `git lfs pull`")
 
 
 def _damaged(path: Path, error: Exception) -> PackError:
@@ -131,8 +130,7 @@ def _damaged(path: Path, error: Exception) -> PackError:
             head = file.read(40)
     except OSError as reason:
         return PackError(f"{path}: cannot be read: {reason.strerror}")
-    if (refusal := refuse_pointer(path, head)) is not None:
-        return refusal
+    refuse_pointer(path, head)
     if head.startswith(b"\x1f\x8b"):
         return PackError(f"{path} is Parquet inside gzip, or no Parquet at all; run gunzip on it")
     return PackError(

@@ -144,47 +144,44 @@ def key_of_record(record: Mapping[str, Any], options: ReadOptions) -> str:
     raise MissingMember(f"`{options.key_from}`, which the key is taken from, {fault}")
 
 
-def plain(
-    record: Mapping[str, Any], *, drop_images: bool = True
-) -> tuple[dict[str, Any], tuple[tuple[str, InlineBlob], ...]]:
+def plain(record: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[str, InlineBlob], ...]]:
     """Return a copy of a record as JSON has it, and the bytes that JSON does not have.
 
-    Structs of `bytes` and `path` become their path, other bytes null, and a member `FIELD.bin`;
-    with `drop_images`, bytes of structs are left out. Dates, times and decimals become text, tuples
-    and arrays lists.
+    Structs of `bytes` and `path` become their path, other bytes null, and both a member
+    `FIELD.bin`. Dates, times and decimals become text, tuples and arrays lists.
     """
     others: list[tuple[str, InlineBlob]] = []
     out: dict[str, Any] = {}
     for name, value in record.items():
         kept: list[bytes] = []
         try:
-            out[str(name)] = _plain(value, kept, drop_images)
+            out[str(name)] = _plain(value, kept)
         except RecursionError as error:
             raise DecodeError("record is nested too deeply to be written as JSON") from error
         others += [(f"{name}.bin", InlineBlob(data, str(name))) for data in kept]
     return out, tuple(others)
 
 
-def _plain(value: Any, kept: list[bytes], drop_images: bool, left: int = _DEEPEST) -> Any:
+def _plain(value: Any, kept: list[bytes], left: int = _DEEPEST) -> Any:
     if not left:
         raise RecursionError
     kind = type(value)
     if value is None or kind in _SCALARS:
         return value
     if kind is list or kind is tuple:
-        return [_plain(item, kept, drop_images, left - 1) for item in value]
+        return [_plain(item, kept, left - 1) for item in value]
     if isinstance(value, Mapping):
         if is_image_struct(value):
             data = value.get("bytes")
-            if data is not None and not drop_images:
+            if data is not None:
                 kept.append(bytes(data))
-            return _plain(value.get("path"), kept, drop_images, left - 1)
-        return {str(key): _plain(item, kept, drop_images, left - 1) for key, item in value.items()}
+            return _plain(value.get("path"), kept, left - 1)
+        return {str(key): _plain(item, kept, left - 1) for key, item in value.items()}
     if isinstance(value, bytes | bytearray | memoryview):
         kept.append(bytes(value))
         return None
     if hasattr(value, "tolist"):  # arrays and scalars of NumPy
-        return _plain(value.tolist(), kept, drop_images, left - 1)
+        return _plain(value.tolist(), kept, left - 1)
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 

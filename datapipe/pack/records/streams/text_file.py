@@ -39,8 +39,7 @@ def open_text(path: Path) -> Iterator[Any]:
                     f"{path} is not UTF-8 but UTF-16 or UTF-32; convert it, "
                     "for example with `iconv -f UTF-16 -t UTF-8`"
                 )
-            if refusal := refuse_pointer(path, head):
-                raise refusal
+            refuse_pointer(path, head)
             file.seek(0)
             yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

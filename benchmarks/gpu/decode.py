@@ -53,7 +53,6 @@ MIXED = "mixed subsampling"
 
 
 def main() -> None:
-    """Parse the command line, measure, print and write the results."""
     cores = available_cpus()
     parser = command("gpu.decode", __doc__)
     add = parser.add_argument
@@ -158,7 +157,6 @@ class Heats:
         return max(rates, key=lambda setting: rates[setting], default=None)
 
     def results(self) -> list[Result]:
-        """Return the results of all heats with the same photographs."""
         return [result for name, heat in self.done.items() if name != MIXED for result in heat]
 
 
@@ -212,7 +210,6 @@ def attempt(work: Callable[[], T]) -> T:
 
 
 def whole_batches(jpegs: Sequence[bytes], batch: int) -> list[Sequence[bytes]]:
-    """Return the photographs in full batches."""
     return [jpegs[at : at + batch] for at in range(0, len(jpegs) - batch + 1, batch)]
 
 
@@ -236,7 +233,6 @@ def measure_latency(
 
 
 def aims(results: Sequence[Result], latencies: dict[str, Spread], smallest: int) -> list[Bar]:
-    """Return what was wanted of decoding, and what was measured."""
     ran = [one for one in results if one.runs]
     limits = [one for one in ran if one.name == "limit: DALI, decoding and resizing"]
     dali, limit = (

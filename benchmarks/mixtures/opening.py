@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.common import Row
+from benchmarks.common import Row, Spread
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, joined, synthetic, text_spec, weights
-from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, megabytes, rounds_of, total
+from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, megabytes, total
 
 WORLD = 64
 KINDS = 7  # no divisor of the number of different weights, so every kind has every weight
@@ -72,8 +72,8 @@ def _measured(given: dict[str, int], ranks: int, *, rounds: int, blocks: int) ->
     return {
         "ranks": ranks,
         "first time, s": round(first.seconds["open"], 2),
-        "open, s": rounds_of([run.seconds["open"] for run in runs]),
-        "first step, s": rounds_of([run.seconds["first step"] for run in runs]),
+        "open, s": str(Spread.of([run.seconds["open"] for run in runs])),
+        "first step, s": str(Spread.of([run.seconds["first step"] for run in runs])),
         "open, median": round(median(run.seconds["open"] for run in runs), 3),
         "first step, median": round(median(run.seconds["first step"] for run in runs), 3),
         "files": max(last.files, last.peak.files),

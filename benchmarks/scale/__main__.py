@@ -33,11 +33,11 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.billion import SAMPLES
-from benchmarks.common import Row, add_json, command, headline, machine, show, write_json
+from benchmarks.common import Row, Spread, add_json, command, headline, machine, show, write_json
 from benchmarks.data import drop_cache
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, text_spec
 from benchmarks.mixtures.opening import aim, plan_ranks
-from benchmarks.mixtures.ranks import Memory, Ranks, megabytes, rounds_of, total
+from benchmarks.mixtures.ranks import Memory, Ranks, megabytes, total
 from benchmarks.ranks.plan import planning
 from benchmarks.scale.data import dataset, planned_from
 from benchmarks.scale.requests import OF_MACHINE, requests
@@ -87,8 +87,8 @@ def _opening_row(runs: list[Opened], cache: str, ranks: int) -> Row:
     return {
         "page cache": cache,
         "processes": ranks,
-        "open, s": rounds_of(opened),
-        "first step, s": rounds_of(steps),
+        "open, s": str(Spread.of(opened)),
+        "first step, s": str(Spread.of(steps)),
         "open, median": round(float(np.median(opened)), 2),
         "first step, median": round(float(np.median(steps)), 2),
         "RSS of a rank, peak": megabytes(last.peak_rss),
@@ -138,20 +138,18 @@ def columns(options: argparse.Namespace) -> Iterator[Row]:
                 cpu[cache].append(time.process_time() - used)
         row: Row = {"column": name}
         for cache in ("cold", "warm"):
-            row[f"{cache}, s"] = rounds_of(walls[cache])
-            row[f"CPU {cache}, s"] = rounds_of(cpu[cache])
+            row[f"{cache}, s"] = str(Spread.of(walls[cache]))
+            row[f"CPU {cache}, s"] = str(Spread.of(cpu[cache]))
         yield row
 
 
 def planned(options: argparse.Namespace) -> Iterator[Row]:
-    """Share of a core that planning takes a rank."""
     for world in WORLDS:
         for row in planning(CAPACITY, IMAGE_TOKENS, world):
             yield {"ranks": world, **row}
 
 
 def asked(options: argparse.Namespace) -> Iterator[Row]:
-    """Count requests to storage by kind of shuffle."""
     yield from requests(options.samples, WORLDS)
 
 
@@ -164,7 +162,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 
 
 def verdicts(tables: dict[str, list[Row]]) -> Iterator[Row]:
-    """Compare the tables with what was aimed for."""
     by_cache = {row["page cache"]: row for row in tables.get("open", []) if row["processes"] == 1}
     for cache, row in by_cache.items():
         yield aim(f"open, page cache {cache}, s", row["open, median"], OPEN_AIM)
@@ -179,7 +176,6 @@ def verdicts(tables: dict[str, list[Row]]) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Parse the command line, measure, print and write the results."""
     parser = command("scale", __doc__)
     add = parser.add_argument
     add("--samples", type=int, default=SAMPLES, help="of the dataset (default: %(default)s)")

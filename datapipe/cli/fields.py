@@ -38,20 +38,17 @@ class Flag:
 
     @property
     def annotation(self) -> Any:
-        """Annotation that typer reads."""
         names = [self.option] if self.kind is bool and not self.default else []
         kind = self.kind if self.default is not None else self.kind | None
         return Annotated[kind, typer.Option(*names, help=self.help)]
 
     def value(self, given: Any) -> Any:
-        """Return the given value as the type of the field."""
         if self.owner is None:
             return given
         return field_value(self.owner, self.field, given, self.option)
 
 
 def own_flag(name: str, help: str, kind: Any = str, default: Any = None) -> Flag:
-    """Make an option that is no field of a dataclass."""
     return Flag(name=name, kind=kind, default=default, help=help)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datapipe.cli.output import shown
 from datapipe.errors import PlanError
 from datapipe.mixture.given import mixture_of
-from datapipe.mixture.spec import Child, Mixture, MixtureGroup
+from datapipe.mixture.spec import Mixture, MixtureGroup
 from datapipe.report.table import Table, counted
 
 if TYPE_CHECKING:
@@ -57,21 +57,16 @@ def mixture_in(path: str, *, validation: bool = False) -> Mixture | None:
     return mixture.validation
 
 
-def dropping_overlong(mixture: Mixture) -> Mixture:
-    """Return the mixture with overlong samples dropped where they would be refused."""
-    return replace(mixture, children=tuple(map(_dropping, mixture.children)))
-
-
-def _dropping(child: Child) -> Child:
-    if isinstance(child, MixtureGroup):
-        return replace(child, children=tuple(map(_dropping, child.children)))
-    if child.text is None or child.text.overlong != "raise":
-        return child
-    return replace(child, text=replace(child.text, overlong="drop"))
+def dropping_overlong(node: Any) -> Any:
+    """Return a mixture, or a part of one, with overlong samples dropped, not refused."""
+    if isinstance(node, Mixture | MixtureGroup):
+        return replace(node, children=tuple(map(dropping_overlong, node.children)))
+    if node.text is None or node.text.overlong != "raise":
+        return node
+    return replace(node, text=replace(node.text, overlong="drop"))
 
 
 def refuses_overlong(mixture: Mixture) -> bool:
-    """Return whether training refuses overlong samples of a dataset with text options."""
     return any(entry.text and entry.text.overlong == "raise" for entry in mixture.datasets)
 
 

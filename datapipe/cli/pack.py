@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 import datapipe
-from datapipe.cli.convert import print_converted
 from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import (
@@ -26,7 +25,7 @@ from datapipe.cli.options import (
     Template,
     Tokenizer,
 )
-from datapipe.cli.output import print_rejects, print_table, report_rows, shown
+from datapipe.cli.output import print_rejects, print_table, print_written, report_rows, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
 from datapipe.cli.values import parse_array_image, parse_json_object
 from datapipe.decode.image import MAX_PIXELS
@@ -162,7 +161,7 @@ def pack(
         images = parse_array_image(image_size, image)
         text = text_spec(tokenizer, template=template)
         arrays = datapipe.pack_arrays(raw, out, image=images, text=text, **options)
-        print_converted(arrays, as_json=as_json)
+        print_written({"": arrays}, "Converted into", as_json=as_json)
         return
     if image_size is not None or image is not None:
         raise PlanError("--image-size and --image apply to arrays; add --to memmap")

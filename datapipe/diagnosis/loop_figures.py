@@ -92,14 +92,11 @@ class LoopFigures:
 
     @property
     def carrying(self) -> float:
-        """Loss by transfers."""
         return self.transfer if self.device_transfer is None else self.device_transfer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Verdict on a training loop."""
-
     kind: Kind  # "compute" is the good one
     sentence: str  # the finding, with figures
     actions: tuple[str, ...]  # the next things to do, most promising first

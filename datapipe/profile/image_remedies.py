@@ -43,7 +43,6 @@ _ROUNDED = 16  # pixels that sides are rounded up to
 
 
 def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]:
-    """List remedies that make images cheaper."""
     parts = loader.components()
     images = parts.context.images
     # DALI decodes and resizes at once; a remedy changes one ImageSpec.

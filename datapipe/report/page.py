@@ -56,7 +56,6 @@ class Page:
             self._parts.append(f'<p class="subtitle">{escape(subtitle)}</p>')
 
     def verdict(self, text: str, level: Level) -> None:
-        """Add the conclusion, coloured by how good it is."""
         self._parts.append(f'<p class="verdict {level}">{escape(text)}</p>')
 
     def text(self, paragraph: str) -> None:

@@ -83,7 +83,8 @@ def _slow_storage() -> Iterator[None]:
 def run_case(case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
     with case.around():
         profile = profile_loader(case.make, shards=str(case.shards), seconds=seconds)
-        applied = {remedy.name: remedy for remedy in profile.remedies if _can_be_applied(remedy)}
+        # One whose gain was measured is no prediction, but is measured again for longer.
+        applied = {r.name: r for r in profile.remedies if (r.changes, r.max_side) != (None, None)}
         base, *results = compete(
             [
                 Contestant(name=name, make=partial(_runner, case, remedy, seconds / 4))
@@ -104,11 +105,6 @@ def run_case(case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
         "model_factor": profile.forecast.factor,
         "remedies": rows,
     }
-
-
-def _can_be_applied(remedy: Remedy) -> bool:
-    # One whose gain was measured is no prediction, but is measured again for longer.
-    return remedy.changes is not None or remedy.max_side is not None
 
 
 def _runner(case: Case, remedy: Remedy | None, seconds: float) -> Callable[[], Run]:

@@ -147,7 +147,7 @@ def compare_rates(options: argparse.Namespace) -> None:
         entries += [
             Contestant(
                 name="decode every frame",
-                make=lambda: partial(decode_all, pool, clips),
+                make=lambda: partial(timed, len(clips), lambda: list(pool.map(decode, clips))),
                 note=f"{options.workers} processes; PyAV, nothing else",
             ),
             Contestant(
@@ -177,10 +177,6 @@ def pack(clips: list[Path], wanted: str, workers: int) -> Run:
         seconds = time.perf_counter() - started
     assert done.videos == len(clips), f"{done.videos} of {len(clips)} clips were packed"
     return Run(samples=len(clips), seconds=seconds)
-
-
-def decode_all(pool: ProcessPoolExecutor, clips: list[Path]) -> Run:
-    return timed(len(clips), lambda: list(pool.map(decode, clips)))
 
 
 def decode(path: Path) -> int:

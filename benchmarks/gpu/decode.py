@@ -183,7 +183,8 @@ def prepare(
     entry: Entry, made: ExitStack, jpegs: Sequence[bytes], device: torch.device
 ) -> Callable[[], Run]:
     """Make a decoder that `made` closes, and return what decodes all photographs once."""
-    batches = whole_batches(jpegs, entry.batch)
+    starts = range(0, len(jpegs) - entry.batch + 1, entry.batch)
+    batches = [jpegs[at : at + entry.batch] for at in starts]
     decoder = attempt(entry.make)
     made.callback(decoder.close)
 
@@ -207,10 +208,6 @@ def attempt(work: Callable[[], T]) -> T:
         traceback.print_exc(file=sys.stderr)
         said = (str(error).splitlines() or [""])[0]
         raise Absent(f"FAILED: {type(error).__name__}: {said}") from error
-
-
-def whole_batches(jpegs: Sequence[bytes], batch: int) -> list[Sequence[bytes]]:
-    return [jpegs[at : at + batch] for at in range(0, len(jpegs) - batch + 1, batch)]
 
 
 def measure_latency(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -126,9 +126,6 @@ class Forecast:
     @cached_property
     def factor(self) -> float:
         return ratio(self.rate, predict(self.cost, self.setup))
-
-    def with_workers(self, workers: int) -> float:
-        return self.factor * predict(self.cost, replace(self.setup, workers=workers))
 
     def remedy(
         self,

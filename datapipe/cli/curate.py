@@ -124,6 +124,8 @@ def _output(flags: Flags) -> CopySpec:
 
 
 @with_flags(
+    own_flag("in_place", "Rebuild lost indexes in DATASET; change no shard.", bool, False),
+    own_flag("unchecked", "Also accept samples without checksums.", bool, False),
     *flags_of(CopySpec, "shard_size", "renumber", "sidecars", "space_check", "lock_check"),
     *ENGINE_FLAGS,
 )
@@ -133,32 +135,23 @@ def repair(
     ],
     flags: Flags,
     out: Annotated[str | None, typer.Argument(help="New folder for the intact samples.")] = None,
-    in_place: Annotated[
-        bool,
-        typer.Option("--in-place", help="Rebuild lost indexes in DATASET; change no shard."),
-    ] = False,
-    unchecked: Annotated[
-        bool,
-        typer.Option("--unchecked", help="Also accept samples without checksums."),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy the whole samples of a damaged dataset to OUT, or make its lost indexes again.
 
     Samples that are gone are listed, with the inputs to pack again. Exits with 1 if there are any.
     """
-    report = datapipe.repair_dataset(
-        dataset, out, in_place=in_place, unchecked=unchecked, output=_output(flags)
-    )
+    given = flags.given_to(None)
+    report = datapipe.repair_dataset(dataset, out, output=_output(flags), **given)
     if as_json:
         print(json.dumps({**asdict(report), "again": report.again}))
     else:
-        _print_repair(report, in_place=in_place, unchecked=unchecked)
+        _print_repair(report, **given)
     if report.lost:
         raise typer.Exit(1)
 
 
-def _print_repair(report: RepairReport, *, in_place: bool, unchecked: bool) -> None:
+def _print_repair(report: RepairReport, *, in_place: bool = False, unchecked: bool = False) -> None:
     for finding in report.lost[:_SHOWN]:
         print(shown(f"gone: {finding}"))
     if len(report.lost) > _SHOWN:

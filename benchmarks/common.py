@@ -214,17 +214,11 @@ def headline(where: dict[str, Any]) -> str:
 
 
 def race(
-    contestants: Sequence[Contestant],
-    options: argparse.Namespace,
-    title: str,
-    *,
-    where: dict[str, Any],
-    references: Sequence[str],
-    unit: str,
+    contestants: Sequence[Contestant], options: argparse.Namespace, title: str, **about: Any
 ) -> None:
-    """Run the contestants that `--only` names and report; arguments as of `report`."""
+    """Run the contestants that `--only` names; `about` has further arguments of `report`."""
     results = compete(chosen(contestants, options.only), options.rounds)
-    report(title, results, where=where, references=references, unit=unit, path=options.json)
+    report(title, results, path=options.json, **about)
 
 
 def report(

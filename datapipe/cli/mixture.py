@@ -17,24 +17,16 @@ if TYPE_CHECKING:
     from datapipe.loader.mixture_report import DatasetPlan, MixturePlan, Phase
 
 REASONS = {
-    "where": "where does not hold",
-    "unusable": "their text cannot be used",
+    "where": "by where",
+    "unusable": "with unusable texts",
     "overlong": "overlong",
-    "images": "more images or patches than a pack may have",
-    "empty": "no token",
-    "limit": "more than limit",
-    "last_step": "dropped with the last step",
+    "images": "with too many images or patches",
+    "empty": "without a token",
+    "limit": "over limit",
+    "last_step": "with the last step",
 }
 """Reasons of `LeftOut`, and that of a dropped last step."""
 
-_SHORT = {
-    "where": "by where",
-    "unusable": "unusable",
-    "overlong": "overlong",
-    "images": "with many images",
-    "empty": "empty",
-    "limit": "over limit",
-}
 _MOST = 30  # datasets of a table, and phases
 _LONGEST = 48  # characters of a name
 _MOST_SHARES = 8  # of a phase
@@ -136,8 +128,8 @@ def _share(part: float, whole: float) -> str:
 
 
 def _left_out(plan: DatasetPlan) -> str:
-    counts = ((plan.left_out[reason], short) for reason, short in _SHORT.items())
-    return ", ".join(f"{count:,} {short}" for count, short in counts if count)
+    counts = ((plan.left_out[reason], text) for reason, text in REASONS.items())
+    return ", ".join(f"{count:,} {text}" for count, text in counts if count)
 
 
 def phase_lines(phases: Sequence[Phase]) -> list[str]:

@@ -97,6 +97,8 @@ class LoopFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
+    """Verdict on a training loop."""
+
     kind: Kind  # "compute" is the good one
     sentence: str  # the finding, with figures
     actions: tuple[str, ...]  # the next things to do, most promising first

@@ -70,7 +70,12 @@ class Contestant:
 
 
 class Spread(NamedTuple):
-    """Median, least and most of some rounds."""
+    """Median, least and most of some rounds.
+
+    Examples:
+        >>> str(Spread.of([1.0, 3.0, 2.0]))
+        '2.00 (1.00-3.00)'
+    """
 
     median: float
     low: float

@@ -93,7 +93,6 @@ def write_columns(folder: Path, samples: int, *, most_images: int = 8) -> None:
 
 
 def measure(folder: Path, seed: int, *, cold: bool, plain: bool) -> dict[str, Any]:
-    """Measure times and memory of one process that plans the first step."""
     if cold:
         drop_cache(folder.iterdir())
     words = [
@@ -110,7 +109,6 @@ def measure(folder: Path, seed: int, *, cold: bool, plain: bool) -> dict[str, An
 
 
 def main() -> None:
-    """Parse the command line, measure, print and write the results."""
     parser = command("billion", __doc__)
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--rounds", type=int, default=5)

@@ -10,7 +10,8 @@ from random import Random
 import numpy as np
 
 import datapipe
-from benchmarks.data import HOME, made_once, photographs
+from benchmarks.common import made_once
+from benchmarks.data import HOME, photographs
 from datapipe.pack.pack_dataset import pack_dataset
 from tools.train_tokenizer import train as train_tokenizer
 
@@ -45,7 +46,6 @@ def prose() -> list[str]:
 
 
 def record(rng: Random, words: list[str], number: int, image: str) -> dict[str, object]:
-    """Return a sample in LLaVA's form."""
     _, (least, most), (fewest, turns) = rng.choices(KINDS, [share for share, *_ in KINDS])[0]
     count = rng.randint(fewest, turns)
     total = round(least * (most / least) ** rng.random())
@@ -62,7 +62,6 @@ def record(rng: Random, words: list[str], number: int, image: str) -> dict[str, 
 
 
 def describe(shards: Path, tokenizer: Path, image_tokens: int) -> str:
-    """Count the tokens of the samples."""
     text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=image_tokens)
     lengths = [
         int(length)

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,7 +70,12 @@ class Contestant:
 
 
 class Spread(NamedTuple):
-    """Median, least and most of some rounds."""
+    """Median, least and most of some rounds.
+
+    Examples:
+        >>> str(Spread.of([1.0, 3.0, 2.0]))
+        '2.00 (1.00-3.00)'
+    """
 
     median: float
     low: float
@@ -78,6 +84,9 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
 @dataclass(kw_only=True)
@@ -92,7 +101,6 @@ class Result:
 
     @property
     def rate(self) -> Spread:
-        """Samples per second."""
         return Spread.of([run.rate for run in self.runs])
 
     @property
@@ -178,7 +186,6 @@ def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argp
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json FILE`."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
 
 
@@ -203,7 +210,6 @@ def machine(*packages: str, cache: str) -> dict[str, Any]:
 
 
 def headline(where: dict[str, Any]) -> str:
-    """Return facts of `machine` as a line of text."""
     versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
     gpu = f"{where['gpu']}; " if "gpu" in where else ""
     return (
@@ -213,17 +219,11 @@ def headline(where: dict[str, Any]) -> str:
 
 
 def race(
-    contestants: Sequence[Contestant],
-    options: argparse.Namespace,
-    title: str,
-    *,
-    where: dict[str, Any],
-    references: Sequence[str],
-    unit: str,
+    contestants: Sequence[Contestant], options: argparse.Namespace, title: str, **about: Any
 ) -> None:
-    """Run the contestants that `--only` names and report; arguments as of `report`."""
+    """Run the contestants that `--only` names; `about` has further arguments of `report`."""
     results = compete(chosen(contestants, options.only), options.rounds)
-    report(title, results, where=where, references=references, unit=unit, path=options.json)
+    report(title, results, path=options.json, **about)
 
 
 def report(
@@ -257,6 +257,17 @@ def report(
         "results": [asdict(result) for result in results],
     }
     write_json(path, content)
+
+
+def made_once(folder: Path, write: Callable[[Path], object]) -> Path:
+    """Return a folder; have `write` fill it if it is missing. It appears whole."""
+    if not folder.exists():
+        temporary = folder.with_name(f"{folder.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write(temporary)
+        temporary.rename(folder)
+    return folder
 
 
 def write_json(path: Path | None, content: Any) -> None:
@@ -309,7 +320,7 @@ def _rows(results: Sequence[Result], against: Sequence[Result], unit: str) -> It
             startup += f" ({result.warm_up.startup:.2f})"
         consumer = f"{1e6 * result.consumer.median:.0f}" if result.consumer else "-"
         rate = "{:,.0f} ({:,.0f}-{:,.0f})".format(*result.rate)
-        values = ["{:.2f} ({:.2f}-{:.2f})".format(*result.ratio(other)) for other in against]
+        values = [str(result.ratio(other)) for other in against]
         own = [*[startup] * timed, *[consumer] * watched]
         yield [result.name, rate, *values, *own, result.note]
 

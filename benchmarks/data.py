@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.common import Run
+from benchmarks.common import Run, made_once
 from datapipe.pack.pack_dataset import pack_dataset
 from tools.make_sample_data import make_sample_data
 
@@ -43,7 +43,6 @@ class Photos:
         return sorted(self.raw.rglob("*.jpg"))
 
     def read(self) -> list[bytes]:
-        """Read the JPEG files."""
         return [path.read_bytes() for path in self.paths()]
 
 
@@ -107,17 +106,6 @@ def _linked(photos: Photos, samples: int) -> Photos:
     return Photos(raw=raw, count=samples, pixels=pixels, encoded=encoded)
 
 
-def made_once(folder: Path, write: Callable[[Path], object]) -> Path:
-    """Return a folder; have `write` fill it if it is missing. It appears whole."""
-    if not folder.exists():
-        temporary = folder.with_name(f"{folder.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        write(temporary)
-        temporary.rename(folder)
-    return folder
-
-
 def packed(photos: Photos) -> Path:
     """Return a folder with the same photographs in WebDataset shards; pack it if missing."""
     out = photos.raw.with_name(photos.raw.name + "-packed")
@@ -143,14 +131,12 @@ def fresh() -> Iterator[Path]:
 
 
 def timed(samples: int, work: Callable[[], object]) -> Run:
-    """Time a call that handles so many samples."""
     started = time.perf_counter()
     work()
     return Run(samples=samples, seconds=time.perf_counter() - started)
 
 
 def drop_cache(paths: Iterable[Path]) -> None:
-    """Drop the page cache of some files."""
     for path in paths:
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -158,7 +144,6 @@ def drop_cache(paths: Iterable[Path]) -> None:
 
 
 def warm_cache(paths: Iterable[Path]) -> None:
-    """Read some files, so that they are in the page cache."""
     for path in paths:
         with path.open("rb", buffering=0) as file:
             while file.read(_BLOCK):

@@ -68,7 +68,6 @@ def contestants(photos: Photos, tars: Path, against: Path | None, workers: int) 
 
 
 def _bare_tars(photos: Photos) -> Path:
-    """Return a folder with the tars of the packed photographs alone, linked."""
     folder = photos.raw.with_name(f"{photos.raw.name}-tars")
     folder.mkdir(exist_ok=True)
     for shard in packed(photos).glob("*.tar"):

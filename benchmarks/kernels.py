@@ -72,7 +72,6 @@ def gather(count: int, threads: int, *, side: int, batch_size: int) -> Callable[
 
 
 def shape_of(transform: ImageTransform, data: bytes) -> tuple[int, ...]:
-    """Shape of the rows of one image in a batch without others."""
     info = probe(data)
     width, height = one(info.width, info.height)
     return int(transform.rows(width, height)[0]), *transform.row_shape(width, height)

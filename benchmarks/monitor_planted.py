@@ -9,7 +9,6 @@ rank is planted by sleep in its step, or before its batch; the truth is that sle
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import statistics
@@ -27,7 +26,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import datapipe
-from benchmarks.common import machine, write_json
+from benchmarks.common import add_json, command, machine, write_json
 
 _STEPS = 96  # three of which are recorded
 _WARM_UP = 5
@@ -62,12 +61,8 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.monitor_planted",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
+    parser = command("monitor_planted", __doc__)
+    add_json(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("spawn")
@@ -86,10 +81,8 @@ def main() -> None:
                 f"{name:28} {rank:>4} {result['planted']:>8.0%} {result['found']:>8.0%}  "
                 f"{result['verdict']}{'' if right else ', WRONG'}"
             )
-    if options.json is not None:
-        where = machine("datapipe", "torch", cache="not used")
-        content = {"machine": where, "ranks": found}
-        write_json(options.json, content)
+    where = machine("datapipe", "torch", cache="not used")
+    write_json(options.json, {"machine": where, "ranks": found})
 
 
 def _rank(rank: int, folder: str) -> None:

@@ -153,7 +153,6 @@ def write_directly(raw: Path, out: Path, *, size: int) -> None:
 
 
 def tar_bytes(photos: Photos) -> int:
-    """Size of the photographs and their captions in tar files."""
     files = (path.stat().st_size for path in photos.raw.rglob("*") if path.is_file())
     return sum(_BLOCK + -(-size // _BLOCK) * _BLOCK for size in files)
 

@@ -25,14 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.common import Row, add_json, command, headline, machine, show, write_json
+from datapipe.array_types import Int64
 from datapipe.plan.groups import lay_out, text_cost
 from datapipe.plan.options import BLOCK
 from datapipe.plan.packing import pack_lengths, pack_units
 from datapipe.plan.packing_kernel import UNLIMITED
 from datapipe.plan.packing_kernel import pack as compiled_pack
 from datapipe.plan.ragged import edges
-
-Int64 = npt.NDArray[np.int64]
 
 CAPACITIES = (4096, 8192, 16384)
 IMAGE_TOKENS = ("64", "144", "256", "576", "mixed")

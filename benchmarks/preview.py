@@ -8,9 +8,7 @@ and one of an empty page in turn; the difference is what the page takes.
 
 from __future__ import annotations
 
-import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,11 +17,11 @@ from pathlib import Path
 
 import datapipe
 from benchmarks.chats import chats
-from benchmarks.common import machine
+from benchmarks.common import Spread, command, machine
+from benchmarks.data import HOME
 from datapipe.index.manifest import MANIFEST
 from tools.make_sample_data import make_sample_data
 
-_HOME = Path("build/bench")
 _PHOTOS = 1024
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
@@ -32,14 +30,13 @@ _FLAGS = (
 
 
 def shards(samples: int) -> Path:
-    """Return the packed dataset, which is made where it is missing."""
-    out = _HOME / f"preview-{samples}"
+    out = HOME / f"preview-{samples}"
     if (out / MANIFEST).exists():
         return out
-    raw = _HOME / "preview-raw"
+    raw = HOME / "preview-raw"
     make_sample_data(raw, samples=_PHOTOS, min_side=96, max_side=256, jpeg_only=True)
     records = json.loads((raw / "data.json").read_text())
-    many = _HOME / f"preview-{samples}.json"
+    many = HOME / f"preview-{samples}.json"
     if not many.exists():
         made = (records[number % len(records)] for number in range(samples))
         many.write_text(json.dumps(list(made)))
@@ -48,7 +45,6 @@ def shards(samples: int) -> Path:
 
 
 def write(folder: Path, tokenizer: Path, page: Path) -> float:
-    """Return the seconds that the command takes."""
     command = [sys.executable, "-c", "from datapipe.cli.command import run; run()", "preview"]
     options = ["--tokenizer", tokenizer, "--template", "chatml", "--image-tokens", 144]
     started = time.monotonic()
@@ -69,7 +65,7 @@ def screenshot(chromium: str, page: Path | None) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = command("preview", __doc__)
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chromium", help="path of a Chromium, to time the first screen")
@@ -84,16 +80,11 @@ def main() -> None:
         for _ in range(given.rounds if given.chromium else 0):
             empty = screenshot(given.chromium, None)
             drawn.append(screenshot(given.chromium, page) - empty)
-    print(f"{machine(cache='page cache warm')}: {given.samples:,} samples")
-    print(
-        f"  page written   {statistics.median(times):.1f} s ({min(times):.1f}-{max(times):.1f}), "
-        f"the first time, with tokens counted, {first:.1f} s"
-    )
+    print(f"{machine(cache='warm')}: {given.samples:,} samples")
+    print(f"  page written   {Spread.of(times)} s; at first, with tokens counted, {first:.1f} s")
     print(f"  size           {size / 1e6:.1f} MB")
     if drawn:
-        print(
-            f"  first screen   {statistics.median(drawn):.2f} s ({min(drawn):.2f}-{max(drawn):.2f})"
-        )
+        print(f"  first screen   {Spread.of(drawn)} s")
 
 
 if __name__ == "__main__":

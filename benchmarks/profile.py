@@ -43,13 +43,11 @@ class Case:
     around: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
 
     def make(self, shards: Path | None = None, **changes: Any) -> Loader:
-        """Make the loader, without end."""
         usual = {"batch_size": BATCH, "epochs": None, **self.options}
         return make_loader(shards or self.shards, **(usual | changes))
 
 
 def cases(samples: int, workers: int) -> list[Case]:
-    """All of them."""
     photos, mixed = packed(photographs(samples)), packed(mixed_photographs(samples))
     usual = ImageSpec(size=SIDE, normalize="imagenet")
     small = {"image": ImageSpec(size=224, normalize="imagenet"), "num_workers": workers}
@@ -83,10 +81,10 @@ def _slow_storage() -> Iterator[None]:
 
 
 def run_case(case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
-    """Profile a loader, apply the remedies, and measure them."""
     with case.around():
         profile = profile_loader(case.make, shards=str(case.shards), seconds=seconds)
-        applied = {remedy.name: remedy for remedy in profile.remedies if _can_be_applied(remedy)}
+        # One whose gain was measured is no prediction, but is measured again for longer.
+        applied = {r.name: r for r in profile.remedies if (r.changes, r.max_side) != (None, None)}
         base, *results = compete(
             [
                 Contestant(name=name, make=partial(_runner, case, remedy, seconds / 4))
@@ -107,11 +105,6 @@ def run_case(case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
         "model_factor": profile.forecast.factor,
         "remedies": rows,
     }
-
-
-def _can_be_applied(remedy: Remedy) -> bool:
-    # One whose gain was measured is no prediction, but is measured again for longer.
-    return remedy.changes is not None or remedy.max_side is not None
 
 
 def _runner(case: Case, remedy: Remedy | None, seconds: float) -> Callable[[], Run]:

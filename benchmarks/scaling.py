@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import Contestant, Run, command, machine, parse, race
-from benchmarks.data import Photos, made_once, photographs
+from benchmarks.common import Contestant, Run, command, machine, made_once, parse, race
+from benchmarks.data import Photos, photographs
 from benchmarks.peers.process import Peer, contestant
 from benchmarks.peers.work import BATCH, SIDE, Task
 from datapipe.index.manifest import read_manifest, write_manifest

@@ -26,9 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import Absent, Contestant, Run, aligned, chosen, compete, machine, parse
-from benchmarks.common import report as print_results
-from benchmarks.data import scratch
+from benchmarks.common import Absent, Contestant, Run, command, machine, parse, race, show
+from benchmarks.data import fresh, timed
 from datapipe.decode.shrink import ShrinkOptions
 from datapipe.decode.video import VideoOptions, VideoReader
 from datapipe.pack.pack_dataset import pack_dataset
@@ -47,25 +46,15 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "hevc.mp4": ("-c:v", "libx265", "-x265-params", "log-level=0"),
     "vp9.webm": ("-c:v", "libvpx-vp9", "-pix_fmt", "yuva420p"),
     "mpeg4.avi": ("-c:v", "mpeg4", "-bf", "2"),
-    "mjpeg.avi": (
-        "-c:v",
-        "mjpeg",
-    ),
+    "mjpeg.avi": ("-c:v", "mjpeg"),
     "mpeg2.mpg": ("-c:v", "mpeg2video", "-bf", "2"),
     "stream.ts": ("-c:v", "libx264", "-f", "mpegts"),
-    "flash.flv": (
-        "-c:v",
-        "flv1",
-    ),
+    "flash.flv": ("-c:v", "flv1"),
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.video",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("video", __doc__)
     parser.add_argument("what", choices=("frames", "rate", "memory", "peak"))
     parser.add_argument("--seconds", type=int, default=20, help="of each clip (%(default)s)")
     parser.add_argument("--size", default="640x360", help="of each frame (%(default)s)")
@@ -75,7 +64,7 @@ def main() -> None:
     if options.what == "frames":
         compare_frames(options.seconds, options.size)
     elif options.what == "rate":
-        race(options)
+        compare_rates(options)
     elif options.what == "memory":
         compare_memory(options.size)
     else:
@@ -100,7 +89,7 @@ def ffmpeg(*arguments: str) -> bytes:
 
 
 def compare_frames(seconds: int, size: str) -> None:
-    rows = [["video", "frames", "equal", "least PSNR"]]
+    rows = []
     for name, arguments in _KINDS.items():
         path = make_video(name, seconds, size, *arguments)
         theirs, starts = frames_of_ffmpeg(path)
@@ -111,9 +100,9 @@ def compare_frames(seconds: int, size: str) -> None:
             equal += error == 0
             least = min(least, 10 * math.log10(255**2 / error) if error else math.inf)
             count += 1
-        rows.append([name, f"{count}", f"{equal}", "" if least == math.inf else f"{least:.1f} dB"])
-    for line in aligned(rows):
-        print(line)
+        worst = "" if least == math.inf else f"{least:.1f} dB"
+        rows.append({"video": name, "frames": count, "equal": equal, "least PSNR": worst})
+    show("Frames of datapipe beside those of FFmpeg", rows)
 
 
 def frames_of_ffmpeg(path: Path) -> tuple[Any, list[Fraction]]:
@@ -141,12 +130,11 @@ def frames_of_datapipe(path: Path) -> Iterator[tuple[float, Any]]:
         reader.close()
 
 
-def race(options: argparse.Namespace) -> None:
+def compare_rates(options: argparse.Namespace) -> None:
     clips = [
         make_video(f"{n}.mp4", options.seconds, options.size, "-c:v", "libx264", "-g", "250")
         for n in range(options.samples)
     ]
-    where = machine("datapipe", "av", cache="warm")
     with ProcessPoolExecutor(options.workers) as pool:
         entries = [
             Contestant(
@@ -159,7 +147,7 @@ def race(options: argparse.Namespace) -> None:
         entries += [
             Contestant(
                 name="decode every frame",
-                make=lambda: partial(decode_all, pool, clips),
+                make=lambda: partial(timed, len(clips), lambda: list(pool.map(decode, clips))),
                 note=f"{options.workers} processes; PyAV, nothing else",
             ),
             Contestant(
@@ -168,48 +156,27 @@ def race(options: argparse.Namespace) -> None:
                 note=f"{options.workers} processes of one thread; two frames a second as JPEG",
             ),
         ]
-        results = compete(chosen(entries, options.only), options.rounds)
-    print_results(
-        f"Packing: {len(clips)} clips of {options.seconds} s, {options.size}, H.264, key frames "
-        f"10 s apart; {options.rounds} rounds",
-        results,
-        where=where,
-        references=("decode every frame", "ffmpeg"),
-        unit="clips/s",
-        path=options.json,
-    )
-
-
-def fresh() -> Path:
-    home = scratch()
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    return home
+        race(
+            entries,
+            options,
+            f"Packing: {len(clips)} clips of {options.seconds} s, {options.size}, H.264, key "
+            f"frames 10 s apart; {options.rounds} rounds",
+            where=machine("datapipe", "av", cache="warm"),
+            references=("decode every frame", "ffmpeg"),
+            unit="clips/s",
+        )
 
 
 def pack(clips: list[Path], wanted: str, workers: int) -> Run:
-    home = fresh()
-    started = time.perf_counter()
-    done = pack_dataset(
-        clips[0].parent,
-        home / "out",
-        ignore="making-*",
-        video_frames=wanted,
-        workers=workers,
-        format="folder",
-        limit=len(clips),
-    )
-    seconds = time.perf_counter() - started
+    how: dict[str, Any] = {"video_frames": wanted, "workers": workers, "limit": len(clips)}
+    with fresh() as home:
+        started = time.perf_counter()
+        done = pack_dataset(
+            clips[0].parent, home / "out", format="folder", ignore="making-*", **how
+        )
+        seconds = time.perf_counter() - started
     assert done.videos == len(clips), f"{done.videos} of {len(clips)} clips were packed"
-    shutil.rmtree(home)
     return Run(samples=len(clips), seconds=seconds)
-
-
-def decode_all(pool: ProcessPoolExecutor, clips: list[Path]) -> Run:
-    started = time.perf_counter()
-    frames = sum(pool.map(decode, clips))
-    assert frames > len(clips)
-    return Run(samples=len(clips), seconds=time.perf_counter() - started)
 
 
 def decode(path: Path) -> int:
@@ -222,30 +189,29 @@ def decode(path: Path) -> int:
 
 
 def run_ffmpeg(clips: list[Path], workers: int) -> Run:
-    home = fresh()
     command = "ffmpeg -nostdin -v error -threads 1 -i {} -vf fps=2 -threads 1 -q:v 2 {}-%04d.jpg"
-    started = time.perf_counter()
-    waiting, running = list(clips), list[Any]()
-    while waiting or running:
-        if waiting and len(running) < workers:
-            path = waiting.pop()
-            running.append(subprocess.Popen(command.format(path, home / path.stem).split()))
-        elif running.pop(0).wait():
-            raise Absent("the command `ffmpeg` failed")
-    seconds = time.perf_counter() - started
-    shutil.rmtree(home)
-    return Run(samples=len(clips), seconds=seconds)
+
+    def run(home: Path) -> None:
+        waiting, running = list(clips), list[Any]()
+        while waiting or running:
+            if waiting and len(running) < workers:
+                path = waiting.pop()
+                running.append(subprocess.Popen(command.format(path, home / path.stem).split()))
+            elif running.pop(0).wait():
+                raise Absent("the command `ffmpeg` failed")
+
+    with fresh() as home:
+        return timed(len(clips), lambda: run(home))
 
 
 def compare_memory(size: str) -> None:
-    rows = [["video", "peak of a process that takes 64 frames"]]
+    rows = []
     for seconds in (60, 600):
         make_video("long.mp4", seconds, size, "-c:v", "libx264", "-preset", "ultrafast")
         command = [sys.executable, "-m", "benchmarks.video", "peak", "--seconds", str(seconds)]
         done = subprocess.run([*command, "--size", size], check=True, stdout=subprocess.PIPE)
-        rows.append([f"{seconds} s", f"{int(done.stdout) / 1024:.0f} MiB"])
-    for line in aligned(rows):
-        print(line)
+        rows.append({"video": f"{seconds} s", "MiB": round(int(done.stdout) / 1024)})
+    show("Peak of a process that takes 64 frames", rows)
 
 
 def print_peak(seconds: int, size: str) -> None:

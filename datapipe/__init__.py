@@ -9,197 +9,131 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from datapipe.errors import (
-    DatapipeError,
-    DecodeError,
-    EndlessError,
-    IndexMismatch,
-    MissingMember,
-    PackError,
-    PlanError,
-    SampleError,
-    StateMismatch,
-    StoreError,
-    TransformError,
-    WorkerError,
-)
-
 if TYPE_CHECKING:
+    from datapipe import errors as errors
     from datapipe import plan as plan
     from datapipe import testing as testing
-    from datapipe.cache.spec import CacheSpec
-    from datapipe.convert.job import ConvertReport, convert_dataset
-    from datapipe.convert.packed_index import pack_arrays
-    from datapipe.curate.dedup import dedup_dataset
-    from datapipe.curate.merge import merge_datasets
-    from datapipe.curate.repair import RepairReport, repair_dataset
-    from datapipe.curate.select import select_samples
-    from datapipe.curate.spec import CopyReport, CopySpec
-    from datapipe.curate.split import split_dataset
-    from datapipe.decode.dali.options import DaliOptions
-    from datapipe.decode.spec import ImageSpec
-    from datapipe.decode.video_spec import VideoSpec
-    from datapipe.index.record_fields import IndexedField
-    from datapipe.index.tar.indexer import index_shards
-    from datapipe.inspect.diff import DatasetDiff, diff_datasets
-    from datapipe.inspect.findings import Finding, VerifyReport
-    from datapipe.inspect.preview.build import preview
-    from datapipe.inspect.sample import InspectedMember, InspectedSample, inspect_sample
-    from datapipe.inspect.summary import DatasetSummary, summarize_dataset
-    from datapipe.inspect.verify import verify_dataset
-    from datapipe.loader.batch.unpack import unpack
-    from datapipe.loader.loader import Loader
-    from datapipe.loader.make_loader import make_loader
-    from datapipe.loader.raw_source import WebDatasetSource
-    from datapipe.loader.specs import (
-        BatchSpec,
-        DeviceSpec,
-        PackSpec,
-        RemoteSpec,
-        RunSpec,
-        WorkerSpec,
-    )
-    from datapipe.loader.webdataset_source import webdataset_source
-    from datapipe.mixture.spec import Mixture
-    from datapipe.model_check import ModelCheck, check_model
-    from datapipe.models.families import specs_for
-    from datapipe.monitor.monitor import Monitor
-    from datapipe.pack.pack_dataset import pack_dataset
-    from datapipe.pack.report import PackReport
-    from datapipe.store.record_fields import index_fields
-    from datapipe.text.image_markup import ImageMarkup
-    from datapipe.text.spec import TextSpec
-    from datapipe.text.video_markup import VideoMarkup
-    from datapipe.tune.job import tune_workers
-    from datapipe.tune.result import TuneResult
+    from datapipe.cache.spec import CacheSpec as CacheSpec
+    from datapipe.convert.job import ConvertReport as ConvertReport
+    from datapipe.convert.job import convert_dataset as convert_dataset
+    from datapipe.convert.packed_index import pack_arrays as pack_arrays
+    from datapipe.curate.dedup import dedup_dataset as dedup_dataset
+    from datapipe.curate.merge import merge_datasets as merge_datasets
+    from datapipe.curate.repair import RepairReport as RepairReport
+    from datapipe.curate.repair import repair_dataset as repair_dataset
+    from datapipe.curate.select import select_samples as select_samples
+    from datapipe.curate.spec import CopyReport as CopyReport
+    from datapipe.curate.spec import CopySpec as CopySpec
+    from datapipe.curate.split import split_dataset as split_dataset
+    from datapipe.decode.dali.options import DaliOptions as DaliOptions
+    from datapipe.decode.spec import ImageSpec as ImageSpec
+    from datapipe.decode.video_spec import VideoSpec as VideoSpec
+    from datapipe.errors import DatapipeError as DatapipeError
+    from datapipe.errors import DecodeError as DecodeError
+    from datapipe.errors import EndlessError as EndlessError
+    from datapipe.errors import IndexMismatch as IndexMismatch
+    from datapipe.errors import MissingMember as MissingMember
+    from datapipe.errors import PackError as PackError
+    from datapipe.errors import PlanError as PlanError
+    from datapipe.errors import SampleError as SampleError
+    from datapipe.errors import StateMismatch as StateMismatch
+    from datapipe.errors import StoreError as StoreError
+    from datapipe.errors import TransformError as TransformError
+    from datapipe.errors import WorkerError as WorkerError
+    from datapipe.index.record_fields import IndexedField as IndexedField
+    from datapipe.index.tar.indexer import index_shards as index_shards
+    from datapipe.inspect.diff import DatasetDiff as DatasetDiff
+    from datapipe.inspect.diff import diff_datasets as diff_datasets
+    from datapipe.inspect.findings import Finding as Finding
+    from datapipe.inspect.findings import VerifyReport as VerifyReport
+    from datapipe.inspect.preview.build import preview as preview
+    from datapipe.inspect.sample import InspectedMember as InspectedMember
+    from datapipe.inspect.sample import InspectedSample as InspectedSample
+    from datapipe.inspect.sample import inspect_sample as inspect_sample
+    from datapipe.inspect.summary import DatasetSummary as DatasetSummary
+    from datapipe.inspect.summary import summarize_dataset as summarize_dataset
+    from datapipe.inspect.verify import verify_dataset as verify_dataset
+    from datapipe.loader.batch.unpack import unpack as unpack
+    from datapipe.loader.loader import Loader as Loader
+    from datapipe.loader.make_loader import make_loader as make_loader
+    from datapipe.loader.raw_source import WebDatasetSource as WebDatasetSource
+    from datapipe.loader.specs import BatchSpec as BatchSpec
+    from datapipe.loader.specs import DeviceSpec as DeviceSpec
+    from datapipe.loader.specs import PackSpec as PackSpec
+    from datapipe.loader.specs import RemoteSpec as RemoteSpec
+    from datapipe.loader.specs import RunSpec as RunSpec
+    from datapipe.loader.specs import WorkerSpec as WorkerSpec
+    from datapipe.loader.webdataset_source import webdataset_source as webdataset_source
+    from datapipe.mixture.spec import Mixture as Mixture
+    from datapipe.model_check import ModelCheck as ModelCheck
+    from datapipe.model_check import check_model as check_model
+    from datapipe.models.families import specs_for as specs_for
+    from datapipe.monitor.monitor import Monitor as Monitor
+    from datapipe.pack.pack_dataset import pack_dataset as pack_dataset
+    from datapipe.pack.report import PackReport as PackReport
+    from datapipe.store.record_fields import index_fields as index_fields
+    from datapipe.text.image_markup import ImageMarkup as ImageMarkup
+    from datapipe.text.spec import TextSpec as TextSpec
+    from datapipe.text.video_markup import VideoMarkup as VideoMarkup
+    from datapipe.tune.job import tune_workers as tune_workers
+    from datapipe.tune.result import TuneResult as TuneResult
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BatchSpec",
-    "CacheSpec",
-    "ConvertReport",
-    "CopyReport",
-    "CopySpec",
-    "DaliOptions",
-    "DatapipeError",
-    "DatasetDiff",
-    "DatasetSummary",
-    "DecodeError",
-    "DeviceSpec",
-    "EndlessError",
-    "Finding",
-    "ImageMarkup",
-    "ImageSpec",
-    "IndexMismatch",
-    "IndexedField",
-    "InspectedMember",
-    "InspectedSample",
-    "Loader",
-    "MissingMember",
-    "Mixture",
-    "ModelCheck",
-    "Monitor",
-    "PackError",
-    "PackReport",
-    "PackSpec",
-    "PlanError",
-    "RemoteSpec",
-    "RepairReport",
-    "RunSpec",
-    "SampleError",
-    "StateMismatch",
-    "StoreError",
-    "TextSpec",
-    "TransformError",
-    "TuneResult",
-    "VerifyReport",
-    "VideoMarkup",
-    "VideoSpec",
-    "WebDatasetSource",
-    "WorkerError",
-    "WorkerSpec",
-    "check_model",
-    "convert_dataset",
-    "dedup_dataset",
-    "diff_datasets",
-    "index_fields",
-    "index_shards",
-    "inspect_sample",
-    "make_loader",
-    "merge_datasets",
-    "pack_arrays",
-    "pack_dataset",
-    "preview",
-    "repair_dataset",
-    "select_samples",
-    "specs_for",
-    "split_dataset",
-    "summarize_dataset",
-    "tune_workers",
-    "unpack",
-    "verify_dataset",
-    "webdataset_source",
-]
-
 # Imported on first use, so that `datapipe pack` does not wait for torch.
 _LAZY = {
-    "BatchSpec": "datapipe.loader.specs",
-    "CacheSpec": "datapipe.cache.spec",
-    "ConvertReport": "datapipe.convert.job",
-    "CopyReport": "datapipe.curate.spec",
-    "CopySpec": "datapipe.curate.spec",
-    "DaliOptions": "datapipe.decode.dali.options",
-    "DatasetDiff": "datapipe.inspect.diff",
-    "DatasetSummary": "datapipe.inspect.summary",
-    "DeviceSpec": "datapipe.loader.specs",
-    "Finding": "datapipe.inspect.findings",
-    "ImageMarkup": "datapipe.text.image_markup",
-    "ImageSpec": "datapipe.decode.spec",
-    "IndexedField": "datapipe.index.record_fields",
-    "InspectedMember": "datapipe.inspect.sample",
-    "InspectedSample": "datapipe.inspect.sample",
-    "Loader": "datapipe.loader.loader",
-    "Mixture": "datapipe.mixture.spec",
-    "ModelCheck": "datapipe.model_check",
-    "Monitor": "datapipe.monitor.monitor",
-    "PackReport": "datapipe.pack.report",
-    "PackSpec": "datapipe.loader.specs",
-    "RemoteSpec": "datapipe.loader.specs",
-    "RepairReport": "datapipe.curate.repair",
-    "RunSpec": "datapipe.loader.specs",
-    "TextSpec": "datapipe.text.spec",
-    "TuneResult": "datapipe.tune.result",
-    "VerifyReport": "datapipe.inspect.findings",
-    "VideoMarkup": "datapipe.text.video_markup",
-    "VideoSpec": "datapipe.decode.video_spec",
-    "WebDatasetSource": "datapipe.loader.raw_source",
-    "WorkerSpec": "datapipe.loader.specs",
-    "check_model": "datapipe.model_check",
-    "convert_dataset": "datapipe.convert.job",
-    "dedup_dataset": "datapipe.curate.dedup",
-    "diff_datasets": "datapipe.inspect.diff",
-    "index_fields": "datapipe.store.record_fields",
-    "index_shards": "datapipe.index.tar.indexer",
-    "inspect_sample": "datapipe.inspect.sample",
-    "make_loader": "datapipe.loader.make_loader",
-    "merge_datasets": "datapipe.curate.merge",
-    "pack_arrays": "datapipe.convert.packed_index",
-    "pack_dataset": "datapipe.pack.pack_dataset",
-    "preview": "datapipe.inspect.preview.build",
-    "repair_dataset": "datapipe.curate.repair",
-    "select_samples": "datapipe.curate.select",
-    "specs_for": "datapipe.models.families",
-    "split_dataset": "datapipe.curate.split",
-    "summarize_dataset": "datapipe.inspect.summary",
-    "tune_workers": "datapipe.tune.job",
-    "unpack": "datapipe.loader.batch.unpack",
-    "verify_dataset": "datapipe.inspect.verify",
-    "webdataset_source": "datapipe.loader.webdataset_source",
+    name: f"datapipe.{module}"
+    for module, names in {
+        "cache.spec": "CacheSpec",
+        "convert.job": "ConvertReport convert_dataset",
+        "convert.packed_index": "pack_arrays",
+        "curate.dedup": "dedup_dataset",
+        "curate.merge": "merge_datasets",
+        "curate.repair": "RepairReport repair_dataset",
+        "curate.select": "select_samples",
+        "curate.spec": "CopyReport CopySpec",
+        "curate.split": "split_dataset",
+        "decode.dali.options": "DaliOptions",
+        "decode.spec": "ImageSpec",
+        "decode.video_spec": "VideoSpec",
+        "errors": (
+            "DatapipeError DecodeError EndlessError IndexMismatch MissingMember PackError "
+            "PlanError SampleError StateMismatch StoreError TransformError WorkerError"
+        ),
+        "index.record_fields": "IndexedField",
+        "index.tar.indexer": "index_shards",
+        "inspect.diff": "DatasetDiff diff_datasets",
+        "inspect.findings": "Finding VerifyReport",
+        "inspect.preview.build": "preview",
+        "inspect.sample": "InspectedMember InspectedSample inspect_sample",
+        "inspect.summary": "DatasetSummary summarize_dataset",
+        "inspect.verify": "verify_dataset",
+        "loader.batch.unpack": "unpack",
+        "loader.loader": "Loader",
+        "loader.make_loader": "make_loader",
+        "loader.raw_source": "WebDatasetSource",
+        "loader.specs": "BatchSpec DeviceSpec PackSpec RemoteSpec RunSpec WorkerSpec",
+        "loader.webdataset_source": "webdataset_source",
+        "mixture.spec": "Mixture",
+        "model_check": "ModelCheck check_model",
+        "models.families": "specs_for",
+        "monitor.monitor": "Monitor",
+        "pack.pack_dataset": "pack_dataset",
+        "pack.report": "PackReport",
+        "store.record_fields": "index_fields",
+        "text.image_markup": "ImageMarkup",
+        "text.spec": "TextSpec",
+        "text.video_markup": "VideoMarkup",
+        "tune.job": "tune_workers",
+        "tune.result": "TuneResult",
+    }.items()
+    for name in names.split()
 }
 
+__all__ = sorted(_LAZY)
+
 # Modules whose functions docs show, such as `datapipe.plan.pack_lengths`.
-_MODULES = frozenset({"plan", "testing"})
+_MODULES = frozenset({"errors", "plan", "testing"})
 
 
 def __getattr__(name: str) -> Any:

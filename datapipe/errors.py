@@ -7,6 +7,8 @@ can be skipped by `on_error="skip"`.
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class DatapipeError(ValueError):
     """Base of every error that a user can cause or mend.
@@ -127,13 +129,8 @@ class SampleError(DatapipeError):
     def __reduce__(self) -> tuple[object, ...]:
         # The default reduction of exceptions, which worker processes rely on, loses keyword-only
         # arguments.
-        return (_rebuild, (type(self), self.reason, self.key, self.shard, self.member))
-
-
-def _rebuild(
-    kind: type[SampleError], reason: str, key: str, shard: str, member: str
-) -> SampleError:
-    return kind(reason, key=key, shard=shard, member=member)
+        where = {"key": self.key, "shard": self.shard, "member": self.member}
+        return partial(type(self), **where), (self.reason,)
 
 
 class DecodeError(SampleError):

@@ -172,7 +172,6 @@ def _processed(
     clips: list[Any],
     videos: Sequence[Video],
 ) -> dict[str, Any]:
-    """Return what a processor makes of a sample."""
     text = processor.apply_chat_template(messages, tokenize=False)
     bos = processor.tokenizer.bos_token
     begun = bos is not None and text.startswith(bos)

@@ -22,7 +22,6 @@ class NamedCounts:
         self._names: dict[str, list[str]] = {}
 
     def add(self, text: str, name: str) -> None:
-        """Count one more."""
         self._counts[text] += 1
         names = self._names.setdefault(text, [])
         if len(names) < _EXAMPLES:
@@ -36,11 +35,9 @@ class NamedCounts:
             names += more[: _EXAMPLES - len(names)]
 
     def __contains__(self, text: object) -> bool:
-        """Return whether anything was counted by a text."""
         return text in self._counts
 
     def total(self) -> int:
-        """Return the sum of all counts."""
         return self._counts.total()
 
     def lines(self, form: str, unit: str) -> list[str]:

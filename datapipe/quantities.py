@@ -111,7 +111,6 @@ def take_times(text: str) -> Fraction:
 
 
 def _before(sign: str, text: str) -> Fraction:
-    """Return the number before a sign such as `%`."""
     number, unit = split_quantity(text.strip().removesuffix(sign)) or ("", "")
     if not number or unit or not text.strip().endswith(sign):
         raise Refused

@@ -45,7 +45,6 @@ FASTER, SMALLER = 3.7, 2.9
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line, measure, print and write the results."""
     options = parse(command("attention", __doc__), arguments)
     layer = Layer(
         heads=options.heads,
@@ -98,12 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def in_order(settings: Sequence[Measured]) -> list[dict[str, Any]]:
-    """Return what was measured, for JSON, by length."""
     return [asdict(at) for at in sorted(settings, key=lambda at: at.length)]
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; the defaults depend on the device."""
     add = parser.add_argument
     add("--lengths", type=int, nargs="+", metavar="N", help="tokens (default: 2048, 256 to 8192)")
     add("--rounds", type=int, help="counted rounds (default: 5 on a GPU, 3 on the CPU)")
@@ -182,7 +179,6 @@ def race(
 
 
 def aims(rows: Iterable[Measured]) -> list[Bar]:
-    """Return what was wanted of the best kernel at 2,048 tokens, and what was measured."""
     faster = smaller = None
     for at in rows:
         plain = at.named("plain")

@@ -57,7 +57,6 @@ class Batch:
 
     @property
     def total(self) -> int:
-        """Tokens, with padding."""
         return len(self.inputs[0])
 
     def scores(self, kernel: str) -> int:
@@ -80,7 +79,6 @@ class Cost:
 
 
 def uniform(layer: Layer, rows: int, length: int) -> Batch:
-    """`rows` sequences of `length` tokens."""
     segments = Segments.of_rows(rows, length, causal=layer.causal, device=layer.device)
     return Batch(segments=segments, real=rows * length, inputs=make_inputs(layer, rows * length))
 

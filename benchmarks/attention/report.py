@@ -29,7 +29,6 @@ class Measured:
     costs: dict[str, Cost] = field(default_factory=dict)
 
     def named(self, name: str) -> Result | None:
-        """Return the contestant of that name, if it ran."""
         return next((one for one in self.results if one.name == name and one.runs), None)
 
     def step(self, result: Result) -> Spread:

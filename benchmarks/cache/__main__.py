@@ -52,7 +52,6 @@ def main() -> None:
 
 
 def second(options: argparse.Namespace) -> None:
-    """Epochs after the first."""
     photos = photographs(options.samples)
     task = task_of(photos, options)
     references = ("ffcv", "ffcv q90", "limit: gather")

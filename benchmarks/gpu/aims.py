@@ -29,7 +29,6 @@ class Bar:
 
     @property
     def reached(self) -> bool:
-        """True if the figure was measured and is as good as wanted."""
         if self.value is None:
             return False
         return self.value <= self.wanted if self.most else self.value >= self.wanted
@@ -42,7 +41,6 @@ class Bar:
 
 
 def describe(device: torch.device) -> str:
-    """Name of the device, with CUDA's version."""
     if device.type == "cpu":
         return "no GPU (a rehearsal)"
     return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
@@ -67,7 +65,6 @@ def as_json(bars: Sequence[Bar], *, rehearsal: bool) -> dict[str, Any]:
 
 
 def show(bars: Sequence[Bar], *, rehearsal: bool) -> None:
-    """Print the bars."""
     if rehearsal:
         print("\nAims are for a GPU: no figure here is compared with them.")
     else:
@@ -83,7 +80,6 @@ def read(folder: Path) -> Iterator[tuple[str, Bar]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print all bars of a folder."""
     parser = command("gpu.aims", __doc__)
     parser.add_argument("folder", type=Path, help="of the results")
     folder = parser.parse_args(arguments).folder

@@ -53,7 +53,6 @@ MIXED = "mixed subsampling"
 
 
 def main() -> None:
-    """Parse the command line, measure, print and write the results."""
     cores = available_cpus()
     parser = command("gpu.decode", __doc__)
     add = parser.add_argument
@@ -158,7 +157,6 @@ class Heats:
         return max(rates, key=lambda setting: rates[setting], default=None)
 
     def results(self) -> list[Result]:
-        """Return the results of all heats with the same photographs."""
         return [result for name, heat in self.done.items() if name != MIXED for result in heat]
 
 
@@ -185,7 +183,8 @@ def prepare(
     entry: Entry, made: ExitStack, jpegs: Sequence[bytes], device: torch.device
 ) -> Callable[[], Run]:
     """Make a decoder that `made` closes, and return what decodes all photographs once."""
-    batches = whole_batches(jpegs, entry.batch)
+    starts = range(0, len(jpegs) - entry.batch + 1, entry.batch)
+    batches = [jpegs[at : at + entry.batch] for at in starts]
     decoder = attempt(entry.make)
     made.callback(decoder.close)
 
@@ -211,11 +210,6 @@ def attempt(work: Callable[[], T]) -> T:
         raise Absent(f"FAILED: {type(error).__name__}: {said}") from error
 
 
-def whole_batches(jpegs: Sequence[bytes], batch: int) -> list[Sequence[bytes]]:
-    """Return the photographs in full batches."""
-    return [jpegs[at : at + batch] for at in range(0, len(jpegs) - batch + 1, batch)]
-
-
 def measure_latency(
     entries: Sequence[Entry], jpegs: Sequence[bytes], device: torch.device
 ) -> dict[str, Spread]:
@@ -236,7 +230,6 @@ def measure_latency(
 
 
 def aims(results: Sequence[Result], latencies: dict[str, Spread], smallest: int) -> list[Bar]:
-    """Return what was wanted of decoding, and what was measured."""
     ran = [one for one in results if one.runs]
     limits = [one for one in ran if one.name == "limit: DALI, decoding and resizing"]
     dali, limit = (

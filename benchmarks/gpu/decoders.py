@@ -44,8 +44,6 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings of datapipe's decoder with DALI."""
-
     batch: int
     threads: int
     options: DaliOptions = field(default_factory=DaliOptions)
@@ -60,7 +58,6 @@ class Setting:
         return ", ".join([f"dali, batches of {self.batch}, {self.threads} threads", *changed])
 
     def entry(self, device: torch.device) -> Entry:
-        """Return the decoder for a table."""
         make, note = partial(Dali, device, self), "datapipe's graph"
         return Entry(name=str(self), batch=self.batch, make=make, note=note, setting=self)
 
@@ -101,7 +98,6 @@ def kernels(device: torch.device, batch: int, threads: int) -> Entry:
 
 
 def nvjpeg(device: torch.device, batch: int) -> Entry:
-    """Return torchvision's decoder."""
     return Entry(
         name=f"nvjpeg, batches of {batch}",
         batch=batch,

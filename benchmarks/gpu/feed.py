@@ -18,13 +18,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.chats import chats
-from benchmarks.common import Result, machine, report, write_json
+from benchmarks.common import Result, add_json, command, machine, report, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import Bar, as_json, describe, find_device, show
 from benchmarks.gpu.loading import (
@@ -50,13 +49,7 @@ _FIGURES = (
 
 
 def main() -> None:
-    """Parse the command line, measure, print and write the results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.feed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    options = parse(parser)
+    options = parse(command("gpu.feed", __doc__))
     device = find_device(rehearse=options.rehearse)
     if device is None:
         return
@@ -73,8 +66,7 @@ def main() -> None:
             content[name] = {"failed": f"{type(error).__name__}: {error}"}
             failed.append(name)
         content |= as_json(aims(content), rehearsal=options.rehearse)
-        if options.json is not None:
-            write_json(options.json, content)
+        write_json(options.json, content)
     show(aims(content), rehearsal=options.rehearse)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
@@ -86,18 +78,13 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--samples", type=int, help="photographs, and samples of text (default: 4096)")
     add("--only", nargs="+", choices=_PARTS, help="parts to measure (default: all)")
     add("--rounds", type=int, help="of steps with and without copies (default: 20)")
-    add(
-        "--workers",
-        type=int,
-        default=available_cpus(),
-        help="most workers (default: all cores)",
-    )
+    add("--workers", type=int, default=available_cpus(), help="at most (default: all cores)")
     add("--pack", type=int, help="tokens of a pack of the reference (default: 32768)")
     add("--step-ms", type=float, help="of a training step beside the loader (default: 50)")
     add("--models", nargs="*", metavar="NAME", help="of the reference (default: base)")
     add("--steps", type=int, help="of the reference, 15 more before they count (default: 60)")
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
-    add("--json", type=Path, metavar="FILE", help="also write all figures to this file")
+    add_json(parser)
     options = parser.parse_args()
     usual = {"samples": 4096, "rounds": 20, "step_ms": 50.0, "models": ["base"]}
     usual["pack"] = 32768  # 8,192 tokens are too little work for an H100
@@ -115,7 +102,6 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def parts(
     options: argparse.Namespace, device: torch.device
 ) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what is measured, by name."""
     return {
         "copies_ms": lambda: {n: one._asdict() for n, one in measure_copies(device).items()},
         "overlap": partial(overlap, options, device),
@@ -203,8 +189,6 @@ def references(options: argparse.Namespace, device: torch.device) -> dict[str, A
 
 
 def aims(content: dict[str, Any]) -> list[Bar]:
-    """Return what was wanted of feeding, and what was measured so far."""
-
     def figure(*path: str) -> float | None:
         found: Any = content
         for name in path:

@@ -28,7 +28,6 @@ DECODERS: tuple[Decoders, ...] = ("cpu", "dali")
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all that was asked of it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -37,7 +37,6 @@ COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")  # 
 
 
 def main() -> None:
-    """Parse the command line, check, print and write the results."""
     parser = command("gpu.smoke", __doc__)
     parser.add_argument("--rehearse", action="store_true", help="on the CPU")
     add_json(parser)
@@ -91,7 +90,6 @@ def checks(device: torch.device) -> dict[str, Callable[[], str]]:
 
 
 def product(device: torch.device) -> str:
-    """Multiply on the device."""
     factor = torch.arange(64.0).view(8, 8)
     there = factor.to(device)
     same((there @ there).cpu(), factor @ factor, 1e-3)
@@ -105,12 +103,10 @@ def compiled_by_numba(module: str) -> str:
 
 
 def jpegs() -> list[bytes]:
-    """Return some photographs."""
     return photographs(SAMPLES).read()[:8]
 
 
 def by_kernels(images: list[bytes]) -> Tensor:
-    """Decode, fit and normalise with the CPU's kernels."""
     transform = make_transform(SPEC)
     out = torch.empty(len(images), 3, SIDE, SIDE)
     for image, row in zip(images, torch.split(out, 1), strict=True):
@@ -119,7 +115,6 @@ def by_kernels(images: list[bytes]) -> Tensor:
 
 
 def torchvision(device: torch.device) -> str:
-    """Decode with nvJPEG, as torchvision has it."""
     from benchmarks.gpu.decoders import TorchvisionDecoder
 
     (pixels,) = TorchvisionDecoder(device).decode([jpegs()])
@@ -189,7 +184,6 @@ def compiler(device: torch.device, mode: str) -> str:
 
 
 def optimizer(device: torch.device, kind: str) -> str:
-    """Take some steps with an optimizer of the reference."""
     from examples.vlm.techniques.switches import Techniques
 
     if kind == "8bit" and find_spec("bitsandbytes") is None:
@@ -220,7 +214,6 @@ def utilization(device: torch.device) -> str:
 
 
 def profiler(device: torch.device) -> str:
-    """Count the events of the device that torch's profiler sees."""
     from torch.profiler import ProfilerActivity, profile
 
     kinds = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * (device.type == "cuda")]
@@ -234,7 +227,6 @@ def profiler(device: torch.device) -> str:
 
 
 def process_group(device: torch.device) -> str:
-    """Reduce a tensor in a process group of one."""
     from torch import distributed as dist
 
     with tempfile.TemporaryDirectory() as folder:

@@ -145,7 +145,6 @@ def climb(common: dict[str, Any], chosen: dict[str, Any], rung: Rung) -> dict[st
 
 
 def main() -> None:
-    """Parse the command line, climb, print, write and draw."""
     gpu = torch.cuda.is_available()
     parser = command("ladder", __doc__)
     add = parser.add_argument
@@ -243,7 +242,6 @@ def whole_rounds(
 
 
 def aims(results: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return what was wanted of the whole ladder, and what was measured."""
     way = [number for number, result in enumerate(results) if not result["aside"]]
     if not way or not results[0]["name"].startswith("naive"):
         return []

@@ -62,7 +62,6 @@ _SHARD_EPOCHS = 4  # of a round
 
 
 def main() -> None:
-    """Parse the command line, measure, print and write."""
     options = parse()
     if options.what == "remove":
         data.remove()
@@ -161,7 +160,6 @@ PARTS_OF_IT: dict[str, Callable[[argparse.Namespace], Tables]] = {
 
 
 def parse() -> argparse.Namespace:
-    """Parse the command line."""
     parser = command("mixtures", __doc__)
     parts = parser.add_subparsers(dest="what", required=True)
     parts.add_parser("remove", help="remove the datasets of the other parts")

@@ -22,7 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from benchmarks.data import Photos, made_once
+from benchmarks.common import made_once
+from benchmarks.data import Photos
+from datapipe.array_types import Int64
 from datapipe.index.columns import open_columns
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import (
@@ -40,8 +42,6 @@ from datapipe.pack.pack_dataset import pack_dataset
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
 from examples.vlm.data.texts import byte_tokenizer
-
-Int64 = npt.NDArray[np.int64]
 
 HOME = Path("build/bench/mixtures")
 IMAGE_TOKENS = 144

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.common import Row
+from benchmarks.common import Row, Spread
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, joined, synthetic, text_spec, weights
-from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, megabytes, rounds_of, total
+from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, megabytes, total
 
 WORLD = 64
 KINDS = 7  # no divisor of the number of different weights, so every kind has every weight
@@ -31,6 +31,7 @@ class Opened(NamedTuple):
         peak: highest memory between phases; empty if it was not sampled.
         peak_rss, files: peak by the kernel's account, and open files, of the rank with the most.
         facts: of the phase "blocks", of the first rank.
+        from_disk: bytes that all ranks read in each phase.
     """
 
     seconds: dict[str, float]
@@ -39,6 +40,7 @@ class Opened(NamedTuple):
     peak_rss: int
     files: int
     facts: dict[str, Any]
+    from_disk: dict[str, int]
 
 
 def many(datasets: int, samples: int, *, rounds: int, blocks: int, ranks: int) -> Iterator[Row]:
@@ -64,16 +66,16 @@ def many(datasets: int, samples: int, *, rounds: int, blocks: int, ranks: int) -
 
 
 def _measured(given: dict[str, int], ranks: int, *, rounds: int, blocks: int) -> Row:
-    first = _opened(given, ranks, blocks=1)  # makes what is derived from several datasets
-    runs = [_opened(given, ranks, blocks=1) for _ in range(rounds)]
-    last = _opened(given, ranks, blocks=blocks, every=_ALONE if ranks == 1 else _TOGETHER)
+    first = opened(given, ranks, blocks=1)  # makes what is derived from several datasets
+    runs = [opened(given, ranks, blocks=1) for _ in range(rounds)]
+    last = opened(given, ranks, blocks=blocks, every=_ALONE if ranks == 1 else _TOGETHER)
     before, end = last.memory["imports"], last.memory["end"]
     grown = last.peak.total.less(before)
     return {
         "ranks": ranks,
         "first time, s": round(first.seconds["open"], 2),
-        "open, s": rounds_of([run.seconds["open"] for run in runs]),
-        "first step, s": rounds_of([run.seconds["first step"] for run in runs]),
+        "open, s": str(Spread.of([run.seconds["open"] for run in runs])),
+        "first step, s": str(Spread.of([run.seconds["first step"] for run in runs])),
         "open, median": round(median(run.seconds["open"] for run in runs), 3),
         "first step, median": round(median(run.seconds["first step"] for run in runs), 3),
         "files": max(last.files, last.peak.files),
@@ -94,7 +96,7 @@ def _measured(given: dict[str, int], ranks: int, *, rounds: int, blocks: int) ->
     }
 
 
-def plan_ranks(name: str, given: dict[str, int], ranks: int, blocks: int) -> list[Rank]:
+def plan_ranks(given: dict[str, int], ranks: int, blocks: int) -> list[Rank]:
     """Start ranks that plan the packs of datasets with weights, as some of a run of `WORLD`."""
     spec = text_spec()
     text = {"tokenizer": str(spec.tokenizer), "template": spec.template}
@@ -106,19 +108,24 @@ def plan_ranks(name: str, given: dict[str, int], ranks: int, blocks: int) -> lis
         "world": WORLD,
     }
     return [
-        Rank(f"{name}-{rank}", "mixture_plan", {**options, "rank": rank}, ours=True)
+        Rank(f"plan-{rank}", "mixture_plan", {**options, "rank": rank}, ours=True)
         for rank in range(ranks)
     ]
 
 
-def _opened(
-    given: dict[str, int], ranks: int, *, blocks: int, every: float | None = None
+def opened(
+    given: dict[str, int],
+    ranks: int,
+    *,
+    blocks: int,
+    until: str = "end",
+    every: float | None = None,
 ) -> Opened:
-    started = plan_ranks("many", given, ranks, blocks)
-    seconds, memory, files = {}, {}, 0
+    """Open and plan in fresh processes, up to the end of a phase."""
+    started = plan_ranks(given, ranks, blocks)
+    seconds, memory, files, read, before = {}, {}, 0, {}, 0
     facts: dict[str, Any] = {}
     peak = Peak()
-
     with Ranks(started) as group:
         with group.watched(every=every, peak=peak) if every else nullcontext():
             for phase, told in group.phases():
@@ -127,9 +134,13 @@ def _opened(
                 peak.add(seen)
                 memory[phase] = total(seen)
                 files = max(files, *(each.files for each in seen))
+                now = group.bytes_from_disk()
+                read[phase], before = now - before, now
                 if phase == "blocks":
                     facts = told[0]
-        return Opened(seconds, memory, peak, group.peak_rss(), files, facts)
+                if phase == until:
+                    break
+        return Opened(seconds, memory, peak, group.peak_rss(), files, facts, read)
 
 
 def verdicts(rows: list[Row]) -> list[Row]:

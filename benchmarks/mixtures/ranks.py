@@ -37,11 +37,9 @@ class Memory(NamedTuple):
         return Memory(*(a + b for a, b in zip(self, other, strict=True)))
 
     def most(self, other: Memory) -> Memory:
-        """Return the larger of each figure."""
         return Memory(*map(max, self, other))
 
     def less(self, other: Memory) -> Memory:
-        """Return the difference of each figure."""
         return Memory(*(a - b for a, b in zip(self, other, strict=True)))
 
 
@@ -95,11 +93,9 @@ class Rank:
         return facts
 
     def go_on(self) -> None:
-        """Begin the next phase."""
         self._write("")
 
     def look(self) -> Seen:
-        """Return what the rank takes now."""
         pids = [self._process.pid]
         with suppress(psutil.NoSuchProcess):
             children = psutil.Process(pids[0]).children(recursive=True)
@@ -173,7 +169,6 @@ class Ranks:
         return [facts[number] for number in range(len(self._ranks))]
 
     def look(self) -> list[Seen]:
-        """Return what each rank takes now."""
         return [rank.look() for rank in self._ranks]
 
     def bytes_from_disk(self) -> int:
@@ -213,7 +208,6 @@ class Peak:
         self._lock = threading.Lock()
 
     def add(self, seen: Sequence[Seen]) -> None:
-        """Compare with what is seen at another moment."""
         with self._lock:
             self.total = self.total.most(total(seen))
             for rank in seen:
@@ -222,7 +216,6 @@ class Peak:
 
 
 def total(seen: Sequence[Seen]) -> Memory:
-    """Return the memory of all ranks."""
     memory = Memory()
     for rank in seen:
         memory += rank.memory
@@ -247,16 +240,4 @@ def open_files(pid: int | str) -> int:
 
 
 def megabytes(number: float) -> int:
-    """Return bytes in MB, rounded."""
     return round(number / 1e6)
-
-
-def rounds_of(seconds: Sequence[float]) -> str:
-    """Return the median of some seconds, and their range.
-
-    Examples:
-        >>> rounds_of([1.0, 3.0, 2.0])
-        '2.00 (1.00-3.00)'
-    """
-    ordered = sorted(seconds)
-    return f"{ordered[len(ordered) // 2]:.2f} ({ordered[0]:.2f}-{ordered[-1]:.2f})"

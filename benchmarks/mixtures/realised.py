@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import datapipe
 from benchmarks.common import Row
 from benchmarks.mixtures.data import CAPACITY, SIDE, small, synthetic, text_spec, weights
 from benchmarks.mixtures.opening import aim
+from datapipe.array_types import Float64, Int64
 from datapipe.index.manifest import read_manifest
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 WINDOW = 10_000  # consecutive samples
 AIM = 0.1  # percent of the window
@@ -161,7 +158,6 @@ def edges_of(folders: Sequence[Path]) -> Int64:
 
 
 def verdicts(shares: list[Row], digests: list[Row]) -> list[Row]:
-    """Compare the tables with what was aimed for."""
     others = sum(row["the same"] != "yes" for row in digests)
     off = "largest deviation, %"
     bars = [aim(f"deviation {row['order']}, %", row[off], AIM) for row in shares[:2]]

@@ -38,7 +38,6 @@ def make(task: Task, *, antialias: bool) -> Callable[[], Run]:
 
 
 def graph(task: Task, antialias: bool) -> tuple[Any, Any]:
-    """Pixels and numbers of the files."""
     files = task.paths()
     encoded, numbers = fn.readers.file(
         files=files, labels=list(range(len(files))), random_shuffle=True, name="files"

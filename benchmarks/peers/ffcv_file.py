@@ -56,8 +56,6 @@ def make(task: Task, *, images: Images, epochs: int = 1) -> Callable[[], Run]:
 
 
 class Epochs:
-    """Several epochs, one after another."""
-
     def __init__(self, loader: Any, epochs: int) -> None:
         self.loader, self.epochs = loader, epochs
 

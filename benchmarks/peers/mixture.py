@@ -47,7 +47,6 @@ class Mixture:
 
     @property
     def path(self) -> Path:
-        """File of this rank's state."""
         return Path(self.states) / f"rank-{self.rank}"
 
     def load(self) -> Any:

@@ -14,7 +14,6 @@ _SHUFFLE = 100  # samples of a shuffle buffer, and of a run of neighbours, as in
 
 
 def run(say: Say, **task: Any) -> None:
-    """Read batches."""
     from megatron.energon import WorkerConfig, get_savable_loader, get_train_dataset
 
     say("imports")

@@ -11,7 +11,6 @@ PACKAGES = ("datapipe-vlm", "torch")
 
 
 def run(say: Say, **task: Any) -> None:
-    """Read batches."""
     # Names of `datapipe` are imported when they are first used.
     from datapipe import ImageSpec, make_loader
     from datapipe.decode.normalize import KERNEL

@@ -54,7 +54,6 @@ def arrays_of(task: Task, part: str | None = None) -> Path:
 
 
 def image_spec(task: Task) -> ImageSpec:
-    """Return the `ImageSpec` of a task."""
     normalize = "imagenet" if task.normalized else None
     if not task.mixed:
         return ImageSpec(size=SIDE, normalize=normalize)

@@ -49,7 +49,6 @@ def begin() -> tuple[TextIO, dict[str, Any]]:
 
 
 def main() -> None:
-    """Read the order, and run it."""
     channel, order = begin()
     say = Say(channel)
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.common import Run
+from benchmarks.common import Run, made_once
 
 BATCH = 32
 SIDE = 336
@@ -60,23 +59,14 @@ class Task:
 
     @property
     def normalized(self) -> bool:
-        """True if batches are float32."""
         return self.dtype == "float32"
 
     def paths(self) -> list[str]:
-        """Return the JPEG files, in order."""
         return sorted(map(str, Path(self.raw).rglob("*.jpg")))
 
     def form(self, name: str, write: Callable[[Path], None]) -> Path:
         """Return the folder of the photographs in the form `name`; `write` makes a missing one."""
-        out = Path(self.forms) / name
-        if not out.exists():
-            temporary = out.with_name(out.name + ".tmp")
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            write(temporary)
-            temporary.rename(out)
-        return out
+        return made_once(Path(self.forms) / name, write)
 
     def pillow(self, data: bytes) -> Tensor:
         """Decode a JPEG to [3, height, width], by Pillow's decoder and its antialiased filter."""

@@ -34,7 +34,6 @@ from benchmarks.common import Row, Spread, add_json, command, headline, machine,
 from benchmarks.ranks.measure import Ranks, Timed
 from benchmarks.ranks.packs import (
     Cost,
-    Float64,
     balanced,
     draw,
     fit,
@@ -44,6 +43,7 @@ from benchmarks.ranks.packs import (
     steps_of,
 )
 from benchmarks.ranks.plan import planning
+from datapipe.array_types import Float64
 from datapipe.plan import Units
 from examples.vlm.model.config import MODELS
 
@@ -61,7 +61,6 @@ class Round(NamedTuple):
     times: Timed
 
     def seconds(self, clock: str) -> Float64:
-        """Return the seconds of each step."""
         times = self.times
         found: Float64 = times.wall.max(1) if clock == "wall" else times.cpu.max(1) + times.exchange
         return found
@@ -78,12 +77,10 @@ class Round(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens of samples."""
         assert self.units.sizes is not None
         return int(self.units.sizes.tokens.sum())
 
     def rate(self, clock: str) -> float:
-        """Return tokens a second over all ranks."""
         return float(self.tokens / self.seconds(clock).sum())
 
 
@@ -91,7 +88,6 @@ Measured = dict[tuple[int, str], list[Round]]  # by ranks and way
 
 
 def main() -> None:
-    """Parse the command line, measure, print and write."""
     options = parse()
     image_tokens = MODELS[options.model].vision.image_tokens
     where = machine("torch", "numpy", "datapipe", cache="not used")
@@ -127,7 +123,6 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """Parse the command line."""
     parser = command("ranks", __doc__)
     add = parser.add_argument
     add("--model", choices=tuple(MODELS), default="tiny")
@@ -179,7 +174,6 @@ def measure(options: argparse.Namespace, image_tokens: int) -> Measured:
 
 
 def fitted(runs: Measured) -> tuple[Cost, float]:
-    """Return the cost of a pack, from all that were measured."""
     rounds = [done for key in runs for done in runs[key]]
     seconds = np.concatenate([done.times.cpu.reshape(-1) for done in rounds])
     return fit(Units.join([done.units for done in rounds]), seconds)
@@ -235,12 +229,10 @@ def scaling_table(runs: Measured) -> list[Row]:
 
 def ratio(rates: Sequence[float], others: Sequence[float]) -> str:
     """Return median, least and most of the ratios inside rounds."""
-    spread = Spread.of([own / other for own, other in zip(rates, others, strict=True)])
-    return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})"
+    return str(Spread.of([own / other for own, other in zip(rates, others, strict=True)]))
 
 
 def verdict(tables: dict[str, list[Row]]) -> str:
-    """Compare the tables with what was aimed for."""
     lines = [
         f"{row['ranks']} ranks, {row['clock']}: {row['x round-robin']} times the tokens/s "
         f"of round-robin (aim: {AIM})"

@@ -17,19 +17,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from datapipe.array_types import Float64, Int64
 from datapipe.plan import Units
 from examples.vlm.model.config import MODELS, ModelConfig
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.vlm import VLM
-
-Int64 = npt.NDArray[np.int64]
 
 KERNEL = "split"  # the attention that is fastest on the CPU
 VOCABULARY = 260  # bytes and special tokens, as `examples.vlm.train` has without a tokenizer
@@ -44,9 +42,9 @@ class Timed(NamedTuple):
     `wait` from its last own gradient to the last of all ranks.
     """
 
-    wall: npt.NDArray[np.float64]
-    cpu: npt.NDArray[np.float64]
-    wait: npt.NDArray[np.float64]
+    wall: Float64
+    cpu: Float64
+    wait: Float64
     exchange: float
 
 
@@ -83,7 +81,6 @@ class Ranks:
         return Timed(times[..., 0], times[..., 1], times[..., 2], exchange)
 
     def close(self) -> None:
-        """End the processes."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -99,7 +96,6 @@ class Ranks:
 
 
 def _pack(units: Units, number: int) -> tuple[Int64, Int64]:
-    """Return tokens and images of the samples of a pack."""
     one = units.between(number, number + 1)
     assert one.sizes is not None
     return one.sizes.tokens, one.sizes.images

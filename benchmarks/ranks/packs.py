@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.plan import vlm_lengths
+from datapipe.array_types import Float64, Int64
 from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
 from datapipe.plan.groups import lay_out
 from datapipe.plan.ragged import edges
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 BUFFER = 1000
 """Samples that a rank without a plan packs together."""
@@ -36,7 +33,6 @@ class Cost(NamedTuple):
     image: float
 
     def of(self, units: Units) -> Float64:
-        """Return the seconds of each pack."""
         seconds: Float64 = terms(units) @ np.array(self)
         return seconds
 
@@ -144,7 +140,6 @@ def best_fit(lengths: Int64, capacity: int) -> list[Int64]:
 
 
 def steps_of(units: Units, ranks: int, start: int, stop: int) -> Units:
-    """Return the packs of some steps."""
     return units.between(start * ranks, stop * ranks)
 
 

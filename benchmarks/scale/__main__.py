@@ -28,16 +28,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.billion import SAMPLES
-from benchmarks.common import Row, add_json, command, headline, machine, show, write_json
+from benchmarks.common import Row, Spread, add_json, command, headline, machine, show, write_json
 from benchmarks.data import drop_cache
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, text_spec
-from benchmarks.mixtures.opening import aim, plan_ranks
-from benchmarks.mixtures.ranks import Memory, Ranks, megabytes, rounds_of, total
+from benchmarks.mixtures.opening import Opened, aim, opened
+from benchmarks.mixtures.ranks import megabytes
 from benchmarks.ranks.plan import planning
 from benchmarks.scale.data import dataset, planned_from
 from benchmarks.scale.requests import OF_MACHINE, requests
@@ -49,16 +48,6 @@ from datapipe.text.encode import TextEncoder
 
 WORLDS = [64, 256, 1024]
 OPEN_AIM, STEP_AIM, MEMORY_AIM, PLANNING_AIM = 2.0, 5.0, 200, 1.0
-
-
-class Opened(NamedTuple):
-    """One run of some processes: seconds of each phase of the slowest, memory, bytes read."""
-
-    seconds: dict[str, float]
-    before: Memory  # of all processes after their imports
-    after: Memory
-    peak_rss: int  # of the process that had the most
-    from_disk: dict[str, int]  # of all processes, in each phase
 
 
 def opening(options: argparse.Namespace) -> Iterator[Row]:
@@ -81,37 +70,28 @@ def opening(options: argparse.Namespace) -> Iterator[Row]:
 
 def _opening_row(runs: list[Opened], cache: str, ranks: int) -> Row:
     last = runs[-1]
-    grown = last.after.less(last.before)
-    opened = [run.seconds["open"] for run in runs]
+    after = last.memory["first step"]
+    grown = after.less(last.memory["imports"])
+    opens = [run.seconds["open"] for run in runs]
     steps = [run.seconds["first step"] for run in runs]
     return {
         "page cache": cache,
         "processes": ranks,
-        "open, s": rounds_of(opened),
-        "first step, s": rounds_of(steps),
-        "open, median": round(float(np.median(opened)), 2),
+        "open, s": str(Spread.of(opens)),
+        "first step, s": str(Spread.of(steps)),
+        "open, median": round(float(np.median(opens)), 2),
         "first step, median": round(float(np.median(steps)), 2),
         "RSS of a rank, peak": megabytes(last.peak_rss),
         "USS a rank over imports": megabytes(grown.uss / ranks),
         "PSS a rank over imports": megabytes(grown.pss / ranks),
-        "PSS a rank": megabytes(last.after.pss / ranks),
+        "PSS a rank": megabytes(after.pss / ranks),
         "from disk to open": megabytes(last.from_disk["open"]),
         "from disk for the step": megabytes(last.from_disk["first step"]),
     }
 
 
 def _opened(folder: Path, ranks: int) -> Opened:
-    started = plan_ranks("scale", {str(folder): 1}, ranks, 0)
-    seconds, memory, read, before = {}, {}, {}, 0
-    with Ranks(started) as group:
-        for phase, told in group.phases():
-            seconds[phase] = max(each["seconds"] for each in told)
-            memory[phase] = total(group.look())
-            now = group.bytes_from_disk()
-            read[phase], before = now - before, now
-            if phase == "first step":
-                break
-        return Opened(seconds, memory["imports"], memory["first step"], group.peak_rss(), read)
+    return opened({str(folder): 1}, ranks, blocks=0, until="first step")
 
 
 def columns(options: argparse.Namespace) -> Iterator[Row]:
@@ -138,20 +118,18 @@ def columns(options: argparse.Namespace) -> Iterator[Row]:
                 cpu[cache].append(time.process_time() - used)
         row: Row = {"column": name}
         for cache in ("cold", "warm"):
-            row[f"{cache}, s"] = rounds_of(walls[cache])
-            row[f"CPU {cache}, s"] = rounds_of(cpu[cache])
+            row[f"{cache}, s"] = str(Spread.of(walls[cache]))
+            row[f"CPU {cache}, s"] = str(Spread.of(cpu[cache]))
         yield row
 
 
 def planned(options: argparse.Namespace) -> Iterator[Row]:
-    """Share of a core that planning takes a rank."""
     for world in WORLDS:
         for row in planning(CAPACITY, IMAGE_TOKENS, world):
             yield {"ranks": world, **row}
 
 
 def asked(options: argparse.Namespace) -> Iterator[Row]:
-    """Count requests to storage by kind of shuffle."""
     yield from requests(options.samples, WORLDS)
 
 
@@ -164,7 +142,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 
 
 def verdicts(tables: dict[str, list[Row]]) -> Iterator[Row]:
-    """Compare the tables with what was aimed for."""
     by_cache = {row["page cache"]: row for row in tables.get("open", []) if row["processes"] == 1}
     for cache, row in by_cache.items():
         yield aim(f"open, page cache {cache}, s", row["open, median"], OPEN_AIM)
@@ -179,7 +156,6 @@ def verdicts(tables: dict[str, list[Row]]) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Parse the command line, measure, print and write the results."""
     parser = command("scale", __doc__)
     add = parser.add_argument
     add("--samples", type=int, default=SAMPLES, help="of the dataset (default: %(default)s)")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.billion import write_columns
-from benchmarks.data import made_once
+from benchmarks.common import made_once
 from benchmarks.mixtures.data import text_spec
 from datapipe.index import columns as index_columns
 from datapipe.index.columns import COLUMNS
@@ -107,7 +107,6 @@ def _digest() -> str:
 
 
 def _shards(folder: Path, samples: int) -> tuple[Shard, ...]:
-    """Make the shards and their indexes, all holes."""
     shards = []
     for number, start in enumerate(range(0, samples, SHARD)):
         count = min(SHARD, samples - start)

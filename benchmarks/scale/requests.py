@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 
+from benchmarks.common import Row
 from benchmarks.scale.data import MEMBER_BYTES, SHARD
+from datapipe.array_types import Int64
 from datapipe.index.rows import Member
 from datapipe.loader.schedule.block_cache import PlannedBlocks
 from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Step, walk
 from datapipe.plan.options import Shuffle
 from datapipe.store.remote import join
-
-Row = dict[str, object]
-Int64 = npt.NDArray[np.int64]
 
 CAPACITY = 8192
 RATE = 200  # samples a second of a rank

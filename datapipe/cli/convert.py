@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,15 +19,10 @@ from datapipe.cli.options import (
     Template,
     Tokenizer,
 )
-from datapipe.cli.output import print_rejects, print_table, report_rows
+from datapipe.cli.output import print_written
 from datapipe.cli.text import text_spec
 from datapipe.cli.values import parse_array_image
 from datapipe.workers.engine import EngineSpec
-
-if TYPE_CHECKING:
-    from datapipe.convert.job import ConvertReport
-
-_JSON_KEYS = ("samples", "images", "rejected", "bytes", "seconds", "output", "finished_before")
 
 
 @with_flags(
@@ -58,16 +51,4 @@ def convert(
     images, text = parse_array_image(image_size, image), text_spec(tokenizer, template=template)
     options = flags.given_to(None) | flags.given_to(EngineSpec)
     report = datapipe.convert_dataset(shards, arrays, image=images, text=text, **options)
-    print_converted(report, as_json=as_json)
-
-
-def print_converted(report: ConvertReport, *, as_json: bool) -> None:
-    if as_json:
-        fields = asdict(report)
-        print(json.dumps({key: fields[key] for key in _JSON_KEYS}))
-        return
-    title, done = f"Converted into {report.output}", report.samples
-    if report.finished_before:
-        title, done = f"{report.output} is converted already, nothing to do", 0
-    print_table(title, report_rows(report, done, "samples"))
-    print_rejects(report)
+    print_written({"": report}, "Converted into", as_json=as_json)

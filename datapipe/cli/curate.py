@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ import datapipe
 from datapipe.cli.fields import flags_of, own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import ENGINE_FLAGS, AsJson
-from datapipe.cli.output import print_rejects, print_table, report_rows, shown
+from datapipe.cli.output import print_table, print_written, shown
 from datapipe.cli.values import parse_share
 from datapipe.curate.spec import CopySpec
 from datapipe.errors import DatapipeError, PlanError
@@ -23,13 +22,9 @@ from datapipe.workers.engine import EngineSpec
 
 if TYPE_CHECKING:
     from datapipe.curate.repair import RepairReport
-    from datapipe.curate.spec import CopyReport
 
 _OUTPUT = flags_of(
     CopySpec, "shard_size", "renumber", "view", "sidecars", "space_check", "lock_check"
-)
-_JSON_KEYS = (
-    *("samples", "images", "rejected", "shards", "bytes", "seconds", "output", "finished_before"),
 )
 _SHOWN = 10  # findings and inputs of a repair
 _Dataset = Annotated[
@@ -53,7 +48,7 @@ def select(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) 
     Run the same command again to finish a copy that was interrupted.
     """
     report = datapipe.select_samples(dataset, out, output=_output(flags), **flags.given_to(None))
-    _print({"": report}, as_json=as_json)
+    print_written({"": report}, "Wrote", as_json=as_json)
 
 
 @with_flags(
@@ -78,7 +73,8 @@ def split(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -
         }
         if len(given["parts"]) < len(pairs):
             raise PlanError("--parts names a part twice; give each one share")
-    _print(datapipe.split_dataset(dataset, out, output=_output(flags), **given), as_json=as_json)
+    reports = datapipe.split_dataset(dataset, out, output=_output(flags), **given)
+    print_written(reports, "Wrote", as_json=as_json)
 
 
 @with_flags(
@@ -103,7 +99,7 @@ def merge(
     prefix = flags.given_to(None).get("prefix")
     prefixes = () if prefix is None else prefix.split(",")
     report = datapipe.merge_datasets(sources, out, prefixes=prefixes, output=_output(flags))
-    _print({"": report}, as_json=as_json)
+    print_written({"": report}, "Wrote", as_json=as_json)
 
 
 @with_flags(
@@ -120,31 +116,16 @@ def dedup(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -
     Run the same command again to finish a copy that was interrupted.
     """
     report = datapipe.dedup_dataset(dataset, out, output=_output(flags), **flags.given_to(None))
-    _print({"": report}, as_json=as_json)
+    print_written({"": report}, "Wrote", as_json=as_json)
 
 
 def _output(flags: Flags) -> CopySpec:
     return CopySpec(**flags.given_to(CopySpec), **flags.given_to(EngineSpec))
 
 
-def _print(reports: Mapping[str, CopyReport], *, as_json: bool) -> None:
-    """Print the reports of new datasets by name; that of a single one has none."""
-    if as_json:
-        fields = {
-            name: {key: asdict(report)[key] for key in _JSON_KEYS}
-            for name, report in reports.items()
-        }
-        print(json.dumps(fields.get("", fields)))
-        return
-    for report in reports.values():
-        title, done = f"Wrote {report.output}", report.samples
-        if report.finished_before:
-            title, done = f"{report.output} is finished already, nothing to do", 0
-        print_table(title, report_rows(report, done, "samples"))
-        print_rejects(report)
-
-
 @with_flags(
+    own_flag("in_place", "Rebuild lost indexes in DATASET; change no shard.", bool, False),
+    own_flag("unchecked", "Also accept samples without checksums.", bool, False),
     *flags_of(CopySpec, "shard_size", "renumber", "sidecars", "space_check", "lock_check"),
     *ENGINE_FLAGS,
 )
@@ -154,32 +135,23 @@ def repair(
     ],
     flags: Flags,
     out: Annotated[str | None, typer.Argument(help="New folder for the intact samples.")] = None,
-    in_place: Annotated[
-        bool,
-        typer.Option("--in-place", help="Rebuild lost indexes in DATASET; change no shard."),
-    ] = False,
-    unchecked: Annotated[
-        bool,
-        typer.Option("--unchecked", help="Also accept samples without checksums."),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy the whole samples of a damaged dataset to OUT, or make its lost indexes again.
 
     Samples that are gone are listed, with the inputs to pack again. Exits with 1 if there are any.
     """
-    report = datapipe.repair_dataset(
-        dataset, out, in_place=in_place, unchecked=unchecked, output=_output(flags)
-    )
+    given = flags.given_to(None)
+    report = datapipe.repair_dataset(dataset, out, output=_output(flags), **given)
     if as_json:
         print(json.dumps({**asdict(report), "again": report.again}))
     else:
-        _print_repair(report, in_place=in_place, unchecked=unchecked)
+        _print_repair(report, **given)
     if report.lost:
         raise typer.Exit(1)
 
 
-def _print_repair(report: RepairReport, *, in_place: bool, unchecked: bool) -> None:
+def _print_repair(report: RepairReport, *, in_place: bool = False, unchecked: bool = False) -> None:
     for finding in report.lost[:_SHOWN]:
         print(shown(f"gone: {finding}"))
     if len(report.lost) > _SHOWN:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
@@ -38,20 +38,17 @@ class Flag:
 
     @property
     def annotation(self) -> Any:
-        """Annotation that typer reads."""
         names = [self.option] if self.kind is bool and not self.default else []
         kind = self.kind if self.default is not None else self.kind | None
         return Annotated[kind, typer.Option(*names, help=self.help)]
 
     def value(self, given: Any) -> Any:
-        """Return the given value as the type of the field."""
         if self.owner is None:
             return given
         return field_value(self.owner, self.field, given, self.option)
 
 
 def own_flag(name: str, help: str, kind: Any = str, default: Any = None) -> Flag:
-    """Make an option that is no field of a dataclass."""
     return Flag(name=name, kind=kind, default=default, help=help)
 
 
@@ -79,8 +76,19 @@ def flags_of(owner: type[Any], *names: str) -> list[Flag]:
     return [flag_of(owner, name) for name in names]
 
 
-def help_of(owner: type[Any], field: str) -> str:
-    """Return the first sentence of the dataclass's docstring about a field."""
+def flags_from(function: Callable[..., Any], *names: str) -> list[Flag]:
+    """Make options of arguments that have the same names; the function checks what was typed."""
+    declared, parameters = declared_types(function), inspect.signature(function).parameters
+    flags = []
+    for name in names:
+        kind, default = _read_as(declared[name]), parameters[name].default
+        default = default if isinstance(default, kind) else None
+        flags.append(own_flag(name, help_of(function, name), kind, default))
+    return flags
+
+
+def help_of(owner: Callable[..., Any], field: str) -> str:
+    """Return the first sentence of a docstring about a dataclass's field, or an argument."""
     if sys.flags.optimize > 1:  # without docstrings
         return ""
     for match in _ATTRIBUTE.finditer(inspect.getdoc(owner) or ""):

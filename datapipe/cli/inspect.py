@@ -129,19 +129,20 @@ def _inspect_dataset(dataset: str, spec: ImageSpec | None, *, as_json: bool) -> 
 
 
 def _forms(path: str, image: ImageSpec) -> dict[str, dict[str, int]]:
+    from datapipe.convert.array_files import array_bytes
     from datapipe.decode.array_spec import array_spec
     from datapipe.decode.transform import make_transform
     from datapipe.index.dataset import open_dataset
-    from datapipe.profile.sizes import form_sizes, free_memory
+    from datapipe.profile.sizes import cache_bytes, free_memory
     from datapipe.remote.folder import RemoteFolder
 
     dataset = open_dataset(path)
-    sizes = form_sizes(dataset, make_transform(array_spec(image)))
+    kept = make_transform(array_spec(image))
     home = dataset.home if isinstance(dataset.folder, RemoteFolder) else dataset.folder
     return {
         "shards": {"disk": dataset.bytes, "memory": 0},
-        "shards, cached decoded": {"disk": dataset.bytes, "memory": sizes.cache},
-        "arrays": {"disk": sizes.arrays or 0, "memory": 0},
+        "shards, cached decoded": {"disk": dataset.bytes, "memory": cache_bytes(dataset, kept)},
+        "arrays": {"disk": array_bytes(dataset, kept.spec), "memory": 0},
         "free": {"disk": shutil.disk_usage(home).free, "memory": free_memory()},
     }
 

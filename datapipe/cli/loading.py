@@ -10,6 +10,7 @@ from shlex import quote
 from typing import Any
 
 from datapipe.cli.fields import Flag, flag_of, flags_of, own_flag
+from datapipe.cli.mixture import mixture_in
 from datapipe.cli.text import text_spec
 from datapipe.cli.values import parse_image, resolve_target
 from datapipe.errors import PlanError
@@ -158,6 +159,19 @@ class Flags:
             raise PlanError(
                 "give --batch-size, or --pack or --max-tokens with --tokenizer and --template"
             )
+
+
+def maker_of(shards: str, flags: Flags, **fixed: Any) -> Callable[..., Any]:
+    """Return a function that makes the loader; call it once, so that wrong options show at once."""
+    from datapipe.loader.make_loader import make_loader
+
+    options = flags.keywords(mixture_in(shards)) | fixed | {"epochs": None}
+
+    def make(**given: Any) -> Any:
+        return make_loader(shards, **(options | given))
+
+    make(num_workers=0, prefetch_factor=None).close()
+    return make
 
 
 def with_flags(*declared: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:

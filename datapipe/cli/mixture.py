@@ -5,36 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datapipe.cli.output import shown
 from datapipe.errors import PlanError
 from datapipe.mixture.given import mixture_of
-from datapipe.mixture.spec import Child, Mixture, MixtureGroup
+from datapipe.mixture.spec import Mixture, MixtureGroup
 from datapipe.report.table import Table, counted
 
 if TYPE_CHECKING:
     from datapipe.loader.mixture_report import DatasetPlan, MixturePlan, Phase
 
 REASONS = {
-    "where": "where does not hold",
-    "unusable": "their text cannot be used",
+    "where": "by where",
+    "unusable": "with unusable texts",
     "overlong": "overlong",
-    "images": "more images or patches than a pack may have",
-    "empty": "no token",
-    "limit": "more than limit",
-    "last_step": "dropped with the last step",
+    "images": "with too many images or patches",
+    "empty": "without a token",
+    "limit": "over limit",
+    "last_step": "with the last step",
 }
 """Reasons of `LeftOut`, and that of a dropped last step."""
 
-_SHORT = {
-    "where": "by where",
-    "unusable": "unusable",
-    "overlong": "overlong",
-    "images": "with many images",
-    "empty": "empty",
-    "limit": "over limit",
-}
 _MOST = 30  # datasets of a table, and phases
 _LONGEST = 48  # characters of a name
 _MOST_SHARES = 8  # of a phase
@@ -57,21 +49,16 @@ def mixture_in(path: str, *, validation: bool = False) -> Mixture | None:
     return mixture.validation
 
 
-def dropping_overlong(mixture: Mixture) -> Mixture:
-    """Return the mixture with overlong samples dropped where they would be refused."""
-    return replace(mixture, children=tuple(map(_dropping, mixture.children)))
-
-
-def _dropping(child: Child) -> Child:
-    if isinstance(child, MixtureGroup):
-        return replace(child, children=tuple(map(_dropping, child.children)))
-    if child.text is None or child.text.overlong != "raise":
-        return child
-    return replace(child, text=replace(child.text, overlong="drop"))
+def dropping_overlong(node: Any) -> Any:
+    """Return a mixture, or a part of one, with overlong samples dropped, not refused."""
+    if isinstance(node, Mixture | MixtureGroup):
+        return replace(node, children=tuple(map(dropping_overlong, node.children)))
+    if node.text is None or node.text.overlong != "raise":
+        return node
+    return replace(node, text=replace(node.text, overlong="drop"))
 
 
 def refuses_overlong(mixture: Mixture) -> bool:
-    """Return whether training refuses overlong samples of a dataset with text options."""
     return any(entry.text and entry.text.overlong == "raise" for entry in mixture.datasets)
 
 
@@ -141,8 +128,8 @@ def _share(part: float, whole: float) -> str:
 
 
 def _left_out(plan: DatasetPlan) -> str:
-    counts = ((plan.left_out[reason], short) for reason, short in _SHORT.items())
-    return ", ".join(f"{count:,} {short}" for count, short in counts if count)
+    counts = ((plan.left_out[reason], text) for reason, text in REASONS.items())
+    return ", ".join(f"{count:,} {text}" for count, text in counts if count)
 
 
 def phase_lines(phases: Sequence[Phase]) -> list[str]:

@@ -1,18 +1,16 @@
-"""Output of the commands, and their end: after an error, and where output cannot be written."""
+"""Output of the commands, and their end where it cannot be written."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
-from typer.core import TyperGroup
-
-from datapipe.errors import DatapipeError
 from datapipe.progress import readable_size
 
 if TYPE_CHECKING:
@@ -22,36 +20,37 @@ if TYPE_CHECKING:
 
     Report = PackReport | ConvertReport | CopyReport
 
+_WRITTEN = (
+    *("samples", "images", "rejected", "shards", "bytes", "seconds", "output", "finished_before"),
+)
 _NAMES = 9  # characters for the names of a table, at least
 _SHOWN_REJECTS = 5
-_AGAIN = "run the same command again, which continues with what was finished"
 _CLOSED = 128 + signal.SIGPIPE
 """Exit code that shells report of a program that SIGPIPE ended, as it ends `cat`."""
 
 
-class Commands(TyperGroup):
-    """Commands that end with one line, not a traceback, for errors that a user can mend."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except DatapipeError as error:
-            print(f"Error: {error}", file=sys.stderr)
-        except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            print(f"Error: {place}{error.strerror or error}", file=sys.stderr)
-        except KeyboardInterrupt:
-            print(f"\nInterrupted; {_AGAIN}.", file=sys.stderr)
-            raise typer.Exit(130) from None
-        raise typer.Exit(1)
-
-
 def print_table(title: str, rows: dict[str, str]) -> None:
-    """Print a title, and a row for each name with its value."""
     width = max([_NAMES, *map(len, rows)])
     print(title)
     for name, value in rows.items():
         print(f"  {name:<{width}} {value}")
+
+
+def print_written(
+    reports: Mapping[str, ConvertReport | CopyReport], made: str, *, as_json: bool
+) -> None:
+    """Print the reports of new datasets by name; that of a single one has none."""
+    if as_json:
+        found = {name: asdict(report) for name, report in reports.items()}
+        kept = {name: {k: f[k] for k in _WRITTEN if k in f} for name, f in found.items()}
+        print(json.dumps(kept.get("", kept)))
+        return
+    for report in reports.values():
+        title, done = f"{made} {report.output}", report.samples
+        if report.finished_before:
+            title, done = f"{report.output} is finished already, nothing to do", 0
+        print_table(title, report_rows(report, done, "samples"))
+        print_rejects(report)
 
 
 def report_rows(report: Report, done: int, unit: str) -> dict[str, str]:

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 import datapipe
-from datapipe.cli.convert import print_converted
-from datapipe.cli.fields import own_flag
+from datapipe.cli.fields import flags_from, own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import (
     CHECK_FLAGS,
@@ -26,12 +25,11 @@ from datapipe.cli.options import (
     Template,
     Tokenizer,
 )
-from datapipe.cli.output import print_rejects, print_table, report_rows, shown
+from datapipe.cli.output import print_rejects, print_table, print_written, report_rows, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
 from datapipe.cli.values import parse_array_image, parse_json_object
-from datapipe.decode.image import MAX_PIXELS
-from datapipe.decode.video import VIDEO_TIMEOUT
 from datapipe.errors import PlanError
+from datapipe.pack.pack_dataset import pack_dataset
 from datapipe.pack.readers import all_readers
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import local_path
@@ -47,72 +45,25 @@ _OF_SHARDS = (
 )
 _FLAGS = (
     own_flag("format", f"{', '.join(sorted(all_readers()))}; recognised by default."),
-    own_flag("image_root", "Where relative image paths of records start."),
     own_flag("image_column", "Column of a table that holds images or their paths."),
     own_flag("text_column", "Column of a table that holds the text."),
-    own_flag("include", "Only files of records that match, such as 'data/train-*'."),
-    own_flag("ignore", "Leave out files and members of tars: '*.mp4' or '*.seg.png,*_mask.png'."),
-    own_flag("key_from", "Field of the records that keys begin with."),
     own_flag(
         "map",
         "Meaning of fields: 'user=question,assistant=answer,image=img_path'; targets are "
         "image, user, assistant, system, tool, messages and caption.",
     ),
-    own_flag(
-        "join",
-        "Column that joins two tables, of texts and of images; TEXTS=IMAGES if the names differ.",
-    ),
-    own_flag(
-        "captions", "Several captions of an image: all (a sample for each; default), first, join."
-    ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
     *ENGINE_FLAGS,
     own_flag("runtime_env", "Ray's, as a JSON object or a file with one."),
-    own_flag("shard_size", "Bytes (512MB, 1GiB) or samples (10000) per shard.", str, "512MB"),
-    own_flag(
-        "check",
-        "decode: refuse images that training could not decode. header: read headers alone.",
-        str,
-        "decode",
-    ),
-    own_flag("max_pixels", "Reject images with more pixels than these.", int, MAX_PIXELS),
-    own_flag(
-        "pages",
-        "first: take the first page of a TIFF or frame of an animation. all: each is an image.",
-        str,
-        "first",
-    ),
-    own_flag("max_side", "Make images smaller until their longest side fits.", int),
     own_flag("quality", "Quality of images that are encoded again, 1 to 100.", int),
-    own_flag(
-        "image_format",
-        "jpg or webp: convert all other images. keep: leave the format.",
-        str,
-        "keep",
-    ),
-    own_flag(
-        "video_frames",
-        "Frames of videos that become images: 'fps=2,max=64'; videos are rejected otherwise.",
-    ),
-    own_flag("video_size", "Make frames of videos smaller until their longest side fits.", int),
-    own_flag(
-        "video_timeout",
-        "Reject a video that takes more seconds of CPU time.",
-        float,
-        VIDEO_TIMEOUT,
-    ),
+    *flags_from(pack_dataset, "image_root", "include", "ignore", "key_from", "join", "captions"),
+    *flags_from(pack_dataset, "shard_size", "check", "max_pixels", "pages", "max_side"),
+    *flags_from(pack_dataset, "image_format", "video_frames", "video_size", "video_timeout"),
+    *flags_from(pack_dataset, "limit", "append", "dry_run", "staging"),
     MAX_REJECTS,
-    own_flag("limit", "Pack at most this many inputs.", int),
-    own_flag("append", "Add to the finished dataset in OUT as new shards.", bool, False),
     SIDECARS,
     FIELDS,
     *CHECK_FLAGS,
-    own_flag("dry_run", "Read and check everything, write nothing.", bool, False),
-    own_flag(
-        "staging",
-        "Where raw data from a URL, and shards for one, are kept until all is done; needs room for "
-        "them. By default in the user's cache folder.",
-    ),
 )
 """Options that are arguments of `pack_dataset`."""
 
@@ -162,7 +113,7 @@ def pack(
         images = parse_array_image(image_size, image)
         text = text_spec(tokenizer, template=template)
         arrays = datapipe.pack_arrays(raw, out, image=images, text=text, **options)
-        print_converted(arrays, as_json=as_json)
+        print_written({"": arrays}, "Converted into", as_json=as_json)
         return
     if image_size is not None or image is not None:
         raise PlanError("--image-size and --image apply to arrays; add --to memmap")
@@ -174,7 +125,7 @@ def pack(
         )
     if "runtime_env" in options:
         options["runtime_env"] = parse_json_object(options["runtime_env"], "--runtime-env")
-    report = datapipe.pack_dataset(raw, out, **options)
+    report = pack_dataset(raw, out, **options)
     counted = None
     if encoder and not dry_run:
         counted = count(Path(report.output), encoder, options.get("workers"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import datapipe
+from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import PLAN_FLAGS, Flags, with_flags
 from datapipe.cli.mixture import (
     REASONS,
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     from datapipe.plan.summary import LengthBin
 
 
-@with_flags(*PLAN_FLAGS)
+@with_flags(
+    *PLAN_FLAGS,
+    own_flag("group", "Units of equal cost; 64, or one step if that has more.", int),
+)
 def plan(
     shards: Shards,
     flags: Flags,
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
-    group: Annotated[
-        int | None, typer.Option(help="Units of equal cost; 64, or one step if that has more.")
-    ] = None,
     epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
     epochs: Annotated[
         int | None,
@@ -75,7 +76,6 @@ def plan(
         shards if mixture is None else dropping_overlong(mixture),
         **flags.keywords(mixture),
         epochs=1 if epochs is None else epochs,
-        group=group,
         on_error="skip",
         num_workers=0,
         rank=0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -83,7 +84,8 @@ def preview(
         print(f"wrote {output}; open it in a browser")
         return
     assert serve is not None
-    with _Server(serve, lambda given: preview_page(shards, **(asked | given), **options)) as server:
+    answer = partial(_Handler, lambda given: preview_page(shards, **(asked | given), **options))
+    with ThreadingHTTPServer(("127.0.0.1", serve), answer) as server:
         print(f"http://127.0.0.1:{server.server_port}/ until Ctrl-C", flush=True)
         server.serve_forever()
 
@@ -114,18 +116,12 @@ def _few_samples(shards: str) -> Iterator[Path | None]:
         yield view
 
 
-class _Server(ThreadingHTTPServer):
-    """Server for this machine alone; `page` makes the page from what the address asks for."""
-
-    daemon_threads = True
-
-    def __init__(self, port: int, page: Callable[[dict[str, int]], str]) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.page = page
-
-
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    """Answers with the page that `page` makes from what the address asks for."""
+
+    def __init__(self, page: Callable[[dict[str, int]], str], *given: Any) -> None:
+        self._page = page
+        super().__init__(*given)
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -134,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             asked = {name: int(value) for name, value in parse_qsl(url.query) if name in _ASKED}
-            text, status, kind = self.server.page(asked), 200, "html"
+            text, status, kind = self._page(asked), 200, "html"
         except (DatapipeError, ValueError) as error:
             text, status, kind = f"{error}\n", 400, "plain"
         content = text.encode()

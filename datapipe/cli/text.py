@@ -29,7 +29,6 @@ def text_spec(tokenizer: str | None, **options: Any) -> TextSpec | None:
 
 
 def text_encoder(tokenizer: str | None, template: str | None) -> TextEncoder | None:
-    """Make the encoder of a command; None without a tokenizer."""
     spec = text_spec(tokenizer, template=template)
     if spec is None:
         return None

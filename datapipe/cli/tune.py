@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import datapipe
-from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
-from datapipe.cli.mixture import mixture_in
+from datapipe.cli.loading import LOADER_FLAGS, Flags, maker_of, with_flags
 from datapipe.cli.options import AsJson, OptionalShards, Report
 from datapipe.cli.output import shown
 from datapipe.cli.values import (
@@ -108,7 +107,7 @@ def tune_workers(
             dict(zip(several, values, strict=True)) for values in product(*several.values())
         ]
         fixed = {name: values[0] for name, values in asked.items() if name not in several}
-        make = _maker(shards, flags, fixed)
+        make = maker_of(shards, flags, **fixed)
     options["num_workers"] = (
         _workers_to_try() if num_workers is None else parse_numbers(num_workers, "--num-workers")
     )
@@ -131,19 +130,6 @@ def tune_workers(
     _print(result, name, profile=profile, as_json=as_json)
     if result.interrupted:
         raise typer.Exit(130)
-
-
-def _maker(shards: str, flags: Flags, fixed: dict[str, str]) -> Any:
-    """Return a function that makes the loader; call it once, so that wrong options show at once."""
-    from datapipe.loader.make_loader import make_loader
-
-    options = flags.keywords(mixture_in(shards)) | fixed | {"epochs": None}
-
-    def make(**given: Any) -> Any:
-        return make_loader(shards, **(options | given))
-
-    make(num_workers=0, prefetch_factor=None).close()
-    return make
 
 
 def _workers_to_try() -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import datapipe
+from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import ENGINE_FLAGS, AsJson
 from datapipe.cli.output import print_table, shown
@@ -24,7 +25,9 @@ _SHOWN = 8  # findings of each file
 _FILES = 20  # with findings
 
 
-@with_flags(*ENGINE_FLAGS)
+@with_flags(
+    own_flag("deep", "Also decode every image and parse every text.", bool, False), *ENGINE_FLAGS
+)
 def verify(
     dataset: Annotated[
         str,
@@ -33,9 +36,6 @@ def verify(
         ),
     ],
     flags: Flags,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also decode every image and parse every text.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare every byte of a dataset with its checksums, and name each damaged sample.
@@ -43,14 +43,15 @@ def verify(
     Exits with 1 if something is damaged. Nothing is changed. --json lists all findings.
     """
     try:
-        report = datapipe.verify_dataset(dataset, deep=deep, **flags.given_to(EngineSpec))
+        options = flags.given_to(None) | flags.given_to(EngineSpec)
+        report = datapipe.verify_dataset(dataset, **options)
     except KeyboardInterrupt:  # there is nothing to continue
         print("\nInterrupted; the dataset is as it was.", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
         print(json.dumps({"whole": report.is_whole, **asdict(report)}))
     else:
-        _print(report, deep=deep)
+        _print(report, deep="deep" in options)
     if not report.is_whole:
         raise typer.Exit(1)
 

@@ -52,7 +52,6 @@ class LoaderFigures:
 
     @property
     def all_stages(self) -> dict[str, Stage]:
-        """Stages of workers and caller together."""
         found = self.reading.all_stages
         if self.threaded in found and self.usage is not None:
             unseen = max(0.0, self.usage.cpu - sum(stage.cpu for stage in found.values()))

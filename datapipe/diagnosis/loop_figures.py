@@ -92,7 +92,6 @@ class LoopFigures:
 
     @property
     def carrying(self) -> float:
-        """Loss by transfers."""
         return self.transfer if self.device_transfer is None else self.device_transfer
 
 

@@ -122,7 +122,6 @@ def _losses(figures: LoopFigures) -> dict[Kind, float]:
 
 
 def judge_waiting(figures: LoopFigures) -> Verdict:
-    """Conclude why a loop waits for batches."""
     sentence = f"data-bound: {figures.waiting:.0%} of the time goes into waiting for batches"
     actions = figures.hints or ("prepare batches in the background, in threads or processes",)
     if figures.limit is not None:

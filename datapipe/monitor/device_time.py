@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from datapipe.monitor.durations import Durations
 from datapipe.monitor.loop_timer import ENTER, TurnParts
@@ -17,22 +17,11 @@ from datapipe.monitor.loop_timer import ENTER, TurnParts
 _MOST_PENDING = 256  # turns that the host may be ahead
 
 
-class DeviceMark(Protocol):
-    """A point in the device's work; `torch.cuda.Event` is one."""
-
-    def record(self) -> None: ...
-    def query(self) -> bool: ...
-
-    def elapsed_time(self, later: Any) -> float:
-        """Return milliseconds up to a later mark; the device has passed both."""
-
-
 class Device:
     """The current stream of torch's current GPU."""
 
-    def mark(self) -> DeviceMark:
-        mark: DeviceMark = sys.modules["torch"].cuda.Event(enable_timing=True)
-        return mark
+    def mark(self) -> Any:
+        return sys.modules["torch"].cuda.Event(enable_timing=True)
 
     def recording(self) -> bool:
         """Check whether work is being captured, so that nothing may be queued beside it."""
@@ -55,11 +44,11 @@ class DeviceTimes:
     def __init__(self, device: Device) -> None:
         self.steps, self.transfers, self.idle = Durations(), Durations(), Durations()
         self._device = device
-        self._free: list[DeviceMark] = []
+        self._free: list[Any] = []  # marks, such as `torch.cuda.Event`, to be used again
         # event, part and mark, of each turn
-        self._pending: deque[list[tuple[int, int, DeviceMark]]] = deque()
-        self._turn: list[tuple[int, int, DeviceMark]] = []
-        self._previous: DeviceMark | None = None  # last mark that was read
+        self._pending: deque[list[tuple[int, int, Any]]] = deque()
+        self._turn: list[tuple[int, int, Any]] = []
+        self._previous: Any = None  # last mark that was read
 
     def note(self, event: int, part: int) -> None:
         """Begin a step or a transfer (`ENTER`), or end it (`LEAVE`): all of its work is queued."""
@@ -87,7 +76,7 @@ class DeviceTimes:
             else:
                 self._previous = None
 
-    def _add(self, turn: list[tuple[int, int, DeviceMark]]) -> None:
+    def _add(self, turn: list[tuple[int, int, Any]]) -> None:
         parts, before = TurnParts(), self._previous
         for event, part, mark in turn:
             if before is not None:

@@ -103,7 +103,6 @@ class Timeline:
         _add_to(parts[-1], (1, wait, transfer, step, rest))
 
     def stretches(self) -> tuple[TurnSums, ...]:
-        """Return the stretches from the first turn to the last."""
         return tuple(
             TurnSums(first, turns, *(part / 1e9 for part in times))
             for first, turns, *times in self._parts

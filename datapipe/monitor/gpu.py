@@ -45,8 +45,6 @@ class GpuUsage:
 
 
 class GpuSampler(Sampler):
-    """Thread that queries a GPU."""
-
     def __init__(self, gpu: Gpu, every: float = _EVERY) -> None:
         super().__init__("datapipe-gpu")
         self.usage: GpuUsage | None = None  # so far; None before the first sample

@@ -87,12 +87,10 @@ class LoopClock:
 
     @property
     def turns(self) -> int:
-        """Number of turns that count."""
         return self.waits.count
 
     @property
     def total(self) -> int:
-        """Nanoseconds of the turns that count."""
         return self.waits.total + self.steps.total + self.transfers.total + self.rest
 
     @property

@@ -38,7 +38,6 @@ class RankSamples:
         self._number = next(_NUMBERS)
 
     def write(self, samples: Sequence[StepSample]) -> None:
-        """Write the samples of this rank, for the others."""
         found = _store()
         if found is None:
             return

@@ -189,8 +189,6 @@ def _hints(loader: Any) -> tuple[str, ...]:
 
 
 class Counters:
-    """All counters of a monitor."""
-
     def __init__(self) -> None:
         self.loop = LoopClock()
         self.recorder = StepRecorder()

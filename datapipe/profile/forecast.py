@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -83,7 +83,6 @@ class Forecast:
 
     @cached_property
     def setup(self) -> Setup:
-        """The loader's workers, and the machine."""
         bounded = self.storage is not None and self.cold > _BOUNDED
         return Setup(
             workers=self.run.reading.workers,
@@ -126,11 +125,7 @@ class Forecast:
 
     @cached_property
     def factor(self) -> float:
-        """Measured rate of the loader over the one that the model predicts."""
         return ratio(self.rate, predict(self.cost, self.setup))
-
-    def with_workers(self, workers: int) -> float:
-        return self.factor * predict(self.cost, replace(self.setup, workers=workers))
 
     def remedy(
         self,
@@ -143,7 +138,6 @@ class Forecast:
         factor: float | None = None,
         **more: Any,
     ) -> Remedy:
-        """Make a remedy that changes cost, setup or factor."""
         rate = predict(cost or self.cost, setup or self.setup)
         rate *= self.factor if factor is None else factor
         gain = ratio(rate, self.rate)
@@ -151,5 +145,4 @@ class Forecast:
 
 
 def rank(remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Sort remedies by gain, the largest first."""
     return sorted(remedies, key=lambda remedy: -round(remedy.gain, 2))

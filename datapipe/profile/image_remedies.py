@@ -26,7 +26,7 @@ from datapipe.index.images.header import probe
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
 from datapipe.profile.forecast import Forecast, Remedy
-from datapipe.profile.sizes import FITS, form_sizes, free_memory
+from datapipe.profile.sizes import FITS, cache_bytes, free_memory
 from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
 from datapipe.report.table import ratio
@@ -43,7 +43,6 @@ _ROUNDED = 16  # pixels that sides are rounded up to
 
 
 def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]:
-    """List remedies that make images cheaper."""
     parts = loader.components()
     images = parts.context.images
     # DALI decodes and resizes at once; a remedy changes one ImageSpec.
@@ -142,9 +141,9 @@ def _caches(
     copy = forecast.roofline.ceilings.get("memory copy")
     if copy is None or copy.bandwidth is None:
         return
-    sizes, free = form_sizes(loader.dataset, kept), free_memory()
+    whole, free = cache_bytes(loader.dataset, kept), free_memory()
     part_of_dataset = loader.components().schedule.origin.source.count / len(loader.dataset)
-    values = sizes.cache / len(loader.dataset)
+    values = whole / len(loader.dataset)
     each = ratio(copy.bandwidth, setup.speed(copy.threads))
     resize = share * cost.cpu.get("resize", 0.0) + values / each
     cached = replace(
@@ -152,7 +151,7 @@ def _caches(
         cpu={name: cpu for name, cpu in cost.cpu.items() if name != "decode"} | {"resize": resize},
         wait={name: wait for name, wait in cost.wait.items() if name != "read"},
     )
-    need = sizes.cache * part_of_dataset
+    need = whole * part_of_dataset
     fits = min(1.0, FITS * free / max(need, 1.0))
     size = f"{readable_size(round(need))} as uint8, of which {fits:.0%} fit into"
     yield forecast.remedy(
@@ -163,7 +162,7 @@ def _caches(
         setup=replace(setup, storage=None) if fits == 1 else None,
         note=f"{size} memory",
     )
-    if sizes.arrays is not None and command is not None:
+    if kept.spec.one_size and command is not None:
         cold = forecast.storage
         storage = None
         if fits < 1 and cold is not None and cold.bandwidth is not None:

@@ -30,8 +30,6 @@ _SHARE_ALONE = 0.3  # of the time
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Findings about a loader."""
-
     shards: str  # the dataset, as the user named it
     loader: str  # its description in a line
     workers: str  # as "2 threads"
@@ -116,55 +114,44 @@ def profile_loader(
     if not isinstance(loader, Loader):
         raise PlanError(f"make returned {shorten(loader)}: give a function that returns a loader")
     with closing(loader):
-        return _profile(loader, make, shards, seconds, step_time, say)
-
-
-def _profile(
-    loader: Loader,
-    make: Make,
-    shards: str,
-    seconds: float,
-    step_time: float | None,
-    say: Callable[[str], None],
-) -> Profile:
-    options, context = loader.options, loader.components().context
-    cores, workers = available_cpus(), options.num_workers
-    say("each stage by itself")
-    alone = measure_alone(loader, seconds=min(_LONGEST_ALONE, _SHARE_ALONE * seconds))
-    say("what this machine could do")
-    ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
-    roofline = measure_roofline(alone, cores=cores, readers=max(workers, 1), seconds=ceiling)
-    say("the loader at work")
-    # Each in an epoch of its own, so that it does not find its samples in the page cache.
-    loader.set_epoch(1)
-    run = run_pipeline(loader, seconds=seconds, events=True)
-    paced = None
-    if step_time is not None:
-        say("the loader at the pace of training")
-        loader.set_epoch(2)
-        paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
-    say("what would make it faster")
-    in_processes = options.in_processes
-    forecast = Forecast(run=run, alone=alone, roofline=roofline, processes=in_processes)
-    remedies = predict_remedies(loader, forecast, shards=shards)
-    remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)
-    threaded = library_stage(context)
-    if threaded == "tokenize" and context.images is not None:
-        threaded = None  # images take most of the time, in the loader's own threads
-    kind = ("process", "processes") if in_processes else ("thread", "threads")
-    return Profile(
-        shards=shards,
-        loader=repr(loader),
-        workers=counted(workers, *kind) if workers else "no workers",
-        samples=loader.components().schedule.origin.source.count,
-        forecast=forecast,
-        paced=paced,
-        bottleneck=find_bottleneck(
-            run,
-            paced,
-            processes=in_processes,
-            threaded=threaded,
-            scaling=roofline.scaling.get(cores),
-        ),
-        remedies=rank(remedies),
-    )
+        options, context = loader.options, loader.components().context
+        cores, workers = available_cpus(), options.num_workers
+        say("each stage by itself")
+        alone = measure_alone(loader, seconds=min(_LONGEST_ALONE, _SHARE_ALONE * seconds))
+        say("what this machine could do")
+        ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
+        roofline = measure_roofline(alone, cores=cores, readers=max(workers, 1), seconds=ceiling)
+        say("the loader at work")
+        # Each in an epoch of its own, so that it does not find its samples in the page cache.
+        loader.set_epoch(1)
+        run = run_pipeline(loader, seconds=seconds, events=True)
+        paced = None
+        if step_time is not None:
+            say("the loader at the pace of training")
+            loader.set_epoch(2)
+            paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
+        say("what would make it faster")
+        in_processes = options.in_processes
+        forecast = Forecast(run=run, alone=alone, roofline=roofline, processes=in_processes)
+        remedies = predict_remedies(loader, forecast, shards=shards)
+        remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)
+        threaded = library_stage(context)
+        if threaded == "tokenize" and context.images is not None:
+            threaded = None  # images take most of the time, in the loader's own threads
+        kind = ("process", "processes") if in_processes else ("thread", "threads")
+        return Profile(
+            shards=shards,
+            loader=repr(loader),
+            workers=counted(workers, *kind) if workers else "no workers",
+            samples=loader.components().schedule.origin.source.count,
+            forecast=forecast,
+            paced=paced,
+            bottleneck=find_bottleneck(
+                run,
+                paced,
+                processes=in_processes,
+                threaded=threaded,
+                scaling=roofline.scaling.get(cores),
+            ),
+            remedies=rank(remedies),
+        )

@@ -61,7 +61,6 @@ def time_figure(profile: Profile) -> Figure:
 
 
 def remedy_figure(profile: Profile, remedies: Sequence[Remedy]) -> Figure:
-    """Draw the rate of each remedy, below that of today."""
     bars = [("as it is", {"today": profile.rate})]
     bars += [(remedy.name.replace("_", " "), {remedy.source: remedy.rate}) for remedy in remedies]
     colours = {"today": COLOURS[0], "predicted": COLOURS[2], "measured": COLOURS[1]}

@@ -22,8 +22,6 @@ _WARM_UP = 0.1  # of the time, before anything counts
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRun:
-    """Measurements of a loader at work."""
-
     reading: Reading  # of its meter, warm-up left out
     usage: Usage  # of the machine in that time
     step_time: float | None  # seconds of the consumer for each batch; None without a consumer
@@ -66,8 +64,7 @@ def run_pipeline(
     Batches that were prepared ahead do not count; a loader that ends before any counts is a
     `PlanError`. With `events`, the begin and end of each stage are kept.
     """
-    KERNEL.load_soon()
-    KERNEL.wait()
+    KERNEL.load()
     meter, machine = loader.start_metering(events=events), UsageMeter(probe_gil=True)
     skipped, count = loader.skipped, 0
     try:

@@ -12,6 +12,7 @@ from datapipe.loader.loader import Loader
 from datapipe.profile.forecast import WORTH, Forecast, Remedy, rank
 from datapipe.profile.image_remedies import image_remedies
 from datapipe.profile.measure.alone import library_stage
+from datapipe.profile.model import predict
 from datapipe.profile.pipeline import run_pipeline
 from datapipe.profile.sizes import FITS, free_memory
 from datapipe.progress import readable_size
@@ -69,7 +70,8 @@ def _workers(forecast: Forecast) -> Iterator[Remedy]:
     now, cores = forecast.setup.workers, forecast.setup.cores
     most = max(4 * cores, 2 * now, 8)
     numbers = sorted({*range(1, min(most, 16) + 1), *range(16, most + 1, 8), max(now, 1)})
-    rates = {number: forecast.with_workers(number) for number in numbers}
+    setups = {number: replace(forecast.setup, workers=number) for number in numbers}
+    rates = {number: predict(forecast.cost, setup) for number, setup in setups.items()}
     best = max(rates.values())
     fewest = next(number for number in numbers if rates[number] * WORTH >= best)
     if fewest == now:
@@ -79,7 +81,7 @@ def _workers(forecast: Forecast) -> Iterator[Remedy]:
         "workers",
         f"{'more' if more else 'fewer'} workers: {fewest} instead of {now}",
         f"make_loader(num_workers={fewest})",
-        setup=replace(forecast.setup, workers=fewest),
+        setup=setups[fewest],
         note="" if more else "as fast, with less memory",
         changes={"num_workers": fewest},
     )

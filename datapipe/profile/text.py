@@ -36,7 +36,6 @@ def profile_text(profile: Profile) -> str:
 
 
 def headline(profile: Profile) -> list[str]:
-    """Say how fast the loader is, and how fast it would have to be."""
     run = profile.forecast.run
     batches = ratio(run.reading.batches, run.reading.seconds)
     lines = [
@@ -115,7 +114,6 @@ def _work(run: PipelineRun) -> dict[str, str]:
 
 
 def ceiling_table(profile: Profile) -> Table:
-    """List each ceiling, and how much of it the loader reaches."""
     rows = [
         [
             name,
@@ -130,7 +128,6 @@ def ceiling_table(profile: Profile) -> Table:
 
 
 def remedy_table(remedies: Sequence[Remedy]) -> Table:
-    """List remedies as they are ranked."""
     rows = [
         [
             remedy.name.replace("_", " "),

@@ -56,7 +56,6 @@ class Page:
             self._parts.append(f'<p class="subtitle">{escape(subtitle)}</p>')
 
     def verdict(self, text: str, level: Level) -> None:
-        """Add the conclusion, coloured by how good it is."""
         self._parts.append(f'<p class="verdict {level}">{escape(text)}</p>')
 
     def text(self, paragraph: str) -> None:
@@ -67,7 +66,8 @@ class Page:
     def table(self, heading: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Add a table, with the first column and those of words to the left."""
         words = [
-            at == 0 or not any(_is_figure(row[at]) for row in rows) for at in range(len(header))
+            at == 0 or not any(sign.isdigit() for row in rows for sign in row[at][:3])
+            for at in range(len(header))
         ]
         lines = [_row("th", header, words)]
         lines += [_row("td", row, words) for row in rows]
@@ -108,7 +108,3 @@ def _row(tag: str, cells: Sequence[str], words: Sequence[bool]) -> str:
         for cell, word in zip(cells, words, strict=True)
     )
     return f"<tr>{inner}</tr>"
-
-
-def _is_figure(cell: str) -> bool:
-    return any(sign.isdigit() for sign in cell[:3])

@@ -182,7 +182,7 @@ def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bo
         left = [s for s in measured if s in sweep.active and not goal.is_paced]
         chosen = choose(rounds, left or measured, goal.margin)
     limit = find_limit_of(chosen, sweep.trials)
-    rows = summarise(sweep, waits)
+    rows = tuple(summarise(sweep, setting, waits.get(setting)) for setting in sweep.settings)
     row = next(row for row in rows if row.setting == chosen)
     assert row.rate is not None, "a choice was measured"
     step, room, sufficient = goal.step_time, None, None

@@ -29,7 +29,6 @@ def chosen_text(result: TuneResult) -> str:
 
 
 def result_text(result: TuneResult) -> str:
-    """Say how fast the chosen setting is."""
     text = f"{result.rate:,.1f} batches/s"
     if result.samples_rate is not None:
         text += f", {result.samples_rate:,.0f} samples/s"

@@ -84,12 +84,7 @@ class TuneResult:
         return self.reason
 
 
-def summarise(sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> tuple[SettingResult, ...]:
-    """Return the results of each setting, smallest first."""
-    return tuple(_tried(sweep, setting, waiting.get(setting)) for setting in sweep.settings)
-
-
-def _tried(sweep: Sweep, setting: Setting, waiting: WaitShare | None) -> SettingResult:
+def summarise(sweep: Sweep, setting: Setting, waiting: WaitShare | None) -> SettingResult:
     every = [trial for trial in sweep.trials if trial.setting == setting]
     found = SettingResult(
         setting=setting,
@@ -131,7 +126,6 @@ def find_limit_of(chosen: Setting, trials: Sequence[Trial]) -> Limit | None:
 
 
 def explain(sweep: Sweep, chosen: Setting, *, settled: bool, limit: Limit | None) -> str:
-    """Explain a choice by trials that take batches as fast as they come."""
     rounds, measured, margin = sweep.rounds(), sweep.measured(), sweep.goal.margin
     if len(measured) == 1:
         return f"{chosen} is all that was tried"

@@ -29,7 +29,6 @@ class Setting:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `make`."""
         own = {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor}
         return own | dict(self.variant)
 

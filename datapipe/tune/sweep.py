@@ -41,8 +41,6 @@ class Goal:
 
 
 class Sweep:
-    """Trials of some settings, smallest first, and their results so far."""
-
     def __init__(
         self,
         make: Make,
@@ -185,7 +183,6 @@ class Sweep:
         return list(found.values()) or [touched]
 
     def measured(self) -> list[Setting]:
-        """Return the settings that have a rate, smallest first."""
         known = {setting for rates in self.rounds() for setting in rates}
         return [setting for setting in self.settings if setting in known]
 

@@ -121,8 +121,6 @@ class EmptyLoader(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
-    """Goal of a trial."""
-
     seconds: float  # that count, at least
     deadline: float  # time of the clock at which to stop with what there is
     batches: int = 2  # that count, at least
@@ -135,8 +133,6 @@ class TrialOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Segment):
-    """One timed run."""
-
     setting: Setting
     round: int  # of the sweep, from 0
     paced: bool  # whether batches were taken at the speed of training

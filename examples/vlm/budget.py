@@ -22,6 +22,7 @@ from examples.vlm.measure.activations import Numbers, Stage, stages
 from examples.vlm.measure.memory import bytes_of
 from examples.vlm.model.config import MODELS, ModelConfig
 from examples.vlm.model.vlm import VLM
+from examples.vlm.options import parser_of
 from examples.vlm.techniques.recompute import KNOWN
 from examples.vlm.techniques.switches import Optimizer, Precision, Techniques
 
@@ -79,7 +80,6 @@ class Budget:
 
     @property
     def total(self) -> int:
-        """Sum of all uses."""
         return sum(size for name, size in asdict(self).items() if name != "peak")
 
 
@@ -218,7 +218,6 @@ def walk(found: list[Stage], before: int, all_gradients: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line and print the table."""
     options = parse(arguments)
     try:
         found = budget_of(options)
@@ -242,11 +241,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Options by name; `None` takes the command line's."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.vlm.budget",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("budget", __doc__)
     add = parser.add_argument
     add("--model", default="base", choices=tuple(MODELS))
     add("--vocabulary", type=int, default=32_000, metavar="N", help="(default: 32000)")
@@ -276,7 +271,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def budget_of(options: argparse.Namespace) -> Budget:
-    """Estimate what the command line asks for."""
     switches = ("precision", "optimizer", "recompute", "freeze_vision", "lora", "accumulate")
     return estimate(
         MODELS[options.model],

@@ -24,7 +24,6 @@ from examples.vlm.techniques.switches import Techniques
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line, load the model and print its answers."""
     options = parse_generate(arguments, __doc__)
     try:
         with joined(options.device) as ranks:
@@ -34,7 +33,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def answer(options: argparse.Namespace, ranks: Ranks) -> None:
-    """Print the answers of a saved model."""
     from examples.vlm.train import kernel_for, techniques_of
 
     checkpoint: Path = options.checkpoint
@@ -61,7 +59,6 @@ def answer(options: argparse.Namespace, ranks: Ranks) -> None:
 def print_answers(
     model: VLM, loader: datapipe.Loader, vocabulary: Vocabulary, options: argparse.Namespace
 ) -> None:
-    """Print what a model answers to the first samples of a loader."""
     techniques = Techniques(precision=options.precision)
     with techniques.autocast(model.embedding.weight.device):
         answers = write_samples(

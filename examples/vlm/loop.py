@@ -62,7 +62,6 @@ class Run:
     own: Tensor | None = None
 
     def parts(self) -> dict[str, Any]:
-        """Return the content of a checkpoint."""
         return {name: getattr(self, name) for name in ("model", "optimizer", "scaler", "loader")}
 
 

@@ -44,11 +44,7 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
 
 def parse_generate(arguments: list[str] | None, about: str | None) -> argparse.Namespace:
     """Options of `examples.vlm.generate`; those of training have their defaults."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.vlm.generate",
-        description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("generate", about)
     parser.add_argument("checkpoint", type=Path, help="what --save of examples.vlm.train wrote")
     _samples(parser)
     _model(parser)
@@ -58,6 +54,15 @@ def parse_generate(arguments: list[str] | None, about: str | None) -> argparse.N
     options = argparse.Namespace(**vars(defaults) | vars(given))
     _check_pairs(parser, options)
     return options
+
+
+def parser_of(module: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a module of `examples.vlm`, whose docstring is `about`."""
+    return argparse.ArgumentParser(
+        prog=f"python -m examples.vlm.{module}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def in_options(message: str) -> str:
@@ -77,11 +82,7 @@ def in_options(message: str) -> str:
 
 
 def _training(about: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.vlm.train",
-        description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("train", about)
     _samples(parser)
     _batches(parser)
     _model(parser)

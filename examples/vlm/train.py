@@ -51,7 +51,6 @@ from examples.vlm.techniques.switches import Techniques
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parse the command line and train."""
     options = parse(arguments, __doc__)
     limit = options.rank_timeout or TIMEOUT
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -143,7 +142,6 @@ def learn(
     held_out: datapipe.Loader | None,
     profiling: Profiling,
 ) -> Report:
-    """Train, write checkpoints and measure, as the options say."""
     ranks = state.ranks
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
@@ -231,7 +229,6 @@ def build(
 
 
 def scale_rate(state: Run, options: argparse.Namespace) -> None:
-    """Scale the learning rate with the samples of a step."""
     samples = samples_of_step(state.loader.plan.steps(epoch=0), **state.techniques.group)
     base = options.base_batch
     state.peak_rate = scaled_rate(options.lr, rule=options.scale_lr, samples=samples, base=base)
@@ -256,7 +253,6 @@ def kernel_for(
 
 
 def techniques_of(options: argparse.Namespace) -> Techniques:
-    """Return the switches that are on."""
     chosen = {field.name: getattr(options, field.name) for field in fields(Techniques)}
     if options.accumulate == "auto":
         chosen["accumulate"] = 1  # until it is measured
@@ -264,7 +260,6 @@ def techniques_of(options: argparse.Namespace) -> Techniques:
 
 
 def log_line(line: Line) -> None:
-    """One line for the terminal."""
     text = f"step {line.step:5d}  loss {fmean(line.loss):.3f}"
     if line.norm is not None:
         text += f"  norm {line.norm:.3g}"

@@ -10,6 +10,7 @@ import pytest
 
 import benchmarks.mixtures.__main__ as mixtures
 import datapipe
+from benchmarks import common
 from benchmarks.common import Result, Run
 from benchmarks.mixtures import beside, data, opening, ranks, realised
 from benchmarks.mixtures.data import joined, small, synthetic, text_spec, weights
@@ -32,7 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patch.undo()
 
 
-@pytest.mark.parametrize("module", [data, beside, ranks, realised])
+@pytest.mark.parametrize("module", [common, data, beside, realised])
 def test_examples_hold(module: object) -> None:
     found = doctest.testmod(module, extraglobs={"np": np})  # type: ignore[arg-type]
     assert found.failed == 0

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import datapipe
-from datapipe.cli.lazy_commands import COMMANDS, imported
+from datapipe.cli.command import COMMANDS, imported
 
 
 def test_version_is_said(run):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from datapipe.monitor import gpu
-from datapipe.monitor.device_time import DeviceMark, DeviceTimes, current_device
+from datapipe.monitor.device_time import DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
 from datapipe.monitor.gpu import Gpu, GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
@@ -49,7 +49,7 @@ class FakeDevice:
         self.made = 0
         self.captures = False
 
-    def mark(self) -> DeviceMark:
+    def mark(self) -> FakeMark:
         self.made += 1
         return FakeMark(self)
 

@@ -8,10 +8,11 @@ from PIL import Image
 
 import datapipe
 from datapipe import ImageSpec
+from datapipe.convert.array_files import array_bytes
 from datapipe.decode.array_spec import array_spec
 from datapipe.decode.transform import make_transform
 from datapipe.index.dataset import open_dataset
-from datapipe.profile.sizes import form_sizes
+from datapipe.profile.sizes import cache_bytes
 
 
 @pytest.fixture
@@ -29,14 +30,13 @@ def shards(tmp_path: Path) -> Path:
 def test_the_sizes_of_forms_are_those_that_are_written(shards: Path, tmp_path: Path) -> None:
     kept = make_transform(array_spec(ImageSpec(size=32)))
     dataset = open_dataset(shards)
-    sizes = form_sizes(dataset, kept)
+    cache, arrays = cache_bytes(dataset, kept), array_bytes(dataset, kept.spec)
     assert dataset.bytes == sum(path.stat().st_size for path in shards.glob("*.tar"))
-    assert sizes.arrays is not None
-    assert sizes.arrays < sizes.cache < sizes.arrays + 5 * 256
+    assert arrays < cache < arrays + 5 * 256
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=ImageSpec(size=32))
     files = ("images.npy", "texts.npy")
     written = sum(np.load(tmp_path / "arrays" / name).nbytes for name in files)
-    assert sizes.arrays == written
+    assert arrays == written
 
 
 @pytest.mark.parametrize("size", [64, None])
@@ -44,7 +44,7 @@ def test_a_cache_of_the_size_that_is_estimated_holds_all_samples(
     shards: Path, size: int | None
 ) -> None:
     spec = ImageSpec(resize="native") if size is None else ImageSpec(size=size)
-    need = form_sizes(open_dataset(shards), make_transform(spec)).cache
+    need = cache_bytes(open_dataset(shards), make_transform(spec))
 
     def share(memory: int) -> float:
         cache = datapipe.CacheSpec(memory=memory, keep="decoded")

@@ -24,7 +24,7 @@ from datapipe.profile.measure.alone import measure_alone
 from datapipe.profile.measure.samples import COLD
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.profile.remedies import other_decoder, predict_remedies
-from datapipe.profile.sizes import form_sizes
+from datapipe.profile.sizes import cache_bytes
 
 from .figures import alone, roofline, run
 
@@ -176,7 +176,7 @@ def test_a_cache_that_does_not_fit_gives_less(
     whole = found(loader, figures)["decoded cache"].gain
     # 48 samples; seven tenths of what is free may be filled.
     kept_images = make_transform(ImageSpec(size=64, normalize=None))
-    need = form_sizes(loader.dataset, kept_images).cache
+    need = cache_bytes(loader.dataset, kept_images)
     assert 48 * 3 * 64 * 64 < need < 48 * (3 * 64 * 64 + 256)
     monkeypatch.setattr(
         "datapipe.profile.image_remedies.free_memory", lambda: round(need / 2 / 0.7)

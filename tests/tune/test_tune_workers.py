@@ -14,7 +14,7 @@ from datapipe.diagnosis.loader_figures import Usage
 from datapipe.tune.job import tune_workers
 
 from .conftest import chosen, row, tune_on
-from .synthetic import Clock, Loader, Machine
+from .synthetic import Clock, Loader, Machine, NoMeter
 
 CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
 WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
@@ -195,15 +195,11 @@ def test_a_budget_that_is_too_small_for_anything_is_an_error(sweep: Any) -> None
         sweep(replace(CORES, work=3.0), num_workers=(2,), budget=0.1)
 
 
-class FakeMeter:
+class FakeMeter(NoMeter):
     """Stands in for a `UsageMeter` on a virtual clock."""
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
-
-    def start(self) -> None: ...
-
-    def mark(self) -> None: ...
 
     def stop(self) -> Usage:
         return Usage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from datapipe.cli.lazy_commands import COMMANDS, imported
+from datapipe.cli.command import COMMANDS, imported
 
 _HEAD = """# The datapipe command
 

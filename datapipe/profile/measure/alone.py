@@ -55,8 +55,6 @@ class StageCost:
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
-    """All stages by themselves."""
-
     stages: dict[str, StageCost]  # by name, in their order; only those that the loader has
     samples: int  # measured
     failed: int  # samples that could not be read or decoded; the loader would raise or skip them
@@ -78,8 +76,7 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
     Raises:
         PlanError: the loader has no batches.
     """
-    KERNEL.load_soon()  # it must not be loaded in the middle of a measurement
-    KERNEL.wait()
+    KERNEL.load()  # not in the middle of a measurement
     parts = loader.components()
     # A cache would keep what is measured here.
     context = replace(parts.context, cache=None, on_error="skip")

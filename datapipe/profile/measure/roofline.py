@@ -101,8 +101,6 @@ class Ceiling:
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """The ceilings of a machine for a loader's samples."""
-
     cores: int  # that may be used
     ceilings: dict[str, Ceiling]  # by name
     # by number of threads: how many times the work of one thread they do
@@ -112,7 +110,6 @@ class Roofline:
 def measure_roofline(
     alone: StageCosts, *, cores: int, readers: int, seconds: float = 0.6
 ) -> Roofline:
-    """Measure the ceilings of this machine for the samples that `alone` was measured on."""
     context, steps, stored = alone.context, alone.steps, alone.first.stored
     found = [
         _storage(context, stored, readers, seconds, cold=False),

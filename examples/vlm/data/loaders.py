@@ -113,7 +113,6 @@ def ordered_loader(
 def make_resident(
     options: argparse.Namespace, vocabulary: Vocabulary, ranks: Ranks, loader: datapipe.Loader
 ) -> Resident:
-    """Put all samples of a loader on the device."""
     names = ("cache", "disk_cache", "device_cache", "global_batch_size", "multiple_of")
     alone = dict.fromkeys(names) | {"static_shapes": False, "context": 1}
     for name, value in alone.items():

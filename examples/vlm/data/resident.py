@@ -34,7 +34,6 @@ class Sample(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(part.nbytes for part in self if isinstance(part, Tensor))
 
 
@@ -90,7 +89,6 @@ class Resident:
         return own | {"order": self._order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a position."""
         if state.get("resident") != _VERSION:
             raise ValueError("the checkpoint is of a run without --resident; leave it out here too")
         if state["order"] != self._order:

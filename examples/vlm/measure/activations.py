@@ -74,7 +74,6 @@ def stages(model: VLM, numbers: Numbers) -> list[Stage]:
 
 
 def size_of(module: nn.Module) -> int:
-    """Bytes of the gradients of a module."""
     return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 

@@ -157,7 +157,6 @@ def heaviest(loader: datapipe.Loader, size: int, packed: bool) -> list[Shape]:
 
 
 def make_batch(shape: Shape, vision: VisionConfig, image_id: int, *, native: bool) -> Batch:
-    """Make a batch of random content."""
     tokens = sum(shape.lengths)
     ids = torch.full((1, tokens), image_id + 1 if image_id == 0 else 0)
     side = vision.image_size

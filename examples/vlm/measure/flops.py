@@ -52,7 +52,6 @@ class Flops(NamedTuple):
 
     @property
     def total(self) -> float:
-        """FLOPs of the model."""
         return sum(self.model.values())
 
     @property
@@ -92,7 +91,6 @@ class Formula:
         self.rows = models.CHUNK // model.head.out_features
 
     def of(self, sizes: Sizes) -> Flops:
-        """Return the FLOPs of a batch, or of several."""
         tokens, seen = sizes.tokens, sizes.token_squares
         rows = {"vision": sizes.patches, "projector": sizes.patches / self.merged}
         pairs = {
@@ -183,7 +181,6 @@ class Meter:
         self.zero()
 
     def zero(self) -> None:
-        """Forget all batches."""
         self._squares = torch.zeros(2, dtype=torch.int64, device=self._device)
         self._tokens = self._patches = self._parts = 0
 
@@ -205,7 +202,6 @@ class Meter:
         return self.formula.of(Sizes(self._tokens, self._patches, tokens, patches, self._parts))
 
     def close(self) -> None:
-        """Stop."""
         self._hook.remove()
 
 

@@ -96,7 +96,6 @@ class Allocations:
         self._trace.stop()
 
     def mark(self, name: str) -> None:
-        """Note that this point was reached."""
         with record_function(_MARK + name):
             pass
 

@@ -62,7 +62,6 @@ class Phases:
         return [self._found[name] for name in self.ORDER if name in self._found]
 
     def close(self) -> None:
-        """Stop."""
         for hook in self._hooks:
             hook.remove()
         if self._allocations is not None:  # an error ended the step

@@ -53,7 +53,6 @@ class Profile:
         self.stages: Stages | None = None
 
     def step(self) -> None:
-        """End a step of the training loop."""
         if self._trace is not None:
             self._trace.step()
 

@@ -99,7 +99,6 @@ class Report:
     stages: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {
             **asdict(self),
             "compiled": self.compiled._asdict(),
@@ -199,7 +198,6 @@ class Counts:
         )
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
-        """Return the figures of the whole run."""
         self.stop()
         seconds = self._seconds or 0.0
         self._collect()
@@ -280,7 +278,6 @@ def spread(ranks: tuple[RankFigures, ...]) -> str:
 
 
 def known(value: float) -> float | None:
-    """Return a figure, or None for NaN."""
     return None if math.isnan(value) else value
 
 

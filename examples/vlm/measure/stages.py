@@ -42,7 +42,6 @@ class Stages:
     by_stage: dict[str, float]
 
     def share(self, name: str) -> float:
-        """Share of a stage in the time by the clock."""
         return self.by_stage[name] / max(self.seconds, 1e-9)
 
     def __str__(self) -> str:

@@ -42,7 +42,6 @@ class Prompts(NamedTuple):
 
     @classmethod
     def of_tokens(cls, model: VLM, texts: Sequence[Sequence[int]]) -> Self:
-        """Take texts without images, as tokens."""
         device = model.embedding.weight.device
         ids = torch.tensor([token for text in texts for token in text], device=device)
         with torch.no_grad():
@@ -155,7 +154,6 @@ def _bounds(batch: Batch) -> list[tuple[int, int]]:
 
 @contextmanager
 def evaluating(model: VLM) -> Iterator[None]:
-    """Put a model into evaluation mode, and back."""
     was_training = model.training
     model.eval()
     try:

@@ -47,7 +47,6 @@ class Parallel:
 
 
 def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Ranks) -> Parallel:
-    """Return what the command line asks for."""
     of_ddp = {
         "--hook": options.hook,
         "--powersgd-rank": options.powersgd_rank,
@@ -101,12 +100,10 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
 
 
 def first_given(options: dict[str, Any]) -> str | None:
-    """Return the name of the first option that was given."""
     return next((name for name, value in options.items() if value is not None), None)
 
 
 def check_shards(techniques: Techniques) -> None:
-    """Refuse what does not work on shards."""
     if techniques.precision == "fp16":
         raise ValueError(
             "--precision fp16 under --parallel fsdp: values between blocks would be float16 too, "
@@ -134,13 +131,11 @@ class Exchange:
 
     @property
     def divided(self) -> bool:
-        """True if each rank has a part of the weights."""
         parameters = self.module.parameters()
         return self.pipeline is not None or any(isinstance(p, DTensor) for p in parameters)
 
     @property
     def sharded(self) -> bool:
-        """True under FSDP."""
         return isinstance(self.module, FSDPModule)
 
     def sending(self, last: bool) -> AbstractContextManager[Any]:

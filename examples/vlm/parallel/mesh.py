@@ -54,7 +54,6 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
 
 
 def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
-    """Return the ranks as the stages of one pipeline."""
     precision, optimizer = options.precision, options.optimizer
     for name, given, remedy in (
         ("padded batches", options.pack is None, "give --pack"),
@@ -77,7 +76,6 @@ def refuse(name: str, given: Any, option: str, remedy: str) -> None:
 
 
 def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:
-    """Make the mesh of all ranks, of which some share heads, tokens or layers."""
     check_sizes(ranks.world_size, tensor, context)
     shape = (ranks.world_size // (tensor * context * pipeline), pipeline, context, tensor)
     # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.

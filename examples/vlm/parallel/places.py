@@ -33,22 +33,18 @@ class Place:
 
     @classmethod
     def here(cls) -> Self:
-        """Return that of this process."""
         host = socket.gethostname()
         space = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
         return cls(host, os.getpid(), f"{host} {space}")
 
     def where(self) -> str:
-        """Return stage and step in words."""
         return f"{self.stage} (step {self.step})" if self.step else self.stage
 
     def dump(self) -> str:
-        """Return the text that `parse` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """Return the place that was dumped."""
         return cls(**json.loads(text))
 
 
@@ -137,7 +133,6 @@ def kill_silent(seen: list[Seen], machine: str, patience: float) -> None:
 
 
 def exists(pid: int) -> bool:
-    """Return True if a process of this machine runs."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -56,7 +56,6 @@ class Ranks(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """Number of ranks that average gradients."""
         return self.world_size if self.learners is None else self.learners.size()
 
     def total(self, values: Tensor) -> Tensor:
@@ -66,7 +65,6 @@ class Ranks(NamedTuple):
         return values
 
     def wait(self) -> None:
-        """Wait until every rank has come here."""
         if self.world_size > 1:
             dist.barrier()
 

@@ -23,7 +23,6 @@ class Compiled(NamedTuple):
         return cls(calculate_time_spent()["total_wall_time"], counters["stats"]["unique_graphs"])
 
     def since(self, before: Self) -> Self:
-        """Return what was added."""
         return self._replace(
             seconds=self.seconds - before.seconds, graphs=self.graphs - before.graphs
         )

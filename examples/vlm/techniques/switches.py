@@ -101,7 +101,6 @@ class Techniques:
         return _AMP.get(self.precision, torch.float32)
 
     def autocast(self, device: torch.device) -> Any:
-        """Return a context in which matrix products have the precision asked for."""
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(device.type, dtype=self.dtype)
@@ -158,7 +157,6 @@ class Techniques:
         )
 
     def zero(self, optimizer: torch.optim.Optimizer) -> None:
-        """Reset the gradients."""
         optimizer.zero_grad(set_to_none=self.set_to_none)
 
 

@@ -109,7 +109,6 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) 
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
-    """`flash_attn_varlen_func` of the package flash-attn."""
     from flash_attn import flash_attn_varlen_func
 
     bounds, longest = segments.bounds, segments.longest

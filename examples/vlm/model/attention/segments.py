@@ -31,7 +31,6 @@ class Segments(NamedTuple):
 
     @classmethod
     def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Self:
-        """`rows` sequences of `length` tokens each."""
         bounds = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
         return cls(bounds, length, length, causal)
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
     from datapipe.loader.make_loader import make_loader
-    from datapipe.loader.raw_source import WebDatasetSource
     from datapipe.loader.specs import (
         BatchSpec,
         DeviceSpec,
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
         RunSpec,
         WorkerSpec,
     )
-    from datapipe.loader.webdataset_source import webdataset_source
+    from datapipe.loader.webdataset_source import WebDatasetSource, webdataset_source
     from datapipe.mixture.spec import Mixture
     from datapipe.model_check import ModelCheck, check_model
     from datapipe.models.families import specs_for
@@ -173,7 +172,7 @@ _LAZY = {
     "VerifyReport": "datapipe.inspect.findings",
     "VideoMarkup": "datapipe.text.video_markup",
     "VideoSpec": "datapipe.decode.video_spec",
-    "WebDatasetSource": "datapipe.loader.raw_source",
+    "WebDatasetSource": "datapipe.loader.webdataset_source",
     "WorkerSpec": "datapipe.loader.specs",
     "check_model": "datapipe.model_check",
     "convert_dataset": "datapipe.convert.job",

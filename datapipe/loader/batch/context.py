@@ -14,7 +14,7 @@ from datapipe.loader.batch.image_batch import ImageContext
 from datapipe.loader.batch.sample_rows import RowReader, SampleRows
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.schedule.run_options import OnError
+from datapipe.loader.schedule.options import OnError
 from datapipe.loader.schedule.state import Run
 from datapipe.plan.steps import Share
 from datapipe.plan.units import RandomKeys

@@ -12,7 +12,7 @@ from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
 from datapipe.loader.workers.executor import StepExecutor, StepWorkers
@@ -21,6 +21,7 @@ from datapipe.loader.workers.process_steps import BatchProcesses, ProcessSteps, 
 from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
 from datapipe.loader.workers.thread_steps import InlineSteps, PlannedSteps, ThreadSteps
 from datapipe.plan.steps import Blocks
+from datapipe.plan.units import RandomKeys
 
 J = TypeVar("J")
 
@@ -62,12 +63,10 @@ class JobSource:
                 share=options.share,
             )
 
-    def begin(
-        self, run: Run, schedule: Schedule, meter: Meter | None, on_final: Callable[[Run], None]
-    ) -> Executor:
-        """Start workers on the steps of a run; `on_final` gets the run after its last step."""
+    def begin(self, run: Run, schedule: Schedule, meter: Meter | None) -> Executor:
+        """Start workers on the steps of a run."""
         options, context = self._options, self._context
-        steps = self.steps(run, schedule, on_final)
+        steps = self.steps(run, schedule)
         remote: StepWorkers[RemoteJob] | None = None
         if not self._loads:
             remote = PlannedSteps()
@@ -77,7 +76,7 @@ class JobSource:
         elif self._processes is not None:
             stays = options.workers.persistent
             processes = self._processes if stays else self._make_processes()
-            remote = ProcessSteps(processes, context, stays=stays, meter=meter)
+            remote = ProcessSteps(processes, stays=stays, pin=context.pinned, meter=meter)
         if remote is not None:
             remote_jobs = self._jobs(steps, partial(RemoteJob, context), meter)
             return StepExecutor(remote_jobs, remote, options.workers.stall_warning)
@@ -120,26 +119,18 @@ class JobSource:
             make = meter.caller.timed("collate", make)
         return map(make, steps)
 
-    def steps(
-        self, run: Run, schedule: Schedule, on_final: Callable[[Run], None] = lambda run: None
-    ) -> Iterator[StepJob]:
+    def steps(self, run: Run, schedule: Schedule) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
         for step, after, over in schedule.steps(run):
-            run = schedule.end(after) if over else after
-            if over:
-                on_final(run)
             share = self._options.deal(step)
             epoch, samples = step.start.epoch, share.units.numbers
             yield StepJob(
                 share=share,
                 epoch=epoch,
-                run_after=run,
-                keys=schedule.origin.random_keys(share.units),
+                run_after=after,
+                keys=RandomKeys(share.units, schedule.origin.identities),
                 labels=step.labels,
                 last=over,
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
             )
-            if over:
-                return
-        on_final(schedule.end(run))

@@ -19,9 +19,8 @@ from datapipe.loader.batch.builder import Batch
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.watch import describe_work
-from datapipe.loader.workers.executor import StepWorkers
+from datapipe.loader.workers.executor import PinnedResults, StepWorkers
 from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
-from datapipe.loader.workers.pinned import PinnedResults
 from datapipe.loader.workers.process_worker import BatchWorkerFactory, RegionPool
 from datapipe.loader.workers.shared_memory import Regions, SharedFile
 from datapipe.workers.processes import ProcessPool
@@ -44,7 +43,14 @@ class RemoteJob:
         self._batch: Batch | None = None
         self._absent: tuple[logging.LogRecord, ...] = ()
 
-    def finish(self, report: Report, result: Any) -> None:
+    def finish(self, report: Report, result: Any, meter: Meter | None) -> None:
+        """Take the report of the worker, and its batch with blank rows and errors."""
+        _log(report.records)
+        if meter is not None and report.tally is not None:
+            meter.add(report.tally)
+        cache = self._context.cache
+        if report.cached is not None and cache is not None:
+            cache.counter.add(report.cached)
         self._batch, self.blank, self.errors = result
         self._absent = report.absent
         self.finished = report.finished
@@ -104,13 +110,12 @@ class ProcessSteps(StepWorkers[RemoteJob]):
     """Worker processes in one run; if `stays`, they are left to the next one."""
 
     def __init__(
-        self, processes: BatchProcesses, context: BatchContext, *, stays: bool, meter: Meter | None
+        self, processes: BatchProcesses, *, stays: bool, pin: bool, meter: Meter | None
     ) -> None:
         self._processes = processes
-        self._context = context
         self._stays = stays
         self._meter = meter
-        self._pin = context.pinned
+        self._pin = pin
 
     def run(self, jobs: Iterator[RemoteJob]) -> Results[Any]:
         results = self._processes.pool.run(map(self._task, jobs))
@@ -118,7 +123,7 @@ class ProcessSteps(StepWorkers[RemoteJob]):
 
     def finish(self, job: RemoteJob, result: tuple[Report, Any] | Report) -> None:
         report, batch = self._load(result) if isinstance(result, Report) else result
-        take_report(job, report, batch, self._context, self._meter)
+        job.finish(report, batch, self._meter)
 
     def describe(self, job: RemoteJob) -> list[str]:
         assert job.task is not None
@@ -143,18 +148,6 @@ class ProcessSteps(StepWorkers[RemoteJob]):
         """Return a report with the batch, on the memory of its region or in page-locked memory."""
         buffer = self._processes.regions.buffer(report.region, report.content.stop)
         return report, load_batch(buffer[report.content].data, buffer, self._pin)
-
-
-def take_report(
-    job: RemoteJob, report: Report, batch: Any, context: BatchContext, meter: Meter | None
-) -> None:
-    """Complete a job with the report of its worker, and its batch with blank rows and errors."""
-    _log(report.records)
-    if meter is not None and report.tally is not None:
-        meter.add(report.tally)
-    if report.cached is not None and context.cache is not None:
-        context.cache.counter.add(report.cached)
-    job.finish(report, batch)
 
 
 def _log(records: tuple[logging.LogRecord, ...]) -> None:

@@ -62,7 +62,9 @@ def make_context(
             processes=options.in_processes,
             device=rows,
         )
-    stored = _stored_images(schedule.origin)
+    held = [part.data.arrays for part in schedule.origin.parts]
+    # All parts share the form of their images.
+    stored = next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
     if stored is not None and made is not None:
         kept = make_transform(array_spec(stored))
         KERNEL.load_soon()  # there is nothing to decode that would hide how long torch takes
@@ -122,12 +124,6 @@ def _image_context(
         kept=kept,
         videos=kinds.videos if any(kinds.videos) else None,
     )
-
-
-def _stored_images(origin: Origin) -> ImageSpec | None:
-    """Return the spec of images in arrays, which all parts share; None if there are none."""
-    held = [part.data.arrays for part in origin.parts]
-    return next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
 
 
 def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> TokenContext | None:

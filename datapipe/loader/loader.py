@@ -25,8 +25,7 @@ from datapipe.loader.peers import Peers
 from datapipe.loader.schedule.plan_view import PlanView
 from datapipe.loader.schedule.resume import resume, warn_of_uneven_steps
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.skips import Skips
-from datapipe.loader.schedule.state import History, Run
+from datapipe.loader.schedule.state import History, Run, Skips
 from datapipe.loader.workers.job_source import Executor, FinishedJob, JobSource
 from datapipe.plan.steps import Position
 

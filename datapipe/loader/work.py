@@ -124,7 +124,13 @@ def work_on(
             "that were read; leave it out, or give CacheSpec(device=...)"
         )
     if image is not None:
-        _check_alike(forms)
+        first = next(iter(forms), "")
+        for name, form in forms.items():
+            if different := compare(forms[first], form, f"of {first}", f"of {name}"):
+                raise PlanError(
+                    f"the arrays of {first} and {name} hold images of different forms "
+                    f"({'; '.join(different)}); convert the shards of one again, or mix its shards"
+                )
         for part, form, its in held:
             try:
                 _check_arrays(part, form, work, its or image)
@@ -159,13 +165,3 @@ def _check_arrays(
             f"the arrays hold other images ({'; '.join(different)}); give ImageSpec({options}), or "
             "convert the shards again"
         )
-
-
-def _check_alike(forms: Mapping[str, Mapping[str, Any]]) -> None:
-    first = next(iter(forms), "")
-    for name, form in forms.items():
-        if different := compare(forms[first], form, f"of {first}", f"of {name}"):
-            raise PlanError(
-                f"the arrays of {first} and {name} hold images of different forms "
-                f"({'; '.join(different)}); convert the shards of one again, or mix its shards"
-            )

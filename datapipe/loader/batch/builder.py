@@ -28,7 +28,6 @@ from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.batch.video_batch import VideoSlots
 from datapipe.loader.metrics.watch import Watch
-from datapipe.loader.schedule.skips import without_frames
 from datapipe.text.encode import SampleText
 
 logger = logging.getLogger(__name__)
@@ -317,7 +316,7 @@ class BatchBuilder:
         )
 
     def _fail(self, slot: int, error: SampleError) -> None:
-        self.errors[slot] = without_frames(error)
+        self.errors[slot] = _without_frames(error)
         self._empty(slot)
 
     def _empty(self, slot: int) -> None:
@@ -328,3 +327,12 @@ class BatchBuilder:
             self._tokens.empty(slot)
         if self.images is not None:
             self.images.empty(slot)
+
+
+def _without_frames(error: SampleError) -> SampleError:
+    """Return the error without tracebacks, whose frames would keep the batch alive in a cycle."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error

@@ -221,11 +221,11 @@ class ImageSlots:
                 at = chosen if one_each else places(bounds, chosen)[0]
                 move = ImageMoves(data, begins[at], rows[at], mirrored[at])
                 moves.setdefault(kind, []).append(move)
-        return all(self._move(kind, each, source) for kind, each in moves.items())
-
-    def _move(self, kind: int, moves: list[ImageMoves], source: DecodedSource) -> bool:
-        transform = self._context.transforms[kind]
-        return transform.finish_many(moves, self._array, interleaved=source.interleaved)
+        transforms, interleaved = self._context.transforms, source.interleaved
+        return all(
+            transforms[kind].finish_many(each, self._array, interleaved=interleaved)
+            for kind, each in moves.items()
+        )
 
     def restore(
         self, slot: int, ready: UInt8, rows: Sequence[Values], placements: Float64 | None = None

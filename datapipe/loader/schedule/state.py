@@ -1,21 +1,25 @@
-"""Position of a loader in its plan, as a small dict for JSON."""
+"""Position of a loader in its plan, as a small dict for JSON, and its count of skipped samples."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from operator import index
 from typing import Any
 
-from datapipe.errors import PlanError, StateMismatch
+from datapipe.errors import DatapipeError, PlanError, SampleError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.plan.options import PLAN_VERSION
 from datapipe.plan.steps import Position
 
+logger = logging.getLogger("datapipe.loader")
+
 STATE_VERSION = 3
 
 _REMEMBERED = 1024  # batches
+_LOGGED = 10  # skipped samples
 _SUM = "crc32"
 _OF_SAMPLES = ("where", "selection", "text", "max_frames", "samples")
 
@@ -70,6 +74,28 @@ class History:
                 f"step {step} is {back} batches back, and {len(self._recent)} are remembered"
             )
         return self._recent[-1 - back]
+
+
+class Skips:
+    """Counter of skipped samples, which logs the first few; more than `limit` are refused."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.count = 0
+        self._limit = limit
+
+    def note(self, errors: Iterable[SampleError]) -> None:
+        """Count the errors of a batch; raise DatapipeError if more were skipped than allowed."""
+        for error in errors:
+            self.count += 1
+            if self.count <= _LOGGED:
+                logger.warning("skipped %s", error)
+            if self.count == _LOGGED:
+                logger.warning("further skipped samples are only counted, in loader.skipped")
+            if self._limit is not None and self.count > self._limit:
+                raise DatapipeError(
+                    f"{self.count} samples were skipped, more than max_skipped={self._limit}; the "
+                    f"last: {error}"
+                ) from error
 
 
 def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any) -> dict[str, Any]:

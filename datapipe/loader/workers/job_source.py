@@ -17,7 +17,7 @@ from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
 from datapipe.loader.workers.executor import StepExecutor, StepWorkers
 from datapipe.loader.workers.prefetch import read_ahead, with_rows
-from datapipe.loader.workers.process_steps import BatchProcesses, ProcessSteps, RemoteJob
+from datapipe.loader.workers.process_steps import ProcessSteps, RemoteJob
 from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
 from datapipe.loader.workers.thread_steps import InlineSteps, PlannedSteps, ThreadSteps
 from datapipe.plan.steps import Blocks
@@ -50,7 +50,7 @@ class JobSource:
         self._loads = loads
         self._cluster = running_cluster() if options.on_cluster and loads else None
         here = options.in_processes and self._cluster is None and loads
-        self._processes = self._make_processes() if here else None
+        self._processes = ProcessSteps(context, options) if here else None
         self._runs = 0  # begun so far
         self._lock = threading.Lock()  # of the count and of what ends with a run
         self._next_uses: NextUses | None = None
@@ -74,9 +74,10 @@ class JobSource:
             most = options.num_workers * options.prefetch_factor
             remote = RaySteps(self._cluster, context, most=most, meter=meter)
         elif self._processes is not None:
-            stays = options.workers.persistent
-            processes = self._processes if stays else self._make_processes()
-            remote = ProcessSteps(processes, stays=stays, pin=context.pinned, meter=meter)
+            processes = self._processes
+            if not options.workers.persistent:
+                processes = ProcessSteps(context, options)
+            processes.meter, remote = meter, processes
         if remote is not None:
             remote_jobs = self._jobs(steps, partial(RemoteJob, context), meter)
             return StepExecutor(remote_jobs, remote, options.workers.stall_warning)
@@ -98,18 +99,13 @@ class JobSource:
     def close(self) -> None:
         """End worker processes."""
         if self._processes is not None:
-            self._processes.pool.close()
+            self._processes.close()
 
     def _end(self, run: int) -> None:
         """Close the store once the workers of a run have ended, unless another one uses it."""
         with self._lock:
             if run == self._runs:
                 self._context.store.close()
-
-    def _make_processes(self) -> BatchProcesses:
-        return BatchProcesses(
-            self._context, self._options.num_workers, self._options.prefetch_factor
-        )
 
     def _jobs(
         self, steps: Iterator[StepJob], make: Callable[[StepJob], J], meter: Meter | None

@@ -135,7 +135,10 @@ class OpenedMixture:
         for warning in (warning for part in parts for warning in part.warnings):
             logger.warning("%s", warning)
         share = options.run.global_batch_size or options.share
-        return self._resolved(parts, plan, _step_size(plan, share))
+        step = Amount(share * (plan.batch_size or 1), "samples")
+        if (tokens := plan.pack or plan.max_tokens) is not None:
+            step = Amount(share * tokens, "tokens")  # an estimate, as units are not full
+        return self._resolved(parts, plan, step)
 
     def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: Amount) -> Origin:
         mixture, tokens = self._mixture, None
@@ -257,13 +260,6 @@ def _needs_tokens(mixture: Mixture) -> bool:
     return mixture.weights == "tokens" or any(
         isinstance(amount, Amount) and amount.unit != "samples" for amount in amounts
     )
-
-
-def _step_size(plan: PlanOptions, share: int) -> Amount:
-    """Return the size of a step of `share` units; tokens are an estimate, as units are not full."""
-    if (tokens := plan.pack or plan.max_tokens) is not None:
-        return Amount(share * tokens, "tokens")
-    return Amount(share * (plan.batch_size or 1), "samples")
 
 
 def _without_paths(given: Any) -> Any:

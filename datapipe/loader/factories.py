@@ -80,13 +80,9 @@ def make_context(
         images=images,
         transform=work.transform,
         tokens=_token_context(dataset, schedule, work),
-        meta=options.meta,
+        options=options,
         seed=schedule.plan.seed,
-        verify=options.verify,
         cache=cache,
-        on_error=options.on_error,
-        workers=0 if options.in_processes else options.num_workers,
-        ahead=options.prefetch_factor,
     )
     return context, device_cache
 

@@ -37,10 +37,10 @@ def shown_steps(loader: Loader, *, step: int, samples: int, room: int) -> Iterat
     images = parts.context.images
     context = replace(
         parts.context,
-        on_error="skip",  # a page is there to see what fails
+        # A page is there to see what fails.
+        options=replace(parts.context.options, on_error="skip", meta=(GEOMETRY,)),
         images=None if images is None else replace(images, geometry=True),
         cache=None,
-        meta=(GEOMETRY,),
     )
     number, epoch = step, loader.epoch
     for job in parts.steps():

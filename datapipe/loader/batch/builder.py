@@ -67,7 +67,7 @@ class BatchBuilder:
             *(context, step, rows, self._loaded, self._loaded == self._totals)
         )
         self._metadata = SampleMetadata(
-            *(context.meta, context.dataset, samples, rows.keys),
+            *(context.options.meta, context.dataset, samples, rows.keys),
             texts=not context.tokens or context.transform is not None,
         )
         self._tokens: TokenSlots | None = None
@@ -81,11 +81,13 @@ class BatchBuilder:
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
         # and they should end together.
-        ahead = 1 if step.last else context.ahead
+        options = context.options
+        workers = 1 if options.in_processes else options.num_workers  # that share in a batch
+        ahead = 1 if step.last else options.prefetch_factor
         pieces, most = 4 if step.last else 2, _PIECE
         if not self._reader.encoded.any():
             pieces, most = pieces // 2, 4 * _PIECE  # copied, which all workers do equally fast
-        part = size * ahead // (pieces * max(1, context.workers))
+        part = size * ahead // (pieces * max(1, workers))
         self._piece = max(1, min(part, most)) if context.images else _TEXT_PIECE
         self._done = itertools.count(1)  # pieces; its `next` cannot be interrupted by a thread
 
@@ -139,7 +141,7 @@ class BatchBuilder:
 
     def result(self) -> Batch:
         """Return the batch, or raise the error of the first sample, unless such are skipped."""
-        if self.errors and self._context.on_error == "raise":
+        if self.errors and self._context.options.on_error == "raise":
             raise self.errors[min(self.errors)]
         batch: Batch = {}
         labels = self.step.labels
@@ -159,7 +161,7 @@ class BatchBuilder:
             batch |= self._tokens.result()
         else:
             batch |= {name: facts[name] for name in ("images_per_sample", "text", "key", "valid")}
-        return batch | {name: facts[name] for name in self._context.meta}
+        return batch | {name: facts[name] for name in self._context.options.meta}
 
     def warn_of_absent_fields(self) -> None:
         """Warn of fields of `meta` that no sample of this batch has: they may be misspelt."""

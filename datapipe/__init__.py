@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from datapipe.loader.batch.unpack import unpack as unpack
     from datapipe.loader.loader import Loader as Loader
     from datapipe.loader.make_loader import make_loader as make_loader
-    from datapipe.loader.raw_source import WebDatasetSource as WebDatasetSource
     from datapipe.loader.specs import BatchSpec as BatchSpec
     from datapipe.loader.specs import DeviceSpec as DeviceSpec
     from datapipe.loader.specs import PackSpec as PackSpec
     from datapipe.loader.specs import RemoteSpec as RemoteSpec
     from datapipe.loader.specs import RunSpec as RunSpec
     from datapipe.loader.specs import WorkerSpec as WorkerSpec
+    from datapipe.loader.webdataset_source import WebDatasetSource as WebDatasetSource
     from datapipe.loader.webdataset_source import webdataset_source as webdataset_source
     from datapipe.mixture.spec import Mixture as Mixture
     from datapipe.model_check import ModelCheck as ModelCheck
@@ -111,9 +111,8 @@ _LAZY = {
         "loader.batch.unpack": "unpack",
         "loader.loader": "Loader",
         "loader.make_loader": "make_loader",
-        "loader.raw_source": "WebDatasetSource",
         "loader.specs": "BatchSpec DeviceSpec PackSpec RemoteSpec RunSpec WorkerSpec",
-        "loader.webdataset_source": "webdataset_source",
+        "loader.webdataset_source": "WebDatasetSource webdataset_source",
         "mixture.spec": "Mixture",
         "model_check": "ModelCheck check_model",
         "models.families": "specs_for",

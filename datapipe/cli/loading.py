@@ -14,7 +14,7 @@ from datapipe.cli.mixture import mixture_in
 from datapipe.cli.text import text_spec
 from datapipe.cli.values import parse_image, resolve_target
 from datapipe.errors import PlanError
-from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.specs import BatchSpec, DeviceSpec, PackSpec
 from datapipe.mixture.given import text_of
 from datapipe.mixture.spec import Mixture

@@ -14,7 +14,7 @@ from datapipe.mixture.spec import Mixture, MixtureGroup
 from datapipe.report.table import Table, counted
 
 if TYPE_CHECKING:
-    from datapipe.loader.mixture_report import DatasetPlan, MixturePlan, Phase
+    from datapipe.loader.plan_report import DatasetPlan, MixturePlan, Phase
 
 REASONS = {
     "where": "by where",
@@ -102,7 +102,7 @@ def _cells(row: _TableRow, plan: MixturePlan) -> dict[str, str]:
 
 def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_TableRow]:
     """Yield a row for each dataset, before them their groups, and one for those not shown."""
-    from datapipe.loader.mixture_report import DatasetPlan
+    from datapipe.loader.plan_report import DatasetPlan
 
     numbers = sorted(range(len(plans)), key=lambda number: -plans[number].drawn)
     largest = set(numbers[:_MOST])

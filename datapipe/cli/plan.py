@@ -25,8 +25,7 @@ from datapipe.report.table import aligned, counted
 
 if TYPE_CHECKING:
     from datapipe.loader.loader import Loader
-    from datapipe.loader.mixture_report import MixturePlan
-    from datapipe.loader.plan_report import PlanReport
+    from datapipe.loader.plan_report import MixturePlan, PlanReport
     from datapipe.plan.summary import LengthBin
 
 

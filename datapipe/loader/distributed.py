@@ -12,6 +12,7 @@ import torch.distributed as dist
 from datapipe.cpus import available_cpus
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
+from datapipe.plan.steps import check_ranks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -47,7 +48,8 @@ def resolve_ranks(
             "torch.distributed or torchrun"
         )
     if rank is None or world_size is None:
-        return _from_environment()
+        rank, world_size = _from_environment()
+    check_ranks(rank, world_size)
     return rank, world_size
 
 
@@ -86,7 +88,6 @@ def peer_groups(mesh: DeviceMesh | None) -> list[dist.ProcessGroup]:
 
 
 def _data_dims(mesh: DeviceMesh) -> list[int]:
-    """Return the dimensions whose ranks see different samples."""
     names = mesh.mesh_dim_names
     if names is None:
         return list(range(mesh.ndim))

@@ -21,7 +21,7 @@ from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext
-from datapipe.loader.batch.token_batch import StoredTexts, TextKind, TokenContext, check_texts
+from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.image_path import ImagePath
 from datapipe.loader.schedule.mixture.part import MixturePart
@@ -38,12 +38,7 @@ def make_context(
     """Make the context of the batches, and the cache on the device, or raise `PlanError`."""
     work, options, made = path.work, schedule.options, path.made
     kinds = None if made is None else ImageKinds.of(schedule.origin, dataset)
-    if kinds is not None:
-        _check_videos(kinds, path.work)
     kept = rows = cache = images = device_cache = None
-    specs = {}
-    if kinds is not None:
-        specs = {name: one.spec for name, one in zip(kinds.names, kinds.transforms, strict=True)}
     if work.cache is not None:
         if options.on_cluster:
             raise PlanError(
@@ -52,7 +47,7 @@ def make_context(
             )
         kept = kept_transform(
             work.cache,
-            specs,
+            {} if kinds is None else kinds.specs,
             decoder=path.decoder is not None,
             transform=work.transform is not None,
         )
@@ -67,7 +62,9 @@ def make_context(
             processes=options.in_processes,
             device=rows,
         )
-    stored = _stored_images(schedule.origin)
+    held = [part.data.arrays for part in schedule.origin.parts]
+    # All parts share the form of their images.
+    stored = next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
     if stored is not None and made is not None:
         kept = make_transform(array_spec(stored))
         KERNEL.load_soon()  # there is nothing to decode that would hide how long torch takes
@@ -83,13 +80,9 @@ def make_context(
         images=images,
         transform=work.transform,
         tokens=_token_context(dataset, schedule, work),
-        meta=options.meta,
+        options=options,
         seed=schedule.plan.seed,
-        verify=options.verify,
         cache=cache,
-        on_error=options.on_error,
-        workers=0 if options.in_processes else options.num_workers,
-        ahead=options.prefetch_factor,
     )
     return context, device_cache
 
@@ -102,6 +95,11 @@ def _image_context(
     kept: ImageTransform | None,
 ) -> ImageContext:
     work, plan, options = path.work, schedule.plan, schedule.options
+    if any(kinds.videos) and (work.batch.sample_rows or work.static_shapes):
+        raise PlanError(
+            "constant shapes of batches with ImageSpec(video=...): frames of videos share rows of "
+            "pixel_values_videos; leave one of them out: with video=None each frame is an image"
+        )
     most = None
     if work.static_shapes:
         most = (plan.max_patches or plan.max_images or 0) * options.units_per_rank
@@ -124,21 +122,6 @@ def _image_context(
     )
 
 
-def _check_videos(kinds: ImageKinds, work: SampleWork) -> None:
-    """Raise `PlanError` for constant shapes with patches of several frames."""
-    if any(kinds.videos) and (work.batch.sample_rows or work.static_shapes):
-        raise PlanError(
-            "constant shapes of batches with ImageSpec(video=...): frames of videos share rows of "
-            "pixel_values_videos; leave one of them out: with video=None each frame is an image"
-        )
-
-
-def _stored_images(origin: Origin) -> ImageSpec | None:
-    """Return the spec of images in arrays, which all parts share; None if there are none."""
-    held = [part.data.arrays for part in origin.parts]
-    return next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
-
-
 def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> TokenContext | None:
     origin, plan = schedule.origin, schedule.plan
     units_per_rank = schedule.options.units_per_rank
@@ -150,8 +133,8 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> To
     if not texts:
         return None
     check_texts(texts, [part.name for part in origin.parts])
-    if plan.unit == "pack" and texts[0].encoder.spec.token_types:
-        named = f"TextSpec(token_types={texts[0].encoder.spec.token_types!r})"
+    if plan.unit == "pack" and texts[0].rule.spec.token_types:
+        named = f"TextSpec(token_types={texts[0].rule.spec.token_types!r})"
         raise PlanError(
             f"pack= with {named}: the Gemma models of transformers 5.23 let the tokens of an image "
             "see each other, and count them from the beginning of each sample, and a pack has many "
@@ -176,25 +159,17 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> To
 
 
 def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
-    video, stored = None, StoredTexts.of(part)
+    video = None
     if rule.images.videos is not None and part.image is not None:
         video = part.image.spec.video
-        if stored is not None:
-            raise PlanError(
-                f"{part.data.prefix}arrays have the tokens of videos without their times; load the "
-                "shards, or give ImageSpec(video=None)"
-            )
-    return TextKind(
-        encoder=rule.encoder,
-        stored=stored,
-        image_runs=part.image_runs,
-        # A model that answers a prompt counts positions by itself.
-        image_grids=part.image_grids if rule.images.grids and not rule.spec.prompts else None,
-        frames=part.frames,
-        tokens_per_second=None if video is None else video.tokens_per_second,
-        limit=rule.limit,
-        first=first,
-    )
+    rate = None if video is None else video.tokens_per_second
+    kind = TextKind(part=part, rule=rule, first=first, tokens_per_second=rate)
+    if video is not None and kind.is_stored:
+        raise PlanError(
+            f"{part.data.prefix}arrays have the tokens of videos without their times; load the "
+            "shards, or give ImageSpec(video=None)"
+        )
+    return kind
 
 
 @dataclass(frozen=True)
@@ -203,7 +178,7 @@ class ImageKinds:
 
     transforms: tuple[ImageTransform, ...]
     kinds: Callable[[Int64], Int64] | None  # transform of each sample; None if there is but one
-    names: tuple[str, ...]  # of a part that has each transform
+    specs: dict[str, ImageSpec]  # of the transforms, by the name of a part that has each
     videos: tuple[VideoSizes | None, ...]  # of the frames of each; None if they are images
 
     @staticmethod
@@ -218,9 +193,10 @@ class ImageKinds:
             table.append(list(found).index(name))
         transforms, names = zip(*found.values(), strict=True)
         check_together(transforms, names)
+        specs = {name: one.spec for one, name in found.values()}
         by_part = np.array(table, np.int64)
         kinds = partial(_kinds_of, dataset, by_part) if len(transforms) > 1 else None
-        return ImageKinds(transforms, kinds, names, tuple(map(VideoSizes.of, transforms)))
+        return ImageKinds(transforms, kinds, specs, tuple(map(VideoSizes.of, transforms)))
 
 
 def _kinds_of(dataset: Dataset, by_part: Int64, samples: Int64) -> Int64:

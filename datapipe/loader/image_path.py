@@ -18,7 +18,7 @@ from datapipe.extras import install_command
 from datapipe.loader.device.copy_stream import resolve_device
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.distributed import default_workers
-from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.specs import Workers
 from datapipe.loader.work import SampleWork, check_rows
 

@@ -1,16 +1,18 @@
-"""Iterator over one pass of a loader's run."""
+"""Iterator over one pass of a loader's run, and what a torch `DataLoader` around it takes."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import ParamSpec, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from datapipe.errors import DatapipeError
 from datapipe.loader.batch.builder import Batch
@@ -115,7 +117,6 @@ class LoaderIterator(Iterator[Batch]):
         return job, self._timed("transfer", self.prefetcher.receive, sent)
 
     def _share(self, peers: Peers) -> tuple[FinishedJob, Batch]:
-        """Load a batch for all peers, or receive it from the one that does."""
         if not peers.first:
             job = self.executor.next()  # of the plan alone
             batch, job.errors = self._timed("transfer", peers.receive)
@@ -145,7 +146,6 @@ class LoaderIterator(Iterator[Batch]):
             self._sent.append(error)
 
     def _timed(self, stage: str, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Call a function, its time counted if there is a meter."""
         if self.meter is not None:
             function = self.meter.caller.timed(stage, function)
         return function(*args, **options)
@@ -182,3 +182,61 @@ def _repeat_images(batch: Batch) -> Batch:
             both = torch.cat([values, values], axis)
             repeated[name] = both.pin_memory() if values.is_pinned() else both
     return batch | repeated
+
+
+class BatchesByIndex:
+    """Batches that a `DataLoader(loader, batch_size=None)` takes one after the other.
+
+    Index 0 begins an iteration. `StopIteration` ends that of the `DataLoader`, if the loader was
+    resumed and has fewer batches left than its length: `at_end` says if the last batch was yielded.
+    """
+
+    def __init__(self, loader: Iterable[Any], at_end: Callable[[], bool]) -> None:
+        self._loader = loader
+        self._at_end = at_end
+        self._iterator: Iterator[dict[str, Any]] | None = None
+        self._next = 0
+
+    def take(self, index: object) -> dict[str, Any]:
+        """Return the next batch; raise `DatapipeError` for another, or in a worker process."""
+        worker = get_worker_info()
+        if worker is not None:
+            raise DatapipeError(
+                f"a DataLoader with num_workers={worker.num_workers} would make every batch of "
+                "this loader in each of its workers; leave num_workers out of the DataLoader, and "
+                "give it to make_loader"
+            )
+        if isinstance(index, int) and index == 0:
+            self._iterator, self._next = iter(self._loader), 0
+        elif not self._next or index != self._next:
+            raise DatapipeError(
+                f"loader[{index!r}]: batches come in the loader's own order, and the next one is "
+                f"{self._next}; iterate over the loader, and give shuffle= and seed= to "
+                "make_loader, not to a DataLoader around it"
+            )
+        if (iterator := self._iterator) is None:
+            raise StopIteration
+        self._next += 1
+        try:
+            return next(iterator)
+        finally:
+            if self._at_end():  # a sampler that knows the length asks for no more
+                self._iterator = None
+                next(iterator, None)
+
+
+def short_interrupts(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a `KeyboardInterrupt` inside a function begin at the function itself.
+
+    The frames below wait for workers, and say nothing about the caller's code. A second Ctrl-C
+    while workers are stopped is not chained to the first.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except KeyboardInterrupt as error:
+            raise error.with_traceback(None) from None
+
+    return call

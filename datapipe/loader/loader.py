@@ -15,20 +15,17 @@ from datapipe.declared import Natural, checked
 from datapipe.errors import DatapipeError, PlanError, StateMismatch
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.by_index import BatchesByIndex
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.distributed import check_ranks_hold
-from datapipe.loader.interrupts import short_interrupts
-from datapipe.loader.iterator import LoaderIterator
+from datapipe.loader.iterator import BatchesByIndex, LoaderIterator, short_interrupts
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.stage_clock import ClockOptions
 from datapipe.loader.peers import Peers
 from datapipe.loader.schedule.plan_view import PlanView
 from datapipe.loader.schedule.resume import resume, warn_of_uneven_steps
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.skips import Skips
-from datapipe.loader.schedule.state import History, Run
+from datapipe.loader.schedule.state import History, Run, Skips
 from datapipe.loader.workers.job_source import Executor, FinishedJob, JobSource
 from datapipe.plan.steps import Position
 
@@ -98,7 +95,6 @@ class Loader:
         self._hits = HitLog(self.stats)
         self.meter: Meter | None = None
         self._run = Run.at(Position(0))
-        self._final = self._run  # once the newest iterator has come to its end
         self._history = History(self._run)  # of the newest iterator
         self._checked_fields = False  # whether absent fields were warned of
         self._resumes = False  # whether a state was just loaded
@@ -345,10 +341,7 @@ class Loader:
         if self._checked_group != self._schedule.plan.group:
             self._checked_group = self._schedule.plan.group
             warn_of_uneven_steps(self._schedule.plan, self.options)
-        return self._jobs.begin(run, self._schedule, self.meter, self._set_final)
-
-    def _set_final(self, run: Run) -> None:
-        self._final = run
+        return self._jobs.begin(run, self._schedule, self.meter)
 
     def _start_at(self, run: Run) -> None:
         self._run = run
@@ -375,10 +368,9 @@ class Loader:
         self._hits.note(job.step.epoch)
         self._resumes = False
         # A loop that knows the length asks for no batch after the last.
-        self._finished = self._run is self._final
+        self._finished = job.step.last
 
     def _finish(self) -> None:
-        """End the run: the next iterator continues from there."""
-        self._run = self._final
-        self._finished = True
+        if not self._finished:  # all that was left is excluded
+            self._run, self._finished = self._schedule.end(self._run), True
         self._hits.note(None)

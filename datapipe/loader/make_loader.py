@@ -21,13 +21,12 @@ from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.distributed import check_agreement, peer_groups, resolve_ranks
 from datapipe.loader.factories import make_context
 from datapipe.loader.image_path import choose_path, default_count
-from datapipe.loader.interrupts import short_interrupts
+from datapipe.loader.iterator import short_interrupts
 from datapipe.loader.loader import Loader
 from datapipe.loader.peers import Peers
-from datapipe.loader.schedule.exclude import parse_exclude
 from datapipe.loader.schedule.mixture.opened import OpenedMixture
-from datapipe.loader.schedule.plan_options import resolve_plan
-from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions, OnError
+from datapipe.loader.schedule.options import DEFAULT_PREFETCH, LoaderOptions, OnError, resolve_plan
+from datapipe.loader.schedule.plan_view import parse_exclude
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.specs import (
     BatchSpec,

@@ -7,9 +7,8 @@ follows the plan by itself, so lengths, epochs and states need no exchange.
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from datapipe.errors import DatapipeError, PlanError
+from datapipe.loader.workers.ipc import dump_batch, load_tensors
+
+_Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
 
 class Peers:
@@ -55,9 +57,11 @@ class Peers:
         for group in self._targets:
             tensors: list[Tensor] = []
             try:
-                content = _dump(value, tensors)
+                content = dump_batch(value, partial(_take, tensors))
             except Exception as error:  # an exception that cannot be pickled
-                content = _dump(DatapipeError(f"{value!r} of another rank ({error})"), tensors)
+                tensors = []
+                failure = DatapipeError(f"{value!r} of another rank ({error})")
+                content = dump_batch(failure, partial(_take, tensors))
             source = dist.get_global_rank(group, 0)
             dist.broadcast_object_list([content], source, group, self._device)
             for tensor in tensors:
@@ -68,52 +72,35 @@ class Peers:
         assert self._source is not None
         source, content = dist.get_global_rank(self._source, 0), [b""]
         dist.broadcast_object_list(content, source, self._source, self._device)
-        loader = _Unpickler(io.BytesIO(content[0]), self._device, self._pin)
-        value = loader.load()
-        for tensor in loader.tensors:
+        tensors: list[Tensor] = []  # to be filled, in the order of the sender's
+        value = load_tensors(content[0], partial(self._allocate, tensors))
+        for tensor in tensors:
             dist.broadcast(tensor, source, self._source)
         self.send(value)
         if isinstance(value, Exception):
             raise value
         return value
 
-
-def _dump(value: Any, tensors: list[Tensor]) -> bytes:
-    """Pickle a value but for its tensors, whose bytes are appended to a list."""
-    buffer = io.BytesIO()
-    _Pickler(buffer, tensors).dump(value)
-    return buffer.getvalue()
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, tensors: list[Tensor]) -> None:
-        super().__init__(file, protocol=5)
-        self._tensors = tensors
-
-    def persistent_id(self, obj: Any) -> tuple[torch.Size, tuple[int, ...], torch.dtype] | None:
-        if type(obj) is not Tensor or obj.layout is not torch.strided:
-            return None
-        # `channels_last` stays, gaps and repeated rows do not.
-        stride = torch.empty_like(obj, device="meta").stride()
-        if obj.numel():
-            dense = torch.empty_strided(obj.shape, stride, dtype=obj.dtype, device=obj.device)
-            dense = obj.detach() if obj.stride() == stride else dense.copy_(obj.detach())
-            self._tensors.append(dense.as_strided((obj.numel(),), (1,)).view(torch.uint8))
-        return obj.shape, stride, obj.dtype
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, device: torch.device, pin: bool) -> None:
-        super().__init__(file)
-        self._device = device
-        self._pin = pin
-        self.tensors: list[Tensor] = []  # to be filled, in the order of the sender's
-
-    def persistent_load(self, pid: tuple[torch.Size, tuple[int, ...], torch.dtype]) -> Tensor:
-        shape, stride, dtype = pid
+    def _allocate(self, tensors: list[Tensor], layout: _Layout) -> Tensor:
+        """Return a tensor whose bytes, which are added to a list, are to be received."""
+        shape, stride, dtype = layout
         size = shape.numel() * dtype.itemsize
         if not size:
             return torch.empty(shape, dtype=dtype, device=self._device)
         memory = torch.empty(size, dtype=torch.uint8, device=self._device, pin_memory=self._pin)
-        self.tensors.append(memory)
+        tensors.append(memory)
         return memory.view(dtype).as_strided(shape, stride)
+
+
+def _take(tensors: list[Tensor], tensor: Tensor) -> _Layout:
+    """Add the bytes of a tensor to a list, and return its layout."""
+    # `channels_last` stays, gaps and repeated rows do not.
+    stride = torch.empty_like(tensor, device="meta").stride()
+    if tensor.numel():
+        if tensor.stride() != stride:
+            dense = torch.empty_strided(
+                tensor.shape, stride, dtype=tensor.dtype, device=tensor.device
+            )
+            tensor = dense.copy_(tensor)
+        tensors.append(tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8))
+    return tensor.shape, stride, tensor.dtype

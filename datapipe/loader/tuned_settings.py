@@ -25,7 +25,7 @@ from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import replace_file
 from datapipe.loader.distributed import default_workers
-from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.loader.schedule.options import LoaderOptions
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from datapipe.index.dataset import Dataset
 from datapipe.index.dataset_part import DatasetPart
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.loader.schedule.options import LoaderOptions
+from datapipe.loader.schedule.state import compare
 from datapipe.loader.specs import BatchSpec, DeviceSpec
 from datapipe.plan.options import PlanOptions
 from datapipe.text.spec import TextSpec
@@ -123,7 +124,13 @@ def work_on(
             "that were read; leave it out, or give CacheSpec(device=...)"
         )
     if image is not None:
-        _check_alike(forms)
+        first = next(iter(forms), "")
+        for name, form in forms.items():
+            if different := compare(forms[first], form, f"of {first}", f"of {name}"):
+                raise PlanError(
+                    f"the arrays of {first} and {name} hold images of different forms "
+                    f"({'; '.join(different)}); convert the shards of one again, or mix its shards"
+                )
         for part, form, its in held:
             try:
                 _check_arrays(part, form, work, its or image)
@@ -135,7 +142,6 @@ def work_on(
 def _check_arrays(
     part: DatasetPart, form: Mapping[str, Any], work: SampleWork, image: ImageSpec
 ) -> None:
-    """Raise `PlanError` for work that cannot be done on images that are stored in `form`."""
     if part.counts.images and not form:
         raise PlanError(
             f"the arrays hold no images, and their samples have {part.counts.images:,}; "
@@ -148,7 +154,7 @@ def _check_arrays(
         )
     if work.asks_for_dali:
         raise PlanError("decoder='dali': arrays are decoded already; leave it out")
-    if form and (different := _differences(form, image_identity(image), "there", "asked for")):
+    if form and (different := compare(form, image_identity(image), "there", "asked for")):
         stored = spec_of(form)
         options = ", ".join(
             f"{field.name}={getattr(stored, field.name)!r}"
@@ -156,26 +162,6 @@ def _check_arrays(
             if field.name in (*form, "size") and getattr(stored, field.name) != field.default
         )
         raise PlanError(
-            f"the arrays hold other images ({different}); give ImageSpec({options}), or convert "
-            "the shards again"
+            f"the arrays hold other images ({'; '.join(different)}); give ImageSpec({options}), or "
+            "convert the shards again"
         )
-
-
-def _check_alike(forms: Mapping[str, Mapping[str, Any]]) -> None:
-    first = next(iter(forms), "")
-    for name, form in forms.items():
-        if different := _differences(forms[first], form, f"of {first}", f"of {name}"):
-            raise PlanError(
-                f"the arrays of {first} and {name} hold images of different forms ({different}); "
-                "convert the shards of one again, or mix its shards"
-            )
-
-
-def _differences(
-    one: Mapping[str, Any], other: Mapping[str, Any], of_one: str, of_other: str
-) -> str:
-    return "; ".join(
-        f"{name}: {one.get(name)!r} {of_one}, {other.get(name)!r} {of_other}"
-        for name in sorted(one.keys() | other.keys())
-        if one.get(name) != other.get(name)
-    )

@@ -228,7 +228,6 @@ def _child(key: str | None, item: LocatedValue, inherited: _Inherited) -> Child:
 
 
 def _entries(key: str | None, item: LocatedValue) -> dict[str, LocatedValue]:
-    """Return the options of a dataset or group, in full or in short form."""
     value = item.value
     if isinstance(value, dict):
         if "datasets" in value:

@@ -245,7 +245,6 @@ class _Resolver:
         return times * (self._counts[number] * self._means[number])
 
     def _start(self, amount: Amount, line: _RateLine, said: str) -> int:
-        """Return the fewest draws that are at least an amount."""
         number, in_tokens = self._size(amount, said)
         if not in_tokens:
             return number

@@ -57,8 +57,9 @@ def lay_out(text_cost: Int64, vision_cost: Int64, *, group: int, phase: int, key
     typical = _typical(costs, first + last)
     typical = typical[Permutation(len(typical), derive(key, _HEAD))(np.arange(len(typical)))]
     rest = np.delete(order, typical)
-    rest = _grouped(rest, (costs[0][rest], costs[1][rest]), group, key)
-    return np.concatenate([typical[:first], _shuffled(rest, group, key), typical[first:]])
+    rows = _grouped(rest, (costs[0][rest], costs[1][rest]), group, key).reshape(-1, group)
+    shuffled = rows[Permutation(len(rows), derive(key, _GROUPS))(np.arange(len(rows)))]
+    return np.concatenate([typical[:first], shuffled.reshape(-1), typical[first:]])
 
 
 def _reduced(cost: Int64) -> Int64:
@@ -108,8 +109,3 @@ def _spread(cost: Int64, starts: Int64) -> Int64:
     most = np.maximum.reduceat(cost, starts)
     least = np.minimum.reduceat(cost, starts)
     return ((most - least) << _SHARE_BITS) // np.maximum(most, 1)
-
-
-def _shuffled(units: Int64, group: int, key: int) -> Int64:
-    rows = units.reshape(-1, group)
-    return rows[Permutation(len(rows), derive(key, _GROUPS))(np.arange(len(rows)))].reshape(-1)

@@ -72,10 +72,8 @@ def planned(
 
 
 def _owners(offsets: Int64) -> Int64:
-    """Return the row of each item: int64 [items]."""
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
 
 def _totals(values: Integers, offsets: Int64) -> Int64:
-    """Return the sum of each row's values: int64 [rows]."""
     return np.diff(edges(values)[offsets])

@@ -220,7 +220,6 @@ class DatasetOrder:
         return passes, indices
 
     def _places(self, turns: Int64) -> tuple[Int64, Int64]:
-        """Return the pass of each turn, and its place there."""
         start = self._start
         if start.samples == self._samples:  # as in most runs
             passes, places = np.divmod(turns + start.place, self._samples)

@@ -135,7 +135,6 @@ def _count_by_table(words: UInt64) -> UInt8:
 
 
 def _count(words: UInt64) -> UInt8:
-    """Count the bits that are set in each word: uint8, of the same shape."""
     if hasattr(np, "bitwise_count"):  # since NumPy 2.0
         counts: UInt8 = np.bitwise_count(words)
         return counts

@@ -46,7 +46,7 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
     parts = loader.components()
     images = parts.context.images
     # DALI decodes and resizes at once; a remedy changes one ImageSpec.
-    if images is None or images.decoder is not None or images.several:
+    if images is None or images.decoder is not None or images.kinds is not None:
         return
     samples = _images_to_compare(forecast)
     if len(samples) < _LEAST_COMPARED:

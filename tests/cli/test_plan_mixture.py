@@ -10,8 +10,7 @@ import pytest
 
 import datapipe
 from datapipe.cli.mixture import datasets_table, phase_lines
-from datapipe.loader.mixture_report import DatasetPlan, MixturePlan, Phase
-from datapipe.loader.schedule.left_out import LeftOut
+from datapipe.loader.plan_report import DatasetPlan, LeftOut, MixturePlan, Phase
 
 Run = Callable[..., Any]
 Read = Callable[[Any], dict[str, Any]]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from datapipe.loader.workers.pinned import PinnedResults
+from datapipe.loader.workers.executor import PinnedResults
 from datapipe.workers.inline import InlinePool
 from datapipe.workers.protocol import Results
 from datapipe.workers.threads import ThreadPool

@@ -116,7 +116,7 @@ def _about(loader: Loader, step: int) -> dict[str, Any]:
         "unit": plan.unit,
         "packed": tokens is not None and tokens.pack,
         "images": "" if images is None else _distinct(each.spec for each in images.transforms),
-        "text": "" if tokens is None else _distinct(each.encoder.spec for each in tokens.texts),
+        "text": "" if tokens is None else _distinct(each.rule.spec for each in tokens.texts),
     }
 
 

@@ -37,10 +37,10 @@ def shown_steps(loader: Loader, *, step: int, samples: int, room: int) -> Iterat
     images = parts.context.images
     context = replace(
         parts.context,
-        on_error="skip",  # a page is there to see what fails
+        # A page is there to see what fails.
+        options=replace(parts.context.options, on_error="skip", meta=(GEOMETRY,)),
         images=None if images is None else replace(images, geometry=True),
         cache=None,
-        meta=(GEOMETRY,),
     )
     number, epoch = step, loader.epoch
     for job in parts.steps():
@@ -206,14 +206,15 @@ def _tokens(
     """Return the tokens of a sample, of a preference pair those of both answers; or an error."""
     assert context.tokens is not None
     kind = context.tokens.kinds_of(np.array([number]))[0]
+    encoder, limit = kind.rule.encoder, kind.rule.limit
     text = SampleText(read.caption, read.record, images, _max_frames(context, number))
-    (encoded,) = kind.encoder.encode([text])
+    (encoded,) = encoder.encode([text])
     if isinstance(encoded, SampleError):
         return encoded.reason
     runs = kind.image_runs(number - kind.first)
     texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
     frames = kind.frames(number - kind.first)
-    return [show_tokens(kind.encoder, text, runs, kind.limit, frames) for text in texts]
+    return [show_tokens(encoder, text, runs, limit, frames) for text in texts]
 
 
 def _seen(facts: list[float], shape: Any) -> list[float]:

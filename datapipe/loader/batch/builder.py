@@ -28,7 +28,6 @@ from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.batch.video_batch import VideoSlots
 from datapipe.loader.metrics.watch import Watch
-from datapipe.loader.schedule.skips import without_frames
 from datapipe.text.encode import SampleText
 
 logger = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ _TEXT_PIECE = 32
 
 @dataclass(slots=True)
 class _SlotContent:
-    """A sample that was read: its text, and its encoded images."""
-
     text: SampleText
     images: list[tuple[Member, memoryview]]
     found: ReadBytes
@@ -70,25 +67,27 @@ class BatchBuilder:
             *(context, step, rows, self._loaded, self._loaded == self._totals)
         )
         self._metadata = SampleMetadata(
-            *(context.meta, context.dataset, samples, rows.keys),
+            *(context.options.meta, context.dataset, samples, rows.keys),
             texts=not context.tokens or context.transform is not None,
         )
         self._tokens: TokenSlots | None = None
         if context.tokens:
             assert sizes is not None, "with a tokenizer every sample has been measured"
             self._tokens = TokenSlots(context.tokens, samples, sizes)
-        self._images: ImageSlots | None = None
+        self.images: ImageSlots | None = None  # of the batch; None without any
         if context.images:
             slots = ImageSlots if context.images.videos is None else VideoSlots
-            self._images = slots(*(context.images, samples, self._counts, step.keys.of, resident))
+            self.images = slots(*(context.images, samples, self._counts, step.keys.of, resident))
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
         # and they should end together.
-        ahead = 1 if step.last else context.ahead
+        options = context.options
+        workers = 1 if options.in_processes else options.num_workers  # that share in a batch
+        ahead = 1 if step.last else options.prefetch_factor
         pieces, most = 4 if step.last else 2, _PIECE
         if not self._reader.encoded.any():
             pieces, most = pieces // 2, 4 * _PIECE  # copied, which all workers do equally fast
-        part = size * ahead // (pieces * max(1, context.workers))
+        part = size * ahead // (pieces * max(1, workers))
         self._piece = max(1, min(part, most)) if context.images else _TEXT_PIECE
         self._done = itertools.count(1)  # pieces; its `next` cannot be interrupted by a thread
 
@@ -111,8 +110,8 @@ class BatchBuilder:
         # right after a decoder has emptied the processor's caches.
         read = self._read(slots, watch) if slots else {}
         rows: list[Sequence[Values]] = [()] * (stop - start)
-        if read and self._images is not None:
-            rows = self._images.cut(slots[0], slots[-1] + 1)
+        if read and self.images is not None:
+            rows = self.images.cut(slots[0], slots[-1] + 1)
         for slot, sample in read.items():
             try:
                 self._fill(slot, sample, rows[slot - slots[0]], watch)
@@ -126,9 +125,9 @@ class BatchBuilder:
         if next(self._done) == self.pieces:
             if self._together and len(self._samples):
                 # The worker that reads last decodes for all.
-                assert self._images is not None
+                assert self.images is not None
                 watch.at(self, 0, "decode")
-                for slot, damage in self._images.decode_together().items():
+                for slot, damage in self.images.decode_together().items():
                     self._fail(slot, self._located(damage, slot))
             self.finished = time.perf_counter_ns()
 
@@ -136,27 +135,22 @@ class BatchBuilder:
         return self._context.describe(int(self._samples[slot]))
 
     @property
-    def images(self) -> ImageSlots | None:
-        """Images of the batch; None without any."""
-        return self._images
-
-    @property
     def blank(self) -> Tensor | None:
         """Rows of `pixel_values` that hold no image, bool; None without images."""
-        return None if self._images is None else self._images.blank
+        return None if self.images is None else self.images.blank
 
     def result(self) -> Batch:
         """Return the batch, or raise the error of the first sample, unless such are skipped."""
-        if self.errors and self._context.on_error == "raise":
+        if self.errors and self._context.options.on_error == "raise":
             raise self.errors[min(self.errors)]
         batch: Batch = {}
         labels = self.step.labels
-        if self._images is not None:
-            batch |= self._images.result(complete=not self._tokens)
+        if self.images is not None:
+            batch |= self.images.result(complete=not self._tokens)
         facts: Batch = {
             # Copied: the plan's own arrays are not for a training loop to write to.
             "images_per_sample": torch.from_numpy(self._counts.copy()),
-            GEOMETRY: self._images.geometry() if self._images is not None else None,
+            GEOMETRY: self.images.geometry() if self.images is not None else None,
             "valid": torch.from_numpy(self._valid),
             "sample": torch.from_numpy(self._samples.copy()),
             # A loss is divided by it, and 0 / 0 would spoil the weights.
@@ -167,7 +161,7 @@ class BatchBuilder:
             batch |= self._tokens.result()
         else:
             batch |= {name: facts[name] for name in ("images_per_sample", "text", "key", "valid")}
-        return batch | {name: facts[name] for name in self._context.meta}
+        return batch | {name: facts[name] for name in self._context.options.meta}
 
     def warn_of_absent_fields(self) -> None:
         """Warn of fields of `meta` that no sample of this batch has: they may be misspelt."""
@@ -175,7 +169,7 @@ class BatchBuilder:
 
     def _restore(self, decoded: DecodedSource, slots: Int64, watch: Watch) -> dict[int, SampleText]:
         """Fill some slots with decoded samples. Return the texts of those that are good."""
-        images, tokens = self._images, self._tokens
+        images, tokens = self.images, self._tokens
         numbers: list[int] = slots.tolist()
         # Texts whose tokens are in arrays are not read.
         stored = tokens is not None and all(map(tokens.is_stored, numbers))
@@ -243,7 +237,7 @@ class BatchBuilder:
             except SampleError as error:
                 raise self._located(error, slot, member) from error
         here = len(parts.images) if found.ready is None else self._loaded[slot]
-        if self._images is not None and here != self._loaded[slot]:
+        if self.images is not None and here != self._loaded[slot]:
             missing = MissingMember(
                 f"{len(parts.images)} images found, the index says {self._counts[slot]}"
             )
@@ -256,8 +250,7 @@ class BatchBuilder:
         return SampleText(parts.caption, parts.record, int(self._totals[slot]), max_frames)
 
     def _fill(self, slot: int, sample: _SlotContent, rows: Sequence[Values], watch: Watch) -> None:
-        """Decode the images of a sample, and write each to its rows."""
-        found, images = sample.found, self._images
+        found, images = sample.found, self.images
         if found.ready is not None:
             assert images is not None
             watch.at(self, slot, "normalize")
@@ -291,7 +284,6 @@ class BatchBuilder:
     def _apply_transform(
         self, slot: int, images: list[Decoded], record: Any, rows: Sequence[Values], watch: Watch
     ) -> None:
-        """Let the user's function change a sample, and write its images to their rows."""
         assert self._context.transform is not None
         watch.at(self, slot, "transform")
         text = self._metadata.text[slot]
@@ -311,13 +303,12 @@ class BatchBuilder:
                 "transform changed the text, whose tokens were counted for the plan; change "
                 "it when the data is packed"
             )
-        if self._images is not None:
+        if self.images is not None:
             watch.at(self, slot, "resize")
             for index, image in enumerate(made):
-                self._images.place(slot, index, image, rows[index])
+                self.images.place(slot, index, image, rows[index])
 
     def _located(self, error: SampleError, slot: int, member: Member | None = None) -> SampleError:
-        """Return the error with the names of the sample and its shard."""
         key = self._metadata.keys[slot]
         return type(error)(
             error.reason,
@@ -327,7 +318,7 @@ class BatchBuilder:
         )
 
     def _fail(self, slot: int, error: SampleError) -> None:
-        self.errors[slot] = without_frames(error)
+        self.errors[slot] = _without_frames(error)
         self._empty(slot)
 
     def _empty(self, slot: int) -> None:
@@ -336,5 +327,14 @@ class BatchBuilder:
         self._metadata.empty(slot)
         if self._tokens:
             self._tokens.empty(slot)
-        if self._images is not None:
-            self._images.empty(slot)
+        if self.images is not None:
+            self.images.empty(slot)
+
+
+def _without_frames(error: SampleError) -> SampleError:
+    """Return the error without tracebacks, whose frames would keep the batch alive in a cycle."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error

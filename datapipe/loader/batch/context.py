@@ -14,7 +14,7 @@ from datapipe.loader.batch.image_batch import ImageContext
 from datapipe.loader.batch.sample_rows import RowReader, SampleRows
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.schedule.run_options import OnError
+from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.state import Run
 from datapipe.plan.steps import Share
 from datapipe.plan.units import RandomKeys
@@ -32,13 +32,9 @@ class BatchContext:
     images: ImageContext | None
     transform: UserTransform | None  # the user's own
     tokens: TokenContext | None
-    meta: tuple[str, ...]  # keys of the batch in addition to those that a model takes
+    options: LoaderOptions
     seed: int
-    verify: bool
     cache: SampleCache | None
-    on_error: OnError  # "skip" leaves a failing sample's slot empty
-    workers: int  # threads that share in a batch; 0 if the caller makes it
-    ahead: int  # batches that they prepare at a time
 
     @property
     def pinned(self) -> bool:

@@ -197,7 +197,6 @@ class ArraySource(DecodedSource):
         return found | dict.fromkeys(owners[bad].tolist(), reason)
 
     def _parts_of(self, slots: Int64, texts: BatchTextMembers) -> list[int]:
-        """Return the number of the dataset of each text."""
         parts: list[int] = np.repeat(self.rows.parts[slots], np.diff(texts.bounds)).tolist()
         return parts
 

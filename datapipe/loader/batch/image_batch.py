@@ -44,7 +44,8 @@ class ImageContext:
     """Context that the images of all batches share."""
 
     transforms: tuple[ImageTransform, ...]  # of each kind of images; `check_together` has passed
-    kinds: Callable[[Int64], Int64] | None = None  # of n samples, int64 [n] to int64 [n]
+    # Kinds of n samples, int64 [n] to int64 [n]; None if all are of the first one
+    kinds: Callable[[Int64], Int64] | None = None
     columns: Columns  # of the dataset, with the size of every image
     pool: BufferPool
     seed: int
@@ -56,18 +57,8 @@ class ImageContext:
     videos: tuple[VideoSizes | None, ...] | None = None
 
     def __post_init__(self) -> None:
-        assert self.kinds is not None or not self.several
         # Datasets with images of their own are refused beside DALI.
-        assert self.decoder is None or not self.several
-
-    @property
-    def several(self) -> bool:
-        """True if there are images of several kinds."""
-        return len(self.transforms) > 1
-
-    def kinds_of(self, samples: Int64) -> Int64 | None:
-        """Return the kind of each of n samples, int64 [n]; None if all are of the first one."""
-        return None if self.kinds is None or not self.several else self.kinds(samples)
+        assert self.decoder is None or self.kinds is None
 
 
 def image_draw(seed: int, epoch: int, sample: int, number: int) -> Draw:
@@ -96,7 +87,7 @@ class ImageSlots:
         self._drawn_by = drawn_by
         self.first: Int64 = edges(images)  # [B + 1]; slot s has images `first[s]` to `first[s + 1]`
         self._images = images
-        self._kinds = kinds = context.kinds_of(samples)
+        self._kinds = kinds = None if context.kinds is None else context.kinds(samples)
         self._transforms = [context.transforms[0]] * len(samples)
         if kinds is not None:
             self._transforms = [context.transforms[kind] for kind in kinds.tolist()]
@@ -230,11 +221,11 @@ class ImageSlots:
                 at = chosen if one_each else places(bounds, chosen)[0]
                 move = ImageMoves(data, begins[at], rows[at], mirrored[at])
                 moves.setdefault(kind, []).append(move)
-        return all(self._move(kind, each, source) for kind, each in moves.items())
-
-    def _move(self, kind: int, moves: list[ImageMoves], source: DecodedSource) -> bool:
-        transform = self._context.transforms[kind]
-        return transform.finish_many(moves, self._array, interleaved=source.interleaved)
+        transforms, interleaved = self._context.transforms, source.interleaved
+        return all(
+            transforms[kind].finish_many(each, self._array, interleaved=interleaved)
+            for kind, each in moves.items()
+        )
 
     def restore(
         self, slot: int, ready: UInt8, rows: Sequence[Values], placements: Float64 | None = None
@@ -348,11 +339,9 @@ class ImageSlots:
         return None if self._geometry is None else torch.from_numpy(self._geometry)
 
     def _count_rows(self) -> Int64:
-        """Return the rows of each image: int64 [I]."""
         return self._forms.rows(*self._sizes)
 
     def _transform(self, slot: int, image: int) -> ImageTransform:
-        """Return the transform of an image, by its number in the batch."""
         return self._transforms[slot]
 
     def _is_mirrored(self, slot: int, number: int) -> bool:
@@ -378,7 +367,6 @@ class ImageSlots:
 
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:
-        """Widths and heights of all images of the batch."""
         columns = self._context.columns
         before = columns.sample_image[self._samples] - self.first[:-1]
         numbers: Int64 = np.repeat(before, self._images)

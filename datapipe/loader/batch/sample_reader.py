@@ -53,7 +53,7 @@ class SampleReader:
         self._store = context.store
         self._cache = cache = context.cache
         self._fetch = step.fetch
-        self._verify = context.verify
+        self._verify = context.options.verify
         self._samples = samples = step.samples
         self._uses = None if cache is None else cache.uses(samples, step.next_use)
         self._images = None if context.images is None else images.tolist()
@@ -64,7 +64,7 @@ class SampleReader:
             slots = included if step.resident is None else included & ~step.resident
             array_source = ArraySource(
                 *(slots & context.arrays.hold(rows.parts), rows, images),
-                *(context.arrays, context.verify),
+                *(context.arrays, self._verify),
             )
             self.decoded.append(array_source)
         elif cache is not None and self._uses is not None and cache.keep_decoded:

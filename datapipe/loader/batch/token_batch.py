@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.loader.batch.collate import PackedTokens, PaddedTokens, mrope_positions
 from datapipe.loader.schedule.mixture.part import MixturePart
+from datapipe.loader.schedule.sample_source import TextRule
 from datapipe.plan.ragged import edges
 from datapipe.plan.units import Sizes
 from datapipe.store.arrays import TokenArrays, open_token_arrays
@@ -25,63 +27,88 @@ from datapipe.text.video_markup import VideoMarkup
 from datapipe.text.videos import VIDEO_FIELD, read_videos
 
 
-class StoredTexts:
-    """Texts of a dataset as their tokens were written; opened when first needed."""
-
-    def __init__(self, part: MixturePart, digest: str) -> None:
-        self._part = part
-        self._digest = digest
-        self._opened: tuple[TokenArrays, TokenColumns] | None = None
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return StoredTexts, (self._part, self._digest)
-
-    def __call__(self, sample: int) -> EncodedText:
-        """Return the text of a sample, by its number in the dataset."""
-        if self._opened is None:
-            data = self._part.data
-            with as_one_of(data.of):
-                arrays = open_token_arrays(data.unchanged(), self._digest)
-                assert arrays is not None
-                self._opened = arrays, self._part.text().columns
-        arrays, columns = self._opened
-        tokens, labels = arrays.of(sample)
-        start, stop = columns.sample_image_at[sample : sample + 2].tolist()
-        return EncodedText(tokens, columns.image_at[start:stop], labels != IGNORE)
-
-    @staticmethod
-    def of(part: MixturePart) -> StoredTexts | None:
-        """Return the texts of a dataset; None if they are to be encoded."""
-        arrays, rule = part.data.arrays, part.rule
-        if arrays is None or rule is None or arrays.encoder != rule.encoder.digest:
-            return None
-        return StoredTexts(part, rule.encoder.digest)
-
-
-def _no_frames(sample: int) -> None:
-    """Return the frames of a sample without videos."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)  # kinds are compared by identity
 class TextKind:
     """Texts of one dataset: their encoder, and the tokens of their images.
 
-    Functions take the number of a sample in the dataset.
+    Methods take the number of a sample in the dataset.
     """
 
-    encoder: TextEncoder  # texts of all kinds that share one are encoded together
-    # Text as its tokens were written with the dataset; None if texts are encoded
-    stored: Callable[[int], EncodedText] | None
-    image_runs: Callable[[int], list[Int64]]  # tokens of each image, int64 [its length] each
-    # Rows and columns in tokens of each image, int64 [images, 2], for positions with an axis each
-    # for frames, rows and columns; None for ordinary ones
-    image_grids: Callable[[int], Int64] | None
-    limit: int | None  # most tokens of a sample
-    first: int = 0  # number in batches of the first sample of the dataset
-    # Frames of videos among its images; None without any, or if each is an image
-    frames: Callable[[int], Frames | None] = _no_frames
+    part: MixturePart
+    rule: TextRule  # of the part; texts of all kinds that share an encoder are encoded together
+    first: int  # number in batches of the first sample of the dataset
     # Positions of tokens of a video advance by so many a second; None if by one a patch
-    tokens_per_second: float | None = None
+    tokens_per_second: float | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_arrays"}
+
+    @cached_property
+    def is_stored(self) -> bool:
+        """True if the tokens were written with the dataset, so no text is encoded."""
+        arrays = self.part.data.arrays
+        return arrays is not None and arrays.encoder == self.rule.encoder.digest
+
+    @cached_property
+    def has_grids(self) -> bool:
+        """True if positions have an axis each for frames, rows and columns.
+
+        A model that answers a prompt counts positions by itself.
+        """
+        return self.rule.images.grids is not None and not self.rule.spec.prompts
+
+    @cached_property
+    def _arrays(self) -> tuple[TokenArrays, TokenColumns]:
+        data = self.part.data
+        with as_one_of(data.of):
+            arrays = open_token_arrays(data.unchanged(), self.rule.encoder.digest)
+            assert arrays is not None
+            return arrays, self.part.text().columns
+
+    def stored(self, sample: int) -> EncodedText:
+        """Return the text of a sample as its tokens were written."""
+        arrays, columns = self._arrays
+        tokens, labels = arrays.of(sample)
+        start, stop = columns.sample_image_at[sample : sample + 2].tolist()
+        return EncodedText(tokens, columns.image_at[start:stop], labels != IGNORE)
+
+    def image_runs(self, sample: int) -> list[Int64]:
+        """Return the tokens of each image of a sample, int64 [its length] each."""
+        images, encoder = self.rule.images, self.rule.encoder
+        sides = self._sides(sample)
+        if images.markup is not None:
+            return images.markup.runs(*sides)
+        assert encoder.image_id is not None or not len(sides[0])
+        frames = self.frames(sample)
+        counts = images.count_tokens(*sides, frames).tolist()
+        tokens = [encoder.image_id] * len(counts)
+        if frames is not None:
+            ids = encoder.image_id, encoder.video_id
+            tokens = [ids[is_frame] for is_frame in (frames.counts > 0).tolist()]
+        return [
+            np.full(count, token, np.int64) for count, token in zip(counts, tokens, strict=True)
+        ]
+
+    def image_grids(self, sample: int) -> Int64:
+        """Return rows and columns in tokens of each image of a sample: int64 [its images, 2]."""
+        images, sides, frames = self.rule.images, self._sides(sample), self.frames(sample)
+        if frames is not None:
+            assert images.videos is not None
+            return images.videos.cells(*sides, frames)
+        assert images.grids is not None
+        return images.grids(*sides)
+
+    def frames(self, sample: int) -> Frames | None:
+        """Return the frames of videos among the images of a sample; None if each is an image."""
+        return self.rule.frames(self.part.data.columns(), np.array([sample], np.int64))
+
+    def _sides(self, sample: int) -> tuple[Int64, Int64]:
+        columns = self.part.data.columns()
+        images = slice(*columns.sample_image[sample : sample + 2].tolist())
+        return (
+            columns.image_width[images].astype(np.int64),
+            columns.image_height[images].astype(np.int64),
+        )
 
     def seconds(self, text: SampleText, sample: int) -> list[float]:
         """Return the seconds of a patch of each video of a sample; none if it has no video.
@@ -89,7 +116,7 @@ class TextKind:
         As in the processor of Qwen2.5-VL, whose frames are spread over the whole video. Raises
         `DecodeError` if its record has other videos than the names of its images.
         """
-        if self.encoder.spec.video_markup is None:
+        if self.rule.spec.video_markup is None:
             return []
         videos = read_videos(text.record, most=text.max_frames)
         told = [(video.first, len(video.times)) for video in videos]
@@ -106,16 +133,16 @@ class TextKind:
     @property
     def markup(self) -> VideoMarkup:
         """Text of a video, for samples that have `frames`."""
-        markup = self.encoder.spec.video_markup
+        markup = self.rule.spec.video_markup
         assert isinstance(markup, VideoMarkup)
         return markup
 
 
 def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
     """Raise PlanError for texts of datasets, with their names, that cannot be in one batch."""
-    first = texts[0].encoder
+    first = texts[0].rule.encoder
     for text, name in zip(texts[1:], names[1:], strict=True):
-        encoder, problem = text.encoder, None
+        encoder, problem = text.rule.encoder, None
         if encoder is not first and encoder.vocabulary != first.vocabulary:
             problem = (
                 "have different tokenizers, and a token of one means another text in the other"
@@ -131,7 +158,7 @@ def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
             problem = "have prompts alone and answers: prompts=True and prompts=False"
         elif encoder.pad_id != first.pad_id:
             problem = f"are padded with token {first.pad_id} and token {encoder.pad_id}"
-        elif (text.image_grids is None) != (texts[0].image_grids is None):
+        elif text.has_grids != texts[0].has_grids:
             problem = "have positions along one axis and along three: mrope=False and mrope=True"
         if problem is not None:
             raise PlanError(
@@ -156,7 +183,7 @@ class TokenContext:
     @property
     def pairs(self) -> bool:
         """True if samples are preference pairs; all of a loader are."""
-        return self.texts[0].encoder.spec.pairs
+        return self.texts[0].rule.spec.pairs
 
     def kinds_of(self, samples: Int64) -> list[TextKind]:
         """Return the texts of each of n samples."""
@@ -170,8 +197,8 @@ class TokenSlots:
 
     def __init__(self, context: TokenContext, samples: Int64, sizes: Sizes) -> None:
         first = context.texts[0]
-        self._pad_id, self._image_id = first.encoder.pad_id, first.encoder.image_id
-        self._spec = first.encoder.spec
+        encoder, self._spec = first.rule.encoder, first.rule.spec
+        self._pad_id, self._image_id = encoder.pad_id, encoder.image_id
         self._answers = 2 if context.pairs else 1
         self._kinds = context.kinds_of(samples)
         self._constants = dict(context.constants)
@@ -182,7 +209,7 @@ class TokenSlots:
             "pad_id": self._pad_id,
             "multiple_of": context.multiple_of,
             "total": context.total,
-            "mrope": first.image_grids is not None,
+            "mrope": first.has_grids,
         }
         self._batch: PackedTokens | PaddedTokens
         if context.pack:
@@ -193,7 +220,7 @@ class TokenSlots:
 
     def is_stored(self, slot: int) -> bool:
         """Return whether the tokens of a slot come from its dataset, so its text is not needed."""
-        return self._kinds[slot].stored is not None
+        return self._kinds[slot].is_stored
 
     def fill(self, texts: Mapping[int, SampleText], valid: Bools) -> dict[int, SampleError]:
         """Encode and write the texts of some slots. Return the errors by slot.
@@ -204,11 +231,11 @@ class TokenSlots:
         waiting: dict[TextEncoder, list[int]] = {}
         for slot in texts:
             kind = self._kinds[slot]
-            if kind.stored is not None:
+            if kind.is_stored:
                 encoded = kind.stored(self._number(slot))
                 self._write_text(slot, encoded, bool(valid[slot]))
             else:
-                waiting.setdefault(kind.encoder, []).append(slot)
+                waiting.setdefault(kind.rule.encoder, []).append(slot)
         for encoder, slots in waiting.items():
             results = encoder.encode([texts[slot] for slot in slots])
             for slot, result in zip(slots, results, strict=True):
@@ -259,9 +286,9 @@ class TokenSlots:
     def _write_text(self, slot: int, encoded: EncodedText, valid: bool) -> None:
         kind = self._kinds[slot]
         texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
-        encoder, number = kind.encoder, self._number(slot)
-        around = (encoder.image_wrap, kind.frames(number), encoder.video_wrap)
-        expanded = [expand(text, kind.image_runs(number), kind.limit, *around) for text in texts]
+        rule, number = kind.rule, self._number(slot)
+        around = (rule.encoder.image_wrap, kind.frames(number), rule.encoder.video_wrap)
+        expanded = [expand(text, kind.image_runs(number), rule.limit, *around) for text in texts]
         planned = (int(self._sizes.tokens[slot]), int(self._sizes.images[slot]))
         found = (max(len(text.input_ids) for text in expanded), expanded[0].images)
         if found != planned:
@@ -280,7 +307,7 @@ class TokenSlots:
     ) -> None:
         """Write tokens with images at `image_at`; `answer` 1 is the rejected one of a pair."""
         positions, kind, number = None, self._kinds[slot], self._number(slot)
-        if kind.image_grids is not None:
+        if kind.has_grids:
             grids = kind.image_grids(number)[: len(image_at)]
             runs, later = slice(None), None
             if (frames := kind.frames(number)) is not None:

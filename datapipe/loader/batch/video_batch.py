@@ -121,7 +121,6 @@ class VideoSlots(ImageSlots):
         return of_videos
 
     def _by_kind(self) -> list[tuple[int, Int64]]:
-        """Return the kinds of images, each with the images of it."""
         if self._kinds is None:
             return [(0, np.arange(int(self.first[-1])))]
         return list(grouped(np.repeat(self._kinds, self._images)))

@@ -32,7 +32,7 @@ class DeviceCache:
     """
 
     def __init__(self, rows: DeviceRows, images: ImageContext, flip: float) -> None:
-        assert not images.several, "datasets with images of their own are refused"
+        assert images.kinds is None, "datasets with images of their own are refused"
         self._rows = rows
         self._columns = images.columns
         self._transform = images.transforms[0]

@@ -17,8 +17,14 @@ from torch import Tensor
 from datapipe.decode.batched import normalize_batch, zero_outside
 from datapipe.decode.normalize import Triple
 from datapipe.errors import PlanError
-from datapipe.loader.device.copy_stream import CudaLane, HostLane, resolve_device
-from datapipe.loader.device.small_tensors import is_small, join, separate
+from datapipe.loader.device.copy_stream import (
+    CudaLane,
+    HostLane,
+    is_small,
+    join,
+    resolve_device,
+    separate,
+)
 
 Batch = dict[str, Any]
 Carry = Callable[[Tensor], Tensor]

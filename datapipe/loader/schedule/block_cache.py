@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from datapipe.plan.epoch import EpochPlan
+from datapipe.plan.steps import Position
 from datapipe.plan.units import Sizes, Units
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,21 @@ class PlannedBlocks:
     def count_units(self, block: int, before: int) -> int:
         """Return the number of units of a block; without a folder, they are not laid out."""
         return len(self.plan.form(block) if self._folder is None else self(block, before))
+
+    def locate(self, unit: int) -> Position | None:
+        """Return the position of a unit counted from the epoch's start; None if there is none."""
+        if self.plan.options.unit == "sample":
+            edges = self.plan.edges
+            block = int(np.searchsorted(edges, unit, side="right")) - 1
+            before = int(edges[block])
+            return Position(self.epoch, block, unit - before, before) if unit < edges[-1] else None
+        before = 0
+        for block in range(self.count):
+            units = self.count_units(block, before)
+            if unit < before + units:
+                return Position(self.epoch, block, unit - before, before)
+            before += units
+        return None
 
     def _plan_ahead(self, block: int, before: int) -> Future[Units]:
         future: Future[Units] = Future()

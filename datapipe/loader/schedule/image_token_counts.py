@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError
-from datapipe.plan.image_tokens import Counter, image_token_counter
+from datapipe.geometry.sizes import native
+from datapipe.geometry.tiles import per_tile
 from datapipe.text.encode import TextEncoder
 from datapipe.text.frames import Frames
 from datapipe.text.image_markup import ImageRuns
@@ -19,6 +22,11 @@ from datapipe.text.spec import TextSpec
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.forms.frame import VideoSizes
     from datapipe.decode.transform import ImageTransform
+
+Counter = Callable[[Int64, Int64], Int64]
+"""A function of widths and heights in pixels, int64 [n] each, that returns int64 [n]."""
+
+_RULES: dict[str, Counter] = {"per-tile": per_tile, "native": native}
 
 _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 
@@ -120,7 +128,6 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
 
 
 def _check_videos(text: TextSpec, image: ImageTransform | None) -> None:
-    """Raise `PlanError` if text and image options differ about videos."""
     markup = text.video_markup
     if markup is None or image is None:
         return
@@ -179,3 +186,29 @@ def _probed(tokens: Counter, rows: Counter | None) -> str:
     if rows is not None:
         results.append(rows(widths, heights).tobytes())
     return hashlib.sha256(b"".join(results)).hexdigest()[:16]
+
+
+def image_token_counter(rule: str | Callable[[Int64, Int64], Any]) -> Counter:
+    """Return a function that counts the tokens of images, by their size as displayed.
+
+    `rule` is "per-tile" (`geometry.tiles.per_tile`) or "native" (`geometry.sizes.native`) with
+    their defaults, or a user's function. The result raises PlanError for sizes below 1, and if the
+    user's function returns something else.
+    """
+    return _RULES[rule] if isinstance(rule, str) else partial(_call, rule)
+
+
+def _call(function: Callable[[Int64, Int64], Any], widths: Int64, heights: Int64) -> Int64:
+    counts = np.asarray(function(widths, heights))
+    if counts.shape != widths.shape or not np.issubdtype(counts.dtype, np.integer):
+        raise PlanError(
+            f"image_tokens returned {counts.dtype} of shape {counts.shape} for {len(widths)} "
+            f"images; it has to return one whole number for each, int64 [{len(widths)}]"
+        )
+    if len(counts) and counts.min() < 1:
+        worst = int(np.argmin(counts))
+        raise PlanError(
+            f"image_tokens returned {counts[worst]} for an image of {widths[worst]} x "
+            f"{heights[worst]} pixels; an image has at least one token"
+        )
+    return counts.astype(np.int64)

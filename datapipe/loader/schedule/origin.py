@@ -21,7 +21,7 @@ from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges
 from datapipe.plan.rng import derive
-from datapipe.plan.units import PASS_BIT, Identities, RandomKeys, Sizes, Units
+from datapipe.plan.units import PASS_BIT, Identities, Sizes
 
 _MIXTURE, _TIMES = 7, 1  # purposes of derived keys
 
@@ -54,10 +54,6 @@ class Origin:
     def is_alone(self) -> bool:
         """True if the data are one dataset that was given alone, which has no name."""
         return not self.parts[0].data.is_named
-
-    def random_keys(self, units: Units) -> RandomKeys:
-        """Return what random numbers of samples depend on."""
-        return RandomKeys(units, self.identities)
 
     def _draw(self, epoch: int, start: int, stop: int) -> Int64:
         """Return the samples, with passes, at positions of an epoch in one leg: int64 [n]."""

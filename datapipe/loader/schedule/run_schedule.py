@@ -11,8 +11,8 @@ from typing import Any
 
 from datapipe.errors import EndlessError, PlanError
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
+from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.origin import Origin
-from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.state import Run, differences, dump_state
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.options import PLAN_VERSION, PlanOptions
@@ -68,24 +68,16 @@ class Schedule:
 
     def state(self, run: Run) -> dict[str, Any]:
         """Return the state of a run, as `dump_state` has it."""
-        facts = self._facts(run.position)
-        return dump_state(run, self.fingerprint, self.identity(), **facts)
-
-    def _facts(self, position: Position) -> dict[str, Any]:
-        """Return what a state says for people beside the position."""
-        origin, plan = self.origin, self.plan
-        if origin.is_alone:  # the position says it
-            return {}
+        origin, plan, position = self.origin, self.plan, run.position
+        if origin.is_alone:  # the position says all
+            return dump_state(run, self.fingerprint, self.identity())
         edges = self.blocks(position.epoch).plan.edges
         place = int(edges[min(position.block, len(edges) - 1)])
         if plan.unit == "sample" and plan.group == 1:
             place += position.unit
         places = origin.places(position.epoch, place)
-        return {
-            "datasets": {
-                name: {"epoch": at.number, "position": at.place} for name, at in places.items()
-            }
-        }
+        datasets = {name: {"epoch": at.number, "position": at.place} for name, at in places.items()}
+        return dump_state(run, self.fingerprint, self.identity(), datasets=datasets)
 
     def digest(self) -> str:
         """Return a digest of all that ranks must agree on."""
@@ -121,7 +113,7 @@ class Schedule:
             ):
                 run = run.after(Position(epoch + 1) if step.last else step.stop, step.tokens)
                 over = self.is_over(run)
-                yield step, run, over
+                yield step, self.end(run) if over else run, over
                 if over:
                     return
             if run.position.epoch == epoch:  # nothing was left of it
@@ -199,6 +191,31 @@ class Schedule:
                 block, units = block + 1, units + counted
         self._counted[epoch] = block, units
         return units
+
+    def count_left(self, begin: Position) -> int:
+        """Return the samples that this rank takes from a position to the epoch's end, once each.
+
+        Units are samples; likewise in `position_after`.
+        """
+        options = self.options
+        left = self.count_units(begin.epoch) - begin.consumed
+        if self.plan.drop_last:
+            left -= left % options.share
+        return len(range(options.rank, left, options.world_size))
+
+    def position_after(self, begin: Position, taken: int) -> Position:
+        """Return the position once this rank, and so every other one, has taken some samples.
+
+        After the last sample of this rank, it is the beginning of the next epoch.
+        """
+        if not taken:
+            return begin
+        if taken >= self.count_left(begin):
+            return Position(begin.epoch + 1)
+        unit = begin.consumed + taken * self.options.world_size
+        position = self.blocks(begin.epoch).locate(unit)
+        assert position is not None
+        return position
 
     def _steps_of(self, epoch: int, consumed: int, enough: int | None) -> int:
         """Return the number of steps of an epoch after `consumed` units, or at least `enough`."""

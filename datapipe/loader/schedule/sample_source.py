@@ -21,7 +21,6 @@ from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
 from datapipe.loader.schedule.image_token_counts import ImageSizes, image_sizes
 from datapipe.loader.schedule.token_counts import count_tokens
-from datapipe.loader.schedule.unlabelled import without_labels
 from datapipe.loader.schedule.video_frames import frames_of
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
@@ -37,6 +36,10 @@ if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.transform import ImageTransform
 
 logger = logging.getLogger(__name__)
+
+_MOST_UNLABELLED = 0.01  # of the samples, without a warning
+# Runs of neighbours, since single samples of a large dataset would each cost a read.
+_RUNS, _RUN = 64, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,36 +62,8 @@ class TextRule:
             "truncate": self.spec.overlong == "truncate",
         }
 
-    def image_runs(self, columns: Columns, sample: int) -> list[Int64]:
-        """Return the tokens of each image of one sample, int64 [its length] each."""
-        widths, heights = _sides(columns, sample)
-        if self.images.markup is not None:
-            return self.images.markup.runs(widths, heights)
-        assert self.encoder.image_id is not None or not len(widths)
-        frames = self.frames(columns, sample)
-        counts = self.images.count_tokens(widths, heights, frames).tolist()
-        tokens = [self.encoder.image_id] * len(counts)
-        if frames is not None:
-            ids = self.encoder.image_id, self.encoder.video_id
-            tokens = [ids[is_frame] for is_frame in (frames.counts > 0).tolist()]
-        return [
-            np.full(count, token, np.int64) for count, token in zip(counts, tokens, strict=True)
-        ]
-
-    def image_grids(self, columns: Columns, sample: int) -> Int64:
-        """Return rows and columns in tokens of each image of one sample: int64 [its images, 2]."""
-        assert self.images.grids is not None
-        sides, frames = _sides(columns, sample), self.frames(columns, sample)
-        if frames is not None:
-            assert self.images.videos is not None
-            return self.images.videos.cells(*sides, frames)
-        return self.images.grids(*sides)
-
-    def frames(self, columns: Columns, sample: int) -> Frames | None:
-        """Return the frames of videos among the images of one sample; None if there are none."""
-        return self._frames(columns, np.array([sample], np.int64))
-
-    def _frames(self, columns: Columns, samples: Int64) -> Frames | None:
+    def frames(self, columns: Columns, samples: Int64) -> Frames | None:
+        """Return the frames of videos among all images of samples, int64 [n]; None without any."""
         return None if self.images.videos is None else frames_of(columns, samples)
 
 
@@ -150,10 +125,9 @@ class TextSizes(TextRule):
         return sizes
 
     def _cut(self, sizes: Sizes, samples: Int64, long: Int64) -> None:
-        """Replace the sizes of some samples by those after truncation."""
         columns, chosen = self.columns, samples[long]
         widths, heights, image_offsets = self._image_sides(chosen)
-        frames = self._frames(self.dataset.columns, chosen)
+        frames = self.frames(self.dataset.columns, chosen)
         counts = self.images.count_tokens(widths, heights, frames)
         image_at, _ = places(columns.sample_image_at, chosen)
         labels, label_offsets = places(columns.sample_label, chosen)
@@ -183,7 +157,7 @@ class TextSizes(TextRule):
             images = gather_counts(self.dataset.columns.sample_image, samples)
             return images, images * self.images.tokens, images
         widths, heights, offsets = self._image_sides(samples)
-        frames = self._frames(self.dataset.columns, samples)
+        frames = self.frames(self.dataset.columns, samples)
         tokens = edges(self.images.count_tokens(widths, heights, frames))[offsets]
         rows = edges(self.images.count_rows(widths, heights, frames))[offsets]
         return np.diff(offsets), np.diff(tokens), np.diff(rows)
@@ -249,7 +223,7 @@ def select_samples(
         },
     )
     if sizes is not None and known is None and not sizes.spec.prompts:  # which have no labels
-        warnings.append(without_labels(found, dataset.columns))
+        warnings.append(_without_labels(found, dataset.columns))
     return replace(found, warnings=tuple(filter(None, warnings)))
 
 
@@ -281,6 +255,54 @@ def _lost_images(text: TextSizes) -> str | None:
             f"{images} images; give a larger limit, or overlong='drop'"
         )
     return None
+
+
+def _without_labels(selection: SampleSelection, columns: Columns) -> str | None:
+    """Return a warning if more than 1 % of the samples that take part have no label, else None.
+
+    Up to 4,096 samples are looked at, evenly spread over a larger dataset.
+    """
+    text, count = selection.text, selection.count
+    assert text is not None
+    samples = _spread_out(count, selection.select)
+    without = samples[text.measure(samples).labels == 0]
+    if len(without) <= _MOST_UNLABELLED * len(samples):
+        return None
+    cut = gather(text.columns.label_tokens, without) > 0
+    empty = ~cut & (gather(columns.text_bytes, without) == 0)
+    kinds = (
+        (
+            cut,
+            "lose their answers to the limit of tokens (give a larger max_length, pack or "
+            "max_tokens, or overlong='drop')",
+        ),
+        (empty, 'have no text (where="label_tokens > 0" leaves them out)'),
+        (
+            ~cut & ~empty,
+            "have text that teaches nothing: no turn is the assistant's, its answers are "
+            "empty or marked as not learnt, or the template leaves them out "
+            '(where="label_tokens > 0" leaves such samples out)',
+        ),
+    )
+    counts = (
+        f"{int(chosen.sum()):,}, such as {columns.key(int(without[chosen][0]))}, {what}"
+        for chosen, what in kinds
+        if chosen.any()
+    )
+    spread = "" if len(samples) == count else f" (spread over all {count:,})"
+    return (
+        f"{100 * len(without) / len(samples):.1f}% of {len(samples):,} samples{spread} have no "
+        f"label, so the model learns nothing from them: {'; '.join(counts)}"
+    )
+
+
+def _spread_out(count: int, select: Callable[[Int64], Int64] | None) -> Int64:
+    if count <= _RUNS * _RUN:
+        indices = np.arange(count, dtype=np.int64)
+    else:
+        starts = np.linspace(0, count - _RUN, _RUNS).astype(np.int64)
+        indices = (starts[:, None] + np.arange(_RUN)).ravel()
+    return indices if select is None else select(indices)
 
 
 def _select(
@@ -347,14 +369,6 @@ def unfit(text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes) -> d
         "images": over(sizes.images, plan.max_images) | over(sizes.rows, plan.max_patches),
         "empty": sizes.tokens <= 0,
     }
-
-
-def _sides(columns: Columns, sample: int) -> tuple[Int64, Int64]:
-    images = slice(*columns.sample_image[sample : sample + 2].tolist())
-    return (
-        columns.image_width[images].astype(np.int64),
-        columns.image_height[images].astype(np.int64),
-    )
 
 
 def _numbers(span: slice) -> Int64:

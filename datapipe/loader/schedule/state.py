@@ -1,21 +1,25 @@
-"""Position of a loader in its plan, as a small dict for JSON."""
+"""Position of a loader in its plan, as a small dict for JSON, and its count of skipped samples."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from operator import index
 from typing import Any
 
-from datapipe.errors import PlanError, StateMismatch
+from datapipe.errors import DatapipeError, PlanError, SampleError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.plan.options import PLAN_VERSION
 from datapipe.plan.steps import Position
 
+logger = logging.getLogger("datapipe.loader")
+
 STATE_VERSION = 3
 
 _REMEMBERED = 1024  # batches
+_LOGGED = 10  # skipped samples
 _SUM = "crc32"
 _OF_SAMPLES = ("where", "selection", "text", "max_frames", "samples")
 
@@ -72,6 +76,28 @@ class History:
         return self._recent[-1 - back]
 
 
+class Skips:
+    """Counter of skipped samples, which logs the first few; more than `limit` are refused."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.count = 0
+        self._limit = limit
+
+    def note(self, errors: Iterable[SampleError]) -> None:
+        """Count the errors of a batch; raise DatapipeError if more were skipped than allowed."""
+        for error in errors:
+            self.count += 1
+            if self.count <= _LOGGED:
+                logger.warning("skipped %s", error)
+            if self.count == _LOGGED:
+                logger.warning("further skipped samples are only counted, in loader.skipped")
+            if self._limit is not None and self.count > self._limit:
+                raise DatapipeError(
+                    f"{self.count} samples were skipped, more than max_skipped={self._limit}; the "
+                    f"last: {error}"
+                ) from error
+
+
 def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
     """Return the state of a run: small, for JSON, with a checksum. `facts` are for people alone."""
     state = {
@@ -86,28 +112,11 @@ def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any
     return {**state, _SUM: sum_of(state)}
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRun:
-    """Content of a state."""
+def parse_state(state: Mapping[str, Any]) -> tuple[Run, str, dict[str, Any]]:
+    """Return the run in a state, the fingerprint of its data, and `Schedule.identity`.
 
-    run: Run
-    fingerprint: str  # of the dataset or mixture
-    plan: dict[str, Any]  # `Schedule.identity`
-
-    @property
-    def group(self) -> int | None:
-        """The `group` of the plan; None if it has none."""
-        group = self.plan.get("group")
-        return group if isinstance(group, int) and group > 0 else None
-
-    @property
-    def is_alone(self) -> bool:
-        """True if the data were one dataset that was given alone."""
-        return dataset_alone(self.plan) is not None
-
-
-def parse_state(state: Mapping[str, Any]) -> SavedRun:
-    """Return the content of a state; `StateMismatch` for one that was changed, or is none."""
+    `StateMismatch` for a state that was changed, or is none.
+    """
     try:
         version, plan_version = state["version"], state["plan_version"]
         saved_plan, fingerprint = dict(state["plan"]), state["fingerprint"]
@@ -133,7 +142,7 @@ def parse_state(state: Mapping[str, Any]) -> SavedRun:
             f"state has version {version!r} and plan version {plan_version!r}, this datapipe reads "
             f"{STATE_VERSION} and {PLAN_VERSION}; use the version that saved it"
         )
-    return SavedRun(run, fingerprint, saved_plan)
+    return run, fingerprint, saved_plan
 
 
 def _parse_position(fields: Mapping[str, Any]) -> Position:
@@ -154,7 +163,7 @@ def differences(
     saved: Mapping[str, Any], here: Mapping[str, Any], where: str = "in the state"
 ) -> list[str]:
     """Return each option in which two plans differ; `where` says where the saved plan is."""
-    different = _differences(_without_mixture(saved), _without_mixture(here), where, "")
+    different = compare(_without_mixture(saved), _without_mixture(here), where, "here")
     # The digest of the selection follows from other options.
     return [text for text in different if not text.startswith("selection:")] or different
 
@@ -168,14 +177,15 @@ def _without_mixture(plan: Mapping[str, Any]) -> dict[str, Any]:
     return options | {name: alone.get(name) for name in _OF_SAMPLES}
 
 
-def _differences(
-    saved: Mapping[str, Any], here: Mapping[str, Any], where: str, prefix: str
+def compare(
+    one: Mapping[str, Any], other: Mapping[str, Any], of_one: str, of_other: str, prefix: str = ""
 ) -> list[str]:
+    """Return a text for each option in which two differ; inner ones have their names before."""
     different = []
-    for name in sorted(saved.keys() | here.keys()):
-        before, now = saved.get(name), here.get(name)
-        if isinstance(before, Mapping) and isinstance(now, Mapping):
-            different += _differences(before, now, where, f"{prefix}{name}.")
-        elif before != now:
-            different.append(f"{prefix}{name}: {before!r} {where}, {now!r} here")
+    for name in sorted(one.keys() | other.keys()):
+        first, second = one.get(name), other.get(name)
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            different += compare(first, second, of_one, of_other, f"{prefix}{name}.")
+        elif first != second:
+            different.append(f"{prefix}{name}: {first!r} {of_one}, {second!r} {of_other}")
     return different

@@ -194,5 +194,4 @@ def _as_part(results: Sequence[EncodedText | None], failures: tuple[TextFailure,
 
 
 def _answers(text: EncodedText | None) -> tuple[EncodedText | None, ...]:
-    """Return the text of a sample, or both of a preference pair."""
     return (text,) if text is None or text.rejected is None else (text, text.rejected)

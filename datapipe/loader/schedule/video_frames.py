@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,11 +13,6 @@ from datapipe.index.images.header import is_stored_image
 from datapipe.plan.ragged import edges, places
 from datapipe.text.frames import Frames
 from datapipe.text.videos import frame_of
-
-
-class _Extensions(NamedTuple):
-    is_image: Bools  # bool [extensions]
-    videos: Int64  # int64 [extensions], number of the frame's video; -1 if it is no frame
 
 
 def has_frames(extensions: tuple[str, ...]) -> bool:
@@ -34,11 +28,12 @@ def frames_of(columns: Columns, samples: Int64) -> Frames | None:
     known = _extensions(columns.extensions)
     if known is None:
         return None
+    is_image, video_of = known
     members, bounds = places(columns.sample_member, samples)
     codes = gather(columns.member_ext, members)
-    images = known.is_image[codes]
+    images = is_image[codes]
     owners = np.repeat(np.arange(len(samples)), np.diff(bounds))[images]
-    videos = known.videos[codes[images]]
+    videos = video_of[codes[images]]
     count = len(videos)
     begins = np.ones(count, bool)
     begins[1:] = (owners[1:] != owners[:-1]) | (videos[1:] != videos[:-1]) | (videos[1:] < 0)
@@ -50,9 +45,10 @@ def frames_of(columns: Columns, samples: Int64) -> Frames | None:
 
 
 @lru_cache(maxsize=64)
-def _extensions(names: tuple[str, ...]) -> _Extensions | None:
+def _extensions(names: tuple[str, ...]) -> tuple[Bools, Int64] | None:
+    """Return whether each is that of an image, and the number of its video, -1 for no frame."""
     frames = [frame_of(name) for name in names]
     if not any(frames):
         return None
     videos = [-1 if frame is None else frame[0] for frame in frames]
-    return _Extensions(np.array([is_stored_image(name) for name in names]), np.array(videos))
+    return np.array([is_stored_image(name) for name in names]), np.array(videos)

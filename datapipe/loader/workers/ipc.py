@@ -61,55 +61,61 @@ class TensorLocation(NamedTuple):
     is_pooled: bool  # allocated by the pool; False for a copy
 
 
-def dump_batch(value: object, locate: Callable[[Tensor], TensorLocation]) -> bytes:
-    """Pickle a batch with the locations of its tensors, which `locate` returns."""
+def dump_batch(value: object, locate: Callable[[Tensor], object]) -> bytes:
+    """Pickle a batch with what `locate` returns for each of its tensors; None pickles it whole."""
     buffer = io.BytesIO()
     _BatchPickler(buffer, locate).dump(value)
     return buffer.getvalue()
 
 
+def load_tensors(content: bytes | memoryview, find: Callable[[Any], Tensor]) -> Any:
+    """Return a dumped batch, with the tensor that `find` returns for each location."""
+    return _BatchUnpickler(io.BytesIO(content), find).load()
+
+
 def load_batch(content: bytes | memoryview, buffer: UInt8, pin: bool = False) -> Any:
     """Return a dumped batch, with tensors on `buffer`; small ones and pinned ones are copies."""
-    return _BatchUnpickler(io.BytesIO(content), buffer, pin).load()
 
-
-class _BatchPickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, locate: Callable[[Tensor], TensorLocation]) -> None:
-        super().__init__(file, protocol=5)
-        self._locate = locate
-        self._locations: dict[int, tuple[int, TensorLocation]] = {}  # by identity of the tensor
-
-    def persistent_id(self, obj: Any) -> tuple[int, TensorLocation] | None:
-        if type(obj) is not Tensor or obj.layout is not torch.strided or obj.device.type != "cpu":
-            return None
-        if id(obj) not in self._locations:
-            self._locations[id(obj)] = len(self._locations), self._locate(obj.detach())
-        return self._locations[id(obj)]
-
-
-class _BatchUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, buffer: UInt8, pin: bool) -> None:
-        super().__init__(file)
-        self._buffer = buffer
-        self._pin = pin
-        self._tensors: dict[int, Tensor] = {}
-
-    def persistent_load(self, pid: tuple[int, TensorLocation]) -> Tensor:
-        number, location = pid
-        if number not in self._tensors:
-            self._tensors[number] = self._view(location)
-        return self._tensors[number]
-
-    def _view(self, location: TensorLocation) -> Tensor:
+    def view(location: TensorLocation) -> Tensor:
         if 0 in location.shape:
             return torch.empty(location.shape, dtype=location.dtype, device="cpu")
         last = sum((n - 1) * step for n, step in zip(location.shape, location.stride, strict=True))
         size = (last + 1) * location.dtype.itemsize
-        flat = torch.from_numpy(self._buffer[location.offset : location.offset + size])
+        flat = torch.from_numpy(buffer[location.offset : location.offset + size])
         tensor = flat.view(location.dtype).as_strided(location.shape, location.stride)
-        if self._pin:
+        if pin:
             return tensor.pin_memory()
         return tensor if location.is_pooled or size >= _COPIED else tensor.clone()
+
+    return load_tensors(content, view)
+
+
+class _BatchPickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, locate: Callable[[Tensor], object]) -> None:
+        super().__init__(file, protocol=5)
+        self._locate = locate
+        self._locations: dict[int, tuple[int, object]] = {}  # by identity of the tensor
+
+    def persistent_id(self, obj: Any) -> tuple[int, object] | None:
+        if type(obj) is not Tensor or obj.layout is not torch.strided:
+            return None
+        if id(obj) not in self._locations:
+            self._locations[id(obj)] = len(self._locations), self._locate(obj.detach())
+        found = self._locations[id(obj)]
+        return None if found[1] is None else found
+
+
+class _BatchUnpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, find: Callable[[Any], Tensor]) -> None:
+        super().__init__(file)
+        self._find = find
+        self._tensors: dict[int, Tensor] = {}
+
+    def persistent_load(self, pid: tuple[int, Any]) -> Tensor:
+        number, location = pid
+        if number not in self._tensors:
+            self._tensors[number] = self._find(location)
+        return self._tensors[number]
 
 
 def reduce_array(array: Any) -> Any:

@@ -12,15 +12,16 @@ from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
 from datapipe.loader.workers.executor import StepExecutor, StepWorkers
 from datapipe.loader.workers.prefetch import read_ahead, with_rows
-from datapipe.loader.workers.process_steps import BatchProcesses, ProcessSteps, RemoteJob
+from datapipe.loader.workers.process_steps import ProcessSteps, RemoteJob
 from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
 from datapipe.loader.workers.thread_steps import InlineSteps, PlannedSteps, ThreadSteps
 from datapipe.plan.steps import Blocks
+from datapipe.plan.units import RandomKeys
 
 J = TypeVar("J")
 
@@ -49,7 +50,7 @@ class JobSource:
         self._loads = loads
         self._cluster = running_cluster() if options.on_cluster and loads else None
         here = options.in_processes and self._cluster is None and loads
-        self._processes = self._make_processes() if here else None
+        self._processes = ProcessSteps(context, options) if here else None
         self._runs = 0  # begun so far
         self._lock = threading.Lock()  # of the count and of what ends with a run
         self._next_uses: NextUses | None = None
@@ -62,12 +63,10 @@ class JobSource:
                 share=options.share,
             )
 
-    def begin(
-        self, run: Run, schedule: Schedule, meter: Meter | None, on_final: Callable[[Run], None]
-    ) -> Executor:
-        """Start workers on the steps of a run; `on_final` gets the run after its last step."""
+    def begin(self, run: Run, schedule: Schedule, meter: Meter | None) -> Executor:
+        """Start workers on the steps of a run."""
         options, context = self._options, self._context
-        steps = self.steps(run, schedule, on_final)
+        steps = self.steps(run, schedule)
         remote: StepWorkers[RemoteJob] | None = None
         if not self._loads:
             remote = PlannedSteps()
@@ -75,9 +74,10 @@ class JobSource:
             most = options.num_workers * options.prefetch_factor
             remote = RaySteps(self._cluster, context, most=most, meter=meter)
         elif self._processes is not None:
-            stays = options.workers.persistent
-            processes = self._processes if stays else self._make_processes()
-            remote = ProcessSteps(processes, context, stays=stays, meter=meter)
+            processes = self._processes
+            if not options.workers.persistent:
+                processes = ProcessSteps(context, options)
+            processes.meter, remote = meter, processes
         if remote is not None:
             remote_jobs = self._jobs(steps, partial(RemoteJob, context), meter)
             return StepExecutor(remote_jobs, remote, options.workers.stall_warning)
@@ -99,18 +99,13 @@ class JobSource:
     def close(self) -> None:
         """End worker processes."""
         if self._processes is not None:
-            self._processes.pool.close()
+            self._processes.close()
 
     def _end(self, run: int) -> None:
         """Close the store once the workers of a run have ended, unless another one uses it."""
         with self._lock:
             if run == self._runs:
                 self._context.store.close()
-
-    def _make_processes(self) -> BatchProcesses:
-        return BatchProcesses(
-            self._context, self._options.num_workers, self._options.prefetch_factor
-        )
 
     def _jobs(
         self, steps: Iterator[StepJob], make: Callable[[StepJob], J], meter: Meter | None
@@ -120,26 +115,18 @@ class JobSource:
             make = meter.caller.timed("collate", make)
         return map(make, steps)
 
-    def steps(
-        self, run: Run, schedule: Schedule, on_final: Callable[[Run], None] = lambda run: None
-    ) -> Iterator[StepJob]:
+    def steps(self, run: Run, schedule: Schedule) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
         for step, after, over in schedule.steps(run):
-            run = schedule.end(after) if over else after
-            if over:
-                on_final(run)
             share = self._options.deal(step)
             epoch, samples = step.start.epoch, share.units.numbers
             yield StepJob(
                 share=share,
                 epoch=epoch,
-                run_after=run,
-                keys=schedule.origin.random_keys(share.units),
+                run_after=after,
+                keys=RandomKeys(share.units, schedule.origin.identities),
                 labels=step.labels,
                 last=over,
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
             )
-            if over:
-                return
-        on_final(schedule.end(run))

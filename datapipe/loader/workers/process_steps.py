@@ -5,6 +5,7 @@ A worker makes a whole batch, with the same bits as threads.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ from datapipe.loader.batch.builder import Batch
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.watch import describe_work
-from datapipe.loader.workers.executor import StepWorkers
+from datapipe.loader.schedule.options import LoaderOptions
+from datapipe.loader.workers.executor import PinnedResults, StepWorkers
 from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
-from datapipe.loader.workers.pinned import PinnedResults
 from datapipe.loader.workers.process_worker import BatchWorkerFactory, RegionPool
 from datapipe.loader.workers.shared_memory import Regions, SharedFile
 from datapipe.workers.processes import ProcessPool
@@ -44,7 +45,14 @@ class RemoteJob:
         self._batch: Batch | None = None
         self._absent: tuple[logging.LogRecord, ...] = ()
 
-    def finish(self, report: Report, result: Any) -> None:
+    def finish(self, report: Report, result: Any, meter: Meter | None) -> None:
+        """Take the report of the worker, and its batch with blank rows and errors."""
+        _log(report.records)
+        if meter is not None and report.tally is not None:
+            meter.add(report.tally)
+        cache = self._context.cache
+        if report.cached is not None and cache is not None:
+            cache.counter.add(report.cached)
         self._batch, self.blank, self.errors = result
         self._absent = report.absent
         self.finished = report.finished
@@ -64,21 +72,26 @@ class RemoteJob:
         return self._context.describe(int(self.step.samples[slot]))
 
 
-class BatchProcesses:
+class ProcessSteps(StepWorkers[RemoteJob]):
     """Worker processes of a loader and the memory of their batches, for one run after another.
 
     Each worker has a copy of the context; `PlanError` if it cannot be sent. They start with the
-    first run. `ahead` batches per process are begun or queued.
+    first run, and end with it unless they are persistent. `prefetch_factor` batches per process are
+    begun or queued.
     """
 
-    def __init__(self, context: BatchContext, workers: int, ahead: int) -> None:
+    def __init__(self, context: BatchContext, options: LoaderOptions) -> None:
+        workers, ahead = options.num_workers, options.prefetch_factor
+        self.meter: Meter | None = None  # of the current run
+        self._persistent = options.workers.persistent
+        self._pin = context.pinned
         # Tasks of a run, and those that workers may still be at after a run was closed.
-        self.file = file = SharedFile(workers * (ahead + 1))
+        self._file = file = SharedFile(workers * (ahead + 1))
         # Prepared batches, the one in use and the one before it.
-        self.regions = Regions(file, workers * ahead + 2)
-        self.tasks = 0  # of all runs
+        self._regions = Regions(file, workers * ahead + 2)
+        self._tasks = itertools.count(1)  # of all runs
         try:
-            self.pool: ProcessPool[BatchTask, Report] = ProcessPool(
+            self._pool: ProcessPool[BatchTask, Report] = ProcessPool(
                 BatchWorkerFactory(
                     context=context,
                     file=file,
@@ -99,62 +112,39 @@ class BatchProcesses:
             raise PlanError(f"workers='processes': {error}") from error
         warm_up(_MODULES)
 
-
-class ProcessSteps(StepWorkers[RemoteJob]):
-    """Worker processes in one run; if `stays`, they are left to the next one."""
-
-    def __init__(
-        self, processes: BatchProcesses, context: BatchContext, *, stays: bool, meter: Meter | None
-    ) -> None:
-        self._processes = processes
-        self._context = context
-        self._stays = stays
-        self._meter = meter
-        self._pin = context.pinned
-
     def run(self, jobs: Iterator[RemoteJob]) -> Results[Any]:
-        results = self._processes.pool.run(map(self._task, jobs))
+        results = self._pool.run(map(self._task, jobs))
         return PinnedResults(results, self._load) if self._pin else results
 
     def finish(self, job: RemoteJob, result: tuple[Report, Any] | Report) -> None:
         report, batch = self._load(result) if isinstance(result, Report) else result
-        take_report(job, report, batch, self._context, self._meter)
+        job.finish(report, batch, self.meter)
 
     def describe(self, job: RemoteJob) -> list[str]:
         assert job.task is not None
-        (row,) = self._processes.file.row(job.task.number)
+        (row,) = self._file.row(job.task.number)
         if row["task"] != job.task.number:
             return []
         seconds = time.monotonic() - float(row["since"])
         return [describe_work(job, int(row["slot"]), row["stage"].decode(), seconds)]
 
     def end(self) -> None:
-        if not self._stays:
-            self._processes.pool.close()
+        if not self._persistent:
+            self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._pool.close()
 
     def _task(self, job: RemoteJob) -> BatchTask:
-        processes = self._processes
-        processes.tasks += 1
-        clock = None if self._meter is None else self._meter.options
-        job.task = BatchTask(processes.tasks, processes.regions.allocate(), job.step, clock)
+        clock = None if self.meter is None else self.meter.options
+        job.task = BatchTask(next(self._tasks), self._regions.allocate(), job.step, clock)
         return job.task
 
     def _load(self, report: Report) -> tuple[Report, Any]:
         """Return a report with the batch, on the memory of its region or in page-locked memory."""
-        buffer = self._processes.regions.buffer(report.region, report.content.stop)
+        buffer = self._regions.buffer(report.region, report.content.stop)
         return report, load_batch(buffer[report.content].data, buffer, self._pin)
-
-
-def take_report(
-    job: RemoteJob, report: Report, batch: Any, context: BatchContext, meter: Meter | None
-) -> None:
-    """Complete a job with the report of its worker, and its batch with blank rows and errors."""
-    _log(report.records)
-    if meter is not None and report.tally is not None:
-        meter.add(report.tally)
-    if report.cached is not None and context.cache is not None:
-        context.cache.counter.add(report.cached)
-    job.finish(report, batch)
 
 
 def _log(records: tuple[logging.LogRecord, ...]) -> None:

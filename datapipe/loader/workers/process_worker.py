@@ -62,8 +62,10 @@ class RegionPool:
         """Bytes of the current batch."""
         return self._regions[self._region][: self.used]
 
-    def locate(self, tensor: Tensor) -> TensorLocation:
+    def locate(self, tensor: Tensor) -> TensorLocation | None:
         """Return the location of a tensor. A tensor from elsewhere is copied into the region."""
+        if tensor.device.type != "cpu":
+            return None
         shape, dtype = tuple(tensor.shape), tensor.dtype
         start = tensor.data_ptr()
         for first, stop, offset in self._allocated:
@@ -174,8 +176,6 @@ class BoardWatch(Watch):
 
 
 class _Log(logging.Handler):
-    """Handler that collects records for the parent's log."""
-
     def __init__(self) -> None:
         super().__init__()
         self._records: list[logging.LogRecord] = []

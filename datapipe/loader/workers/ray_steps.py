@@ -24,10 +24,9 @@ from datapipe.errors import PlanError, WorkerError
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.workers.executor import StepWorkers
+from datapipe.loader.workers.executor import PinnedResults, StepWorkers
 from datapipe.loader.workers.ipc import BatchTask, Report, load_batch
-from datapipe.loader.workers.pinned import PinnedResults
-from datapipe.loader.workers.process_steps import RemoteJob, take_report
+from datapipe.loader.workers.process_steps import RemoteJob
 from datapipe.loader.workers.process_worker import BatchWorkerFactory
 from datapipe.loader.workers.ray_worker import RayWorkerFactory, SentBatch, dump_factory
 from datapipe.loader.workers.shared_memory import Region, SharedFile
@@ -95,7 +94,7 @@ class RaySteps(StepWorkers[RemoteJob]):
             reason = f"{error.reason} (on the node {node})"
             named = {"key": error.key, "shard": error.shard, "member": error.member}
             errors[slot] = type(error)(reason, **named)
-        take_report(job, report, (batch, blank, errors), self._context, self._meter)
+        job.finish(report, (batch, blank, errors), self._meter)
 
     def describe(self, job: RemoteJob) -> list[str]:
         free, cpus = self._cluster.free_cpus, self._cluster.cpus

@@ -136,9 +136,13 @@ class Regions:
 
     def allocate(self) -> Region:
         """Return a region for a new batch, one that has pages if possible."""
-        free = [number for number in self._order if self._is_free(number)]
+        buffers, tasks = self._buffers, self._tasks
+        free = [n for n in self._order if tasks[n]() is None and is_free(buffers, n)]
         while len(self._order) > self._keep and len(free) > 1:
-            self._clear(free.pop(0))
+            number = free.pop(0)
+            self._order.remove(number)
+            buffers[number] = _UNMAPPED
+            self._file.clear(number)
         region = Region(free[-1] if free else self._unmapped())
         self._tasks[region.number] = weakref.ref(region)
         return region
@@ -152,9 +156,6 @@ class Regions:
         self._order.append(number)
         return self._buffers[number]
 
-    def _is_free(self, number: int) -> bool:
-        return self._tasks[number]() is None and is_free(self._buffers, number)
-
     def _unmapped(self) -> int:
         for number, buffer in enumerate(self._buffers):
             if buffer is _UNMAPPED and self._tasks[number]() is None:
@@ -163,8 +164,3 @@ class Regions:
         self._buffers.append(_UNMAPPED)
         self._tasks.append(weakref.ref(Region(-1)))
         return len(self._buffers) - 1
-
-    def _clear(self, number: int) -> None:
-        self._order.remove(number)
-        self._buffers[number] = _UNMAPPED
-        self._file.clear(number)

@@ -60,8 +60,6 @@ class ThreadSteps(StepWorkers[BatchBuilder]):
 
 
 class _PieceWork:
-    """Work of threads on pieces of batches, each with a watch."""
-
     def __init__(self, meter: Meter | None) -> None:
         self._meter = meter
         self._numbers = itertools.count()

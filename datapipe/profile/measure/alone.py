@@ -79,7 +79,8 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
     KERNEL.load()  # not in the middle of a measurement
     parts = loader.components()
     # A cache would keep what is measured here.
-    context = replace(parts.context, cache=None, on_error="skip")
+    skipping = replace(parts.context.options, on_error="skip")
+    context = replace(parts.context, cache=None, options=skipping)
     steps: list[StepJob] = []
     for step in parts.steps():
         steps.append(step)

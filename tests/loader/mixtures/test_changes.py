@@ -1,11 +1,11 @@
 """Runs that go on with another mixture: datasets keep their order, and nothing is lost."""
 
-import itertools
 import json
 import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import pytest
 import datapipe
 from datapipe.errors import PlanError
 
+from .datasets import Draw, draws, of
+
 SIZES = {"a": 23, "b": 31, "c": 7}
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
 OPTIONS = {"image": None, "meta": ("dataset", "key", "valid"), "seed": 3, "num_workers": 0}
 STEPS = 9  # before the run is stopped
-Draw = tuple[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -47,31 +48,19 @@ def make(request: Any, folders: dict[str, Path], tokenizer: Any) -> Callable[...
     return made
 
 
-def draws(loader: datapipe.Loader, steps: int | None = None) -> list[Draw]:
-    """Return the dataset and key of the valid samples of some steps."""
-    found = []
-    for number, batch in enumerate(loader, 1):
-        given = zip(batch["dataset"], batch["key"], batch["valid"].tolist(), strict=True)
-        found += [(name, key) for name, key, valid in given if valid]
-        if number == steps:
-            break
-    return found
-
-
 def stopped(make: Any, weights: dict[str, float] = WEIGHTS) -> tuple[list[Draw], dict[str, Any]]:
     """Return what was drawn before a run was stopped, and its state."""
     loader = make(weights)
-    return draws(loader, STEPS), json.loads(json.dumps(loader.state_dict()))
+    return draws(islice(loader, STEPS)), json.loads(json.dumps(loader.state_dict()))
 
 
 def resumed(make: Any, weights: dict[str, Any], state: Any, **options: Any) -> datapipe.Loader:
-    loader = make(weights, **options)
+    return at_state(make(weights, **options), state)
+
+
+def at_state(loader: datapipe.Loader, state: Any) -> datapipe.Loader:
     loader.load_state_dict(state)
     return loader
-
-
-def of(name: str, found: list[Draw]) -> list[str]:
-    return [key for own, key in found if own == name]
 
 
 def assert_passes(found: list[Draw], name: str) -> None:
@@ -119,7 +108,7 @@ def test_a_state_of_the_changed_run_resumes_exactly(make: Any) -> None:
     whole = draws(resumed(make, other, state))
     for steps in (4, 19):
         loader = resumed(make, other, state)
-        first = draws(loader, steps)
+        first = draws(islice(loader, steps))
         again = json.loads(json.dumps(loader.state_dict()))
         assert first + draws(resumed(make, other, again)) == whole
 
@@ -136,17 +125,17 @@ def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(
 
     found, state = [], None
     for weight in (1, 2, 3):
-        loader = made(weight) if state is None else _resume(made(weight), state)
+        loader = made(weight) if state is None else at_state(made(weight), state)
         assert len(loader) == 12
-        found += draws(loader, 3)
+        found += draws(islice(loader, 3))
         state = loader.state_dict()
-    assert len(found + draws(_resume(made(4), state))) == 60
+    assert len(found + draws(at_state(made(4), state))) == 60
 
 
 def test_a_dataset_that_is_left_out_comes_back_at_its_place(make: Any, caplog: Any) -> None:
     first, state = stopped(make, {"a": 0.5, "b": 0.5})
     without = resumed(make, {"a": 0.5}, state)
-    second = draws(without, 2)
+    second = draws(islice(without, 2))
     with_both = resumed(make, {"a": 0.5, "b": 0.5}, without.state_dict())
     third = draws(with_both)
     assert "b is left out" in caplog.text
@@ -167,20 +156,18 @@ def test_a_dataset_that_has_grown_goes_on_and_takes_more_in_the_next_pass(
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 7), grown, shard_size=8)
     given = {"a": 0.5, "c": {"path": grown, "weight": 0.5}}
     loader = make(given)
-    before = draws(loader, STEPS)
+    before = draws(islice(loader, STEPS))
     state = loader.state_dict()
     more = make_folder(tmp_path / "more", 9)
     datapipe.pack_dataset(more, grown, shard_size=8, append=True)
-    loader = make(given)
     with caplog.at_level(logging.WARNING):
-        loader.load_state_dict(state)
+        loader = at_state(make(given), state)
     found = of("c", before + draws(loader))
     assert "c has grown from 7 to 16 samples" in caplog.text
     passes = [found[at : at + 7] for at in range(0, len(of("c", before)) // 7 * 7, 7)]
     assert all(len(set(one)) == 7 for one in passes) or loader.options.units_per_rank == 1
     assert len(set(found)) == 16
-    loader = make(given)
-    loader.load_state_dict(state)
+    loader = at_state(make(given), state)
     assert loader.state_dict()["plan"]["mixture"]["legs"][-1]["datasets"]["c"]["samples"] == 16
 
 
@@ -191,8 +178,7 @@ def test_another_content_begins_anew(
     other = tmp_path / "c"
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 12), other)
     given = {"a": 0.5, "c": {"path": other, "weight": 0.5}}
-    loader = make(given)
-    loader.load_state_dict(state)
+    loader = at_state(make(given), state)
     assert "c has other samples, and starts again" in caplog.text
     assert len(set(of("c", draws(loader)))) == 12
 
@@ -212,13 +198,8 @@ def test_a_schedule_that_changes_later_shares_the_past(folders: dict[str, Path])
     share = Counter(name for name, _ in early[100:])
     assert share["a"] == pytest.approx(100 * 5 / 7, abs=3)
     loader = made(100)
-    first = draws(loader, 20)
-    assert first + draws(_resume(made(150), loader.state_dict())) == late
-
-
-def _resume(loader: datapipe.Loader, state: Any) -> datapipe.Loader:
-    loader.load_state_dict(state)
-    return loader
+    first = draws(islice(loader, 20))
+    assert first + draws(at_state(made(150), loader.state_dict())) == late
 
 
 def test_amounts_in_steps_stay_those_of_the_first_launch(folders: dict[str, Path]) -> None:
@@ -235,16 +216,16 @@ def test_amounts_in_steps_stay_those_of_the_first_launch(folders: dict[str, Path
     loader = made(1)
     whole = draws(loader)
     loader = made(1)
-    first = draws(loader, 3)
+    first = draws(islice(loader, 3))
     state = loader.state_dict()
-    ranks = [draws(_resume(made(3, rank), state)) for rank in range(3)]
-    assert Counter([*first, *itertools.chain(*ranks)]) == Counter(whole)
+    ranks = [draws(at_state(made(3, rank), state)) for rank in range(3)]
+    assert Counter([*first, *chain(*ranks)]) == Counter(whole)
     assert not of("a", whole[60:])
 
 
 def test_an_epoch_of_another_mixture_cannot_be_looked_at(make: Any) -> None:
     loader = make(WEIGHTS)
-    draws(loader, None)
+    draws(loader)
     state = loader.state_dict()
     other = resumed(make, {"a": 1, "b": 1}, state)
     with pytest.raises(PlanError, match="was drawn from another mixture"):
@@ -263,7 +244,7 @@ def test_other_options_of_the_plan_are_refused_as_ever(make: Any) -> None:
 
 def test_a_state_says_where_each_dataset_is(make: Any) -> None:
     loader = make(WEIGHTS)
-    found = draws(loader, STEPS)
+    found = draws(islice(loader, STEPS))
     state = loader.state_dict()
     places = {name: (at["epoch"], at["position"]) for name, at in state["datasets"].items()}
     counts = Counter(name for name, _ in found)

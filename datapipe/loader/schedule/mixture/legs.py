@@ -101,8 +101,8 @@ class Legs:
     epoch: int
     base: int
     first: int  # draws of this epoch from there on
-    legs: tuple[Leg, ...]  # in order; all but the last are of the first epoch alone
     before: int = 0  # draws of this epoch before
+    legs: tuple[Leg, ...]  # in order; all but the last are of the first epoch alone
     # Parts that were left out, by name, with their places
     absent: Mapping[str, PartState] = field(default_factory=dict)
 
@@ -110,11 +110,6 @@ class Legs:
     def begins_run(self) -> bool:
         """True if the mixture was never changed."""
         return (self.epoch, self.base, len(self.legs)) == (0, 0, 1)
-
-    @property
-    def rates_change(self) -> bool:
-        """True if a rate is not the same in all of these legs."""
-        return len(self.legs) > 1 or len(self.legs[0].rates.starts) > 1
 
     def span(self, epoch: int) -> tuple[int, int]:
         """Return the first draw of an epoch and of the next; PlanError for another mixture's."""
@@ -154,20 +149,12 @@ class Legs:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON has them."""
-        return {
-            "digest": self.digest,
-            "epoch": self.epoch,
-            "base": self.base,
-            "first": self.first,
-            "before": self.before,
-            "legs": [leg.to_dict() for leg in self.legs],
-            "absent": {name: part.to_dict() for name, part in self.absent.items()},
-        }
+        absent = {name: part.to_dict() for name, part in self.absent.items()}
+        return vars(self) | {"legs": [leg.to_dict() for leg in self.legs], "absent": absent}
 
     @staticmethod
     def parse(fields: Mapping[str, Any]) -> Legs:
         """Return the legs of `to_dict`."""
         legs = tuple(Leg.parse(leg) for leg in fields["legs"])
-        numbers = {name: int(fields[name]) for name in ("epoch", "base", "first", "before")}
         absent = {name: PartState.parse(dict(one)) for name, one in fields["absent"].items()}
-        return Legs(digest=fields["digest"], legs=legs, absent=absent, **numbers)
+        return Legs(**{**fields, "legs": legs, "absent": absent})

@@ -25,10 +25,9 @@ from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixture_columns import ColumnCounts
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.schedule.mixture.legs import Leg, Legs, PartState
-from datapipe.loader.schedule.mixture.notes import MixtureNotes, dump_counts, parse_counts
-from datapipe.loader.schedule.mixture.part import MixturePart
+from datapipe.loader.schedule.mixture.part import MixtureNotes, MixturePart
+from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.origin import Origin
-from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.sample_source import select_samples, text_rule
 from datapipe.loader.schedule.video_frames import has_frames
 from datapipe.mixture.resolve import resolve
@@ -136,7 +135,10 @@ class OpenedMixture:
         for warning in (warning for part in parts for warning in part.warnings):
             logger.warning("%s", warning)
         share = options.run.global_batch_size or options.share
-        return self._resolved(parts, plan, _step_size(plan, share))
+        step = Amount(share * (plan.batch_size or 1), "samples")
+        if (tokens := plan.pack or plan.max_tokens) is not None:
+            step = Amount(share * tokens, "tokens")  # an estimate, as units are not full
+        return self._resolved(parts, plan, step)
 
     def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: Amount) -> Origin:
         mixture, tokens = self._mixture, None
@@ -195,15 +197,18 @@ def _open_part(
     note = notes.get(*asked)
     if note is None:
         dataset = dataset or open_it(1)
-        counts = dump_counts(ColumnCounts.of(dataset.columns))
-        note = {"counts": counts, "fingerprint": dataset.fingerprint}
+        counts = vars(ColumnCounts.of(dataset.columns))
+        note = {"counts": {**counts, "shard_samples": counts["shard_samples"].tolist()}}
+        note["fingerprint"] = dataset.fingerprint
         if dataset.manifest.arrays is not None:
             note["arrays"] = asdict(dataset.manifest.arrays)
         notes.put(note, *asked)
+    counts = {**note["counts"], "extensions": tuple(note["counts"]["extensions"])}
+    counts["shard_samples"] = np.array(counts["shard_samples"], np.int64)
     return DatasetPart(
         name=entry.name,
         open_it=open_it,
-        counts=parse_counts(note["counts"]),
+        counts=ColumnCounts(**counts),
         fingerprint=note["fingerprint"],
         of=of,
         is_remote=is_remote(path) and not names_shards(path),
@@ -250,19 +255,11 @@ def _named(entry: MixtureDataset) -> Iterator[None]:
 
 
 def _needs_tokens(mixture: Mixture) -> bool:
-    """Return whether mean tokens of the datasets are needed to resolve a mixture."""
     amounts: list[object] = [mixture.epoch]
     amounts += [amount for change in mixture.schedule for amount in (change.start, change.over)]
     return mixture.weights == "tokens" or any(
         isinstance(amount, Amount) and amount.unit != "samples" for amount in amounts
     )
-
-
-def _step_size(plan: PlanOptions, share: int) -> Amount:
-    """Return the size of a step of `share` units; tokens are an estimate, as units are not full."""
-    if (tokens := plan.pack or plan.max_tokens) is not None:
-        return Amount(share * tokens, "tokens")
-    return Amount(share * (plan.batch_size or 1), "samples")
 
 
 def _without_paths(given: Any) -> Any:

@@ -1,27 +1,35 @@
-"""Samples of one part of a mixture: those that take part, and their sizes."""
+"""Samples of one part of a mixture, those that take part and their sizes; notes about them."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from datapipe.array_types import Int64
+from datapipe.errors import DatapipeError
 from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
-from datapipe.loader.schedule.mixture.notes import MixtureNotes
+from datapipe.index.files.derived import cache_folder
+from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.index.manifest import replace_file
 from datapipe.loader.schedule.sample_source import SampleSelection, TextRule, TextSizes
 from datapipe.mixture.spec import MixtureDataset
 from datapipe.plan.order import Permutation
 from datapipe.plan.rng import derive
-from datapipe.text.frames import Frames
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.transform import ImageTransform
 
+logger = logging.getLogger(__name__)
+
+_VERSION = 3  # of notes
 _LIMIT = 3  # purpose of a derived key
 _CHUNK = 1 << 16  # samples that are added up at a time
 
@@ -95,21 +103,6 @@ class MixturePart:
         assert text is not None
         return text
 
-    def image_runs(self, sample: int) -> list[Int64]:
-        """Return the tokens of each image of a sample of the dataset, int64 [its length] each."""
-        assert self.rule is not None
-        return self.rule.image_runs(self.data.columns(), sample)
-
-    def image_grids(self, sample: int) -> Int64:
-        """Return rows and columns in tokens of each image of a sample: int64 [its images, 2]."""
-        assert self.rule is not None
-        return self.rule.image_grids(self.data.columns(), sample)
-
-    def frames(self, sample: int) -> Frames | None:
-        """Return the frames of videos among the images of a sample; None if each is an image."""
-        assert self.rule is not None
-        return self.rule.frames(self.data.columns(), sample)
-
     def select(self, indices: Int64) -> Int64:
         """Return the numbers in the dataset of some samples that take part: int64 [n]."""
         if self._limit is not None:
@@ -142,3 +135,57 @@ def key_of(name: str) -> int:
     Thus the order of one dataset depends on its content and the seed, and not on its path.
     """
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) if name else 0
+
+
+class MixtureNotes:
+    """Notes in one file of the user's cache folder, named after the datasets' paths.
+
+    A note is under a key that names all it depends on, so one that is out of date is not found.
+    Without a file that can be read, everything is looked up again, and without paths there is none.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._path: Path | None = None
+        self._notes: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}
+        if not paths:
+            return
+        digest = hashlib.sha256(json.dumps(paths).encode()).hexdigest()[:32]
+        try:
+            self._path = cache_folder() / "mixtures" / f"{digest}.json"
+            document = unseal(self._path.read_bytes())
+            if document.get("version") == _VERSION:
+                self._notes = document["notes"]
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, LookupError, DatapipeError) as error:
+            logger.info("notes of a mixture are looked up again: %s", error)
+
+    def get(self, *key: object) -> Any:
+        """Return a note; None if there is none."""
+        name = _name(key)
+        found = self._notes.get(name)
+        if found is not None:
+            self._kept[name] = found
+        return found
+
+    def put(self, note: object, *key: object) -> None:
+        """Add a note, JSON-compatible."""
+        self._kept[_name(key)] = note
+
+    def save(self) -> None:
+        """Write the notes that were asked for or added, if any is new."""
+        if self._path is None or self._kept.keys() <= self._notes.keys():
+            return
+        # Other options of the same datasets have notes of their own.
+        self._notes |= self._kept
+        content = seal({"version": _VERSION, "notes": self._notes}).encode()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, content, durable=False)
+        except OSError as error:
+            logger.info("notes of a mixture cannot be kept: %s", error)
+
+
+def _name(key: tuple[object, ...]) -> str:
+    return hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()[:32]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from datapipe.errors import PlanError
-from datapipe.plan.image_tokens import image_token_counter
+from datapipe.loader.schedule.image_token_counts import image_token_counter
 
 
 def test_counters_count_as_they_are_told() -> None:

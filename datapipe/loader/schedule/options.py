@@ -1,20 +1,108 @@
-"""Options of a plan, from the arguments of `make_loader`."""
+"""Options of a loader: those of its plan, and those that do not change the order of samples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from datapipe.cpus import WorkerCount
+from datapipe.declared import Count, check_fields
 from datapipe.errors import PlanError
-from datapipe.loader.specs import BatchSpec, PackSpec
+from datapipe.loader.specs import BatchSpec, PackSpec, RunSpec, WorkerSpec
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.steps import check_ranks
+from datapipe.plan.steps import Share, Step
 from datapipe.text.spec import TextSpec
 
+BATCH_KEYS = frozenset(
+    {
+        *("pixel_values", "input_ids", "labels", "attention_mask", "position_ids"),
+        *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+        *("image_grid_thw", "image_sizes"),
+        *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
+    }
+)
+"""Keys that a batch may have without `meta`."""
+
+OnError = Literal["raise", "skip"]
+
+DEFAULT_PREFETCH = 2
+"""Steps that are prepared ahead by default."""
+
+_MOST_UNITS = 2**31 - 1
 _TOKENS_PER_SAMPLE = 16  # with constant shapes, a pack has at most one sample in so many tokens
 _BUCKETS = 64  # by default, with a token budget
 _GROUP = 64  # by default; launches whose steps have at most as many units get one order
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """Options of `make_loader`, which describes the others, with defaults filled in.
+
+    Attributes:
+        units_per_rank: samples, batches or packs that a rank takes in a step.
+        verify: compare every member with its checksum.
+        on_error: "raise" or "skip", for samples that cannot be decoded.
+    """
+
+    units_per_rank: Count
+    meta: tuple[str, ...]
+    verify: bool
+    num_workers: WorkerCount
+    prefetch_factor: Count
+    on_error: OnError
+    rank: int
+    world_size: int
+    read_ahead: int
+    epochs: Count | None
+    batch: BatchSpec
+    run: RunSpec
+    workers: WorkerSpec
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError)
+        if taken := BATCH_KEYS & set(self.meta):
+            raise PlanError(f"meta names {sorted(taken)}, which are keys of batches already")
+        if self.share > _MOST_UNITS:
+            raise PlanError(
+                f"{self.units_per_rank} units for each of {self.world_size} ranks are more than "
+                f"the {_MOST_UNITS} that a step can have; give a smaller batch_size"
+            )
+        wanted = self.run.global_batch_size
+        if wanted is not None and wanted % self.share:
+            raise PlanError(
+                f"global_batch_size {wanted} is not a multiple of the {self.share} units that "
+                f"{self.world_size} ranks take in a step; give a multiple, such as "
+                f"{-(-wanted // self.share) * self.share}, or another batch_size"
+            )
+
+    @property
+    def in_processes(self) -> bool:
+        """True if workers are processes, of this machine or of a cluster."""
+        return self.workers.kind != "threads" and self.num_workers > 0
+
+    @property
+    def on_cluster(self) -> bool:
+        """True if workers are tasks of a Ray cluster."""
+        return self.workers.kind == "ray" and self.num_workers > 0
+
+    @property
+    def share(self) -> int:
+        """Units that all ranks take in a step."""
+        return self.units_per_rank * self.world_size
+
+    def deal(self, step: Step, rank: int | None = None) -> Share:
+        """Return the units of a rank in a step; None is this one."""
+        return step.share(
+            units_per_rank=self.units_per_rank,
+            rank=self.rank if rank is None else rank,
+            world_size=self.world_size,
+        )
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Steps whose gradients make one step of `global_batch_size`."""
+        return (self.run.global_batch_size or self.share) // self.share
 
 
 def resolve_plan(
@@ -31,7 +119,6 @@ def resolve_plan(
 
     The arguments are those of `make_loader`.
     """
-    check_ranks(0, world_size)
     _check_shapes(text, pack, batch, buckets=buckets, max_tokens=options["max_tokens"])
     _check_rows(text, pack, batch)
     if text is not None and text.pairs and options["max_tokens"] is not None:
@@ -46,12 +133,14 @@ def resolve_plan(
     plan = PlanOptions(
         buckets=buckets,  # type: ignore[arg-type]
         batch_size=batch_size,
+        group=1 if group is None else group,
         **options | (batch if pack is None else pack).plan_options(),
     )
     if plan.unit != "batch":
         plan = replace(plan, batch_size=None)
     if plan.needs_lengths and text is None:
         given = "pack=" if plan.pack else "max_tokens=" if plan.max_tokens else "buckets="
+        given = f"group={group}" if plan.unit == "sample" else given
         raise PlanError(
             f"{given} needs the number of tokens of every sample; give "
             "text=TextSpec(tokenizer=..., template=...)"
@@ -66,13 +155,7 @@ def resolve_plan(
         units_per_rank = batch_size
     elif plan.unit == "sample":
         raise PlanError("give batch_size=, or pack= or max_tokens= with text=")
-    if group is not None:
-        plan = replace(plan, group=group)
-        if plan.needs_lengths and text is None:
-            raise PlanError(
-                f"group={group} needs the cost of every sample; give text=TextSpec(...)"
-            )
-    elif plan.unit != "sample" and plan.shuffle:
+    if group is None and plan.unit != "sample" and plan.shuffle:
         plan = replace(plan, group=max(_GROUP, units_per_rank * world_size))
     return plan, units_per_rank
 

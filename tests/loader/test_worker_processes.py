@@ -14,6 +14,7 @@ import datapipe
 from datapipe import DeviceSpec, Loader
 from datapipe.loader.batch.buffer_pool import can_pin
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
+from tests.waiting import wait_until
 from tests.workers.process_list import left, shared_memory, worker_processes
 
 Make = Callable[..., Loader]
@@ -87,7 +88,7 @@ def test_workers_that_do_not_persist_end_with_their_iterator(make_processes: Mak
     list(loader)
     assert left(worker_processes()) == set()
     for _ in loader:
-        assert len(worker_processes()) == 2
+        wait_until(lambda: len(worker_processes()) == 2)
         break
     gc.collect()
     assert left(worker_processes()) == set()

@@ -137,6 +137,24 @@ def budget_size(
     return np.maximum(across, 1) * side, np.maximum(down, 1) * side
 
 
+def bounded_size(
+    widths: Integers, heights: Integers, *, multiple_of: int, longest: int
+) -> tuple[Int64, Int64]:
+    """Return sizes with a longer side of at most `longest`: (widths, heights), int64 [n] each.
+
+    Smaller images keep their size. Both sides are then rounded up to multiples of `multiple_of`.
+    This is `get_resize_output_image_size` of transformers' `image_processing_pixtral.py`; a side
+    that it makes 0 gets one multiple here.
+    """
+    check_sizes(widths, heights)
+    ratio = np.maximum(np.maximum(heights / longest, widths / longest), 1.0)
+    across, down = (
+        np.maximum(-(-np.floor(side / ratio).astype(np.int64) // multiple_of), 1) * multiple_of
+        for side in (widths, heights)
+    )
+    return across, down
+
+
 def shortest(widths: Integers, heights: Integers, *, side: int) -> tuple[Int64, Int64]:
     """Return sizes whose shorter side is `side`, the longer one rounded down: (widths, heights).
 

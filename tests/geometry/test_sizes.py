@@ -16,9 +16,15 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
-from datapipe.geometry.anyres import Grids, anyres_tiles, anyres_tokens, best_grid
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import per_tile, tile_grid
+from datapipe.geometry.tiles import (
+    Grids,
+    anyres_tiles,
+    anyres_tokens,
+    best_grid,
+    per_tile,
+    tile_grid,
+)
 
 from .sides import SIDES, SIZES, columns
 

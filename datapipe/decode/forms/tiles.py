@@ -14,12 +14,18 @@ from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Values
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.anyres import anyres_tiles, anyres_tokens, best_grid, fit_grid
 from datapipe.geometry.crop import Draw
-from datapipe.geometry.longest import scaled_grid, scaled_size
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import one
-from datapipe.geometry.tiles import tile_grid
+from datapipe.geometry.tiles import (
+    anyres_tiles,
+    anyres_tokens,
+    best_grid,
+    fit_grid,
+    scaled_grid,
+    scaled_size,
+    tile_grid,
+)
 
 _USUAL_TILES = 4  # of the largest grid, in models of the LLaVA-NeXT family
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from PIL import Image
@@ -69,7 +69,8 @@ _MISTAKEN = (
         "it is a Git LFS pointer; fetch the file itself with `git lfs pull`",
     ),
 )
-_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+"""First bytes of a PNG."""
 
 
 class NeedMoreData(Exception):
@@ -140,7 +141,7 @@ def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
     if not complete:
         # Other formats may keep their EXIF behind the pixels.
         raise NeedMoreData
-    if data[:8] == _PNG_MAGIC:
+    if data[:8] == PNG_MAGIC:
         return _probe_png(data)
     return _probe_other(data)
 
@@ -236,12 +237,8 @@ def _png_metadata(data: bytes | memoryview) -> list[tuple[bytes, int, int]]:
     Those behind the first frame of an animation are left out, as Pillow does not read so far.
     """
     found = []
-    position, size = 8, len(data)
     frames, framed, pixels = 0, False, False
-    while position + 8 <= size:
-        length, kind = struct.unpack_from(">I4s", data, position)
-        start = position + 8
-        position = start + length + 4
+    for kind, start, length in png_chunks(data):
         if kind == b"IDAT":
             pixels = True
         elif kind == b"eXIf":
@@ -259,6 +256,15 @@ def _png_metadata(data: bytes | memoryview) -> list[tuple[bytes, int, int]]:
                 break
             framed = framed or not pixels
     return found
+
+
+def png_chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (type, start, length) of the content of each chunk of a PNG; the last may be cut."""
+    position, size = 8, len(data)
+    while position + 8 <= size:
+        length, kind = struct.unpack_from(">I4s", data, position)
+        yield kind, position + 8, length
+        position += length + 12
 
 
 def _probe_other(data: bytes | memoryview) -> ImageInfo:

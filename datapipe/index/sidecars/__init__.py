@@ -6,14 +6,19 @@ too. Equal datasets give equal bytes, and writing them again changes nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
 from datapipe.index.sidecars.readers import DaliIndexes, EnergonMetadata, Sidecars, WidsList
-from datapipe.index.sidecars.tar_names import as_in_tar
+from datapipe.index.tar.grouping import is_no_data, split_name
+from datapipe.index.tar.headers import TarScanner
 
 _SIDECARS: dict[str, type[Sidecars]] = {
     "dali": DaliIndexes,
@@ -53,7 +58,7 @@ def write_sidecars(
             table = checked_index(home or folder, shard).combine_chunks()
             lacking = ""
             if manifest.foreign:
-                table, lacking = as_in_tar(folder / shard.name, table)
+                table, lacking = _as_in_tar(folder / shard.name, table)
                 table = table.combine_chunks()
             for sidecar in sidecars:
                 if lacking and sidecar.reads_on:
@@ -72,6 +77,37 @@ def write_sidecars(
             "a writable folder and index that"
         ) from error
     return written
+
+
+def _as_in_tar(path: Path, table: pa.Table) -> tuple[pa.Table, str]:
+    """Return an index with the extensions that its tar has, and a member that it lacks.
+
+    The index of a JPEG called `0.img` has `img.jpg`, and it lacks members that were left out. Other
+    readers see the tar as it is. The member is the first of a sample; "" without any. Only
+    headers of the tar are read; StoreError if it is missing, damaged or cut off.
+    """
+    listed = set(pc.list_flatten(table["offset"]).to_pylist())
+    exts: dict[int, set[str]] = defaultdict(set)  # a hard link has the offset of another
+    lacking = ""
+    with TarScanner(path) as tar:
+        for member in tar:
+            if (parts := split_name(member.name)) is None or is_no_data(member.name):
+                continue
+            exts[member.offset].add(parts[1])
+            if member.offset not in listed:
+                lacking = lacking or member.name
+    named = [
+        [
+            ext if ext in exts[offset] else ext.rpartition(".")[0]
+            for ext, offset in zip(of_sample, offsets, strict=True)
+        ]
+        for of_sample, offsets in zip(
+            table["ext"].to_pylist(), table["offset"].to_pylist(), strict=True
+        )
+    ]
+    number = table.schema.get_field_index("ext")
+    field = table.schema.field(number)
+    return table.set_column(number, field, pa.array(named, field.type)), lacking
 
 
 def present_sidecars(folder: Path) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import write_sums
-from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
+from datapipe.index.files.derived import new_folder, open_or_build, write_about
 from datapipe.index.files.lock import lock_file
 from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest, Shard
@@ -104,11 +104,9 @@ def _work_of(folder: Path) -> Path:
 
 def _carry_over(folder: Path, manifest: Manifest, parts: PartFiles) -> None:
     """Make parts of the columns of another content, for the shards that both have."""
-    about = read_about(folder / ABOUT, VERSION)
-    if about is None or about["digest"] != parts.digest:
+    if (columns := map_tokens(folder, parts.digest)) is None:
         return
     try:
-        columns = map_tokens(folder, about)
         failures: dict[str, list[TextFailure]] = {}
         for line in columns.failures():
             failures.setdefault(line.pop("shard"), []).append(TextFailure(**line))
@@ -152,8 +150,7 @@ def _publish(
     """
 
     def is_current() -> bool:
-        now = read_about(folder / ABOUT, VERSION) or {}
-        return (now.get("digest"), now.get("fingerprint")) == (parts.digest, manifest.fingerprint)
+        return map_tokens(folder, parts.digest, fingerprint=manifest.fingerprint) is not None
 
     work = _work_of(folder)
     try:

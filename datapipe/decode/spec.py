@@ -184,8 +184,7 @@ class ImageSpec:
         check_fields(self, PlanError)
         check_together(self)
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
     @classmethod
     @checked(PlanError)

@@ -94,13 +94,16 @@ class Columns:
 
     def keys(self, samples: Int64) -> list[str]:
         """Return the keys of samples; `samples` is int64 [n]."""
-        return texts_at(self.key_bytes, self.sample_key[samples], self.sample_key[samples + 1])
+        return self.texts("key", samples)
 
     def sources(self, samples: Int64) -> list[str]:
         """Return where samples came from; `samples` is int64 [n]."""
-        return texts_at(
-            self.source_bytes, self.sample_source[samples], self.sample_source[samples + 1]
-        )
+        return self.texts("source", samples)
+
+    def texts(self, name: str, samples: Int64) -> list[str]:
+        """Return `key` or `source` of samples; `samples` is int64 [n]."""
+        offsets = getattr(self, f"sample_{name}")
+        return texts_at(getattr(self, f"{name}_bytes"), offsets[samples], offsets[samples + 1])
 
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
         """Return `key` or `source` of the samples `start` to `stop`: large_string [n]."""

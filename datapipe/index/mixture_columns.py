@@ -190,20 +190,14 @@ class MixtureColumns(Columns):
     def __reduce__(self) -> tuple[Any, ...]:
         return MixtureColumns.of, (self.parts, self.counts)
 
-    def keys(self, samples: Int64) -> list[str]:
-        return self._texts("keys", samples)
-
-    def sources(self, samples: Int64) -> list[str]:
-        return self._texts("sources", samples)
-
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
-        return pa.array(self._texts(f"{name}s", np.arange(start, stop)), pa.large_string())
+        return pa.array(self.texts(name, np.arange(start, stop)), pa.large_string())
 
-    def _texts(self, name: str, samples: Int64) -> list[str]:
+    def texts(self, name: str, samples: Int64) -> list[str]:
         found = np.empty(len(samples), object)
         edges = edges_of([count.samples for count in self.counts])
         for part, chosen, own in split_by_part(edges, samples):
-            found[chosen] = getattr(self.parts[part](), name)(own)
+            found[chosen] = self.parts[part]().texts(name, own)
         texts: list[str] = found.tolist()
         return texts
 

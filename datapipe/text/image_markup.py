@@ -56,8 +56,7 @@ class ImageMarkup:
                 "may stand in braces; double a brace that is meant"
             ) from error
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 def pieces_of(

@@ -135,8 +135,7 @@ class TextSpec:
                 "give overlong='drop' or 'raise' with prompts=True"
             )
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 class SizedImages(Protocol):

@@ -69,8 +69,7 @@ class VideoMarkup:
                 "is repeated as often as a patch has tokens"
             )
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 def write_video(markup: VideoMarkup, times: Sequence[float]) -> tuple[str, list[Shown]]:

@@ -14,7 +14,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import native_size
-from datapipe.text.frames import Frames, patches_of
+from datapipe.text.frames import Frames
 
 
 class FrameTransform(NativeTransform):
@@ -35,8 +35,8 @@ class FrameTransform(NativeTransform):
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         """Return `video_grid_thw` of n videos of so many frames, by the size of a frame of each."""
-        grids = self._grids(widths, heights, patches_of(self._frames, self.spec.temporal))
-        return {"video_grid_thw": grids}
+        patches = -(-self._frames // self.spec.temporal)  # the last frame fills the last patch
+        return {"video_grid_thw": self._grids(widths, heights, patches)}
 
     def part(self, rows: Values, number: int) -> Values:
         """Return the part of a frame, by its number in the video, in the rows of its patch."""

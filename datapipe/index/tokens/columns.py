@@ -15,28 +15,14 @@ from typing import Any
 from datapipe.array_types import Int32, Int64
 from datapipe.index.files.derived import cached_home, open_described, read_about
 from datapipe.index.manifest import Manifest
-from datapipe.index.tokens.parts import VERSION
+from datapipe.index.tokens.parts import DTYPES, VERSION
 
 FAILURES = "failures.jsonl"
 ABOUT = "tokens.json"
 SHARDS = "shards.json"
 
-DTYPES: dict[str, str] = {
-    "text_tokens": "<i4",
-    "label_tokens": "<i4",
-    "sample_image_at": "<i8",
-    "image_at": "<i4",
-    "sample_label": "<i8",
-    "label_start": "<i4",
-    "label_stop": "<i4",
-}
-"""Every column and its dtype, in NumPy's notation. `TokenColumns` says what they hold."""
-
 FILES = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
 """Every file and its dtype."""
-
-OFFSETS = {"sample_image_at": "places", "sample_label": "spans"}
-"""Columns of offsets, and what a part calls the counts that they are made of."""
 
 
 @dataclass(frozen=True, kw_only=True)

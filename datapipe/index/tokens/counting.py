@@ -20,17 +20,15 @@ from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest, Shard
 from datapipe.index.tokens.columns import (
     ABOUT,
-    DTYPES,
     FAILURES,
     FILES,
-    OFFSETS,
     SHARDS,
     TokenColumns,
     map_tokens,
     open_tokens,
     token_folder,
 )
-from datapipe.index.tokens.parts import VERSION, PartFiles, TextFailure, TokenPart
+from datapipe.index.tokens.parts import DTYPES, OFFSETS, VERSION, PartFiles, TextFailure, TokenPart
 
 logger = logging.getLogger(__name__)
 

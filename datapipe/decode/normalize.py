@@ -75,8 +75,10 @@ class Normalizer:
         assert out.dtype == self.stored
         if not pixels.size:
             return
-        layout = _layout(pixels, out)
-        if layout is None:
+        pitch, step, channel = pixels.strides
+        plane, row, value = (stride // out.itemsize for stride in out.strides)
+        layout = height, width, pitch, plane, row
+        if (channel, step, value) != (1, 3, 1):  # strides that the kernel does not take
             self._with_torch(pixels, out)
         elif (kernel := KERNEL.module) is None:
             KERNEL.count(height * width)
@@ -168,14 +170,6 @@ def factors(mean_std: tuple[Triple, Triple] | None) -> Tensor:
     scale = [1 / (255 * s) for s in std]
     shift = [-m / s for m, s in zip(mean, std, strict=True)]
     return torch.tensor([scale, shift], dtype=torch.float32, device="cpu")
-
-
-def _layout(pixels: UInt8, out: Values) -> tuple[int, ...] | None:
-    """Return what `write_*` of the kernel take, or None for strides that they do not."""
-    height, width, _ = pixels.shape
-    pitch, step, channel = pixels.strides
-    plane, row, value = (stride // out.itemsize for stride in out.strides)
-    return (height, width, pitch, plane, row) if (channel, step, value) == (1, 3, 1) else None
 
 
 def _flat(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

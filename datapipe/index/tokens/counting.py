@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -60,7 +59,15 @@ def open_or_count(
         found = open_tokens(home, manifest, digest)
         if found is not None:
             return found
-        folder, lock = _locked_folder(home, manifest, digest)
+        # The system releases the lock of a process that died.
+        folder, lock = open_or_build(
+            home,
+            token_folder(digest),
+            manifest.fingerprint,
+            "token counts",
+            open_at=lambda _: None,
+            build=lambda folder: (folder, lock_file(_work_of(folder) / _LOCK, "counts tokens")),
+        )
         with lock:
             work = _work_of(folder)
             if open_tokens(home, manifest, digest) is None:  # another may have been quicker
@@ -81,18 +88,6 @@ def open_or_count(
             "they are written; check the disk, or copy the dataset to another one"
         )
     return found
-
-
-def _locked_folder(home: Path, manifest: Manifest, digest: str) -> tuple[Path, IO[bytes]]:
-    """Return the folder that the columns go to, and the lock that holds it; it dies with us."""
-    return open_or_build(
-        home,
-        token_folder(digest),
-        manifest.fingerprint,
-        "token counts",
-        open_at=lambda _: None,
-        build=lambda folder: (folder, lock_file(_work_of(folder) / _LOCK, "counts tokens")),
-    )
 
 
 def _work_of(folder: Path) -> Path:

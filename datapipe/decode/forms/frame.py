@@ -29,9 +29,7 @@ class FrameTransform(NativeTransform):
         assert spec.video is not None
         self._video = spec.video
         self._frames = frames
-
-    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
-        return (3 * self._patch**2,)  # of one frame
+        self._row = (3 * self._patch**2,)  # of one frame
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         """Return `video_grid_thw` of n videos of so many frames, by the size of a frame of each."""

@@ -29,15 +29,13 @@ class NativeTransform(SizedTransform):
     def __init__(self, spec: ImageSpec) -> None:
         super().__init__(spec)
         self._patch, self._merge = spec.patch_side, spec.merge
+        self._row = (3 * spec.temporal * self._patch**2,)
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         return self.tokens(widths, heights) * self._merge**2
 
     def sufficient_side(self, aspect: float) -> float:
         return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
-
-    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
-        return (3 * self.spec.temporal * self._patch**2,)
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {"image_grid_thw": self._grids(widths, heights, 1)}

@@ -70,7 +70,7 @@ def parse_where(expression: Any) -> Where:
     source = f"(\n{written}\n)" if "\n" in written else f"\\\n{written}"
     try:
         tree = ast.parse(source, mode="eval").body
-        normal = ast.unparse(tree)
+        normal, fields = ast.unparse(tree), frozenset(_fields(tree))
     except SyntaxError as error:
         lines = source.split("\n")
         number = min(error.lineno or 2, len(lines))
@@ -84,7 +84,7 @@ def parse_where(expression: Any) -> Where:
             f"where cannot be parsed ({type(error).__name__}: {error}); write it in fewer levels "
             "and without control characters"
         ) from None
-    where = Where(expression=normal, fields=frozenset(_fields(tree)), written=written, tree=tree)
+    where = Where(expression=normal, fields=fields, written=written, tree=tree)
     try:
         with suppress(UnknownColumn):
             holds(where, tree, no_samples())
@@ -104,14 +104,11 @@ def _named(node: ast.expr) -> tuple[str, str | None] | None:
             return written_field(name), name
         case ast.Name(id=name):
             return name, name if is_field(name) else None
-    words: list[str] = []
-    while isinstance(node, ast.Attribute):
-        words.append(node.attr)
-        node = node.value
-    if not words or not isinstance(node, ast.Name) or not is_field(node.id):
-        return None
-    name = ".".join([node.id, *reversed(words)])
-    return name, name
+        case ast.Attribute():
+            name = ast.unparse(node)
+            if all(map(str.isidentifier, name.split("."))) and is_field(name):
+                return name, name
+    return None
 
 
 def _fields(tree: ast.AST) -> Iterator[str]:

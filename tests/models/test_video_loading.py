@@ -117,7 +117,7 @@ def test_a_damaged_frame_leaves_its_sample_empty(
     shutil.copytree(films, damaged)
     packed = open_dataset(films)
     member = next(m for m in packed.columns.members(1) if m.ext == "v0.0002.png")
-    with (damaged / packed.manifest.films[0].name).open("r+b") as file:
+    with (damaged / packed.manifest.shards[0].name).open("r+b") as file:
         file.seek(member.offset + 40)
         file.write(b"\0" * 40)
     options: dict[str, Any] = {"batch_size": 5, "shuffle": False}

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
 from datapipe import ImageSpec, index_shards, make_loader, pack_dataset
-from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.image import decode_for, decode_rgb
-from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError
 from datapipe.index.images.header import NeedMoreData, probe
 
@@ -242,17 +240,6 @@ def test_odd_metadata_means_what_it_means_to_pillow(encode, made, orientation, h
             assert_as_pillow(data)
         else:
             assert decode_rgb(data).shape in ((32, 48, 3), (48, 32, 3))
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_encoded_anew_and_given_to_dali_are_upright(encode, orientation):
-    data = with_segments(encode(), xmp_segment(orientation))
-    seen = plain_jpeg(data, probe(data))
-    assert b"adobe" not in seen
-    assert probe(seen).orientation == orientation
-    _, info = shrink(data, probe(data), ShrinkOptions(max_side=24))
-    assert info.upright == ((16, 24) if orientation >= 5 else (24, 16))
-    assert info.orientation == 1
 
 
 def test_a_pack_and_foreign_tars_show_what_pillow_shows(tmp_path, encode, make_tar):

@@ -165,30 +165,14 @@ def test_gemma_3_writes_an_image_as_its_processor_does() -> None:
     assert encoder.image_wrap == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("turns", "said"),
-    [
-        (
-            [("user", "Why?"), ("assistant", "<think>\nHm.\n</think>\n\nBecause.")],
-            "<think>\nHm.\n</think>\n\nBecause.<|im_end|>",
-        ),
-        (
-            [
-                ("user", "Why?"),
-                ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
-                ("user", "How?"),
-                ("assistant", "<think>\nOh.\n</think>\n\nSo."),
-            ],
-            "Because.<|im_end|><think>\nOh.\n</think>\n\nSo.<|im_end|>",
-        ),
-    ],
-)
-def test_a_template_that_moves_reasoning_is_learnt_as_it_is_written(
-    turns: Turns, said: str
-) -> None:
+def test_a_template_that_moves_reasoning_is_written_as_by_transformers() -> None:
+    turns = [
+        ("user", "Why?"),
+        ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
+        ("user", "How?"),
+        ("assistant", "<think>\nOh.\n</think>\n\nSo."),
+    ]
     tokenizer = small_tokenizer("byte-level")
-    family = Family(template=QWEN3)
-    ours = encode(tokenizer, family.template, turns)
-    assert ours.input_ids.tolist() == transformers(tokenizer, family, turns)[0]
-    labels = ours.labels[ours.labels != IGNORE].tolist()
-    assert tokenizer.decode(labels, skip_special_tokens=False) == said
+    for said in (turns[:2], turns):
+        expected, _ = transformers(tokenizer, Family(template=QWEN3), said)
+        assert encode(tokenizer, QWEN3, said).input_ids.tolist() == expected

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from datapipe.array_types import UInt8
 from datapipe.errors import DecodeError
 from datapipe.index.files.crc32 import crc32
-from datapipe.index.images.header import OPENED, PNG_MAGIC, ImageInfo, png_chunks, probe
+from datapipe.index.images.header import OPENED, PNG_MAGIC, ImageInfo, probe
 
 Encoded = bytes | memoryview
 """An encoded image: contiguous bytes, or a view of them."""
@@ -188,6 +188,15 @@ def decode_jpeg(
         if _HARMLESS.search(str(error)):
             return None
         raise DecodeError(f"JPEG is damaged: {error}") from error
+
+
+def png_chunks(data: Encoded) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (type, start, length) of the content of each chunk of a PNG; the last may be cut."""
+    position, size = 8, len(data)
+    while position + 8 <= size:
+        length, kind = struct.unpack_from(">I4s", data, position)
+        yield kind, position + 8, length
+        position += length + 12
 
 
 def _check_png(data: Encoded) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from datapipe.decode.image import MAX_PIXELS, Encoded, flatten, orient
+from datapipe.decode.image import MAX_PIXELS, Encoded, flatten, orient, png_chunks
 from datapipe.decode.shrink import ShrinkOptions, encode_anew
 from datapipe.errors import DecodeError
-from datapipe.index.images.header import OPENED, ImageInfo, png_chunks
+from datapipe.index.images.header import OPENED, ImageInfo
 
 MOST_PAGES = 10_000
 """Pages that are looked for in a file."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from PIL import Image
@@ -237,8 +237,12 @@ def _png_metadata(data: bytes | memoryview) -> list[tuple[bytes, int, int]]:
     Those behind the first frame of an animation are left out, as Pillow does not read so far.
     """
     found = []
+    position, size = 8, len(data)
     frames, framed, pixels = 0, False, False
-    for kind, start, length in png_chunks(data):
+    while position + 8 <= size:
+        length, kind = struct.unpack_from(">I4s", data, position)
+        start = position + 8
+        position = start + length + 4
         if kind == b"IDAT":
             pixels = True
         elif kind == b"eXIf":
@@ -256,15 +260,6 @@ def _png_metadata(data: bytes | memoryview) -> list[tuple[bytes, int, int]]:
                 break
             framed = framed or not pixels
     return found
-
-
-def png_chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (type, start, length) of the content of each chunk of a PNG; the last may be cut."""
-    position, size = 8, len(data)
-    while position + 8 <= size:
-        length, kind = struct.unpack_from(">I4s", data, position)
-        yield kind, position + 8, length
-        position += length + 12
 
 
 def _probe_other(data: bytes | memoryview) -> ImageInfo:

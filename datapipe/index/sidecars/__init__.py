@@ -31,9 +31,14 @@ KINDS = tuple(_SIDECARS)
 
 def parse_sidecars(text: str) -> tuple[str, ...]:
     """Return the names in a list such as "wids,dali", sorted; `IndexMismatch` for unknown ones."""
-    names = {name.strip() for name in text.split(",")} - {""}
-    _check_kinds(names)
-    return tuple(sorted(names))
+    names = sorted({name.strip() for name in text.split(",")} - {""})
+    unknown = [name for name in names if name not in KINDS]
+    if unknown:
+        raise IndexMismatch(
+            f"sidecars are not known for {', '.join(map(repr, unknown))}; choose from "
+            f"{', '.join(KINDS)}"
+        )
+    return tuple(names)
 
 
 def write_sidecars(
@@ -49,9 +54,7 @@ def write_sidecars(
     told of a member, or `folder` cannot be written; `StoreError` if a foreign tar is
     missing or damaged.
     """
-    kinds = sorted(set(kinds))
-    _check_kinds(kinds)
-    sidecars = [_SIDECARS[kind](folder) for kind in kinds]
+    sidecars = [_SIDECARS[kind](folder) for kind in sorted(set(kinds))]
     written = []
     try:
         for shard in manifest.shards if sidecars else ():
@@ -118,12 +121,3 @@ def present_sidecars(folder: Path) -> tuple[str, ...]:
         "energon": folder.glob(".nv-meta/.info.json"),
     }
     return tuple(kind for kind in KINDS if any(True for _ in marks[kind]))
-
-
-def _check_kinds(names: Iterable[str]) -> None:
-    unknown = sorted(set(names).difference(KINDS))
-    if unknown:
-        raise IndexMismatch(
-            f"sidecars are not known for {', '.join(map(repr, unknown))}; choose from "
-            f"{', '.join(KINDS)}"
-        )

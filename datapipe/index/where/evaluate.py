@@ -104,10 +104,8 @@ def _named(node: ast.expr) -> tuple[str, str | None] | None:
             return written_field(name), name
         case ast.Name(id=name):
             return name, name if is_field(name) else None
-        case ast.Attribute():
-            name = ast.unparse(node)
-            if all(map(str.isidentifier, name.split("."))) and is_field(name):
-                return name, name
+        case ast.Attribute() if written_field(name := ast.unparse(node)) == name:
+            return name, name
     return None
 
 

@@ -29,6 +29,7 @@ from datapipe.index.files.derived import write_about
 from datapipe.index.files.npy import HEADER, NpyFile, header, map_plain
 from datapipe.index.manifest import MANIFEST, Contribution, Manifest, Shard, write_manifest
 from datapipe.index.tokens import columns as token_columns
+from datapipe.index.tokens.parts import DTYPES as TOKEN_DTYPES
 from datapipe.index.tokens.parts import VERSION as TOKENS_VERSION
 from datapipe.text.encode import TextEncoder
 
@@ -86,7 +87,7 @@ def _write(folder: Path, samples: int) -> None:
     write_about(columns / "columns.json", about)
     (tokens / token_columns.FAILURES).touch()
     (tokens / token_columns.SHARDS).write_text(json.dumps([asdict(shard) for shard in shards]))
-    lengths = dict.fromkeys(token_columns.DTYPES, samples)
+    lengths = dict.fromkeys(TOKEN_DTYPES, samples)
     lengths |= {"sample_image_at": samples + 1, "sample_label": samples + 1, "image_at": images}
     about = {
         "version": TOKENS_VERSION,
@@ -95,7 +96,7 @@ def _write(folder: Path, samples: int) -> None:
         "samples": samples,
         "failed": 0,
         "image_wrap": TextEncoder(text_spec()).image_wrap,
-        "checksums_crc32": _holes(tokens, token_columns.DTYPES, lengths),
+        "checksums_crc32": _holes(tokens, TOKEN_DTYPES, lengths),
     }
     compared = (token_columns.FAILURES, token_columns.SHARDS)
     write_about(tokens / token_columns.ABOUT, about, compared=compared)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datapipe.declared import Count, Say, Within, checked
-from datapipe.decode.normalize import Triple
+from datapipe.decode.normalize import Triple, factors
 from datapipe.decode.resize import Product, resize, resize_by_products
 from datapipe.errors import PlanError
 
@@ -128,10 +128,6 @@ def _factors(
     Cached, since a copy to the device waits for all that was queued there before; since it did
     wait, every stream may read them.
     """
-    mean, std = mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    scale = [1 / (255 * s) for s in std]
-    shift = [-m / s for m, s in zip(mean, std, strict=True)]
     with torch.inference_mode(False):
-        values = torch.tensor([scale, shift], dtype=torch.float32, device="cpu").to(device)
-        both = values.view(2, 3, *(1 for _ in range(dims)))
+        both = factors(mean_std).to(device).view(2, 3, *(1 for _ in range(dims)))
         return both[0], both[1]

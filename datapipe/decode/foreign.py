@@ -38,44 +38,38 @@ def convert(
     """
     if form.becomes not in ("png", "jpg"):
         raise DecodeError(refusal(form, ext))
-    image = _open_heif(data, max_pixels) if form.plugin == "HEIF" else _open(data, form, max_pixels)
+    image = _open(data, form, max_pixels)
     quality = PHOTO_QUALITY if options.image_format == "keep" else None
     encoded, info = encode_anew(image, form.becomes, options, quality=quality)
     return encoded, info, info.format.upper() if info.format != "jpg" else "JPEG"
 
 
 def _open(data: Encoded, form: RawFormat, max_pixels: int) -> Image.Image:
+    """Return the first picture, or the primary one of a HEIC, which its decoder turns upright."""
+    is_heif = form.plugin == "HEIF"
+    file: Any
     try:
-        with Image.open(io.BytesIO(data), formats=(form.plugin,)) as image:
-            check_size(ImageInfo("", *image.size), max_pixels)
-            image.load()
-            return image
+        if is_heif:
+            import pillow_heif
+
+            file = pillow_heif.open_heif(io.BytesIO(data), convert_hdr_to_8bit=True)
+        else:
+            file = Image.open(io.BytesIO(data), formats=(form.plugin,))
+        check_size(ImageInfo("", *file.size), max_pixels)
+        if is_heif:
+            file = file.to_pillow()
+            file.info = {}  # EXIF of HEIC repeats an orientation that is applied already
+        file.load()
     except DecodeError:
         raise
-    except Exception as error:
-        # Pillow's plugins raise many kinds of exceptions on damaged files.
-        raise DecodeError(
-            f"{form.name} is damaged or of a kind that Pillow does not read"
-        ) from error
-
-
-def _open_heif(data: Encoded, max_pixels: int) -> Image.Image:
-    """Return the primary picture of a HEIC, which its decoder has turned upright."""
-    try:
-        import pillow_heif
     except ImportError as error:
         raise DecodeError(
             f"HEIC images need pillow-heif: install it with {install_command('heic')}, or "
             "convert them to JPEG"
         ) from error
-    try:
-        file: Any = pillow_heif.open_heif(io.BytesIO(data), convert_hdr_to_8bit=True)
-        check_size(ImageInfo("", *file.size), max_pixels)
-        picture: Image.Image = file.to_pillow()
-    except DecodeError:
-        raise
     except Exception as error:
-        # ValueError, EOFError, SyntaxError, RuntimeError and OSError are documented.
-        raise DecodeError(f"HEIC is damaged: {error}") from error
-    picture.info = {}  # EXIF of HEIC repeats an orientation that is applied already
-    return picture
+        # Both libraries raise many kinds of exceptions on damaged files.
+        why = f": {error}" if is_heif else " or of a kind that Pillow does not read"
+        raise DecodeError(f"{form.name} is damaged{why}") from error
+    image: Image.Image = file
+    return image

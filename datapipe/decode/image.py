@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from datapipe.array_types import UInt8
 from datapipe.errors import DecodeError
 from datapipe.index.files.crc32 import crc32
-from datapipe.index.images.header import OPENED, ImageInfo, probe
+from datapipe.index.images.header import OPENED, PNG_MAGIC, ImageInfo, probe
 
 Encoded = bytes | memoryview
 """An encoded image: contiguous bytes, or a view of them."""
@@ -41,6 +41,8 @@ _HARMLESS = re.compile(
     r"|unknown JFIF revision number|Invalid SOS parameters for sequential JPEG"
     r"|Unknown Adobe color transform code"
 )
+# Pillow converts every picture in these modes to RGB.
+_CONVERTIBLE = frozenset({"1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr"})
 
 
 def check_size(info: ImageInfo, max_pixels: int = MAX_PIXELS) -> None:
@@ -120,6 +122,34 @@ def scaling(size: tuple[int, int], target: tuple[int, int]) -> int:
     return next((factor for factor in (8, 4, 2) if factor <= most), 1)
 
 
+def check_image(data: Encoded, info: ImageInfo, *, max_pixels: int = MAX_PIXELS) -> None:
+    """Raise the `DecodeError` that `decode_rgb` would raise, sooner; `info` is `probe(data)`.
+
+    Damage of a JPEG shows while its markers and entropy-coded data are read; the inverse transform,
+    upsampling and colour conversion do not fail. So a JPEG is decoded at an eighth of its size,
+    which reads all data and transforms next to nothing. It is decoded in colour, since libjpeg does
+    not check the sampling of components that grey does not need. Images that Pillow decodes are
+    converted to RGB only if that can fail.
+    """
+    check_size(info, max_pixels)
+    factor = 8 if info.scalable else 1
+    if info.components in (1, 3) and decode_jpeg(data, info, factor=factor) is not None:
+        return
+
+    def surely_converts(image: Image.Image) -> bool:
+        if not _is_convertible(image):
+            return False
+        image.load()
+        return _is_convertible(image)  # loading may change the mode
+
+    if not with_pillow(data, surely_converts):
+        decode_rgb(data, max_pixels=max_pixels)
+
+
+def _is_convertible(image: Image.Image) -> bool:
+    return image.mode in _CONVERTIBLE and "transparency" not in image.info
+
+
 def orient(pixels: npt.NDArray[_Scalar], orientation: int) -> npt.NDArray[_Scalar]:
     """Turn stored pixels [h, w, ...] upright, as EXIF 2.32, table 6 defines the orientations."""
     if orientation == 1:
@@ -160,28 +190,34 @@ def decode_jpeg(
         raise DecodeError(f"JPEG is damaged: {error}") from error
 
 
+def png_chunks(data: Encoded) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (type, start, length) of the content of each chunk of a PNG; the last may be cut."""
+    position, size = 8, len(data)
+    while position + 8 <= size:
+        length, kind = struct.unpack_from(">I4s", data, position)
+        yield kind, position + 8, length
+        position += length + 12
+
+
 def _check_png(data: Encoded) -> None:
     """Verify the checksums of the chunks that pixels depend on, which Pillow does not.
 
     Without this, damaged compressed data may decode to a whole picture of the wrong content.
     """
-    position = 8
-    while position + 12 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, position)
-        end = position + 8 + length
+    for kind, start, length in png_chunks(data):
+        end = start + length
         if kind[:1].isupper() and end + 4 <= len(data):
             (stated,) = struct.unpack_from(">I", data, end)
-            if crc32(memoryview(data)[position + 4 : end]) != stated:
+            if crc32(memoryview(data)[start - 4 : end]) != stated:
                 name = kind.decode("ascii", "replace")
                 raise DecodeError(f"PNG is damaged: checksum of the {name} chunk does not match")
         if kind == b"IEND":
             return
-        position = end + 4
 
 
 def with_pillow(data: Encoded, use: Callable[[Image.Image], _T]) -> _T:
     """Return what `use` makes of the first frame; `DecodeError` if opening it or `use` fails."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
+    if data[:8] == PNG_MAGIC:
         _check_png(data)
     try:
         with Image.open(io.BytesIO(data), formats=OPENED) as image:

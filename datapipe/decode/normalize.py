@@ -11,7 +11,6 @@ a process has written as many pixels as some thousand images have; until then to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,11 +60,9 @@ class Normalizer:
     def __init__(self, mean_std: tuple[Triple, Triple] | None, dtype: torch.dtype) -> None:
         assert dtype in (torch.uint8, torch.float32, torch.bfloat16)
         assert mean_std is None or dtype != torch.uint8
-        mean, std = mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
         self.dtype = dtype
         self.stored = np.dtype(_STORED[dtype])
-        self._scale = _values([1 / (255 * s) for s in std])
-        self._shift = _values([-m / s for m, s in zip(mean, std, strict=True)])
+        self._scale, self._shift = factors(mean_std)
         self._constants = self._scale.numpy(), self._shift.numpy()
 
     def write(self, pixels: UInt8, out: Values) -> None:
@@ -78,14 +75,20 @@ class Normalizer:
         assert out.dtype == self.stored
         if not pixels.size:
             return
-        layout = _layout(pixels, out)
-        if layout is None:
+        pitch, step, channel = pixels.strides
+        plane, row, value = (stride // out.itemsize for stride in out.strides)
+        layout = height, width, pitch, plane, row
+        if (channel, step, value) != (1, 3, 1):  # strides that the kernel does not take
             self._with_torch(pixels, out)
-        elif KERNEL.module is None:
+        elif (kernel := KERNEL.module) is None:
             KERNEL.count(height * width)
             self._with_torch(pixels, out)
+        elif self.dtype == torch.uint8:
+            kernel.write_uint8(_flat(pixels), _flat(out), layout)
+        elif self.dtype == torch.float32:
+            kernel.write_float32(_flat(pixels), *self._constants, _flat(out), layout)
         else:
-            self._with_kernel(KERNEL.module, pixels, out, layout)
+            kernel.write_bfloat16(_flat(pixels), *self._constants, _flat(out), layout)
 
     def write_planes(self, values: UInt8, out: Values) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
@@ -135,16 +138,6 @@ class Normalizer:
             kernel.gather_all_float32(listed, ends, *self._constants, target, places, interleaved)
         return True
 
-    def _with_kernel(
-        self, kernel: ModuleType, pixels: UInt8, out: Values, layout: tuple[int, ...]
-    ) -> None:
-        if self.dtype == torch.uint8:
-            kernel.write_uint8(_flat(pixels), _flat(out), layout)
-        elif self.dtype == torch.float32:
-            kernel.write_float32(_flat(pixels), *self._constants, _flat(out), layout)
-        else:
-            kernel.write_bfloat16(_flat(pixels), *self._constants, _flat(out), layout)
-
     def _with_torch(self, pixels: UInt8, values: Values) -> None:
         image, out = torch.from_numpy(pixels.transpose(2, 0, 1)), tensor_of(values, self.dtype)
         if self.dtype == torch.uint8:
@@ -171,17 +164,12 @@ def tensor_of(values: Values, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(values).view(dtype)
 
 
-def _values(values: Sequence[float]) -> Tensor:
-    """Return float32 [3], whatever torch's defaults for dtype and device are."""
-    return torch.tensor(values, dtype=torch.float32, device="cpu")
-
-
-def _layout(pixels: UInt8, out: Values) -> tuple[int, ...] | None:
-    """Return what `write_*` of the kernel take, or None for strides that they do not."""
-    height, width, _ = pixels.shape
-    pitch, step, channel = pixels.strides
-    plane, row, value = (stride // out.itemsize for stride in out.strides)
-    return (height, width, pitch, plane, row) if (channel, step, value) == (1, 3, 1) else None
+def factors(mean_std: tuple[Triple, Triple] | None) -> Tensor:
+    """Return what pixels are multiplied by, and what is added then: float32 [2, 3], on the CPU."""
+    mean, std = mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    scale = [1 / (255 * s) for s in std]
+    shift = [-m / s for m, s in zip(mean, std, strict=True)]
+    return torch.tensor([scale, shift], dtype=torch.float32, device="cpu")
 
 
 def _flat(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -7,13 +7,12 @@ further pictures of an MPO, such as the second eye's or a gain map.
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image
 
-from datapipe.decode.image import MAX_PIXELS, Encoded, flatten, orient
+from datapipe.decode.image import MAX_PIXELS, Encoded, flatten, orient, png_chunks
 from datapipe.decode.shrink import ShrinkOptions, encode_anew
 from datapipe.errors import DecodeError
 from datapipe.index.images.header import OPENED, ImageInfo
@@ -56,7 +55,14 @@ def encode_pages(
     try:
         with _open(data, info) as image:
             pages = _pages(image)
-            _check_pages(pages, max_pixels)
+            pixels = sum(size for _, size in pages)
+            if pixels > max_pixels:
+                raise DecodeError(
+                    f"{len(pages):,} pages or frames are {pixels:,} pixels together, more than the "
+                    f"limit of {max_pixels:,}; take the first alone with --pages first"
+                )
+            if len(pages) >= MOST_PAGES:
+                raise DecodeError(f"{MOST_PAGES:,} pages or frames or more; split the file")
             for number, _ in pages:
                 image.seek(number)
                 yield encode_anew(_upright(image, info), "png", options)
@@ -67,39 +73,16 @@ def encode_pages(
         raise DecodeError(f"a page or frame is damaged: {type(error).__name__}: {error}") from error
 
 
-def _check_pages(pages: list[tuple[int, int]], max_pixels: int) -> None:
-    pixels = sum(size for _, size in pages)
-    if pixels > max_pixels:
-        raise DecodeError(
-            f"{len(pages):,} pages or frames are {pixels:,} pixels together, more than the limit "
-            f"of {max_pixels:,}; take the first alone with --pages first"
-        )
-    if len(pages) >= MOST_PAGES:
-        raise DecodeError(f"{MOST_PAGES:,} pages or frames or more; split the file")
-
-
 def _may_have_several(data: Encoded, format: str) -> bool:
-    if format in ("tif", "gif"):
-        return True
-    if format == "png":
-        return _is_animated_png(data)
-    if format not in ("webp", "avif"):
-        return False
+    if format == "png":  # which has to say that it is animated before its pixels
+        kinds = (kind for kind, _, _ in png_chunks(data))
+        return next((kind for kind in kinds if kind in (b"acTL", b"IDAT")), b"") == b"acTL"
     start = bytes(data[:256])
     if format == "webp":
         return start[12:16] == b"VP8X" and bool(start[20] & _ANIMATED_WEBP)
-    return format == "avif" and b"avis" in start[8 : int.from_bytes(start[:4], "big")]
-
-
-def _is_animated_png(data: Encoded) -> bool:
-    """Return whether a PNG says that it is animated, which it has to say before its pixels."""
-    position, size = 8, len(data)
-    while position + 8 <= size:
-        length, kind = struct.unpack_from(">I4s", data, position)
-        if kind in (b"acTL", b"IDAT"):
-            return bool(kind == b"acTL")
-        position += length + 12
-    return False
+    if format == "avif":
+        return b"avis" in start[8 : int.from_bytes(start[:4], "big")]
+    return format in ("tif", "gif")
 
 
 def _open(data: Encoded, info: ImageInfo) -> Image.Image:

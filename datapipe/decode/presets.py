@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from datapipe.decode.normalize import Triple
-from datapipe.errors import PlanError
 
 NORMALIZATIONS: dict[str, tuple[Triple, Triple]] = {
     # torchvision's models; OpenAI CLIP's preprocessing; SigLIP's preprocessing. RGB, of 0 to 1.
@@ -53,13 +52,3 @@ PRESETS: dict[str, dict[str, Any]] = {
         "fill": (0, 0, 0),
     },
 }
-
-
-def preset_options(name: str) -> dict[str, Any]:
-    """Return the options of the preset of this name; raise `PlanError` if there is none."""
-    if name not in PRESETS:
-        raise PlanError(
-            f"preset {name!r} is not one of {', '.join(map(repr, PRESETS))}; give the options "
-            "of ImageSpec one by one"
-        )
-    return dict(PRESETS[name])

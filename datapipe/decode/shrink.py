@@ -74,7 +74,9 @@ def shrink(
     check_size(info, max_pixels)
     size = _fit(info.upright, options.max_side)
     scaled = size != info.upright
-    kind = _target(info, options, scaled=scaled)
+    kind = info.format if options.image_format == "keep" else options.image_format
+    if scaled and kind not in _KEPT:
+        kind = "png"
     quality = options.quality or _QUALITY.get(kind, 0)
     converted = scaled or kind != info.format
     if not converted and not (options.quality and _is_finer(data, info, quality)):
@@ -125,12 +127,6 @@ def _fit(size: tuple[int, int], max_side: int | None) -> tuple[int, int]:
         return size
     width, height = (max(1, (side * max_side + longest // 2) // longest) for side in size)
     return width, height
-
-
-def _target(info: ImageInfo, options: ShrinkOptions, *, scaled: bool) -> str:
-    if options.image_format != "keep":
-        return options.image_format
-    return "png" if scaled and info.format not in _KEPT else info.format
 
 
 def _is_finer(data: Encoded, info: ImageInfo, quality: int) -> bool:

@@ -19,7 +19,7 @@ from datapipe.declared import (
 )
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.normalize import Triple
-from datapipe.decode.presets import NORMALIZATIONS, preset_options
+from datapipe.decode.presets import NORMALIZATIONS, PRESETS
 from datapipe.decode.resize import Filter
 from datapipe.decode.spec_checks import ONE_SIZE, check_together
 from datapipe.decode.video_spec import VideoSpec
@@ -184,8 +184,7 @@ class ImageSpec:
         check_fields(self, PlanError)
         check_together(self)
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
     @classmethod
     @checked(PlanError)
@@ -202,7 +201,12 @@ class ImageSpec:
         Raises:
             PlanError: there is no such preset, or the options contradict each other.
         """
-        options = preset_options(name)
+        if name not in PRESETS:
+            raise PlanError(
+                f"preset {name!r} is not one of {', '.join(map(repr, PRESETS))}; give the options "
+                "of ImageSpec one by one"
+            )
+        options = dict(PRESETS[name])
         size = options.get("size")
         if options["resize"] in ONE_SIZE and changes.get("size", size) not in (size, (size, size)):
             options.pop("patch", None)

@@ -54,5 +54,4 @@ class VideoSpec:
                 "give a range, both ends of it"
             )
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr

@@ -61,14 +61,9 @@ def native_size(
     With `least_side`, images with a shorter side count as enlarged to it, as in GLM-4V's
     `smart_resize`. With `frames`, each image is a frame of a video with so many frames; the limits
     are for the pixels of all of them, in patches of `temporal` frames, as in the `smart_resize` of
-    Qwen3-VL's video processor. Raises `PlanError` if the limits exclude each other.
+    Qwen3-VL's video processor.
     """
     check_sizes(widths, heights)
-    if multiple_of < 1 or not 0 < min_pixels <= max_pixels:
-        raise PlanError(
-            f"multiple_of {multiple_of}, min_pixels {min_pixels}, max_pixels {max_pixels}: all "
-            "have to be above 0, and min_pixels at most max_pixels"
-        )
     wide, high = widths.astype(np.float64), heights.astype(np.float64)
     if least_side > 1:
         scale = np.maximum(least_side / wide, least_side / high)
@@ -94,24 +89,14 @@ def native_size(
     return fit(across, wide), fit(down, high)
 
 
-def native(
-    widths: Integers,
-    heights: Integers,
-    *,
-    patch: int = 14,
-    merge: int = 2,
-    min_pixels: int = NATIVE_MIN_PIXELS,
-    max_pixels: int = NATIVE_MAX_PIXELS,
-) -> Int64:
+def native(widths: Integers, heights: Integers) -> Int64:
     """Return the tokens of images that keep their resolution, as in Qwen2-VL: int64 [n].
 
-    `merge` patches along a side, of `patch` pixels, become one token. See `native_size`.
+    Two patches along a side, of 14 pixels, become one token. See `native_size`.
     """
-    side = patch * merge
-    across, down = native_size(
-        widths, heights, multiple_of=side, min_pixels=min_pixels, max_pixels=max_pixels
-    )
-    return (across // side) * (down // side)
+    limits = {"min_pixels": NATIVE_MIN_PIXELS, "max_pixels": NATIVE_MAX_PIXELS}
+    across, down = native_size(widths, heights, multiple_of=28, **limits)
+    return (across // 28) * (down // 28)
 
 
 def budget_size(
@@ -135,6 +120,24 @@ def budget_size(
         np.where(across == 0, np.minimum(high // wide, tokens), down),
     )
     return np.maximum(across, 1) * side, np.maximum(down, 1) * side
+
+
+def bounded_size(
+    widths: Integers, heights: Integers, *, multiple_of: int, longest: int
+) -> tuple[Int64, Int64]:
+    """Return sizes with a longer side of at most `longest`: (widths, heights), int64 [n] each.
+
+    Smaller images keep their size. Both sides are then rounded up to multiples of `multiple_of`.
+    This is `get_resize_output_image_size` of transformers' `image_processing_pixtral.py`; a side
+    that it makes 0 gets one multiple here.
+    """
+    check_sizes(widths, heights)
+    ratio = np.maximum(np.maximum(heights / longest, widths / longest), 1.0)
+    across, down = (
+        np.maximum(-(-np.floor(side / ratio).astype(np.int64) // multiple_of), 1) * multiple_of
+        for side in (widths, heights)
+    )
+    return across, down
 
 
 def shortest(widths: Integers, heights: Integers, *, side: int) -> tuple[Int64, Int64]:

@@ -7,8 +7,6 @@ nothing; see `files/block_checksums.py` for how what is read is compared.
 
 from __future__ import annotations
 
-import logging
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +18,20 @@ import pyarrow.compute as pc
 
 from datapipe.array_types import Bools, Int32, Int64, UInt8, UInt16, UInt32
 from datapipe.errors import IndexMismatch
-from datapipe.index.files.block_checksums import CheckedFiles, write_sums
-from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
+from datapipe.index.files.block_checksums import write_sums
+from datapipe.index.files.derived import (
+    new_folder,
+    open_described,
+    open_or_build,
+    read_about,
+    write_about,
+)
 from datapipe.index.files.npy import npy_files
 from datapipe.index.images.header import is_stored_image
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
 from datapipe.index.rows import Member
 from datapipe.text.videos import frame_of, is_kept
-
-logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 _ABOUT = "columns.json"
@@ -92,13 +94,16 @@ class Columns:
 
     def keys(self, samples: Int64) -> list[str]:
         """Return the keys of samples; `samples` is int64 [n]."""
-        return texts_at(self.key_bytes, self.sample_key[samples], self.sample_key[samples + 1])
+        return self.texts("key", samples)
 
     def sources(self, samples: Int64) -> list[str]:
         """Return where samples came from; `samples` is int64 [n]."""
-        return texts_at(
-            self.source_bytes, self.sample_source[samples], self.sample_source[samples + 1]
-        )
+        return self.texts("source", samples)
+
+    def texts(self, name: str, samples: Int64) -> list[str]:
+        """Return `key` or `source` of samples; `samples` is int64 [n]."""
+        offsets = getattr(self, f"sample_{name}")
+        return texts_at(getattr(self, f"{name}_bytes"), offsets[samples], offsets[samples + 1])
 
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
         """Return `key` or `source` of the samples `start` to `stop`: large_string [n]."""
@@ -174,15 +179,9 @@ def open_columns(home: Path, manifest: Manifest, max_frames: int | None = None) 
 
 def columns_in(folder: Path, manifest: Manifest) -> Columns | None:
     """Return the columns in `folder`; None where they are missing, stale or damaged."""
-    if (about := _about(folder, manifest)) is None:
-        return None
-    remedy = f"remove {folder}, and it is rebuilt"
-    try:
-        files = CheckedFiles(folder, _FILES, about["checksums_crc32"], remedy=remedy)
-        arrays = files.arrays()
-    except IndexMismatch as error:
-        logger.warning("%s; rebuilding the columns", str(error).partition(";")[0])
-        shutil.rmtree(folder, ignore_errors=True)
+    about = read_about(folder / _ABOUT, _VERSION, fingerprint=manifest.fingerprint)
+    arrays = about and open_described(folder, about, _FILES, "its columns are made")
+    if not about or not arrays:
         return None
     counts = [shard.samples for shard in manifest.shards]
     return Columns(
@@ -193,17 +192,12 @@ def columns_in(folder: Path, manifest: Manifest) -> Columns | None:
     )
 
 
-def _about(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
-    about = read_about(folder / _ABOUT, _VERSION)
-    return about if about and about["fingerprint"] == manifest.fingerprint else None
-
-
 def _build(home: Path, folder: Path, manifest: Manifest, max_frames: int | None) -> Columns:
     """Consolidate the Parquet indexes in `home` into `folder`; memory stays at one shard's index.
 
     Nothing waits for the disk: what a power cut leaves differs in size, and is rebuilt.
     """
-    with new_folder(folder, lambda: _about(folder, manifest) is not None) as temporary:
+    with new_folder(folder, lambda: columns_in(folder, manifest) is not None) as temporary:
         about = {"version": _VERSION, "fingerprint": manifest.fingerprint}
         about |= _consolidate(home, temporary, manifest, max_frames)
         about["checksums_crc32"] = write_sums(temporary, _FILES)

@@ -9,9 +9,9 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -33,7 +33,7 @@ from datapipe.index.manifest import (
     refuse_unfinished,
     replace_file,
 )
-from datapipe.index.mixture_columns import edges_of
+from datapipe.index.mixture_columns import MixtureColumns, edges_of
 from datapipe.index.parquet import file_sha256
 from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.indexer import check_same, index_shards
@@ -122,6 +122,43 @@ class Dataset:
     def dataset_names(self, samples: Int64) -> list[str]:
         """Return the name of the part of each sample; `samples` is int64 [n]."""
         return [self.parts[number].name for number in self.kinds(samples).tolist()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetMixture(Dataset):
+    """Datasets of a mixture as one. Its manifest is empty."""
+
+    parts: tuple[DatasetPart, ...] = field(repr=False)  # the datasets
+
+    @staticmethod
+    def of(parts: Sequence[DatasetPart]) -> DatasetMixture:
+        return DatasetMixture(
+            folder=Path(),
+            home=Path(),
+            manifest=Manifest(shards=()),
+            columns=MixtureColumns.of(
+                [part.columns for part in parts], [part.counts for part in parts]
+            ),
+            parts=tuple(parts),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for part in self.parts:
+            digest.update(f"{part.name}\0{part.fingerprint}\0".encode())
+        return digest.hexdigest()
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.dataset().bytes for part in self.parts)
+
+    @property
+    def title(self) -> str:
+        return f"a mixture of {len(self.parts)} datasets"
+
+    def check_unchanged(self) -> None:
+        """Do nothing: each dataset is compared when it is opened."""
 
 
 class FoundDataset(NamedTuple):
@@ -223,14 +260,12 @@ def _open_here(folder: str | os.PathLike[str]) -> Dataset:
 
 
 def _foreign(path: str | os.PathLike[str]) -> Tars:
-    root = Path(path)
     if names_shards(path):
         return tars_at(path)
+    root = Path(path)
     if not root.exists():
         raise IndexMismatch(f"{root}: no such folder; give the one that `datapipe pack` wrote")
-    if root.is_file():
-        if root.suffix == ".tar":
-            return tars_at(root)
+    if root.is_file() and root.suffix != ".tar":
         raise IndexMismatch(not_a_dataset(root))
     refuse_unfinished(root)
     tars = tars_at(root)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 
 from datapipe.index.images.formats import RawFormat, raw_format
+from datapipe.index.tar.headers import COMPRESSED
 from datapipe.text.other_media import MEDIA_EXTENSIONS
 
 START = 64
@@ -35,10 +36,7 @@ _SIGNATURES = (
     (b"%PDF-", "a document"),
     (b"\x93NUMPY", "an array"),
     (b"\x89HDF\r\n", "an array"),
-    (b"\x1f\x8b", "compressed with gzip"),
-    (b"BZh", "compressed with bzip2"),
-    (b"\xfd7zXZ", "compressed with xz"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
+    *((mark, f"compressed with {kind}") for mark, (kind, _) in COMPRESSED.items()),
     (b"PK\x03\x04", "an archive"),
     (b"7z\xbc\xaf\x27\x1c", "an archive"),
     (b"Rar!", "an archive"),

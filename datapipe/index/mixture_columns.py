@@ -1,4 +1,7 @@
-"""Columns of a mixture: samples, members and images of its parts one after the other."""
+"""Columns of a mixture: samples, members and images of its parts one after the other.
+
+They are read from the columns of each dataset without copying these.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,115 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from datapipe.array_types import Int64, UInt16
 from datapipe.index.columns import DTYPES, Columns
-from datapipe.index.files.mixture_column import MixtureColumn, split_by_part
+from datapipe.index.files.random_read import Values, read_values, take_values
 
 _NONE: Any = np.zeros(0, np.uint8)
 _TEXTS = ("sample_key", "sample_source", "key_bytes", "source_bytes")
+
+
+class MixtureColumn:
+    """Column whose parts are columns of several datasets, one behind the other.
+
+    Indexing it with an integer, a slice or an array of integers returns plain values. A part is
+    asked for when values of it are needed.
+
+    `edges` are int64 [parts + 1], index of the first value of each part, and the length. `shifts`,
+    int64 [parts], are added to the values of each part: offsets become offsets into another column
+    of the mixture. A part of offsets has one value more than `edges` say: the first of the next
+    part is used. `codes` are, for parts whose values are numbers of names, the new number of
+    each.
+
+    Examples:
+        >>> parts = [np.array([1, 2]), np.array([3])]
+        >>> column = MixtureColumn([lambda part=part: part for part in parts], np.array([0, 2, 3]))
+        >>> column[np.array([2, 0])].tolist()
+        [3, 1]
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Callable[[], Any]],
+        edges: Int64,
+        dtype: npt.DTypeLike = np.int64,
+        *,
+        shifts: Int64 | None = None,
+        codes: Sequence[Values] | None = None,
+    ) -> None:
+        self._parts, self._edges, self._shifts, self._codes = parts, edges, shifts, codes
+        self.dtype = np.dtype(dtype)
+
+    def __len__(self) -> int:
+        """Return the number of values; offsets have one more."""
+        return int(self._edges[-1]) + (self._shifts is not None)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            index = np.arange(*index.indices(len(self)), dtype=np.int64)
+        numbers = np.asarray(index)
+        if numbers.dtype == bool:
+            if numbers.shape != (len(self),):
+                raise IndexError(
+                    f"a mask of shape {numbers.shape} is not one of {len(self)} values"
+                )
+            numbers = np.flatnonzero(numbers)
+        numbers = numbers.astype(np.int64, copy=False)
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        found = self._each(numbers.reshape(-1), 1, take_values).reshape(numbers.shape)
+        return found if numbers.ndim else found[()]
+
+    def read(self, numbers: Int64, width: int = 1) -> Values:
+        """Return `width` values from each number on, as `gather` reads them: [n, width].
+
+        IndexError if a number is out of range.
+        """
+        return self._each(numbers, width, read_values)
+
+    def spans(self, numbers: Int64) -> tuple[Int64, Int64]:
+        """Return offsets, and by how much those that follow are larger: int64 [n] each."""
+        starts, stops = self._each(numbers, 2, take_values).T
+        return starts, stops - starts
+
+    def _each(self, numbers: Int64, width: int, take: Callable[..., Values]) -> Values:
+        found = np.empty((len(numbers), width), self.dtype)
+        with_last = self._shifts is not None and width == 1
+        for part, chosen, own in split_by_part(self._edges, numbers, offsets=with_last):
+            values = take(self._parts[part](), own, width)
+            if self._codes is not None:
+                values = self._codes[part][values]
+            found[chosen] = values if self._shifts is None else values + self._shifts[part]
+        return found
+
+
+def split_by_part(
+    edges: Int64, numbers: Int64, *, offsets: bool = False
+) -> list[tuple[int, Any, Int64]]:
+    """Split numbers, int64 [n], by the part of `edges` that holds each; IndexError if none does.
+
+    Return for each part with some of them, in order: its number, the places of its numbers (an
+    index), and the numbers less the part's first. With `offsets`, numbers go up to `edges[-1]`.
+    """
+    if not len(numbers):
+        return []
+    least, most = int(numbers.min()), int(numbers.max())
+    end = int(edges[-1])
+    if least < 0 or most > end or (most == end and not offsets):
+        raise IndexError(f"{least if least < 0 else most} is not in 0 ... {end - 1 + offsets}")
+    last = int(np.searchsorted(edges, end))  # of empty parts at the end, none is asked
+    first = min(int(np.searchsorted(edges, least, side="right")), last) - 1
+    if most < edges[first + 1] or first + 1 == last:  # all in one, as in most small batches
+        return [(first, slice(None), numbers - edges[first])]
+    parts = np.minimum(np.searchsorted(edges, numbers, side="right"), last) - 1
+    order = np.argsort(parts, kind="stable")
+    held, starts = np.unique(parts[order], return_index=True)
+    return [
+        (part, chosen, numbers[chosen] - edges[part])
+        for part, chosen in zip(held.tolist(), np.split(order, starts[1:]), strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,20 +190,14 @@ class MixtureColumns(Columns):
     def __reduce__(self) -> tuple[Any, ...]:
         return MixtureColumns.of, (self.parts, self.counts)
 
-    def keys(self, samples: Int64) -> list[str]:
-        return self._texts("keys", samples)
-
-    def sources(self, samples: Int64) -> list[str]:
-        return self._texts("sources", samples)
-
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
-        return pa.array(self._texts(f"{name}s", np.arange(start, stop)), pa.large_string())
+        return pa.array(self.texts(name, np.arange(start, stop)), pa.large_string())
 
-    def _texts(self, name: str, samples: Int64) -> list[str]:
+    def texts(self, name: str, samples: Int64) -> list[str]:
         found = np.empty(len(samples), object)
         edges = edges_of([count.samples for count in self.counts])
         for part, chosen, own in split_by_part(edges, samples):
-            found[chosen] = getattr(self.parts[part](), name)(own)
+            found[chosen] = self.parts[part]().texts(name, own)
         texts: list[str] = found.tolist()
         return texts
 

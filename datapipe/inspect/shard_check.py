@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datapipe.array_types import Bools, Int64
-from datapipe.decode.check import check_image
-from datapipe.decode.image import check_indexed
+from datapipe.decode.image import check_image, check_indexed
 from datapipe.errors import DecodeError, StoreError
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.images.header import probe

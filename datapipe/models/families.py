@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import PathLike
 from typing import Annotated, Any
 
-from datapipe.declared import Refused, Say, checked, take_path
+from datapipe.declared import Say, checked, take_object
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
@@ -20,15 +19,8 @@ from datapipe.models.pixtral import pixtral
 from datapipe.models.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from datapipe.text.spec import TextSpec
 
-
-def _is_model(model: Any) -> Any:
-    if isinstance(model, bool | int | float | bytes):
-        raise Refused
-    return take_path(model) if isinstance(model, str | PathLike) else model
-
-
 Model = Annotated[
-    Any, _is_model, Say("the folder of a model's checkpoint, or a processor of transformers")
+    Any, take_object, Say("the folder of a model's checkpoint, or a processor of transformers")
 ]
 Family = Callable[[ModelFiles], tuple[ImageSpec, TextSpec]]
 

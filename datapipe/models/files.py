@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
@@ -15,6 +14,7 @@ from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.resize import Filter
 from datapipe.errors import PlanError
 from datapipe.text.spec import TextSpec
+from datapipe.text.vocabulary import read_json
 
 _CONFIG = "config.json"
 _PROCESSOR = "processor_config.json"
@@ -87,10 +87,10 @@ def _from_folder(folder: Path) -> ModelFiles:
             "download`, and give their folder"
         )
         raise PlanError(f"model {str(folder)!r} is not a folder; {remedy}")
-    config = _read(folder / _CONFIG) or {}
-    processor = _read(folder / _PROCESSOR) or {}
+    config = read_json(folder / _CONFIG) or {}
+    processor = read_json(folder / _PROCESSOR) or {}
     # Newer versions of transformers write the image processor into the processor's file.
-    images = processor.get("image_processor") or _read(folder / _IMAGES)
+    images = processor.get("image_processor") or read_json(folder / _IMAGES)
     missing = [
         name
         for name, found in (
@@ -115,8 +115,8 @@ def _from_folder(folder: Path) -> ModelFiles:
         images=images,
         # As transformers looks for them.
         videos=processor.get("video_processor")
-        or _read(folder / _VIDEOS)
-        or _read(folder / _IMAGES)
+        or read_json(folder / _VIDEOS)
+        or read_json(folder / _IMAGES)
         or {},
         tokenizer=folder,
     )
@@ -135,20 +135,6 @@ def _from_processor(processor: Any) -> ModelFiles:
         tokenizer=processor.tokenizer,
         template=getattr(processor, "chat_template", None),
     )
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"{path} is not JSON ({error}); download it again") from error
-    if not isinstance(found, dict):
-        raise PlanError(f"{path} holds no JSON object; download it again")
-    return found
 
 
 def pixel_options(

@@ -21,24 +21,26 @@ from datapipe.text.spec import TextSpec
 from datapipe.text.video_markup import VideoMarkup
 
 _TIMED = "<{seconds:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
+_FRAME = 128 * 28 * 28, 768 * 28 * 28  # pixels of a frame of Qwen2-VL and Qwen2.5-VL
 _TOKENS_PER_SECOND = 2  # of published checkpoints of Qwen2.5-VL, where only a processor is given
 
 
 def qwen2_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family, or raise `PlanError`."""
-    return _qwen_vl(files, VideoSpec(**_limits(files)), VideoMarkup())
+    return _qwen_vl(files, VideoSpec(**_limits(files.videos, *_FRAME)), VideoMarkup())
 
 
 def qwen2_5_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family, or raise `PlanError`."""
     default = 4 if files.vision else _TOKENS_PER_SECOND  # of its config in transformers
     rate = files.vision.get("tokens_per_second", default)
-    return _qwen_vl(files, VideoSpec(**_limits(files), tokens_per_second=rate), VideoMarkup())
+    video = VideoSpec(**_limits(files.videos, *_FRAME), tokens_per_second=rate)
+    return _qwen_vl(files, video, VideoMarkup())
 
 
 def qwen3_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family, or raise `PlanError`."""
-    limits = _limits(files, least=128 * 32 * 32, most=768 * 32 * 32)
+    limits = _limits(files.videos, 128 * 32 * 32, 768 * 32 * 32)
     video = VideoSpec(**limits, limits="video")
     return _qwen_vl(files, video, VideoMarkup(patch=_TIMED))
 
@@ -47,34 +49,26 @@ def _qwen_vl(
     files: ModelFiles, video: VideoSpec, markup: VideoMarkup
 ) -> tuple[ImageSpec, TextSpec]:
     images = files.images
-    size = images.get("size") or {}
-    least = images.get("min_pixels") or size.get("shortest_edge") or NATIVE_MIN_PIXELS
-    most = images.get("max_pixels") or size.get("longest_edge") or NATIVE_MAX_PIXELS
-    pixels = pixel_options(files, "clip")
     image = ImageSpec(
         resize="native",
         patch=images.get("patch_size", 14),
         merge=images.get("merge_size", 2),
         temporal=images.get("temporal_patch_size", 2),
         mrope=True,
-        min_pixels=least,
-        max_pixels=most,
         video=video,
-        **pixels,
+        **_limits(images, NATIVE_MIN_PIXELS, NATIVE_MAX_PIXELS),
+        **pixel_options(files, "clip"),
     )
     _check_alike(files, image)
     return image, files.text(image_token="<|image_pad|>", video_markup=markup)
 
 
-def _limits(
-    files: ModelFiles, *, least: int = 128 * 28 * 28, most: int = 768 * 28 * 28
-) -> dict[str, Any]:
-    """Return the limits of a video's pixels; those given are the processor's own defaults."""
-    videos = files.videos
-    size = videos.get("size") or {}
+def _limits(options: Mapping[str, Any], least: int, most: int) -> dict[str, Any]:
+    """Return the limits of pixels in a processor's options, whose own defaults are those given."""
+    size = options.get("size") or {}
     return {
-        "min_pixels": videos.get("min_pixels") or size.get("shortest_edge") or least,
-        "max_pixels": videos.get("max_pixels") or size.get("longest_edge") or most,
+        "min_pixels": options.get("min_pixels") or size.get("shortest_edge") or least,
+        "max_pixels": options.get("max_pixels") or size.get("longest_edge") or most,
     }
 
 

@@ -43,11 +43,6 @@ class Frames:
                 yield count, np.flatnonzero(self.counts == count)
 
 
-def patches_of(frames: int, temporal: int) -> int:
-    """Return the patches of a video along time; the last frame is repeated to fill the last one."""
-    return -(-frames // temporal)
-
-
 def bounds(
     starts: Int64,
     counts: Integers,

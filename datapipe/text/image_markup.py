@@ -48,16 +48,20 @@ class ImageMarkup:
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
-        try:
-            self.cell.format(row=1, column=1, number=1)
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            raise PlanError(
-                f"cell={self.cell!r} of an ImageMarkup: only {{row}}, {{column}} and {{number}} "
-                "may stand in braces; double a brace that is meant"
-            ) from error
+        filled(self.cell, f"cell={self.cell!r} of an ImageMarkup", row=1, column=1, number=1)
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
+
+
+def filled(text: str, shown: str, **values: float) -> str:
+    """Return a text with its braces filled; `PlanError`, about `shown`, for another name in one."""
+    try:
+        return text.format(**values)
+    except (LookupError, ValueError, AttributeError) as error:
+        names = ", ".join(f"{{{name}}}" for name in values)
+        raise PlanError(
+            f"{shown}: only {names} may stand in braces; double a brace that is meant"
+        ) from error
 
 
 def pieces_of(

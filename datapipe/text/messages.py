@@ -247,7 +247,13 @@ def _split(texts: Sequence[str], sample: SampleText) -> tuple[list[list[Piece]],
     if any(media):
         texts, place = [mark_videos(text) for text in texts], _PLACE_OR_VIDEO
     for text in texts:
-        _check_characters(text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DecodeError(
+                f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character "
+                f"{error.start}, half of a character that was cut in two; repair the text"
+            ) from error
     stretches = [place.split(text) for text in texts]  # every other one is a mark
     _check_places([mark == VIDEO_PLACE for parts in stretches for mark in parts[1::2]], media)
     rest = iter(media)
@@ -292,13 +298,3 @@ def _check_places(marks: Sequence[bool], media: Sequence[Medium]) -> None:
         f"the text has {found} and the sample {there}; mark the places of all "
         f"{'images and videos' if any(kinds) else 'images'}, or of none to have them come first"
     )
-
-
-def _check_characters(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DecodeError(
-            f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character "
-            f"{error.start}, half of a character that was cut in two; repair the text"
-        ) from error

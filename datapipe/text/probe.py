@@ -91,7 +91,13 @@ def find_layout(
     if video is not None and layout.parts:
         layout = replace(layout, writes_videos=_writes_videos(layout, video[1]))
     if system is not None:
-        _try_system(layout, system)
+        turns = (RenderedTurn("system", [system]), *_TURNS)
+        try:
+            layout.template.render(layout.messages(turns, "none"))
+        except DecodeError as error:
+            raise PlanError(
+                f"the chat template takes no system message: {error}; leave system= out"
+            ) from error
     return replace(layout, turn_end=_find_turn_end(layout, guard))
 
 
@@ -167,16 +173,6 @@ def _writes_videos(layout: TurnLayout, token: str) -> bool:
     except DecodeError:
         return False
     return text.count(token) - asked_and_said(layout).count(token) == 1
-
-
-def _try_system(layout: TurnLayout, system: str) -> None:
-    turns = (RenderedTurn("system", [system]), *_TURNS)
-    try:
-        layout.template.render(layout.messages(turns, "none"))
-    except DecodeError as error:
-        raise PlanError(
-            f"the chat template takes no system message: {error}; leave system= out"
-        ) from error
 
 
 def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from datapipe.array_types import Int64
-from datapipe.declared import Count, Refused, Say, check_fields, take_if, take_options, take_path
+from datapipe.declared import Count, Say, check_fields, take_if, take_object, take_options
 from datapipe.errors import PlanError
 from datapipe.short_repr import short_repr
 from datapipe.text.image_markup import ImageMarkup
@@ -21,16 +20,10 @@ Overlong = Literal["truncate", "drop", "raise"]
 _WITHOUT_IMAGES = 576  # those of LLaVA-1.5, whose images have 336 x 336 pixels in patches of 14
 
 
-def _no_number(tokenizer: Any) -> Any:
-    if tokenizer is None or isinstance(tokenizer, bool | int | float | bytes):
-        raise Refused
-    return take_path(tokenizer) if isinstance(tokenizer, str | PathLike) else tokenizer
-
-
 _filled = take_if(lambda text: str(text).strip())
 AnyTokenizer = Annotated[
     Any,
-    _no_number,
+    take_object,
     Say(
         "a tokenizer.json, a folder that holds one, a tokenizers.Tokenizer or a fast tokenizer of "
         "transformers"
@@ -142,8 +135,7 @@ class TextSpec:
                 "give overlong='drop' or 'raise' with prompts=True"
             )
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 class SizedImages(Protocol):

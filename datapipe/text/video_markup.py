@@ -13,6 +13,7 @@ from datapipe.array_types import Int64
 from datapipe.declared import Count, Word, check_fields, shorten
 from datapipe.errors import DecodeError, PlanError
 from datapipe.short_repr import short_repr
+from datapipe.text.image_markup import filled
 
 
 class Shown(NamedTuple):
@@ -57,20 +58,14 @@ class VideoMarkup:
         if self.patch is None:
             return
         shown = f"video_markup patch={shorten(self.patch)}"
-        try:
-            written = self.patch.format(seconds=0.0)
-        except (LookupError, ValueError, AttributeError) as error:
-            raise PlanError(
-                f"{shown}: only {{seconds}} may stand in braces; double a brace that is meant"
-            ) from error
+        written = filled(self.patch, shown, seconds=0.0)
         if (count := written.count(self.token)) != 1:
             raise PlanError(
                 f"{shown} has {shorten(self.token)} {count} times; it must appear there once, and "
                 "is repeated as often as a patch has tokens"
             )
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 def write_video(markup: VideoMarkup, times: Sequence[float]) -> tuple[str, list[Shown]]:

@@ -135,10 +135,9 @@ def find_template(template: str | Path | None, vocabulary: Vocabulary) -> str:
 
 def read_template_file(path: Path) -> str:
     """Return the chat template in a Jinja or JSON file; raise `PlanError` if there is none."""
-    text = _read(path, "chat template")
     if path.suffix != ".json":
-        return text
-    template = _default(_parse(path, text).get("chat_template"))
+        return _read(path, "chat template")
+    template = _default((read_json(path) or {}).get("chat_template"))
     if template is None:
         raise PlanError(
             f"{path} has no chat_template; give a file that has one, or the name of a built-in "
@@ -158,8 +157,8 @@ def _from_file(path: Path) -> Vocabulary:
     elif path.is_dir():
         remedy = f"a folder needs a {_FILE}, which a fast tokenizer's save_pretrained writes"
     source = _read(file, "tokenizer", f"; {remedy}")
-    config = _read_json(folder / _CONFIG)
-    special = _read_json(folder / "special_tokens_map.json")
+    config = read_json(folder / _CONFIG)
+    special = read_json(folder / "special_tokens_map.json")
     names = None
     if config is not None or special is not None:
         more = (config or {}).get("extra_special_tokens")
@@ -266,15 +265,16 @@ def _read(path: Path, what: str, remedy: str = "") -> str:
         raise PlanError(f"{what} {path} cannot be read: {error}{remedy}") from error
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    return _parse(path, _read(path, "file")) if path.is_file() else None
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file of a checkpoint; None if there is no such file."""
     try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise PlanError(f"{path} is not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise PlanError(f"{path} is JSON, but not an object with fields")
-    return parsed
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{path} is not JSON ({error}); download it again") from error
+    if not isinstance(found, dict):
+        raise PlanError(f"{path} holds no JSON object; download it again")
+    return found

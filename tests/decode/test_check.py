@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from datapipe.decode.check import check_image
-from datapipe.decode.image import decode_rgb
+from datapipe.decode.image import check_image, decode_rgb
 from datapipe.errors import DecodeError
 from datapipe.index.images.header import probe
 

@@ -15,7 +15,6 @@ from datapipe.decode.forms.frame import FrameTransform
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.video_spec import VideoSpec
 from datapipe.geometry.sizes import native_size
-from datapipe.text.frames import patches_of
 
 from ..geometry.sides import SIZES, columns
 from ..models.video_processors import (
@@ -65,7 +64,7 @@ def placed(spec: ImageSpec, frames: list[Image.Image]) -> tuple[Tensor, list[lis
     transform, sizes = FrameTransform(spec, len(frames)), size_of(decoded(frames[0]))
     rows = int(transform.rows(*sizes)[0])
     values = 3 * spec.temporal * spec.patch_side**2
-    out = torch.full((patches_of(len(frames), spec.temporal) * rows, values), torch.nan)
+    out = torch.full((-(-len(frames) // spec.temporal) * rows, values), torch.nan)
     for number, frame in enumerate(frames):
         patch = number // spec.temporal
         own = out[patch * rows : (patch + 1) * rows]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from datapipe.decode.check import check_image
-from datapipe.decode.image import decode_for, decode_rgb
+from datapipe.decode.image import check_image, decode_for, decode_rgb
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError
 from datapipe.index.images.header import probe

@@ -244,17 +244,6 @@ def test_odd_metadata_means_what_it_means_to_pillow(encode, made, orientation, h
             assert decode_rgb(data).shape in ((32, 48, 3), (48, 32, 3))
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_encoded_anew_and_given_to_dali_are_upright(encode, orientation):
-    data = with_segments(encode(), xmp_segment(orientation))
-    seen = plain_jpeg(data, probe(data))
-    assert b"adobe" not in seen
-    assert probe(seen).orientation == orientation
-    _, info = shrink(data, probe(data), ShrinkOptions(max_side=24))
-    assert info.upright == ((16, 24) if orientation >= 5 else (24, 16))
-    assert info.orientation == 1
-
-
 def test_a_pack_and_foreign_tars_show_what_pillow_shows(tmp_path, encode, make_tar):
     images = {
         "jpg": with_segments(encode(), xmp_segment(6)),
@@ -290,3 +279,14 @@ def test_an_index_of_another_image_is_still_refused(tmp_path, encode, crop, make
     loader = make_loader(tmp_path, verify=False, **options)
     with pytest.raises(DecodeError, match="the index says 32x48"):
         list(loader)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_encoded_anew_and_given_to_dali_are_upright(encode, orientation):
+    data = with_segments(encode(), xmp_segment(orientation))
+    seen = plain_jpeg(data, probe(data))
+    assert b"adobe" not in seen
+    assert probe(seen).orientation == orientation
+    _, info = shrink(data, probe(data), ShrinkOptions(max_side=24))
+    assert info.upright == ((16, 24) if orientation >= 5 else (24, 16))
+    assert info.orientation == 1

@@ -67,6 +67,12 @@ def test_any_shape_becomes_any_other_as_in_pillow(old, new, filter, seed):
         assert difference(resized, with_pillow(image, *size, filter)).max() <= most
 
 
+def test_an_image_of_the_right_size_is_not_touched():
+    pixels = noise(20, 30).permute(1, 2, 0).numpy()
+    assert resizing.resize(pixels, 20, 30) is pixels
+    assert resize(noise(50, 60), 20, 30).stride() == (1, 90, 3)  # pixels one after another
+
+
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("size", [(30, 40), (70, 90), (53, 20), (30, 61)])
 def test_the_result_does_not_depend_on_how_the_image_lies_in_memory(size, filter):
@@ -87,9 +93,3 @@ def test_the_result_does_not_depend_on_how_the_image_lies_in_memory(size, filter
     ):
         assert torch.equal(other, image)
         assert torch.equal(resize(other, *size, filter), expected)
-
-
-def test_an_image_of_the_right_size_is_not_touched():
-    pixels = noise(20, 30).permute(1, 2, 0).numpy()
-    assert resizing.resize(pixels, 20, 30) is pixels
-    assert resize(noise(50, 60), 20, 30).stride() == (1, 90, 3)  # pixels one after another

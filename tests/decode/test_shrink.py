@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from datapipe.decode.check import check_image
-from datapipe.decode.image import decode_rgb
+from datapipe.decode.image import check_image, decode_rgb
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError, PackError
 from datapipe.index.images.header import ImageInfo, probe

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from datapipe.decode.presets import PRESETS
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
@@ -89,27 +88,6 @@ GRIDS = ((336, 672), (672, 336))
 def test_impossible_specs_are_refused_with_a_remedy(options: dict[str, Any], cause: str) -> None:
     with pytest.raises(PlanError, match=cause):
         ImageSpec(**options)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_make_tensors_of_their_family(name: str) -> None:
-    spec = ImageSpec.preset(name)
-    transform = make_transform(spec)
-    assert transform.dtype == torch.float32
-    widths, heights = np.array([640, 100]), np.array([480, 400])
-    shapes = {
-        "imagenet": (3, 224, 224),
-        "clip": (3, 224, 224),
-        "siglip": (3, 384, 384),
-        "qwen2-vl": (1176,),
-        "internvl": (3, 448, 448),
-        "llava-next": (3, 336, 336),
-    }
-    assert transform.row_shape(widths, heights) == shapes[name]
-    assert set(transform.facts(widths, heights)) == {
-        "qwen2-vl": {"image_grid_thw"},
-        "llava-next": {"image_sizes"},
-    }.get(name, set())
 
 
 def test_a_preset_can_be_changed() -> None:

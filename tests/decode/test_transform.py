@@ -14,9 +14,7 @@ from datapipe.decode.image import Decoded
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError
-from datapipe.geometry.anyres import best_grid
-from datapipe.geometry.longest import scaled_grid
-from datapipe.geometry.tiles import tile_grid
+from datapipe.geometry.tiles import best_grid, scaled_grid, tile_grid
 
 from .fitted import decoded, photo, place, put_together, rows_for, size_of
 

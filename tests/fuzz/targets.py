@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import datapipe
-from datapipe.decode.check import check_image
+from datapipe.decode.image import check_image
 from datapipe.errors import DatapipeError
 from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.files.npy import map_npy

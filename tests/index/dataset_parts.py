@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datapipe.index.dataset import Dataset, open_dataset
-from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset import Dataset, DatasetMixture, open_dataset
 from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.mixture_columns import ColumnCounts
 

@@ -19,9 +19,8 @@ from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import (
     as_one_of,
 )
-from datapipe.index.files.mixture_column import MixtureColumn
 from datapipe.index.files.random_read import gather, gather_counts
-from datapipe.index.mixture_columns import ColumnCounts, MixtureColumns
+from datapipe.index.mixture_columns import ColumnCounts, MixtureColumn, MixtureColumns
 
 from .dataset_parts import Opener, mixture_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datapipe.index.files.read_at import read_at
+from datapipe.index.files.random_read import read_at
 
 
 @pytest.mark.parametrize("every", [1, 2])

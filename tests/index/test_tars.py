@@ -9,7 +9,7 @@ import datapipe
 from datapipe.errors import IndexMismatch
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tar.indexer import index_shards
-from datapipe.index.tar.listing import expand, names_shards, tars_at
+from datapipe.index.tar.listing import expand, names_shards
 
 
 @pytest.fixture
@@ -161,12 +161,6 @@ def test_a_folder_whose_name_looks_like_a_list_is_a_folder(tmp_path, make_tar, j
 def test_a_list_of_several_formats_is_not_guessed(shards):
     with pytest.raises(datapipe.PackError, match=r"--format llava does not read"):
         datapipe.pack_dataset("data/train-{000000..000001}.tar", "out", format="llava")
-
-
-def test_names_of_tars_are_relative_to_their_folder(shards):
-    tars = tars_at("data/train-{000003..000004}.tar")
-    assert tars.names() == ["train-000003.tar", "train-000004.tar"]
-    assert tars_at(shards).names() == [f"train-{n:06d}.tar" for n in range(10)]
 
 
 def test_a_pack_of_a_list_does_not_go_to_the_folder_of_its_tars(shards, tmp_path):

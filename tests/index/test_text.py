@@ -19,26 +19,6 @@ PARTS = [
 
 
 @pytest.mark.parametrize(
-    ("record", "turns"),
-    [
-        ({"conversations": [{"from": "human", "value": "<image>\nWhat?"}]},
-         [("human", "<image>\nWhat?")]),
-        ({"conversations": [{"value": "no role"}]}, [("", "no role")]),
-        ({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]},
-         [("user", "hi"), ("assistant", "ho")]),
-        ({"messages": [{"role": "user", "content": PARTS}]},
-         [("user", "Which is <image> or <image>?")]),
-        ({"messages": [{"role": "user", "content": []}]}, [("user", "")]),
-        ({"texts": [{"user": "1+1?", "assistant": "2", "source": "x"},
-                    {"user": "2+2?", "assistant": "4"}], "images": ["a.jpg"]},
-         [("user", "1+1?"), ("assistant", "2"), ("user", "2+2?"), ("assistant", "4")]),
-    ],
-)  # fmt: skip
-def test_a_conversation_of_each_layout(record, turns):
-    assert [turn[:2] for turn in raw_turns(record)] == turns
-
-
-@pytest.mark.parametrize(
     ("exts", "plain", "named", "unclear"),
     [
         ("jpg json", None, (), False),
@@ -167,7 +147,10 @@ def test_other_texts_are_no_document(texts, images):
         (None, {"caption": "a", "messages": [{"role": "user", "content": 5}]}, "a"),
         (None, {"messages": [{"role": "user", "content": PARTS}]},
          "user: Which is <image> or <image>?"),
-        (None, {"texts": [{"user": "a", "assistant": "b"}]}, "user: a\nassistant: b"),
+        (None, {"messages": [{"role": "user", "content": []}]}, "user: "),
+        (None, {"texts": [{"user": "a", "assistant": "b", "source": "x"},
+                          {"user": "c", "assistant": "d"}], "images": ["a.jpg"]},
+         "user: a\nassistant: b\nuser: c\nassistant: d"),
         (None, ["a"], ""),
         (None, None, ""),
     ],

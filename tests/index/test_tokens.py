@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.index.manifest import Manifest
-from datapipe.index.tokens.columns import DTYPES, open_tokens
+from datapipe.index.tokens.columns import open_tokens
 from datapipe.index.tokens.counting import open_or_count
-from datapipe.index.tokens.parts import PartFiles
+from datapipe.index.tokens.parts import DTYPES, PartFiles
 
 from .token_counts import (
     DIGEST,

@@ -14,6 +14,8 @@ import datapipe
 
 from ..decode.fitted import photo
 from ..decode.fitted import rows_first as rows_first
+from .videos import VIDEO_CASES, write_shards
+from .videos import samples as video_samples
 
 PHOTOS = ("coffee.png", "astronaut.png", "rocket.jpg", "chelsea.png")
 WORDS = ("What", "which module", "option", "a", "test of", "the subprocess", "é", "漢字", "🙂", "x")
@@ -36,6 +38,18 @@ def samples_of() -> Callable[[int], list[Sample]]:
         return [_sample(draw, number) for number in range(count)]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of samples with videos."""
+    return write_shards(tmp_path_factory.mktemp("videos") / "shards", video_samples())
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoints of the models that take videos."""
+    return {name: case.save(tmp_path_factory.mktemp(name)) for name, case in VIDEO_CASES.items()}
 
 
 def _sample(draw: random.Random, number: int) -> Sample:

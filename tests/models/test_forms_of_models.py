@@ -1,5 +1,6 @@
 """New forms of images go through caches, devices, workers and skipped samples like the others."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,7 @@ def test_a_model_takes_a_batch_with_a_sample_that_was_skipped(
     name: str, folders: dict[str, Path], shards: Path, tmp_path: Path
 ) -> None:
     packed = open_dataset(shards)
-    damaged = tmp_path / "damaged"
-    damaged.mkdir()
-    for path in shards.rglob("*"):
-        if path.is_file():
-            (damaged / path.relative_to(shards)).parent.mkdir(parents=True, exist_ok=True)
-            (damaged / path.relative_to(shards)).write_bytes(path.read_bytes())
+    damaged = shutil.copytree(shards, tmp_path / "damaged")
     member = next(m for m in packed.columns.members(0) if m.ext != "json")
     with (damaged / packed.manifest.shards[0].name).open("r+b") as file:
         file.seek(member.offset + member.size // 2)

@@ -17,65 +17,41 @@ from datapipe.inspect.preview.tokens import IMAGE
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ..inspect.test_preview import content_of
-from .videos import VIDEO_CASES, VideoSample, clip, samples, write_shards
+from .videos import VIDEO_CASES, VideoSample, clip, write_shards
 
 NAMES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: case.save(tmp_path_factory.mktemp(name)) for name, case in VIDEO_CASES.items()}
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("videos") / "shards", samples())
-
-
-def loader_of(shards: Path, folder: Path, **options: Any) -> datapipe.Loader:
+def loader_of(films: Path, folder: Path, **options: Any) -> datapipe.Loader:
     common: dict[str, Any] = {"batch_size": 2, "num_workers": 0}
-    return datapipe.make_loader(shards, model=folder, **common | options)
+    return datapipe.make_loader(films, model=folder, **common | options)
 
 
 @pytest.mark.parametrize(
     ("name", "workers"), [("qwen3_vl", "threads"), ("qwen2_5_vl", "processes")]
 )
 def test_batches_from_workers_for_a_device_are_the_same(
-    name: str, workers: str, folders: dict[str, Path], shards: Path
+    name: str, workers: str, folders: dict[str, Path], films: Path
 ) -> None:
     options: dict[str, Any] = {"num_workers": 2, "workers": datapipe.WorkerSpec(kind=workers)}
-    plain = loader_of(shards, folders[name])
-    with loader_of(shards, folders[name], device="cpu", **options) as sent:
+    plain = loader_of(films, folders[name])
+    with loader_of(films, folders[name], device="cpu", **options) as sent:
         assert_same_batches(plain, sent)
 
 
 @pytest.mark.parametrize("keep", ["auto", "encoded"])
 def test_batches_from_a_cache_are_the_same(
-    keep: str, folders: dict[str, Path], shards: Path, tmp_path: Path
+    keep: str, folders: dict[str, Path], films: Path, tmp_path: Path
 ) -> None:
     cache = datapipe.CacheSpec("64MB", disk=tmp_path, keep=keep)
-    plain = loader_of(shards, folders["qwen2_5_vl"], epochs=2)
-    with loader_of(shards, folders["qwen2_5_vl"], epochs=2, cache=cache) as kept:
+    plain = loader_of(films, folders["qwen2_5_vl"], epochs=2)
+    with loader_of(films, folders["qwen2_5_vl"], epochs=2, cache=cache) as kept:
         assert_same_batches(plain, kept)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"cache": datapipe.CacheSpec("64MB", keep="decoded")}, "frames of videos are parts of"),
-        ({"batch_size": datapipe.BatchSpec(2, sample_patches=4000)}, "constant shapes"),
-    ],
-)
-def test_what_cannot_be_with_videos_is_refused_by_name(
-    options: dict[str, Any], message: str, folders: dict[str, Path], shards: Path
-) -> None:
-    with pytest.raises(datapipe.PlanError, match=message):
-        loader_of(shards, folders["qwen2_vl"], **options)
-
-
-def test_a_run_resumes_exactly(folders: dict[str, Path], shards: Path) -> None:
+def test_a_run_resumes_exactly(folders: dict[str, Path], films: Path) -> None:
     assert_resumes_exactly(
-        partial(loader_of, shards, folders["qwen2_5_vl"], batch_size=1, meta=("key", "valid"))
+        partial(loader_of, films, folders["qwen2_5_vl"], batch_size=1, meta=("key", "valid"))
     )
 
 
@@ -108,18 +84,18 @@ def test_fewer_frames_are_as_if_only_they_had_been_packed(
 @pytest.mark.parametrize("name", NAMES[1:])
 @pytest.mark.parametrize("pack", [False, True])
 def test_truncation_keeps_whole_videos_and_nothing_of_others(
-    name: str, pack: bool, folders: dict[str, Path], shards: Path
+    name: str, pack: bool, folders: dict[str, Path], films: Path
 ) -> None:
     _, text = datapipe.specs_for(folders[name])
     tokenizer = VIDEO_CASES[name].make().tokenizer
     start, end = tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"])
     longest = max(
-        len(batch["input_ids"][0]) for batch in loader_of(shards, folders[name], batch_size=1)
+        len(batch["input_ids"][0]) for batch in loader_of(films, folders[name], batch_size=1)
     )
     for limit in {*range(20, longest, 19), longest}:
         cut = replace(text, max_length=limit, overlong="truncate")
         sizes = {"batch_size": None, "pack": longest + 5} if pack else {"batch_size": 3}
-        for batch in loader_of(shards, folders[name], text=cut, **sizes):
+        for batch in loader_of(films, folders[name], text=cut, **sizes):
             ids = batch["input_ids"]
             assert (ids == start).sum() == (ids == end).sum()
             for grids, pixels, token in (
@@ -135,17 +111,17 @@ def test_truncation_keeps_whole_videos_and_nothing_of_others(
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_a_damaged_frame_leaves_its_sample_empty(
-    name: str, device: str | None, folders: dict[str, Path], shards: Path, tmp_path: Path
+    name: str, device: str | None, folders: dict[str, Path], films: Path, tmp_path: Path
 ) -> None:
     damaged = tmp_path / "damaged"
-    shutil.copytree(shards, damaged)
-    packed = open_dataset(shards)
+    shutil.copytree(films, damaged)
+    packed = open_dataset(films)
     member = next(m for m in packed.columns.members(1) if m.ext == "v0.0002.png")
     with (damaged / packed.manifest.shards[0].name).open("r+b") as file:
         file.seek(member.offset + 40)
         file.write(b"\0" * 40)
     options: dict[str, Any] = {"batch_size": 5, "shuffle": False}
-    (whole,) = loader_of(shards, folders[name], **options)
+    (whole,) = loader_of(films, folders[name], **options)
     loader = loader_of(damaged, folders[name], on_error="skip", device=device, **options)
     (batch,) = loader
     assert loader.skipped == 1
@@ -165,10 +141,10 @@ def test_a_damaged_frame_leaves_its_sample_empty(
 
 
 def test_a_preview_shows_frames_and_the_tokens_of_videos(
-    folders: dict[str, Path], shards: Path, tmp_path: Path
+    folders: dict[str, Path], films: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    datapipe.preview(shards, page, model=folders["qwen3_vl"], samples=5)
+    datapipe.preview(films, page, model=folders["qwen3_vl"], samples=5)
     steps = content_of(page.read_text("utf-8"))["steps"]
     shown = {sample["key"]: sample for step in steps for sample in step["samples"]}
     assert [len(sample["images"]) for _, sample in sorted(shown.items())] == [4, 6, 0, 5, 2]

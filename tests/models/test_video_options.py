@@ -96,33 +96,31 @@ def test_mappings_stand_for_the_options_of_videos() -> None:
     assert text.video_markup == VideoMarkup(frames=4)
 
 
-def test_patches_of_text_and_images_have_as_many_frames(folder: Path, tmp_path: Path) -> None:
-    shards = write_shards(tmp_path / "shards", samples())
+def test_patches_of_text_and_images_have_as_many_frames(folder: Path, films: Path) -> None:
     _, text = datapipe.specs_for(folder)
     other = replace(text, video_markup=VideoMarkup(frames=3))
     with pytest.raises(PlanError, match=r"a patch of 3 frames, and ImageSpec\(temporal=2\) of 2"):
-        datapipe.make_loader(shards, model=folder, text=other, batch_size=2)
+        datapipe.make_loader(films, model=folder, text=other, batch_size=2)
 
 
 @pytest.mark.parametrize("without", ["image", "text"])
 def test_each_frame_is_an_image_without_either_option(
-    without: str, folder: Path, tmp_path: Path
+    without: str, folder: Path, films: Path
 ) -> None:
-    shards = write_shards(tmp_path / "shards", samples())
     image, text = datapipe.specs_for(folder)
     options: dict[str, Any] = {"batch_size": 5, "shuffle": False, "num_workers": 0}
     if without == "image":
         image = replace(image, video=None)
     else:
         text = replace(text, video_markup=None)
-    (batch,) = datapipe.make_loader(shards, image=image, text=text, **options)
+    (batch,) = datapipe.make_loader(films, image=image, text=text, **options)
     assert "pixel_values_videos" not in batch
     assert len(batch["image_grid_thw"]) == 4 + 6 + 5 + 2
     assert (batch["image_grid_thw"][:, 0] == 1).all()
 
 
 def test_a_video_of_one_frame_is_refused_where_each_patch_has_a_time(
-    folder: Path, tmp_path: Path
+    folder: Path, films: Path, tmp_path: Path
 ) -> None:
     shards = write_shards(
         tmp_path / "shards", [VideoSample([clip(1, (60, 60)), "What?"], "A cup."), *samples()]
@@ -130,9 +128,8 @@ def test_a_video_of_one_frame_is_refused_where_each_patch_has_a_time(
     options: dict[str, Any] = {"batch_size": 5, "shuffle": False, "num_workers": 0}
     with pytest.raises(PlanError, match="a video has 1 frame, and the model takes at least 2"):
         datapipe.make_loader(shards, model=folder, **options)
-    rest = write_shards(tmp_path / "rest", samples())
     (batch,) = datapipe.make_loader(shards, model=folder, on_error="skip", **options)
-    (expected,) = datapipe.make_loader(rest, model=folder, **options)
+    (expected,) = datapipe.make_loader(films, model=folder, **options)
     assert_same_batches([batch], [expected])
     qwen2 = VIDEO_CASES["qwen2_vl"].save(tmp_path / "qwen2")
     first = next(iter(datapipe.make_loader(shards, model=qwen2, **options)))
@@ -164,17 +161,17 @@ def test_an_image_only_dataset_has_no_keys_of_videos(folder: Path, tmp_path: Pat
             {"pack": datapipe.PackSpec(4096, static_shapes=True, max_patches=4096)},
             "constant shapes of batches with ImageSpec.* with video=None each frame is an image",
         ),
+        ({"batch_size": datapipe.BatchSpec(2, sample_patches=4000)}, "constant shapes"),
         ({"decoder": "dali", "batch_size": 2}, "resize='native' is not in DALI's graph.*'cpu'"),
     ],
 )
 def test_what_knows_no_patches_of_frames_is_refused_with_the_remedy(
-    options: dict[str, Any], message: str, folder: Path, tmp_path: Path
+    options: dict[str, Any], message: str, folder: Path, films: Path
 ) -> None:
     if "decoder" in options:
         pytest.importorskip("nvidia.dali")
-    shards = write_shards(tmp_path / "shards", samples())
     with pytest.raises(PlanError, match=message):
-        datapipe.make_loader(shards, model=folder, num_workers=0, **options)
+        datapipe.make_loader(films, model=folder, num_workers=0, **options)
 
 
 def test_names_and_record_have_to_tell_the_same_videos(folder: Path, tmp_path: Path) -> None:

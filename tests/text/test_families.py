@@ -165,6 +165,19 @@ def test_gemma_3_writes_an_image_as_its_processor_does() -> None:
     assert encoder.image_wrap == (1, 1)
 
 
+def test_a_template_that_moves_reasoning_is_written_as_by_transformers() -> None:
+    turns = [
+        ("user", "Why?"),
+        ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
+        ("user", "How?"),
+        ("assistant", "<think>\nOh.\n</think>\n\nSo."),
+    ]
+    tokenizer = small_tokenizer("byte-level")
+    for said in (turns[:2], turns):
+        expected, _ = transformers(tokenizer, Family(template=QWEN3), said)
+        assert encode(tokenizer, QWEN3, said).input_ids.tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("turns", "said"),
     [

@@ -19,12 +19,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from datapipe.decode.check import check_image
 from datapipe.decode.dali.graph import GraphOptions, check_supported, placement, window
 from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.dali.pipeline import DaliEntry, DaliPipeline, RefusedBatch
-from datapipe.decode.image import check_indexed, check_size
+from datapipe.decode.image import check_image, check_indexed, check_size
 from datapipe.decode.normalize import Values, array_of
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform

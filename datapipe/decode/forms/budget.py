@@ -29,12 +29,10 @@ class BudgetTransform(SizedTransform):
         assert spec.tokens is not None
         self._tokens, self._patch = spec.tokens, spec.patch_side
         self._patches = spec.tokens * spec.merge**2
+        self._row = self._patches, 3 * self._patch**2
 
     def sufficient_side(self, aspect: float) -> float:
         return self._patch * float((self._patches * aspect) ** 0.5)
-
-    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
-        return self._patches, 3 * self._patch**2
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         positions = np.full((len(widths), self._patches, 2), -1, np.int64)
@@ -51,7 +49,7 @@ class BudgetTransform(SizedTransform):
         return patches.permute(4, 0, 2, 1, 3).reshape(1, 3, down * side, across * side)
 
     def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
-        check_rows(image, out, (1, self._patches, 3 * self._patch**2))
+        check_rows(image, out, (1, *self._row))
         height, width = self._target(image.height, image.width)
         side, down, across = self._patch, height // self._patch, width // self._patch
         fitted, placement = self._fit(image, height, width)

@@ -23,7 +23,7 @@ class FixedTransform(ImageTransform):
 
     def __init__(self, spec: ImageSpec) -> None:
         super().__init__(spec)
-        self._shape = (3, spec.height, spec.width)
+        self._row = 3, spec.height, spec.width
         self._size = spec.height, spec.width
         self._border = np.empty((3, 1, 1), self._normalizer.stored)
         self._normalizer.write(np.array([[spec.fill_color]], np.uint8), self._border)
@@ -39,11 +39,8 @@ class FixedTransform(ImageTransform):
         # The smallest part is shown at full size.
         return side if spec.random_crop is None else side / spec.random_crop[0] ** 0.5
 
-    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
-        return self._shape
-
     def own_shape(self, width: int, height: int) -> tuple[int, ...]:
-        return 1, *self._shape
+        return 1, *self._row
 
     def finish_many(
         self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool = False
@@ -51,7 +48,7 @@ class FixedTransform(ImageTransform):
         return self._normalizer.gather(moves, out, interleaved=interleaved)
 
     def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
-        check_rows(image, out, (1, *self._shape))
+        check_rows(image, out, (1, *self._row))
         height, width = self._size
         box, down, across = resized_part(self.spec, image.width, image.height, draw)
         if box is None:

@@ -14,7 +14,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import native_size
-from datapipe.text.frames import Frames, patches_of
+from datapipe.text.frames import Frames
 
 
 class FrameTransform(NativeTransform):
@@ -29,14 +29,12 @@ class FrameTransform(NativeTransform):
         assert spec.video is not None
         self._video = spec.video
         self._frames = frames
-
-    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
-        return (3 * self._patch**2,)  # of one frame
+        self._row = (3 * self._patch**2,)  # of one frame
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         """Return `video_grid_thw` of n videos of so many frames, by the size of a frame of each."""
-        grids = self._grids(widths, heights, patches_of(self._frames, self.spec.temporal))
-        return {"video_grid_thw": grids}
+        patches = -(-self._frames // self.spec.temporal)  # the last frame fills the last patch
+        return {"video_grid_thw": self._grids(widths, heights, patches)}
 
     def part(self, rows: Values, number: int) -> Values:
         """Return the part of a frame, by its number in the video, in the rows of its patch."""

@@ -29,15 +29,13 @@ class NativeTransform(SizedTransform):
     def __init__(self, spec: ImageSpec) -> None:
         super().__init__(spec)
         self._patch, self._merge = spec.patch_side, spec.merge
+        self._row = (3 * spec.temporal * self._patch**2,)
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         return self.tokens(widths, heights) * self._merge**2
 
     def sufficient_side(self, aspect: float) -> float:
         return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
-
-    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
-        return (3 * self.spec.temporal * self._patch**2,)
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {"image_grid_thw": self._grids(widths, heights, 1)}
@@ -66,8 +64,15 @@ class NativeTransform(SizedTransform):
         return self._write(image, out.reshape(len(out), 3, frames, values))
 
     def _check(self, image: Decoded, out: Values, *row: int) -> None:
-        """Refuse an image of no possible ratio, or of another size than its rows are for."""
-        _check_ratio(image)
+        """Refuse a ratio that Qwen2-VL's image processor refuses, or rows for another size."""
+        ratio = max(image.width, image.height) / min(image.width, image.height)
+        if ratio > NATIVE_MAX_RATIO:
+            raise DecodeError(
+                f"it has {image.width}x{image.height} pixels, an aspect ratio of {ratio:,.6g}, and "
+                f"the image processors of the Qwen2-VL family take at most {NATIVE_MAX_RATIO}; "
+                f'leave it out with where="images == 0 or {1 / NATIVE_MAX_RATIO} <= aspect <= '
+                f'{NATIVE_MAX_RATIO}", or give on_error="skip"'
+            )
         height, width = self._target(image.height, image.width)
         check_rows(image, out, (height * width // self._patch**2, *row))
 
@@ -95,15 +100,3 @@ class NativeTransform(SizedTransform):
         least, most = self.spec.pixel_limits
         options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
         return native_size(widths, heights, **options, least_side=self.spec.least_side)
-
-
-def _check_ratio(image: Decoded) -> None:
-    """Raise `DecodeError` for a ratio of sides that Qwen2-VL's image processor refuses."""
-    ratio = max(image.width, image.height) / min(image.width, image.height)
-    if ratio > NATIVE_MAX_RATIO:
-        raise DecodeError(
-            f"it has {image.width}x{image.height} pixels, an aspect ratio of {ratio:,.6g}, and the "
-            f"image processors of the Qwen2-VL family take at most {NATIVE_MAX_RATIO}; leave it "
-            f'out with where="images == 0 or {1 / NATIVE_MAX_RATIO} <= aspect <= '
-            f'{NATIVE_MAX_RATIO}", or give on_error="skip"'
-        )

@@ -12,9 +12,8 @@ from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Values
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
-from datapipe.geometry.longest import bounded_size
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import native_size, shortest
+from datapipe.geometry.sizes import bounded_size, native_size, shortest
 
 
 class PaddedTransform(SizedTransform):

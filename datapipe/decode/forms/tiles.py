@@ -14,12 +14,18 @@ from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Values
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.anyres import anyres_tiles, anyres_tokens, best_grid, fit_grid
 from datapipe.geometry.crop import Draw
-from datapipe.geometry.longest import scaled_grid, scaled_size
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import one
-from datapipe.geometry.tiles import tile_grid
+from datapipe.geometry.tiles import (
+    anyres_tiles,
+    anyres_tokens,
+    best_grid,
+    fit_grid,
+    scaled_grid,
+    scaled_size,
+    tile_grid,
+)
 
 _USUAL_TILES = 4  # of the largest grid, in models of the LLaVA-NeXT family
 
@@ -30,13 +36,11 @@ class _Tiles(ImageTransform, ABC):
     def __init__(self, spec: ImageSpec) -> None:
         super().__init__(spec)
         self._side = spec.height
+        self._row = 3, self._side, self._side
 
     def sufficient_side(self, aspect: float) -> float:
         most = _USUAL_TILES if self.spec.grids is not None else self.spec.most_tiles
         return self._side * float((most * aspect) ** 0.5)
-
-    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
-        return 3, self._side, self._side
 
     def _whole(self, image: Decoded, out: Values) -> None:
         """Write the whole image, stretched to a tile."""
@@ -82,7 +86,7 @@ class TilesTransform(_Tiles):
         height, width = self._target(image.height, image.width)
         tiles = (height // side) * (width // side)
         thumbnail = self.spec.thumbnail and tiles > 1
-        check_rows(image, out, (tiles + thumbnail, 3, side, side))
+        check_rows(image, out, (tiles + thumbnail, *self._row))
         canvas, placement = self._canvas(image, height, width)
         self._cut(canvas, out[:tiles])
         if thumbnail:
@@ -166,7 +170,7 @@ class AnyresTransform(_Tiles):
         side = self._side
         height, width = self._canvas(image.height, image.width)
         tiles = (height // side) * (width // side)
-        check_rows(image, out, (1 + tiles, 3, side, side))
+        check_rows(image, out, (1 + tiles, *self._row))
         self._whole(image, out[0])
         new_height, new_width = fit_grid(image.width, image.height, canvas=(height, width))
         top, left = (height - new_height) // 2, (width - new_width) // 2

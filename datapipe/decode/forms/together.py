@@ -23,13 +23,10 @@ def check_together(transforms: Sequence[ImageTransform], names: Sequence[str]) -
         Traceback (most recent call last):
         datapipe.errors.PlanError: ...
     """
-    first = None
+    first, other = transforms[0], names[0]
+    expected = first.common()
     for transform, name in zip(transforms, names, strict=True):
-        if first is None:
-            first = name, transform, transform.common()
-            continue
-        other, others, expected = first
-        if transform is others:
+        if transform is first:
             continue
         found = transform.common()
         different = [
@@ -39,7 +36,7 @@ def check_together(transforms: Sequence[ImageTransform], names: Sequence[str]) -
         ]
         if different:
             raise PlanError(
-                f"images of {other} (resize={others.spec.resize!r}) and {name} "
+                f"images of {other} (resize={first.spec.resize!r}) and {name} "
                 f"(resize={transform.spec.resize!r}) cannot be in one batch; {'; '.join(different)}"
                 "; give both an ImageSpec whose images have the same form"
             )

@@ -25,7 +25,7 @@ from datapipe.array_types import Int64, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.crc32 import crc32, prefix_sums
 from datapipe.index.files.npy import HEADER, NpyFile, map_plain
-from datapipe.index.files.read_at import read_at
+from datapipe.index.files.random_read import read_at
 
 SUMS = "checksums.npy"
 """File of a folder's checksums: uint32, one for each block, file after file."""

@@ -7,12 +7,13 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, IndexMismatch
+from datapipe.index.files.block_checksums import CheckedFiles, Kind
 from datapipe.index.files.crc32 import crc32, prefix_sums
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import replace_file
@@ -127,6 +128,22 @@ def new_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def open_described(
+    folder: Path, about: Mapping[str, Any], kinds: Mapping[str, Kind], remade: str
+) -> dict[str, Any] | None:
+    """Return the arrays of a folder by name; None if they are damaged, and it is removed then.
+
+    `about` has their `checksums_crc32`, from `write_sums`, and `remade` says what is made again.
+    """
+    remedy = f"remove {folder}, and {remade} again"
+    try:
+        return CheckedFiles(folder, kinds, about["checksums_crc32"], remedy=remedy).arrays()
+    except IndexMismatch as error:
+        logger.warning("%s; %s again", str(error).partition(";")[0], remade)
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
 def write_summed(path: Path, body: bytes) -> None:
     """Write a file with a checksum at its end, so that one that a crash tore is not read."""
     path.parent.mkdir(parents=True, exist_ok=True)  # a process without the lock may remove it
@@ -157,10 +174,11 @@ def write_about(path: Path, about: dict[str, Any], *, compared: Iterable[str] = 
     path.write_text(sealed, encoding="utf-8")
 
 
-def read_about(path: Path, version: int) -> dict[str, Any] | None:
+def read_about(path: Path, version: int, **facts: Any) -> dict[str, Any] | None:
     """Return the description that `write_about` wrote.
 
-    None if it is missing, torn or of another version, or if a file is not the one described.
+    None if it is missing, torn, of another version or of other `facts`, or if a file is not the one
+    described.
     """
     try:
         content = path.read_bytes()
@@ -168,7 +186,7 @@ def read_about(path: Path, version: int) -> dict[str, Any] | None:
         return None
     try:
         about = unseal(content)
-        if about["version"] != version:
+        if about["version"] != version or not facts.items() <= about.items():
             return None
         for name, size in about["sizes"].items():
             if path.with_name(name).stat().st_size != size:

@@ -69,7 +69,8 @@ _MISTAKEN = (
         "it is a Git LFS pointer; fetch the file itself with `git lfs pull`",
     ),
 )
-_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+"""First bytes of a PNG."""
 
 
 class NeedMoreData(Exception):
@@ -140,7 +141,7 @@ def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
     if not complete:
         # Other formats may keep their EXIF behind the pixels.
         raise NeedMoreData
-    if data[:8] == _PNG_MAGIC:
+    if data[:8] == PNG_MAGIC:
         return _probe_png(data)
     return _probe_other(data)
 

@@ -6,14 +6,19 @@ too. Equal datasets give equal bytes, and writing them again changes nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
 from datapipe.index.sidecars.readers import DaliIndexes, EnergonMetadata, Sidecars, WidsList
-from datapipe.index.sidecars.tar_names import as_in_tar
+from datapipe.index.tar.grouping import is_no_data, split_name
+from datapipe.index.tar.headers import TarScanner
 
 _SIDECARS: dict[str, type[Sidecars]] = {
     "dali": DaliIndexes,
@@ -26,9 +31,14 @@ KINDS = tuple(_SIDECARS)
 
 def parse_sidecars(text: str) -> tuple[str, ...]:
     """Return the names in a list such as "wids,dali", sorted; `IndexMismatch` for unknown ones."""
-    names = {name.strip() for name in text.split(",")} - {""}
-    _check_kinds(names)
-    return tuple(sorted(names))
+    names = sorted({name.strip() for name in text.split(",")} - {""})
+    unknown = [name for name in names if name not in KINDS]
+    if unknown:
+        raise IndexMismatch(
+            f"sidecars are not known for {', '.join(map(repr, unknown))}; choose from "
+            f"{', '.join(KINDS)}"
+        )
+    return tuple(names)
 
 
 def write_sidecars(
@@ -44,16 +54,14 @@ def write_sidecars(
     told of a member, or `folder` cannot be written; `StoreError` if a foreign tar is
     missing or damaged.
     """
-    kinds = sorted(set(kinds))
-    _check_kinds(kinds)
-    sidecars = [_SIDECARS[kind](folder) for kind in kinds]
+    sidecars = [_SIDECARS[kind](folder) for kind in sorted(set(kinds))]
     written = []
     try:
         for shard in manifest.shards if sidecars else ():
             table = checked_index(home or folder, shard).combine_chunks()
             lacking = ""
             if manifest.foreign:
-                table, lacking = as_in_tar(folder / shard.name, table)
+                table, lacking = _as_in_tar(folder / shard.name, table)
                 table = table.combine_chunks()
             for sidecar in sidecars:
                 if lacking and sidecar.reads_on:
@@ -74,6 +82,37 @@ def write_sidecars(
     return written
 
 
+def _as_in_tar(path: Path, table: pa.Table) -> tuple[pa.Table, str]:
+    """Return an index with the extensions that its tar has, and a member that it lacks.
+
+    The index of a JPEG called `0.img` has `img.jpg`, and it lacks members that were left out. Other
+    readers see the tar as it is. The member is the first of a sample; "" without any. Only
+    headers of the tar are read; StoreError if it is missing, damaged or cut off.
+    """
+    listed = set(pc.list_flatten(table["offset"]).to_pylist())
+    exts: dict[int, set[str]] = defaultdict(set)  # a hard link has the offset of another
+    lacking = ""
+    with TarScanner(path) as tar:
+        for member in tar:
+            if (parts := split_name(member.name)) is None or is_no_data(member.name):
+                continue
+            exts[member.offset].add(parts[1])
+            if member.offset not in listed:
+                lacking = lacking or member.name
+    named = [
+        [
+            ext if ext in exts[offset] else ext.rpartition(".")[0]
+            for ext, offset in zip(of_sample, offsets, strict=True)
+        ]
+        for of_sample, offsets in zip(
+            table["ext"].to_pylist(), table["offset"].to_pylist(), strict=True
+        )
+    ]
+    number = table.schema.get_field_index("ext")
+    field = table.schema.field(number)
+    return table.set_column(number, field, pa.array(named, field.type)), lacking
+
+
 def present_sidecars(folder: Path) -> tuple[str, ...]:
     """Return the kinds of sidecars that `folder` has."""
     marks = {
@@ -82,12 +121,3 @@ def present_sidecars(folder: Path) -> tuple[str, ...]:
         "energon": folder.glob(".nv-meta/.info.json"),
     }
     return tuple(kind for kind in KINDS if any(True for _ in marks[kind]))
-
-
-def _check_kinds(names: Iterable[str]) -> None:
-    unknown = sorted(set(names).difference(KINDS))
-    if unknown:
-        raise IndexMismatch(
-            f"sidecars are not known for {', '.join(map(repr, unknown))}; choose from "
-            f"{', '.join(KINDS)}"
-        )

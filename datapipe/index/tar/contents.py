@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, NamedTuple
 
 from datapipe.errors import MissingMember
@@ -69,7 +68,7 @@ def content_of(ext: str, start: bytes) -> Content:
         'a video'
     """
     if kind := member_kind(ext):
-        return _named(ext, kind)
+        return Content(ext, kind)
     form = stored_format(start)
     # Camera raws begin as TIFF does.
     if form and not (form == "tif" and unsupported_image(ext.rpartition(".")[2])):
@@ -79,11 +78,6 @@ def content_of(ext: str, start: bytes) -> Content:
         medium = image_of(raw, ext) if raw else "an image"
         return Content(ext, "", medium=medium, converted=True)
     return Content(ext, "", medium=unread_medium(start, ext))
-
-
-@cache
-def _named(ext: str, kind: Kind) -> Content:
-    return Content(ext, kind)
 
 
 def why_unread(contents: Iterable[Content]) -> str:
@@ -141,8 +135,9 @@ def named_image(record: Any) -> str:
             value = value[0]
         if isinstance(value, Mapping):
             is_named = any(item is not None for item in value.values())
-        else:
-            is_named = _is_path(value)
+        else:  # the path, address or base64 of an image, and not words
+            is_named = isinstance(value, str) and value.strip().lower() not in _NOTHING
+            is_named = is_named and (" " not in value or is_image_name(value))
         if field in IMAGE_FIELDS and is_named:
             return str(name)
         if field in FILE_FIELDS and isinstance(value, str) and is_image_name(value):
@@ -158,10 +153,3 @@ def refuse_missing_image(record: Any) -> None:
             f"its JSON has an image in `{field}`, and the sample holds none",
             member=value[:_LONGEST] if isinstance(value, str) else "",
         )
-
-
-def _is_path(value: Any) -> bool:
-    """Return whether a text may be the path, address or base64 of an image, and not words."""
-    if not isinstance(value, str) or value.strip().lower() in _NOTHING:
-        return False
-    return " " not in value or is_image_name(value)

@@ -56,10 +56,8 @@ class Findings:
         self.broken = NamedCounts()  # members that are indexed and cannot be read, by reason
 
     def update(self, other: Findings) -> None:
-        self.members.update(other.members)
-        self.left_out.update(other.left_out)
-        self.samples.update(other.samples)
-        self.broken.update(other.broken)
+        for name, counts in vars(other).items():
+            getattr(self, name).update(counts)
 
     def lines(self) -> list[str]:
         lines = [

@@ -24,12 +24,13 @@ _WINDOW = 16 * 1024
 _MOST_DIGITS = 20  # of a size; Python refuses to read numbers of thousands of them
 # Names that are not UTF-8 stay different from each other, and can be written to an index.
 _STRANGE = "backslashreplace"
-_COMPRESSED = {
+COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip"),
     b"BZh": ("bzip2", "bunzip2"),
     b"\xfd7zXZ": ("xz", "unxz"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
 }
+"""First bytes of compressed files: the name of each method, and its command to decompress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class TarScanner:
 
     def _check(self, header: bytes, position: int) -> None:
         if position == 0:
-            for magic, (kind, tool) in _COMPRESSED.items():
+            for magic, (kind, tool) in COMPRESSED.items():
                 if header.startswith(magic):
                     command = f"{tool} {quote(str(self.path))}"
                     raise StoreError(

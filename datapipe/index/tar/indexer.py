@@ -157,7 +157,8 @@ def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifes
     def index(shard: tuple[Path, str]) -> tuple[Shard, list[str], Findings]:
         """Write the index of one shard; return its entry, keys that come again, findings."""
         path, name = shard
-        rows, found = scan_shard(path, name, ignore, progress, stop)
+        with TarScanner(path, window=WHOLE) as tar:
+            rows, found = scan_tar(tar, name, ignore, progress, stop)
         target = home / f"{name.removesuffix('.tar')}.index.parquet"
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
@@ -201,8 +202,8 @@ class _Fact(NamedTuple):
     checksum: int
 
 
-def scan_shard(
-    path: Path,
+def scan_tar(
+    tar: TarScanner,
     name: str,
     ignore: tuple[str, ...] = (),
     progress: Progress | None = None,
@@ -213,18 +214,6 @@ def scan_shard(
     Once `stop` is set, the scan ends early with the samples found so far. Raises `IndexMismatch` if
     most of its samples hold what a loader does not read.
     """
-    with TarScanner(path, window=WHOLE) as tar:
-        return scan_tar(tar, name, ignore, progress, stop)
-
-
-def scan_tar(
-    tar: TarScanner,
-    name: str,
-    ignore: tuple[str, ...] = (),
-    progress: Progress | None = None,
-    stop: threading.Event | None = None,
-) -> tuple[list[Row], Findings]:
-    """Return the rows of an opened tar, as `scan_shard` does."""
     facts: dict[tuple[str, int], _Fact] = {}  # a hard link has the offset of another
     findings = Findings()
 

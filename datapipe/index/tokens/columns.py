@@ -8,41 +8,21 @@ them and reads nothing.
 from __future__ import annotations
 
 import json
-import logging
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datapipe.array_types import Int32, Int64
-from datapipe.errors import IndexMismatch
-from datapipe.index.files.block_checksums import CheckedFiles
-from datapipe.index.files.derived import cached_home, read_about
+from datapipe.index.files.derived import cached_home, open_described, read_about
 from datapipe.index.manifest import Manifest
-from datapipe.index.tokens.parts import VERSION
-
-logger = logging.getLogger(__name__)
+from datapipe.index.tokens.parts import DTYPES, VERSION
 
 FAILURES = "failures.jsonl"
 ABOUT = "tokens.json"
 SHARDS = "shards.json"
 
-DTYPES: dict[str, str] = {
-    "text_tokens": "<i4",
-    "label_tokens": "<i4",
-    "sample_image_at": "<i8",
-    "image_at": "<i4",
-    "sample_label": "<i8",
-    "label_start": "<i4",
-    "label_stop": "<i4",
-}
-"""Every column and its dtype, in NumPy's notation. `TokenColumns` says what they hold."""
-
 FILES = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
 """Every file and its dtype."""
-
-OFFSETS = {"sample_image_at": "places", "sample_label": "spans"}
-"""Columns of offsets, and what a part calls the counts that they are made of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +58,9 @@ def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | N
     """Map the token columns in `home` or the cache folder; None if none are whole and current."""
     name = token_folder(digest)
     for folder in (home / name, cached_home(manifest.fingerprint) / name):
-        about = read_about(folder / ABOUT, VERSION)
-        if about and (about["digest"], about["fingerprint"]) == (digest, manifest.fingerprint):
-            try:
-                return map_tokens(folder, about)
-            except IndexMismatch as error:
-                logger.warning("%s; counting tokens again", str(error).partition(";")[0])
-                shutil.rmtree(folder, ignore_errors=True)
+        columns = map_tokens(folder, digest, fingerprint=manifest.fingerprint)
+        if columns is not None:
+            return columns
     return None
 
 
@@ -103,15 +79,17 @@ def token_folder(digest: str) -> str:
     return f"tokens-{digest[:16]}"
 
 
-def map_tokens(folder: Path, about: dict[str, Any]) -> TokenColumns:
-    """Map the token columns that `tokens.json` describes; `IndexMismatch` if they are others."""
-    remedy = f"remove {folder}, and its tokens are counted again"
-    files = CheckedFiles(folder, FILES, about["checksums_crc32"], remedy=remedy)
+def map_tokens(folder: Path, digest: str, **facts: Any) -> TokenColumns | None:
+    """Map the token columns in a folder; None if they are missing, damaged or of other `facts`."""
+    about = read_about(folder / ABOUT, VERSION, digest=digest, **facts)
+    arrays = about and open_described(folder, about, FILES, "its tokens are counted")
+    if not about or not arrays:
+        return None
     before, after = about["image_wrap"]
     return TokenColumns(
         folder=folder,
-        digest=about["digest"],
+        digest=digest,
         image_wrap=(before, after),
         failed=about["failed"],
-        **files.arrays(),
+        **arrays,
     )

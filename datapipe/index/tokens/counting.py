@@ -8,29 +8,26 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import write_sums
-from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
+from datapipe.index.files.derived import new_folder, open_or_build, write_about
 from datapipe.index.files.lock import lock_file
 from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest, Shard
 from datapipe.index.tokens.columns import (
     ABOUT,
-    DTYPES,
     FAILURES,
     FILES,
-    OFFSETS,
     SHARDS,
     TokenColumns,
     map_tokens,
     open_tokens,
     token_folder,
 )
-from datapipe.index.tokens.parts import VERSION, PartFiles, TextFailure, TokenPart
+from datapipe.index.tokens.parts import DTYPES, OFFSETS, VERSION, PartFiles, TextFailure, TokenPart
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +59,15 @@ def open_or_count(
         found = open_tokens(home, manifest, digest)
         if found is not None:
             return found
-        folder, lock = _locked_folder(home, manifest, digest)
+        # The system releases the lock of a process that died.
+        folder, lock = open_or_build(
+            home,
+            token_folder(digest),
+            manifest.fingerprint,
+            "token counts",
+            open_at=lambda _: None,
+            build=lambda folder: (folder, lock_file(_work_of(folder) / _LOCK, "counts tokens")),
+        )
         with lock:
             work = _work_of(folder)
             if open_tokens(home, manifest, digest) is None:  # another may have been quicker
@@ -85,18 +90,6 @@ def open_or_count(
     return found
 
 
-def _locked_folder(home: Path, manifest: Manifest, digest: str) -> tuple[Path, IO[bytes]]:
-    """Return the folder that the columns go to, and the lock that holds it; it dies with us."""
-    return open_or_build(
-        home,
-        token_folder(digest),
-        manifest.fingerprint,
-        "token counts",
-        open_at=lambda _: None,
-        build=lambda folder: (folder, lock_file(_work_of(folder) / _LOCK, "counts tokens")),
-    )
-
-
 def _work_of(folder: Path) -> Path:
     """Return where the parts of columns are kept until all are there."""
     return folder.with_name(f".{folder.name}")
@@ -104,11 +97,9 @@ def _work_of(folder: Path) -> Path:
 
 def _carry_over(folder: Path, manifest: Manifest, parts: PartFiles) -> None:
     """Make parts of the columns of another content, for the shards that both have."""
-    about = read_about(folder / ABOUT, VERSION)
-    if about is None or about["digest"] != parts.digest:
+    if (columns := map_tokens(folder, parts.digest)) is None:
         return
     try:
-        columns = map_tokens(folder, about)
         failures: dict[str, list[TextFailure]] = {}
         for line in columns.failures():
             failures.setdefault(line.pop("shard"), []).append(TextFailure(**line))
@@ -152,8 +143,7 @@ def _publish(
     """
 
     def is_current() -> bool:
-        now = read_about(folder / ABOUT, VERSION) or {}
-        return (now.get("digest"), now.get("fingerprint")) == (parts.digest, manifest.fingerprint)
+        return map_tokens(folder, parts.digest, fingerprint=manifest.fingerprint) is not None
 
     work = _work_of(folder)
     try:

@@ -22,15 +22,21 @@ from datapipe.index.manifest import Shard
 VERSION = 1
 """Of parts and of the columns they become; raise it where what stands in them changes."""
 
-_ARRAYS: dict[str, type[np.generic]] = {
-    "text_tokens": np.int32,
-    "label_tokens": np.int32,
-    "places": np.int64,
-    "image_at": np.int32,
-    "spans": np.int64,
-    "label_start": np.int32,
-    "label_stop": np.int32,
+DTYPES: dict[str, str] = {
+    "text_tokens": "<i4",
+    "label_tokens": "<i4",
+    "sample_image_at": "<i8",
+    "image_at": "<i4",
+    "sample_label": "<i8",
+    "label_start": "<i4",
+    "label_stop": "<i4",
 }
+"""Every column and its dtype, in NumPy's notation. `TokenColumns` says what they hold."""
+
+OFFSETS = {"sample_image_at": "places", "sample_label": "spans"}
+"""Columns of offsets, and what a part calls the counts that they are made of."""
+
+_ARRAYS = {OFFSETS.get(name, name): dtype for name, dtype in DTYPES.items()}
 _ABOUT = "about"
 _SUFFIX = ".npz"
 

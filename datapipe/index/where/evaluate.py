@@ -70,7 +70,7 @@ def parse_where(expression: Any) -> Where:
     source = f"(\n{written}\n)" if "\n" in written else f"\\\n{written}"
     try:
         tree = ast.parse(source, mode="eval").body
-        normal = ast.unparse(tree)
+        normal, fields = ast.unparse(tree), frozenset(_fields(tree))
     except SyntaxError as error:
         lines = source.split("\n")
         number = min(error.lineno or 2, len(lines))
@@ -84,7 +84,7 @@ def parse_where(expression: Any) -> Where:
             f"where cannot be parsed ({type(error).__name__}: {error}); write it in fewer levels "
             "and without control characters"
         ) from None
-    where = Where(expression=normal, fields=frozenset(_fields(tree)), written=written, tree=tree)
+    where = Where(expression=normal, fields=fields, written=written, tree=tree)
     try:
         with suppress(UnknownColumn):
             holds(where, tree, no_samples())
@@ -104,14 +104,9 @@ def _named(node: ast.expr) -> tuple[str, str | None] | None:
             return written_field(name), name
         case ast.Name(id=name):
             return name, name if is_field(name) else None
-    words: list[str] = []
-    while isinstance(node, ast.Attribute):
-        words.append(node.attr)
-        node = node.value
-    if not words or not isinstance(node, ast.Name) or not is_field(node.id):
-        return None
-    name = ".".join([node.id, *reversed(words)])
-    return name, name
+        case ast.Attribute() if written_field(name := ast.unparse(node)) == name:
+            return name, name
+    return None
 
 
 def _fields(tree: ast.AST) -> Iterator[str]:
@@ -233,22 +228,21 @@ class _Evaluator:
         raise self._fault(node, f"{clip(node)}: {part.__name__} is not known here; {remedy}")
 
     def _compare(self, left: ast.expr, compared: ast.cmpop, right: ast.expr) -> pa.Array:
-        match compared:
-            case ast.Is() | ast.IsNot():
+        match compared, right:
+            case (ast.Is() | ast.IsNot(), _):
                 if not (isinstance(right, ast.Constant) and right.value is None):
                     raise self._fault(right, "`is` is only for None; write == or !=")
                 named = _named(left)
                 others = ("string", "condition") if named and named[1] else ()
                 value = self.operand(left, "number", *others)
                 return value.is_null() if isinstance(compared, ast.Is) else value.is_valid()
-            case ast.In() | ast.NotIn():
+            case (ast.In() | ast.NotIn(), _):
                 hit = self._within(left, right)
                 return hit if isinstance(compared, ast.In) else pc.invert(hit)
-            case ast.Eq() | ast.NotEq() if _is_bool(right) and _named(left):
+            case (ast.Eq() | ast.NotEq(), ast.Constant(value=bool(wanted))) if _named(left):
                 value = self._value(left)
                 if _kind(value) == "condition":
-                    wanted = right.value == isinstance(compared, ast.Eq)  # type: ignore[attr-defined]
-                    return value if wanted else pc.invert(value)
+                    return value if wanted == isinstance(compared, ast.Eq) else pc.invert(value)
         a = self.operand(left, "number", "string")
         b = self.operand(right, _kind(a))
         return self._apply(left, _FUNCTIONS[type(compared)], a, b)
@@ -303,10 +297,6 @@ class _Evaluator:
         except pa.ArrowInvalid as error:
             problem = f"{clip(node)} exceeds 64 bits ({error}); compare with smaller numbers"
             raise self._fault(node, problem) from None
-
-
-def _is_bool(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
 
 
 def _kind(value: pa.Array) -> str:

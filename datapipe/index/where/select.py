@@ -6,7 +6,6 @@ import ast
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +58,7 @@ def select_where(
     """
     if where is not None:
         evaluate(where, columns, extra, 0, 0)
-    scan = _Scan(where=where, columns=columns, extra=extra, keep=keep)
+    scan = _Scan(where, columns, extra)
     asked = json.dumps([_VERSION, fingerprint, where and str(where), identity])
     name = sha256(asked.encode()).hexdigest()[:32]
     return open_or_build(
@@ -68,16 +67,14 @@ def select_where(
         fingerprint,
         "selections",
         open_at=_open,
-        build=lambda home: _build(home, scan),
+        build=lambda home: _build(home, scan, keep),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Scan:
+class _Scan(NamedTuple):
     where: Where | None
     columns: Columns
     extra: ExtraColumns
-    keep: Callable[[slice, Bools], Bools] | None
 
     @property
     def samples(self) -> int:
@@ -89,13 +86,6 @@ class _Scan:
                 stop = min(start + _CHUNK, self.samples)
                 yield Span(self.columns, self.extra, start, stop)
                 progress.advance(stop - start)
-
-    def kept(self, span: Span) -> Bools:
-        """Return whether each sample of a span takes part: bool [n]."""
-        chosen = np.ones(span.size, np.bool_)
-        if self.where is not None:
-            chosen &= holds(self.where, self.where.tree, span)
-        return chosen if self.keep is None else chosen & self.keep(span.slice, chosen)
 
     def nothing(self) -> PlanError:
         """Return the error of a selection without samples; it says how many each term keeps."""
@@ -122,12 +112,16 @@ class _Scan:
         return PlanError(f"{what}; loosen it")
 
 
-def _build(folder: Path, scan: _Scan) -> Selected:
+def _build(folder: Path, scan: _Scan, keep: Callable[[slice, Bools], Bools] | None) -> Selected:
     with new_folder(folder, lambda: _open(folder) is not None) as temporary:
         count = 0
         with closing(NpyFile(temporary / _BITS, "|u1")) as file:
             for span in scan.spans():
-                kept = scan.kept(span)
+                kept = np.ones(span.size, np.bool_)
+                if scan.where is not None:
+                    kept = holds(scan.where, scan.where.tree, span)
+                if keep is not None:
+                    kept = kept & keep(span.slice, kept)
                 file.append(np.packbits(kept, bitorder="little"))
                 count += int(kept.sum())
         if not count:

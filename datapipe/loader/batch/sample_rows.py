@@ -8,8 +8,7 @@ import numpy as np
 
 from datapipe.array_types import Int64, UInt16, UInt32
 from datapipe.index.dataset import Dataset
-from datapipe.index.files.mixture_column import split_by_part
-from datapipe.index.mixture_columns import edges_of, extension_codes
+from datapipe.index.mixture_columns import edges_of, extension_codes, split_by_part
 from datapipe.index.rows import Member
 from datapipe.plan.ragged import edges, places, spans
 

@@ -191,9 +191,9 @@ def _probed(tokens: Counter, rows: Counter | None) -> str:
 def image_token_counter(rule: str | Callable[[Int64, Int64], Any]) -> Counter:
     """Return a function that counts the tokens of images, by their size as displayed.
 
-    `rule` is "per-tile" (`geometry.tiles.per_tile`) or "native" (`geometry.sizes.native`) with
-    their defaults, or a user's function. The result raises PlanError for sizes below 1, and if the
-    user's function returns something else.
+    `rule` is "per-tile" (`geometry.tiles.per_tile`) or "native" (`geometry.sizes.native`), or a
+    user's function. The result raises PlanError for sizes below 1, and if the user's function
+    returns something else.
     """
     return _RULES[rule] if isinstance(rule, str) else partial(_call, rule)
 

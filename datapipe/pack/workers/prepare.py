@@ -13,9 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from datapipe.decode.check import check_image
 from datapipe.decode.foreign import PHOTO_QUALITY, convert
-from datapipe.decode.image import MAX_PIXELS, check_size
+from datapipe.decode.image import MAX_PIXELS, check_image, check_size
 from datapipe.decode.pages import count_pages, encode_pages
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.decode.video import VideoOptions, VideoReader

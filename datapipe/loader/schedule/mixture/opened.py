@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from datapipe.errors import IndexMismatch, PlanError, StoreError
-from datapipe.index.dataset import Dataset, open_dataset
-from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset import Dataset, DatasetMixture, open_dataset
 from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest

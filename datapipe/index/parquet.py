@@ -143,7 +143,7 @@ def parse_index(content: bytes, path: str, *, sha256: str | None = None) -> pa.T
         file = pq.ParquetFile(pa.BufferReader(content))  # `read_table` imports pandas
         # A thread of Arrow's that drops `content` while the interpreter ends aborts the process.
         table = file.read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error
     if not table.schema.equals(SCHEMA):
         raise IndexMismatch(f"{path}: this Parquet file is not a shard index of this version")

@@ -6,13 +6,12 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from datapipe.array_types import Bools, Int64
+from datapipe.array_types import Bools
 from datapipe.decode.image import check_image, check_indexed
 from datapipe.errors import DecodeError, StoreError
 from datapipe.index.files.crc32 import crc32
@@ -31,6 +30,7 @@ from datapipe.text.sample_text import parse_json, parse_text
 _AT_ONCE = 2 << 20  # bytes, which stay in the cache of the processor until their checksum is taken
 _LARGE, _LARGEST = 64 << 20, 1 << 30  # bytes of a member that is read part by part, or not decoded
 _MOST_KEPT = 1 << 19  # bytes between members, beyond which they are compared
+_PAGE = 4096  # bytes; reads that begin at a page are copied faster
 _WINDOW = 16 << 10
 _LONGEST_TAIL = 1 << 20  # bytes of zeros behind the last member; GNU tar writes up to 10 KB
 
@@ -48,12 +48,13 @@ _buffers = threading.local()
 class _Spans(NamedTuple):
     """Members of a shard by offset: their numbers in the index, bounds and checksums."""
 
-    numbers: Int64  # int64 [n]
-    bounds: Int64  # int64 [n, 2], offsets of the first byte and of the one behind the last
+    numbers: list[int]
+    starts: list[int]
+    ends: list[int]  # offsets behind the last byte
     crc32: list[int]
 
     def some(self, start: int, stop: int) -> _Spans:
-        return _Spans(self.numbers[start:stop], self.bounds[start:stop], self.crc32[start:stop])
+        return _Spans(*(values[start:stop] for values in self))
 
 
 @dataclass(kw_only=True)
@@ -77,7 +78,7 @@ class MemberCheck:
     is_plain: Bools = field(init=False)
     # Bytes between members, the members behind them, and the padding before the first of these
     _between: bytearray = field(default_factory=bytearray)
-    _kept: list[Int64] = field(default_factory=list)
+    _kept: list[int] = field(default_factory=list)
     _padding: int = 0
 
     def __post_init__(self) -> None:
@@ -93,48 +94,48 @@ class MemberCheck:
         order = order[edges[part] : edges[part + 1]]
         if not len(order):
             return
-        ends = table.offset[order] + table.size[order]
-        bounds = np.stack((table.offset[order], ends), axis=1)
-        spans = _Spans(order, bounds, table.crc32[order].tolist())
-        before = int(bounds[0, 0]) - self.lead
+        offsets = table.offset[order]
+        values = order, offsets, offsets + table.size[order], table.crc32[order]
+        spans = _Spans(*(of_all.tolist() for of_all in values))
+        before = spans.starts[0] - self.lead
         if part:
             before = int(table.offset[last] + table.size[last])
             self._padding = -int(table.size[last]) % BLOCK
         first = 0
         while first < len(order):
-            stop = bisect_right(ends, bounds[first, 0] + _AT_ONCE, first + 1)
+            stop = bisect_right(spans.ends, spans.starts[first] + _AT_ONCE, first + 1)
             self._compare(spans.some(first, stop), before)
-            before, first = int(ends[stop - 1]), stop
+            before, first = spans.ends[stop - 1], stop
         if self.lead:
             self._look_at_headers()
 
     def _compare(self, spans: _Spans, before: int) -> None:
         """Compare successive members, and keep what stands between them from `before` on."""
         count, size = len(spans.numbers), self.file.size - self.origin
-        begin, last = int(spans.bounds[0, 0]), int(spans.bounds[:, 1].max())
+        begin, last = spans.starts[0], max(spans.ends)
         is_large = count == 1 and last - begin > (_LARGEST if self.deep else _LARGE)
         # Large gaps, which other members fill, are left to the walk; so is a damaged index.
         start = before if 0 <= begin - before <= _AT_ONCE else max(begin, 0)
         length = max(min(begin if is_large else last, size) - start, 0)
-        view = _buffer(length)[:length]
+        skip = (start + self.origin) % _PAGE
+        view = _buffer(skip + length)[: skip + length]
         try:
             if is_large:
-                self._compare_large(int(spans.numbers[0]))
-            view = view[: self.file.fill(view, start + self.origin)]
+                self._compare_large(spans.numbers[0])
+            view = view[skip : self.file.fill(view, start + self.origin - skip)]
         except (OSError, StoreError) as error:
             if count == 1:
-                self.add(int(spans.numbers[0]), read_failure(error))
+                self.add(spans.numbers[0], read_failure(error))
             else:
                 for at in range(count):
-                    self._compare(spans.some(at, at + 1), int(spans.bounds[at, 0]) - self.lead)
+                    self._compare(spans.some(at, at + 1), spans.starts[at] - self.lead)
             return
-        cuts = [0, *(spans.bounds - start).ravel().tolist()]
-        pieces = [view[a:b] for a, b in pairwise(cuts)]
-        between, contents = pieces[::2], pieces[1::2]
+        starts, ends = [at - start for at in spans.starts], [at - start for at in spans.ends]
+        contents = list(map(view.__getitem__, map(slice, starts, ends)))
         sums = list(map(crc32, contents))
-        if not is_large and (sums != spans.crc32 or cuts[-1] > len(view) or self.deep):
+        if not is_large and (sums != spans.crc32 or ends[-1] > len(view) or self.deep):
             for number, data, end, found, stated in zip(
-                spans.numbers.tolist(), contents, cuts[2::2], sums, spans.crc32, strict=True
+                spans.numbers, contents, ends, sums, spans.crc32, strict=True
             ):
                 if end > len(view):
                     self.add(number, CUT_OFF)
@@ -143,19 +144,19 @@ class MemberCheck:
                 elif self.deep:
                     self._decode(number, data)
         if self.lead:
-            self._between += b"".join(between)
-            self._kept.append(spans.numbers)
+            self._between += b"".join(map(view.__getitem__, map(slice, [0, *ends], starts)))
+            self._kept += spans.numbers
             if len(self._between) > _MOST_KEPT:
                 self._look_at_headers()
         self.found.members += count
-        self.found.bytes += sum(cuts[2::2]) - sum(cuts[1::2])
+        self.found.bytes += sum(ends) - sum(starts)
         self.tell(count, last - start)
 
     def _look_at_headers(self) -> None:
         """Compare what was kept of the bytes between members."""
         if not self._kept:
             return
-        table, numbers, between = self.members, np.concatenate(self._kept), self._between
+        table, numbers, between = self.members, np.array(self._kept), self._between
         sizes = table.size[numbers]
         padding = -sizes % BLOCK
         # Where only padding and one header are between members, all lengths are known.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from itertools import takewhile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from datapipe.errors import DatapipeError, PackError, StoreError
@@ -229,7 +229,7 @@ def _pool(
 
 def _may_come_later(files: Mapping[str, tuple[int, str]], names: Sequence[str] | None) -> list[str]:
     """Return the tars behind the first, in order, if nothing but what belongs to tars is here."""
-    order = names or sorted(files, key=PurePosixPath)
+    order = names or sorted(files, key=lambda name: name.split("/"))
     tars = {
         name: name[:-4] for name in order if name.endswith(".tar") and files[name][0] >= 2 * BLOCK
     }

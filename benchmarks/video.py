@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import math
-import resource
+import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.common import Absent, Contestant, Run, command, machine, parse, race, show
 from benchmarks.data import fresh, timed
+from benchmarks.memory import peak
 from datapipe.decode.shrink import ShrinkOptions
 from datapipe.decode.video import VideoOptions, VideoReader
 from datapipe.pack.pack_dataset import pack_dataset
@@ -210,19 +211,19 @@ def compare_memory(size: str) -> None:
         make_video("long.mp4", seconds, size, "-c:v", "libx264", "-preset", "ultrafast")
         command = [sys.executable, "-m", "benchmarks.video", "peak", "--seconds", str(seconds)]
         done = subprocess.run([*command, "--size", size], check=True, stdout=subprocess.PIPE)
-        rows.append({"video": f"{seconds} s", "MiB": round(int(done.stdout) / 1024)})
+        rows.append({"video": f"{seconds} s", "MB": int(done.stdout)})
     show("Peak of a process that takes 64 frames", rows)
 
 
 def print_peak(seconds: int, size: str) -> None:
-    """Take 64 frames of one video, and print the peak of this process in KiB."""
+    """Take 64 frames of one video, and print the peak of this process in megabytes."""
     path = make_video("long.mp4", seconds, size)
     with open(path, "rb", buffering=0) as file:
         reader = VideoReader(file, VideoOptions(fps=2, max=64), ShrinkOptions())
         kept = [io.BytesIO(content) for content, _ in reader.encoded()]
         reader.close()
     assert len(kept) == 64
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(round(peak(os.getpid())))
 
 
 if __name__ == "__main__":

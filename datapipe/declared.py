@@ -375,13 +375,6 @@ def take_path(value: Any) -> Any:
     return Path(expanded) if isinstance(value, Path) else expanded
 
 
-def take_object(value: Any) -> Any:
-    """Return an object of any class, or the path that a string is; `Refused` for plain values."""
-    if value is None or isinstance(value, bool | int | float | bytes):
-        raise Refused
-    return take_path(value) if isinstance(value, str | os.PathLike) else value
-
-
 def _ndim(value: Any) -> int | None:
     ndim = getattr(value, "ndim", None)
     return ndim if type(ndim) is int else None

@@ -47,6 +47,15 @@ _FLAGS = (
     own_flag("format", f"{', '.join(sorted(all_readers()))}; recognised by default."),
     own_flag("image_column", "Column of a table that holds images or their paths."),
     own_flag("text_column", "Column of a table that holds the text."),
+    own_flag("include", "Only files of records that match, such as 'data/train-*'."),
+    own_flag("ignore", "Leave out files and members of tars: '*.mp4' or '*.seg.png,*_mask.png'."),
+    own_flag(
+        "captions", "Several captions of an image: all (a sample for each; default), first, join."
+    ),
+    own_flag(
+        "video_frames",
+        "Frames of videos that become images: 'fps=2,max=64'; videos are rejected otherwise.",
+    ),
     own_flag(
         "map",
         "Meaning of fields: 'user=question,assistant=answer,image=img_path'; targets are "
@@ -56,9 +65,9 @@ _FLAGS = (
     *ENGINE_FLAGS,
     own_flag("runtime_env", "Ray's, as a JSON object or a file with one."),
     own_flag("quality", "Quality of images that are encoded again, 1 to 100.", int),
-    *flags_from(pack_dataset, "image_root", "include", "ignore", "key_from", "join", "captions"),
+    *flags_from(pack_dataset, "image_root", "key_from", "join"),
     *flags_from(pack_dataset, "shard_size", "check", "max_pixels", "pages", "max_side"),
-    *flags_from(pack_dataset, "image_format", "video_frames", "video_size", "video_timeout"),
+    *flags_from(pack_dataset, "image_format", "video_size", "video_timeout"),
     *flags_from(pack_dataset, "limit", "append", "dry_run", "staging"),
     MAX_REJECTS,
     SIDECARS,

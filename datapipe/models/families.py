@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from datapipe.declared import Say, checked, take_object
+from datapipe.declared import Say, checked
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
@@ -17,7 +17,7 @@ from datapipe.models.internvl import internvl
 from datapipe.models.llava import llava, llava_next
 from datapipe.models.pixtral import pixtral
 from datapipe.models.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
-from datapipe.text.spec import TextSpec
+from datapipe.text.spec import TextSpec, take_object
 
 Model = Annotated[
     Any, take_object, Say("the folder of a model's checkpoint, or a processor of transformers")

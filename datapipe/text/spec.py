@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from datapipe.array_types import Int64
-from datapipe.declared import Count, Say, check_fields, take_if, take_object, take_options
+from datapipe.declared import Count, Refused, Say, check_fields, take_if, take_options, take_path
 from datapipe.errors import PlanError
 from datapipe.short_repr import short_repr
 from datapipe.text.image_markup import ImageMarkup
@@ -18,6 +19,13 @@ from datapipe.text.video_markup import VideoMarkup
 Overlong = Literal["truncate", "drop", "raise"]
 
 _WITHOUT_IMAGES = 576  # those of LLaVA-1.5, whose images have 336 x 336 pixels in patches of 14
+
+
+def take_object(value: Any) -> Any:
+    """Return an object of any class, or the path that a string is; `Refused` for plain values."""
+    if value is None or isinstance(value, bool | int | float | bytes):
+        raise Refused
+    return take_path(value) if isinstance(value, str | os.PathLike) else value
 
 
 _filled = take_if(lambda text: str(text).strip())

@@ -44,7 +44,7 @@ class ImageContext:
     """Context that the images of all batches share."""
 
     transforms: tuple[ImageTransform, ...]  # of each kind of images; `check_together` has passed
-    # Kinds of n samples, int64 [n] to int64 [n]; None if all are of the first one
+    # Kinds of n samples, int64 [n] to int64 [n]; None if all have the first kind
     kinds: Callable[[Int64], Int64] | None = None
     columns: Columns  # of the dataset, with the size of every image
     pool: BufferPool

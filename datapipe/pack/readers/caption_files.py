@@ -72,7 +72,7 @@ class CocoReader(CaptionReader):
     )
 
     def fits(self, path: Path) -> bool:
-        """Return whether the file is of COCO's shape, with captions or without."""
+        """Return whether the file has COCO's layout, with captions or without."""
         name, entry = first_entry(path, *_ARRAYS, most=_LOOK)
         return entry.keys() >= {"id", "file_name" if name == "images" else "image_id"}
 

@@ -171,7 +171,7 @@ class CaptionReader:
     marks = ("", "")
 
     def fits(self, path: Path) -> bool:
-        """Return whether the start of a JSON file is of this layout; must not raise."""
+        """Return whether a JSON file begins as this layout does; must not raise."""
         raise NotImplementedError
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:

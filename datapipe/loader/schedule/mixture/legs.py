@@ -102,7 +102,7 @@ class Legs:
     base: int
     first: int  # draws of this epoch from there on
     before: int = 0  # draws of this epoch before
-    legs: tuple[Leg, ...]  # in order; all but the last are of the first epoch alone
+    legs: tuple[Leg, ...]  # in order; the first epoch has all, later ones only the last
     # Parts that were left out, by name, with their places
     absent: Mapping[str, PartState] = field(default_factory=dict)
 

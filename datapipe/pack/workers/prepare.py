@@ -9,9 +9,9 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from datapipe.decode.foreign import PHOTO_QUALITY, convert
 from datapipe.decode.image import MAX_PIXELS, check_image, check_size
@@ -183,7 +183,7 @@ class _Sample:
             self.add(prefix, _name_part(kind), self.buffer.read(blob))
         if not self.sizes and isinstance(self.sample.record, Blob):
             refuse_missing_image(record)
-        seen = look(caption, record, len(self.sizes))
+        seen = self.look(caption, record)
         if beside:
             seen = seen._replace(beside=beside)
         if not self.sizes and not seen.text:
@@ -193,6 +193,23 @@ class _Sample:
         start, size = self.buffer.commit()
         notes, pages, videos = tuple(self.notes), tuple(self.pages), tuple(self.videos)
         return row, start, Outcome(size, self.saved, seen, notes, pages, videos)
+
+    def look(self, caption: str | None, record: Any) -> SampleLesson:
+        """Return what training sees of the texts; an error names `--pages` where it would help."""
+        try:
+            return look(caption, record, len(self.sizes))
+        except DecodeError as error:
+            if self.options.pages == "all" or not self.pages:
+                raise
+            further = sum(pages - 1 for _, pages in self.pages)
+            with suppress(DecodeError):
+                look(caption, record, len(self.sizes) + further)
+                label, pages = self.pages[0]
+                error = DecodeError(
+                    f"{error.reason}; {label} has {pages} pages, and with --pages all, each is an "
+                    "image"
+                )
+            raise error from None
 
     def add_video(self, video: RawVideo) -> None:
         """Take the frames of a video, each as an image, and note when they are shown."""

@@ -320,3 +320,25 @@ def empty_captions(raw: Raw) -> tuple[Fate, ...]:
         packed(*samples, rejects=2, says=(("image|caption", 2),)),
         packed(*samples, Sample((6,), ()), Sample((7,), ()), says=(("no text", 2),)),
     )
+
+
+# https://huggingface.co/datasets/HuggingFaceM4/COCO: a row for each caption, as an object.
+@layout("COCO of HuggingFaceM4")
+def coco_m4(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        said = {"tokens": ["a", "dog"], "raw": f"A dog, {n}.", "imgid": n, "sentid": 10 * n}
+        row = {"filepath": "val2014", "sentids": [10 * n], "filename": f"{n}.jpg", "imgid": n}
+        rows.append({"image": raw.cell(n, "image"), **row, "sentences": said, "cocoid": n})
+    raw.parquet("train.parquet", rows)
+    return packed(*(captioned(n, f"A dog, {n}.") for n in N))
+
+
+# https://github.com/Luodian/Otter, mimic-it: images in base64 by their ids in one object.
+@layout("MIMIC-IT")
+def mimic_it(raw: Raw) -> Fate:
+    raw.json("LA.json", {f"LA_IMG_{n}": base64.b64encode(picture(n)).decode() for n in N})
+    asked = {"instruction": "What is it?", "answer": "A dog.", "rel_ins_ids": []}
+    data = {f"LA_INS_{n}": {**asked, "image_ids": [f"LA_IMG_{n}"]} for n in N}
+    raw.json("LA_instructions.json", {"meta": {"version": "0.0.1"}, "data": data})
+    return refused("LA_instructions.json.*one JSON object", "LA_IMG_0")

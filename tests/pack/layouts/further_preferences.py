@@ -7,7 +7,7 @@ from typing import Any
 
 from .raw import Raw
 from .sources_chats import openai
-from .table import Fate, N, Sample, chat, layout, packed
+from .table import Fate, N, Sample, chat, layout, packed, refused
 
 
 def said(n: int) -> tuple[str, str, str]:
@@ -132,3 +132,20 @@ def ms_swift(raw: Raw) -> Fate:
         rows.append({"messages": turns, "rejected_response": rejected, "images": [path]})
     raw.jsonl("data.jsonl", rows)
     return packed(*(chat(n, f"<image>{said(n)[0]}", said(n)[1]) for n in N))
+
+
+# https://huggingface.co/datasets/MMInstruction/VLFeedback: answers of several models to a prompt,
+# each with its ratings. The prompt alone is no caption.
+@layout("VLFeedback")
+def vlfeedback(raw: Raw) -> Fate:
+    rows = []
+    for n in N:
+        ratings = {"Helpfulness": {"Rating": "4", "Rationale": "It answers."}}
+        answers = [
+            {"annotations": ratings, "model": model, "response": f"{model} says {n}"}
+            for model in ("one", "other")
+        ]
+        row = {"id": str(n), "prompt": f"What is {n}?", "models": ["one", "other"]}
+        rows.append({**row, "image": raw.image(f"images/{n}.jpg", n), "completions": answers})
+    raw.jsonl("train.jsonl", rows)
+    return refused("'prompt', 'completions'", "user=prompt,assistant=completions")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from base64 import b64encode
 from typing import Any
 
 import pyarrow as pa
@@ -70,6 +71,14 @@ def utf16(raw: Raw) -> Fate:
     rows, _ = _rows(raw)
     raw.bytes("data.csv", _csv(rows).encode("utf-16"))
     return refused("UTF-16", "iconv")
+
+
+# https://github.com/OFA-Sys/OFA, datasets.md: no header, and images as base64.
+@layout("a TSV of images without a header")
+def no_header(raw: Raw) -> Fate:
+    lines = [f"{n}\t{b64encode(picture(n)).decode()}\ta dog, {n}\n" for n in N]
+    raw.text("data.tsv", "".join(lines))
+    return refused("column 2 of the first line holds an image", "names of the columns")
 
 
 @layout("a CSV with the index of pandas")

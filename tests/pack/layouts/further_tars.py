@@ -6,7 +6,7 @@ import gzip
 import json
 from typing import Any
 
-from .pictures import medium, picture
+from .pictures import medium, pages, picture
 from .raw import Held, Raw
 from .sources_chats import llava
 from .table import (
@@ -340,3 +340,25 @@ def tar_holes(raw: Raw) -> Fate:
     raw.tar("part.tar", members)
     raw.held[3] = Held(("part.tar:3",), "jpg", None)
     return packed(*(captioned(n, f"text {n}") for n in N if n != 3), rejects=1, says=("empty",))
+
+
+# https://huggingface.co/datasets/mlfoundations/MINT-1T-PDF-CC-2023-23: the images of a document are
+# the pages of a TIFF, and `images` names them by their places in the PDF.
+@layout("MINT-1T of PDFs", pages="all")
+def mint_pdf(raw: Raw) -> Fate:
+    members: list[tuple[str, bytes | int]] = []
+    samples = []
+    for n in N:
+        shown = [{"page": k, "xref": 9, "height": 8, "width": 8, "sha256": "a"} for k in range(2)]
+        record = {
+            "images": ["page_0_image_9", None, "page_1_image_9", None],
+            "texts": [None, f"First of {n}.", None, f"Last of {n}."],
+            "image_metadata": shown,
+            "url": "http://a.b/c.pdf",
+        }
+        members.append((f"{n:032x}.tiff", pages([2 * n, 2 * n + 1], "tiff")))
+        members.append((f"{n:032x}.json", json.dumps(record).encode()))
+        text = f"First of {n}.<image>Last of {n}."
+        samples.append(Sample((2 * n, 2 * n + 1), (("user", "<image>"), ("assistant", text))))
+    raw.tar("CC-MAIN-00000.tar", members, account=False)
+    return packed(*samples)

@@ -14,7 +14,7 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.fields.field_map import FieldMap, parse_list
+from datapipe.pack.records.fields.field_map import FieldMap, has_text, parse_list
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
 from datapipe.pack.records.fields.known_texts import (
     choice_sources,
@@ -37,6 +37,7 @@ from datapipe.pack.records.images.fields import (
     elsewhere,
     has_image_extension,
     image_columns,
+    is_image,
 )
 from datapipe.pack.records.images.roots import Images
 from datapipe.pack.records.images.templates import named_by
@@ -71,10 +72,13 @@ _SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads the
 _VERDICT = frozenset(
     {"label", "is_correct", "correct", "is_true", "truth", "relevant", "is_relevant", "valid"}
 )
-_ANSWERING = re.compile(r"(answer|response|output|completion|reply|winner)s?[_-]")
+_ANSWERING = re.compile(
+    r"(answer|response|output|completion|reply|winner|generation|candidate)s?([_-]|$)"
+)
 # Not `Instructions`, as recipes have them.
 _ASKING = re.compile(r"question|query|prompt|request|problem|instruction(?!s)", re.IGNORECASE)
 _PROBES = 5
+_MOST_ALONE = 3  # columns of images in a table that has no others
 
 
 def infer(
@@ -146,6 +150,8 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
     if record.keys() <= {"source", "reason", "error", "file"}:  # rejects of a pack of ours
         return False
     if any(map(has_image_extension, record)):  # there is no header, this is the first row
+        return False
+    if len(record) > _MOST_ALONE and all(map(is_image, record.values())):  # images by their ids
         return False
     columns = columns_of_record(record)
     table = TableColumns(raw=Path(), columns=columns)
@@ -335,10 +341,10 @@ def _json_object(values: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def _is_text(values: Sequence[Any]) -> bool:
-    """Return whether values are texts, or lists of texts or of objects that have one."""
+    """Return whether values are texts or objects that have one, or lists of these."""
     return all(
         all(isinstance(item, str | Mapping) for item in value)
         if isinstance(value, list)
-        else isinstance(value, str)
+        else isinstance(value, str) or has_text(value)
         for value in values
     )

@@ -233,6 +233,11 @@ def parse_list(value: Any) -> Any:
     return None
 
 
+def has_text(value: Any) -> bool:
+    """Return whether a value is an object that stands for its text, such as `{"raw": "A cat."}`."""
+    return isinstance(value, Mapping) and any(isinstance(value.get(n), str) for n in _WORDS)
+
+
 def _is_pair(item: Any) -> bool:
     is_two = isinstance(item, list | tuple) and len(item) == 2
     return is_two and all(isinstance(text, str) for text in item)
@@ -252,9 +257,8 @@ def _texts(value: Any, source: FieldSource) -> list[str]:
     """Return the texts of a value that is one, or a list of some; empty ones are left out."""
     if isinstance(value, list | tuple):
         return [text for item in value for text in _texts(item, source)]
-    if isinstance(value, Mapping):
-        named = [value[name] for name in _WORDS if isinstance(value.get(name), str)]
-        value = named[0] if named else value
+    if has_text(value):
+        value = next(value[name] for name in _WORDS if isinstance(value.get(name), str))
     if value is None or (isinstance(value, str) and not value.strip()) or value != value:
         return []
     if isinstance(value, str):

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from datapipe.declared import shorten
 from datapipe.errors import PackError
 from datapipe.index.media import medium_of
 from datapipe.pack.records.images.fields import (
@@ -135,7 +136,7 @@ class TableColumns:
 
 def listed(names: Iterable[str]) -> str:
     """Return names in quotes, with commas, as many as a person may read."""
-    shown = [repr(name) for name in names]
+    shown = [shorten(name) for name in names]
     more = f" and {len(shown) - _NAMES_SHOWN} more" if len(shown) > _NAMES_SHOWN else ""
     return ", ".join(shown[:_NAMES_SHOWN]) + more
 

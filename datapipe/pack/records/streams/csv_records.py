@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
+from datapipe.pack.records.images.fields import is_image
 from datapipe.pack.records.streams.text_file import is_utf8
 
 _LARGEST_FIELD = 1 << 26
@@ -28,8 +29,9 @@ def read_csv(file: BinaryIO, path: Path, name: str, delimiter: str) -> Iterator[
 
     Quoting is that of RFC 4180. Errors call the file `path`, the sources of rejects call it `name`.
     `delimiter` stands between fields, unless the header has one other mark instead, or a line
-    before it says so, as Excel's `sep=;`. PackError if the header has a column twice, or one
-    without a name that is not the first (as pandas leaves its index).
+    before it says so, as Excel's `sep=;`. PackError if there is no header but a row with an
+    image, or if the header has a column twice, or one without a name that is not the first (as
+    pandas leaves its index).
     """
     # The limit belongs to the process, so it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
@@ -80,6 +82,12 @@ def _header(rows: Any, path: Path) -> list[str]:
     twice = sorted(column for column, count in Counter(columns).items() if count > 1)
     if twice:
         raise PackError(f"{path}: the header has {', '.join(map(repr, twice))} more than once")
+    images = [number for number, column in enumerate(columns, 1) if is_image(column)]
+    if images:
+        raise PackError(
+            f"{path}: column {images[0]} of the first line holds an image, so the line is a row; "
+            "put a line with the names of the columns above it, such as `id,image,caption`"
+        )
     if "" in columns[1:]:
         number = columns.index("", 1) + 1
         raise PackError(f"{path}: column {number} of the header has no name; give it one")

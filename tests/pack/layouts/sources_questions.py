@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 from .raw import Raw
@@ -230,3 +231,21 @@ def gqa_in_two_tables(raw: Raw) -> Fate:
     ]
     raw.parquet(f"{asked}/train-00000-of-00001.parquet", rows)
     return packed(*(chat(n, f"Which {n}?", f"That {n}.") for n in N))
+
+
+# https://github.com/open-compass/MMBench: images in base64 beside a column for each choice; `nan`
+# is what pandas makes of an empty cell.
+@layout("MMBench")
+def mmbench(raw: Raw) -> Fate:
+    rows, samples = [], []
+    for n in N:
+        row = {"index": n, "hint": "nan" if n % 2 else f"Look at {n}.", "question": f"Which, {n}?"}
+        row |= {"A": "west", "B": f"east {n}", "C": "nan", "D": "nan", "answer": "B"}
+        rows.append(
+            {**row, "image": b64encode(raw.inside(n, "image")).decode(), "category": "place"}
+        )
+        hint = [] if n % 2 else [f"Look at {n}."]
+        asked = "\n".join([*hint, f"Which, {n}?", "A. west", f"B. east {n}"])
+        samples.append(chat(n, asked, f"B. east {n}"))
+    raw.csv("mmbench_dev_en.tsv", rows, "\t")
+    return packed(*samples)

@@ -25,7 +25,7 @@ _ALIASES = {"images": "image", "videos": "video", "text": "caption", "conversati
 _ITEM = re.compile(r"""((?:[^,'"{\[]|'[^']*'|"[^"]*"|\{[^}]*\}|\[[^\]]*\]|['"{\[])+)(?:,|$)""")
 # How pandas, Python and spreadsheets spell that there is none; no caption says this and no more,
 # while an answer may be "None".
-_NAN = frozenset({"nan", "NaN", "<NA>"})
+NAN = frozenset({"nan", "NaN", "<NA>"})
 _NOTHING = frozenset({"None", "null", "NULL", "N/A", "n/a", "#N/A"})
 _WORDS = ("value", "content", "text", "raw", "answer", "caption")  # of an object that is a text
 
@@ -262,7 +262,7 @@ def _texts(value: Any, source: FieldSource) -> list[str]:
     if value is None or (isinstance(value, str) and not value.strip()) or value != value:
         return []
     if isinstance(value, str):
-        return [] if value.strip() in _NAN else [value]
+        return [] if value.strip() in NAN else [value]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return [str(value)]
     raise DecodeError(f"column `{source}` holds a {type(value).__name__}, not text")

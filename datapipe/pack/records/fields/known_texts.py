@@ -13,7 +13,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.records.fields.field_map import FieldMap, parse_list
+from datapipe.pack.records.fields.field_map import NAN, FieldMap, parse_list
 from datapipe.pack.records.fields.field_path import FieldSource
 from datapipe.text.conversation import PAIRS
 
@@ -172,7 +172,7 @@ class _Choices:
         if not isinstance(question, str):
             return None
         context = record.get(self.context) if self.context else None
-        lines = [context] if isinstance(context, str) and context.strip() else []
+        lines = [context] if isinstance(context, str) and _is_there(context) else []
         choices = {} if self.names_choices(record) else self.listed(record)
         return "\n".join([*lines, question, *(f"{k}. {text}" for k, text in choices.items())])
 
@@ -229,7 +229,9 @@ def _lettered(values: Sequence[Any]) -> dict[str, str]:
 
 
 def _is_there(value: Any) -> bool:
-    return value is not None and value == value and value != ""
+    if isinstance(value, str):
+        return bool(value.strip()) and value.strip() not in NAN
+    return value is not None and value == value
 
 
 def choice_sources(

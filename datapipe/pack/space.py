@@ -11,7 +11,15 @@ from contextlib import closing
 from pathlib import Path
 
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, Input, RawSample, Reject, inline_bytes
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    InlineBlob,
+    Input,
+    RawSample,
+    Reject,
+    inline_bytes,
+    sample_of,
+)
 from datapipe.pack.workers.pool import PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.ustar import BLOCK, MAX_SIZE, padding
@@ -63,7 +71,8 @@ def check_room(out: Path, size: int, content: str, remedy: str) -> None:
 
 
 def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
-    samples = [sample for sample in first if isinstance(sample, RawSample)]
+    found = [sample_of(given).sample for given in first]
+    samples = [sample for sample in found if isinstance(sample, RawSample)]
     mean = sum(map(_bytes, samples)) / len(first)
     if options.shrink.active and samples:
         tried = samples[:: max(len(samples) // _TRIED, 1)]

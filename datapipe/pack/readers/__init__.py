@@ -62,11 +62,17 @@ class RawReading:
         """Estimate the number of inputs; None if that costs a pass."""
         return self.reader.estimate(self.source, replace(self.options, notes=Notes()))
 
-    def inputs(self, notes: Notes, scratch: Path | None = None) -> Iterator[Input]:
-        """Yield all inputs; `notes` are told what was decided, `scratch` gets temporary files."""
+    def inputs(
+        self, notes: Notes, scratch: Path | None = None, *, deferred: bool = False
+    ) -> Iterator[Input]:
+        """Yield all inputs; `notes` are told what was decided, `scratch` gets temporary files.
+
+        If `deferred`, records may come as text.
+        """
         source = self.source
         notes.begin_with(self.options.notes)
-        return self.reader.read(source, replace(self.options, notes=notes, scratch=scratch))
+        options = replace(self.options, notes=notes, scratch=scratch, deferred=deferred)
+        return self.reader.read(source, options)
 
 
 def all_readers() -> dict[str, Reader[Any]]:

@@ -65,6 +65,16 @@ def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
     return (*plain, *map(with_extension, _EXTENSIONS))
 
 
+class _WithoutPrefix(NamedTuple):
+    """Spelling that leaves a prefix out. It is sent to workers, as no closure could be."""
+
+    spelling: Spelling
+    prefix: str
+
+    def __call__(self, image: Any) -> str:
+        return self.spelling(image).removeprefix(self.prefix)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Images:
     """Folders that hold images, and the spellings of their names, both most used first."""
@@ -148,14 +158,13 @@ def find_images(
         if remedy or is_error:
             raise _not_found(file, root, tried, names, remedy)
 
-    def without_prefix(spelling: Spelling) -> Spelling:
-        return (lambda image: spelling(image).removeprefix(prefix)) if prefix else spelling
-
+    if prefix:
+        spellings = tuple(_WithoutPrefix(spelling, prefix) for spelling in spellings)
     used = Counter(file.spelling for file in found.files.values())
     order = sorted(range(len(spellings)), key=lambda number: -used[number])
     return Images(
         folders=found.folders or (bases[0],),
-        spellings=tuple(without_prefix(spellings[number]) for number in order),
+        spellings=tuple(spellings[number] for number in order),
         respelled=any(file.respelled for file in found.files.values()),
     )
 

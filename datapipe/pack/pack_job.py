@@ -24,9 +24,9 @@ from datapipe.index.sidecars import present_sidecars, write_sidecars
 from datapipe.pack.engine import Engine
 from datapipe.pack.input.members import with_unread_fields
 from datapipe.pack.input.raw_sample import (
-    Input,
     InputCount,
     InputFacts,
+    RawInput,
     RawSample,
     facts_of,
     sample_of,
@@ -207,10 +207,10 @@ class Job:
                 return self._write(journal, sink, base, self._inputs(work))
 
     def _write(
-        self, journal: Journal, sink: Sink, base: Manifest | None, inputs: Iterator[Input]
+        self, journal: Journal, sink: Sink, base: Manifest | None, inputs: Iterator[RawInput]
     ) -> Manifest:
         count = InputCount()
-        done: Iterator[Input] = itertools.islice(inputs, journal.last.inputs)
+        done: Iterator[RawInput] = itertools.islice(inputs, journal.last.inputs)
         if self.options.map is None:  # which makes other texts of what files hold
             done = refuse_changed_texts(self.out, journal.shards, done)
         for sample in done:
@@ -258,7 +258,7 @@ class Job:
         )
 
     def _sequence(
-        self, sequencer: Sequencer, inputs: Iterator[Input], base: Manifest | None
+        self, sequencer: Sequencer, inputs: Iterator[RawInput], base: Manifest | None
     ) -> None:
         """Prepare `inputs`, which begin where `sequencer` stands, and put them in order."""
         self.tally.map = self._map
@@ -293,7 +293,7 @@ class Job:
         """Map of fields that is still to be applied; the table reader applies it itself."""
         return self.options.map if self.reading.reader.name != "table" else None
 
-    def _announced(self, inputs: Iterator[Input]) -> Iterator[Input]:
+    def _announced(self, inputs: Iterator[RawInput]) -> Iterator[RawInput]:
         """Show what a user's map makes of the first inputs; return all of them."""
         first = list(itertools.islice(inputs, SHOWN))
         print(f"--map {self.options.map!r} makes of the first records:", file=sys.stderr)
@@ -309,25 +309,25 @@ class Job:
             print(*lines, sep="\n", file=sys.stderr)
         return itertools.chain(first, inputs)
 
-    def _inputs(self, scratch: Path | None) -> Iterator[Input]:
+    def _inputs(self, scratch: Path | None) -> Iterator[RawInput]:
         self.notes = Notes()  # of this pass alone, as inputs may be read twice
         reading = self.reading
         if self.space_check and (spooled := getattr(reading.source, "spooled", 0)):
             home, remedy = scratch or Path(gettempdir()), "or leave out images that no text names"
             check_room(home, spooled, "a temporary copy of the images to join", remedy)
-        inputs = reading.inputs(self.notes, scratch, deferred=True)
+        inputs = reading.raw_inputs(self.notes, scratch)
         self.leftovers = None
         if reading.reader.name != "folder":
             self.leftovers = Leftovers(reading.survey, reading.reader.name, self.notes)
         inputs = itertools.islice(self._to_the_end(inputs), self.options.limit)
         return with_unread_fields(inputs, self.notes)
 
-    def _to_the_end(self, inputs: Iterator[Input]) -> Iterator[Input]:
+    def _to_the_end(self, inputs: Iterator[RawInput]) -> Iterator[RawInput]:
         self.all_read = False
         yield from inputs
         self.all_read = True
 
-    def _facts(self, found: Input) -> InputFacts:
+    def _facts(self, found: RawInput) -> InputFacts:
         """Return the facts of an input that no worker gets, and note them."""
         facts = facts_of(sample_of(found))
         self._note(found.source, facts)

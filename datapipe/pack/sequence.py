@@ -13,10 +13,10 @@ from datapipe.errors import SampleError
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import (
-    Input,
     InputCount,
     InputFacts,
     RawImage,
+    RawInput,
     RawSample,
     RawVideo,
     Reject,
@@ -59,7 +59,7 @@ class PackTally:
     repeated_bytes: int = 0
     images: tuple[RawImage | RawVideo, ...] = ()
 
-    def accept(self, sample: Input, outcome: Outcome) -> None:
+    def accept(self, sample: RawInput, outcome: Outcome) -> None:
         seen = outcome.seen
         self.seen[seen] += 1
         if isinstance(sample, RawSample):
@@ -179,7 +179,7 @@ class Sequencer:
         if self.sink.samples:
             self.sink.cut(self.count, self.saved_bytes)
 
-    def _take(self, inputs: list[Input], part: PreparedPart) -> None:
+    def _take(self, inputs: list[RawInput], part: PreparedPart) -> None:
         sink, rejects = self.sink, self.tally.rejects
         # Samples not yet written are from `start` to `end` and have the rows `row` to `stop`.
         start = end = row = stop = 0

@@ -14,7 +14,7 @@ from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import (
     Blob,
     InlineBlob,
-    Input,
+    RawInput,
     RawSample,
     Reject,
     inline_bytes,
@@ -32,14 +32,14 @@ _WORTH_SAYING = 10 << 30  # bytes from which on the estimate is printed without 
 
 
 def check_space(
-    inputs: Iterator[Input], expected: int | None, out: Path, options: PrepareOptions
-) -> Iterator[Input]:
+    inputs: Iterator[RawInput], expected: int | None, out: Path, options: PrepareOptions
+) -> Iterator[RawInput]:
     """Estimate the output's size from its first inputs and compare it with the free space.
 
     `inputs` are those still to be packed, about `expected` of them. Return them, complete.
     PackError if the disk is too small.
     """
-    first: list[Input] = []
+    first: list[RawInput] = []
     held = 0
     total = expected
     while len(first) < _LOOKED_AT and held < _INLINE:
@@ -70,7 +70,7 @@ def check_room(out: Path, size: int, content: str, remedy: str) -> None:
         print(f"{content}, {readable_size(size)}; {free_space}", file=sys.stderr, flush=True)
 
 
-def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
+def _mean_bytes(first: Sequence[RawInput], options: PrepareOptions) -> float:
     found = [sample_of(given).sample for given in first]
     samples = [sample for sample in found if isinstance(sample, RawSample)]
     mean = sum(map(_bytes, samples)) / len(first)

@@ -260,7 +260,7 @@ class Reject(NamedTuple):
 class RecordSample(NamedTuple):
     """Sample that a record is, or why it is none."""
 
-    sample: RawSample | Reject
+    sample: Input
     # Fields of images that the sample lacks, each with the map that takes them too, or ""
     unused: tuple[tuple[str, str], ...] = ()
 
@@ -274,10 +274,11 @@ class RawRecord(NamedTuple):
     read: Callable[[str, Any], RecordSample]  # takes source and text; workers get it by pickle
 
 
-Input = RawSample | Reject | RawRecord
+Input = RawSample | Reject
+RawInput = Input | RawRecord
 
 
-def sample_of(found: Input) -> RecordSample:
+def sample_of(found: RawInput) -> RecordSample:
     """Return the sample of an input, whose record is read now if it is still text."""
     return (
         found.read(found.source, found.text)
@@ -286,7 +287,7 @@ def sample_of(found: Input) -> RecordSample:
     )
 
 
-def inline_bytes(sample: Input) -> int:
+def inline_bytes(sample: RawInput) -> int:
     """Return the bytes of data that an input holds in memory."""
     if isinstance(sample, Reject):
         return 0
@@ -296,7 +297,7 @@ def inline_bytes(sample: Input) -> int:
     return sum(len(blob.data) for blob in blobs if isinstance(blob, InlineBlob))
 
 
-def has_video(sample: Input) -> bool:
+def has_video(sample: RawInput) -> bool:
     """Return whether an input has a video whose frames become images."""
     return isinstance(sample, RawSample) and any(isinstance(i, RawVideo) for i in sample.images)
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.pack.input.raw_sample import Input, ReadOptions
+from datapipe.pack.input.raw_sample import RawInput, ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.fields.turns import has_images, unpack_turns
 from datapipe.pack.records.images.fields import with_names
@@ -183,7 +183,7 @@ class Mmc4Reader(RecordReader):
         records = super().open(survey, replace(options, image_root=images.folders[0]))
         return replace(records, images=images)
 
-    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[Input]:
+    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawInput]:
         missing = 0
 
         def unpack(record: Record) -> tuple[list[Any], Record]:

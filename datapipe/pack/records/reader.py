@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entry
 from datapipe.pack.input.raw_sample import (
-    Input,
     RawImage,
+    RawInput,
     RawRecord,
     RawSample,
     ReadOptions,
@@ -70,7 +70,7 @@ class RecordReader:
     def estimate(self, source: RecordFiles, options: ReadOptions) -> int | None:
         return source.estimate()
 
-    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[Input]:
+    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawInput]:
         for part in source.parts():
             make = SampleMaker(self.unpack, part.images, options.key_from, options.videos)
             # A video ends the chunk of a worker, so videos have to be known here.

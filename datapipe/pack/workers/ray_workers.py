@@ -17,8 +17,8 @@ from datapipe.errors import SampleError, WorkerError
 from datapipe.index.rows import Rows
 from datapipe.pack.input.raw_sample import (
     Blob,
-    Input,
     InputFacts,
+    RawInput,
     RawSample,
     Reject,
     facts_of,
@@ -81,7 +81,7 @@ class RayWorkers:
             memory=_MEMORY,
         )
 
-    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
+    def prepared(self, inputs: Iterable[RawInput], first: int) -> PreparedParts:
         for (answer, data), waiting in run_chunks(self._pool, inputs, first, _CHUNK):
             outcomes, facts, size, node = answer
             taken = [waiting.popleft() for _ in outcomes]
@@ -151,7 +151,7 @@ def _give_up(chunk: InputChunk, error: LostTask) -> Stored[PartAnswer]:
     return Stored(PartAnswer([reject], [facts_of(sample_of(sample))], 0, ""), None)
 
 
-def _is_here(found: Input, reject: Reject) -> bool:
+def _is_here(found: RawInput, reject: Reject) -> bool:
     """Return whether the file that a node could not read can be read by this process."""
     if not reject.reason.startswith(_UNREADABLE):
         return False

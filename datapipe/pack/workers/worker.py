@@ -8,7 +8,7 @@ from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
 from datapipe.index.rows import Row, Rows
-from datapipe.pack.input.raw_sample import Input, InputFacts, Reject, facts_of, sample_of
+from datapipe.pack.input.raw_sample import InputFacts, RawInput, Reject, facts_of, sample_of
 from datapipe.pack.workers.library_messages import keep_messages
 from datapipe.pack.workers.prepare import Outcome, PrepareOptions, prepare
 from datapipe.pack.workers.segments import Segments, SharedSegments, shared_segments
@@ -18,7 +18,7 @@ from datapipe.pack.workers.write_buffer import WriteBuffer
 class InputChunk(NamedTuple):
     """Consecutive inputs, and the ordinal of the first."""
 
-    inputs: list[Input]
+    inputs: list[RawInput]
     ordinal: int
 
 
@@ -34,7 +34,7 @@ class PreparedPart(NamedTuple):
     own: bool  # whether the data is outside of the segments
 
 
-PreparedParts = Iterator[tuple[list[Input], PreparedPart]]
+PreparedParts = Iterator[tuple[list[RawInput], PreparedPart]]
 """Parts with their inputs, in the order of the inputs."""
 
 
@@ -58,7 +58,7 @@ class Preparer:
         self._rows = Rows()
         self._ready: list[PreparedPart] = []
 
-    def parts(self, inputs: Sequence[Input], ordinal: int) -> Iterator[PreparedPart]:
+    def parts(self, inputs: Sequence[RawInput], ordinal: int) -> Iterator[PreparedPart]:
         for number, given in enumerate(inputs, ordinal):
             found = sample_of(given)
             facts, sample = facts_of(found), found.sample

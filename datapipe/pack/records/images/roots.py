@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,16 +64,6 @@ def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
         return lambda name: f"{name}.{extension}"
 
     return (*plain, *map(with_extension, _EXTENSIONS))
-
-
-class _WithoutPrefix(NamedTuple):
-    """Spelling that leaves a prefix out. It is sent to workers, as no closure could be."""
-
-    spelling: Spelling
-    prefix: str
-
-    def __call__(self, image: Any) -> str:
-        return self.spelling(image).removeprefix(self.prefix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +150,7 @@ def find_images(
             raise _not_found(file, root, tried, names, remedy)
 
     if prefix:
-        spellings = tuple(_WithoutPrefix(spelling, prefix) for spelling in spellings)
+        spellings = tuple(partial(_without_prefix, spelling, prefix) for spelling in spellings)
     used = Counter(file.spelling for file in found.files.values())
     order = sorted(range(len(spellings)), key=lambda number: -used[number])
     return Images(
@@ -167,6 +158,10 @@ def find_images(
         spellings=tuple(spellings[number] for number in order),
         respelled=any(file.respelled for file in found.files.values()),
     )
+
+
+def _without_prefix(spelling: Spelling, prefix: str, image: Any) -> str:
+    return spelling(image).removeprefix(prefix)
 
 
 def are_near(

@@ -57,7 +57,7 @@ class RecordReader:
     what: str  # the records it reads, for messages
     fits: Fits  # whether a record is one of them; must not raise
     # A record's images, in order, and the record without their bytes. Raises `SampleError` where it
-    # makes no sense. Workers get it by pickle, so it is a function of a module or a `partial` of one.
+    # makes no sense. Workers get it by pickle: a function of a module, or a `partial` of one.
     unpack: Callable[[Record], tuple[list[Any], Record]]
     takes: frozenset[str] = frozenset({"image_root", "include", "key_from"})
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from datapipe.cpus import available_cpus
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import Input
+from datapipe.pack.input.raw_sample import RawInput
 from datapipe.pack.journal import Journal
 from datapipe.pack.sequence import ShardSink, Sink
 from datapipe.pack.workers.pool import MODULES, PackWorkers
@@ -24,7 +24,7 @@ from datapipe.workers.template import warm_up
 class Preparation(Protocol):
     """Workers that prepare inputs."""
 
-    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
+    def prepared(self, inputs: Iterable[RawInput], first: int) -> PreparedParts:
         """Prepare inputs in order; the first has the ordinal `first`."""
         ...
 

@@ -23,7 +23,14 @@ from datapipe.index.manifest import (
 from datapipe.index.sidecars import present_sidecars, write_sidecars
 from datapipe.pack.engine import Engine
 from datapipe.pack.input.members import with_unread_fields
-from datapipe.pack.input.raw_sample import Input, InputCount, RawSample
+from datapipe.pack.input.raw_sample import (
+    InputCount,
+    InputFacts,
+    RawInput,
+    RawSample,
+    facts_of,
+    sample_of,
+)
 from datapipe.pack.journal import (
     Journal,
     read_journal,
@@ -37,7 +44,7 @@ from datapipe.pack.journal import (
 from datapipe.pack.notes import Notes
 from datapipe.pack.options import MaxRejects, PackOptions, given_options
 from datapipe.pack.readers import RawReading
-from datapipe.pack.recognition.unused_files import with_leftovers
+from datapipe.pack.recognition.unused_files import Leftovers
 from datapipe.pack.report import PackReport
 from datapipe.pack.same_texts import refuse_changed_texts
 from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, Sink
@@ -71,6 +78,8 @@ class Job:
     target: RemoteTarget | None = None  # where tars go; None if they go to `out`, as the rest does
     tally: PackTally = field(default_factory=PackTally)
     notes: Notes = field(default_factory=Notes)
+    leftovers: Leftovers | None = None
+    all_read: bool = False  # the last pass read all inputs, none was left out by `limit`
 
     def pack(self, *, append: bool, sidecars: tuple[str, ...], dry_run: bool) -> PackReport:
         """Do what is still to be done in the folder."""
@@ -198,14 +207,14 @@ class Job:
                 return self._write(journal, sink, base, self._inputs(work))
 
     def _write(
-        self, journal: Journal, sink: Sink, base: Manifest | None, inputs: Iterator[Input]
+        self, journal: Journal, sink: Sink, base: Manifest | None, inputs: Iterator[RawInput]
     ) -> Manifest:
         count = InputCount()
-        done: Iterator[Input] = itertools.islice(inputs, journal.last.inputs)
+        done: Iterator[RawInput] = itertools.islice(inputs, journal.last.inputs)
         if self.options.map is None:  # which makes other texts of what files hold
             done = refuse_changed_texts(self.out, journal.shards, done)
         for sample in done:
-            count.add(sample)
+            count.add(self._facts(sample))
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
         sequencer = self._sequencer(sink, count)
@@ -244,11 +253,12 @@ class Job:
             max_rejects=self.max_rejects,
             count=count,
             tally=self.tally,
+            note_input=self._note,
             note=self.engine.note,
         )
 
     def _sequence(
-        self, sequencer: Sequencer, inputs: Iterator[Input], base: Manifest | None
+        self, sequencer: Sequencer, inputs: Iterator[RawInput], base: Manifest | None
     ) -> None:
         """Prepare `inputs`, which begin where `sequencer` stands, and put them in order."""
         self.tally.map = self._map
@@ -275,6 +285,7 @@ class Job:
             with Progress("packing", unit="sample", total=left) as progress:
                 first = done + (base.inputs if base else 0)
                 sequencer.run(pool.prepared(inputs, first), progress)
+        self._note_leftovers()
         self.confirm()
 
     @property
@@ -282,31 +293,55 @@ class Job:
         """Map of fields that is still to be applied; the table reader applies it itself."""
         return self.options.map if self.reading.reader.name != "table" else None
 
-    def _announced(self, inputs: Iterator[Input]) -> Iterator[Input]:
+    def _announced(self, inputs: Iterator[RawInput]) -> Iterator[RawInput]:
         """Show what a user's map makes of the first inputs; return all of them."""
         first = list(itertools.islice(inputs, SHOWN))
         print(f"--map {self.options.map!r} makes of the first records:", file=sys.stderr)
         for sample in first:
             try:
-                if isinstance(sample, RawSample):
-                    lines = show(sample, self._map).lines()
+                read = sample_of(sample).sample
+                if isinstance(read, RawSample):
+                    lines = show(read, self._map).lines()
                 else:
-                    lines = [f"{sample.source}: rejected, {sample.reason}"]
+                    lines = [f"{read.source}: rejected, {read.reason}"]
             except SampleError as error:
                 lines = [f"{sample.source}: rejected, {error.reason}"]
             print(*lines, sep="\n", file=sys.stderr)
         return itertools.chain(first, inputs)
 
-    def _inputs(self, scratch: Path | None) -> Iterator[Input]:
+    def _inputs(self, scratch: Path | None) -> Iterator[RawInput]:
         self.notes = Notes()  # of this pass alone, as inputs may be read twice
         reading = self.reading
         if self.space_check and (spooled := getattr(reading.source, "spooled", 0)):
             home, remedy = scratch or Path(gettempdir()), "or leave out images that no text names"
             check_room(home, spooled, "a temporary copy of the images to join", remedy)
-        inputs = reading.inputs(self.notes, scratch)
+        inputs = reading.raw_inputs(self.notes, scratch)
+        self.leftovers = None
         if reading.reader.name != "folder":
-            inputs = with_leftovers(reading.survey, reading.reader.name, inputs, self.notes)
-        return with_unread_fields(itertools.islice(inputs, self.options.limit), self.notes)
+            self.leftovers = Leftovers(reading.survey, reading.reader.name, self.notes)
+        inputs = itertools.islice(self._to_the_end(inputs), self.options.limit)
+        return with_unread_fields(inputs, self.notes)
+
+    def _to_the_end(self, inputs: Iterator[RawInput]) -> Iterator[RawInput]:
+        self.all_read = False
+        yield from inputs
+        self.all_read = True
+
+    def _facts(self, found: RawInput) -> InputFacts:
+        """Return the facts of an input that no worker gets, and note them."""
+        facts = facts_of(sample_of(found))
+        self._note(found.source, facts)
+        return facts
+
+    def _note(self, source: str, facts: InputFacts) -> None:
+        for field_name, remedy in facts.unused:
+            self.notes.pass_over(field_name, source, remedy)
+        if self.leftovers is not None:
+            self.leftovers.take(source, facts.paths)
+
+    def _note_leftovers(self) -> None:
+        if self.leftovers is not None and self.all_read:
+            self.leftovers.note()
 
     def _expected(self) -> int | None:
         total, limit = self.reading.estimate(), self.options.limit
@@ -317,6 +352,7 @@ class Job:
         count = InputCount()
         with Progress("comparing", unit="input", total=self._expected()) as progress:
             for sample in self._inputs(None):
-                count.add(sample)
+                count.add(self._facts(sample))
                 progress.advance()
+        self._note_leftovers()
         return count

@@ -13,13 +13,13 @@ from pathlib import Path
 from datapipe.errors import PackError
 from datapipe.index.manifest import Shard
 from datapipe.index.parquet import checked_index
-from datapipe.pack.input.raw_sample import Input, RawSample
+from datapipe.pack.input.raw_sample import RawInput, RawSample
 from datapipe.pack.workers.texts import text_crcs
 
 
 def refuse_changed_texts(
-    out: Path, shards: Iterable[Shard], inputs: Iterable[Input]
-) -> Iterator[Input]:
+    out: Path, shards: Iterable[Shard], inputs: Iterable[RawInput]
+) -> Iterator[RawInput]:
     """Yield the inputs of finished shards, while their texts are compared with the shards'.
 
     Inputs that were rejected are among them.

@@ -13,12 +13,14 @@ from datapipe.errors import SampleError
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import (
-    Input,
     InputCount,
+    InputFacts,
     RawImage,
+    RawInput,
     RawSample,
     RawVideo,
     Reject,
+    sample_of,
 )
 from datapipe.pack.journal import Journal
 from datapipe.pack.options import MaxRejects
@@ -57,7 +59,7 @@ class PackTally:
     repeated_bytes: int = 0
     images: tuple[RawImage | RawVideo, ...] = ()
 
-    def accept(self, sample: Input, outcome: Outcome) -> None:
+    def accept(self, sample: RawInput, outcome: Outcome) -> None:
         seen = outcome.seen
         self.seen[seen] += 1
         if isinstance(sample, RawSample):
@@ -72,9 +74,9 @@ class PackTally:
         for file, pages in outcome.pages:
             self.several.add("", file)
             self.pages += pages
-        if len(self.shown) < SHOWN and isinstance(sample, RawSample):
+        if len(self.shown) < SHOWN and isinstance(shown := sample_of(sample).sample, RawSample):
             with suppress(SampleError):  # a file that was removed after it was packed
-                self.shown.append(show(sample, self.map, images=seen.images, videos=outcome.videos))
+                self.shown.append(show(shown, self.map, images=seen.images, videos=outcome.videos))
 
     def image_notes(self, pages: Pages) -> list[str]:
         """Return lines of text on images; `pages` says what becomes of several in a file."""
@@ -161,6 +163,8 @@ class Sequencer:
     tally: PackTally
     saved_bytes: int = 0
     reject: Callable[[Reject], None] = lambda reject: None  # takes a rejected input
+    # Takes the source of every input and its facts
+    note_input: Callable[[str, InputFacts], None] = lambda source, facts: None
     note: Callable[[], str] = lambda: ""  # on the workers, for the line of progress
 
     def run(self, parts: PreparedParts, progress: Progress) -> None:
@@ -175,15 +179,16 @@ class Sequencer:
         if self.sink.samples:
             self.sink.cut(self.count, self.saved_bytes)
 
-    def _take(self, inputs: list[Input], part: PreparedPart) -> None:
+    def _take(self, inputs: list[RawInput], part: PreparedPart) -> None:
         sink, rejects = self.sink, self.tally.rejects
         # Samples not yet written are from `start` to `end` and have the rows `row` to `stop`.
         start = end = row = stop = 0
-        for sample, outcome in zip(inputs, part.outcomes, strict=True):
+        for sample, outcome, facts in zip(inputs, part.outcomes, part.facts, strict=True):
+            self.note_input(sample.source, facts)
             if isinstance(outcome, Reject):
                 self.reject(outcome)
                 rejects.add(outcome)
-                self.count.add(sample)
+                self.count.add(facts)
                 rejects.check(self.max_rejects, self.count.number)
                 continue
             waiting = sink.samples + stop - row
@@ -194,7 +199,7 @@ class Sequencer:
             end += outcome.bytes
             stop += 1
             self.saved_bytes += outcome.saved
-            self.count.add(sample)
+            self.count.add(facts)
             self.tally.accept(sample, outcome)
             if rejects.number:
                 rejects.check(self.max_rejects, self.count.number)

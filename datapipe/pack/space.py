@@ -11,7 +11,15 @@ from contextlib import closing
 from pathlib import Path
 
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, Input, RawSample, Reject, inline_bytes
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    InlineBlob,
+    RawInput,
+    RawSample,
+    Reject,
+    inline_bytes,
+    sample_of,
+)
 from datapipe.pack.workers.pool import PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.ustar import BLOCK, MAX_SIZE, padding
@@ -24,14 +32,14 @@ _WORTH_SAYING = 10 << 30  # bytes from which on the estimate is printed without 
 
 
 def check_space(
-    inputs: Iterator[Input], expected: int | None, out: Path, options: PrepareOptions
-) -> Iterator[Input]:
+    inputs: Iterator[RawInput], expected: int | None, out: Path, options: PrepareOptions
+) -> Iterator[RawInput]:
     """Estimate the output's size from its first inputs and compare it with the free space.
 
     `inputs` are those still to be packed, about `expected` of them. Return them, complete.
     PackError if the disk is too small.
     """
-    first: list[Input] = []
+    first: list[RawInput] = []
     held = 0
     total = expected
     while len(first) < _LOOKED_AT and held < _INLINE:
@@ -62,8 +70,9 @@ def check_room(out: Path, size: int, content: str, remedy: str) -> None:
         print(f"{content}, {readable_size(size)}; {free_space}", file=sys.stderr, flush=True)
 
 
-def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
-    samples = [sample for sample in first if isinstance(sample, RawSample)]
+def _mean_bytes(first: Sequence[RawInput], options: PrepareOptions) -> float:
+    found = [sample_of(given).sample for given in first]
+    samples = [sample for sample in found if isinstance(sample, RawSample)]
     mean = sum(map(_bytes, samples)) / len(first)
     if options.shrink.active and samples:
         tried = samples[:: max(len(samples) // _TRIED, 1)]

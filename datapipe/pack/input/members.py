@@ -25,10 +25,10 @@ from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.raw_sample import (
     Blob,
     InlineBlob,
-    Input,
     NamedTexts,
     Picture,
     RawImage,
+    RawInput,
     RawSample,
     RawVideo,
     Reject,
@@ -113,7 +113,7 @@ def sample_of_members(
     return RawSample(source, tuple(pictures), caption, record, kept)
 
 
-def with_unread_fields(inputs: Iterable[Input], notes: Notes) -> Iterator[Input]:
+def with_unread_fields(inputs: Iterable[RawInput], notes: Notes) -> Iterator[RawInput]:
     """Yield the inputs, and count the fields of records whose bytes are no image, such as sound."""
     for sample in inputs:
         for ext, blob in sample.others if isinstance(sample, RawSample) else ():

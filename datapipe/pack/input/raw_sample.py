@@ -257,20 +257,75 @@ class Reject(NamedTuple):
         return text.encode("utf-8", "backslashreplace")
 
 
+class RecordSample(NamedTuple):
+    """Sample that a record is, or why it is none."""
+
+    sample: Input
+    # Fields of images that the sample lacks, each with the map that takes them too, or ""
+    unused: tuple[tuple[str, str], ...] = ()
+
+
+class RawRecord(NamedTuple):
+    """Record of a file as its text, from which a worker makes the sample."""
+
+    source: str  # as in `RawSample`
+    text: Any
+    size: int  # bytes or characters of the text, about
+    read: Callable[[str, Any], RecordSample]  # takes source and text; workers get it by pickle
+
+
 Input = RawSample | Reject
+RawInput = Input | RawRecord
 
 
-def inline_bytes(sample: Input) -> int:
+def sample_of(found: RawInput) -> RecordSample:
+    """Return the sample of an input, whose record is read now if it is still text."""
+    return (
+        found.read(found.source, found.text)
+        if isinstance(found, RawRecord)
+        else RecordSample(found)
+    )
+
+
+def inline_bytes(sample: RawInput) -> int:
     """Return the bytes of data that an input holds in memory."""
     if isinstance(sample, Reject):
         return 0
+    if isinstance(sample, RawRecord):
+        return sample.size
     blobs = [*sample.pictures, *(blob for _, blob in sample.others)]
     return sum(len(blob.data) for blob in blobs if isinstance(blob, InlineBlob))
 
 
-def has_video(sample: Input) -> bool:
+def has_video(sample: RawInput) -> bool:
     """Return whether an input has a video whose frames become images."""
     return isinstance(sample, RawSample) and any(isinstance(i, RawVideo) for i in sample.images)
+
+
+class InputFacts(NamedTuple):
+    """Facts of an input that a pack counts and notes; workers find them."""
+
+    digested: bytes  # what enters the digest of all inputs
+    paths: tuple[str, ...]  # files that it names, each once
+    unused: tuple[tuple[str, str], ...]  # as in `RecordSample`
+
+
+def facts_of(found: RecordSample) -> InputFacts:
+    """Return the facts of an input; no file that it names is read."""
+    sample = found.sample
+    paths: dict[str, None] = {}
+    if isinstance(sample, Reject):
+        text = f"{sample.source}\n{sample.reason}\n\n"
+    else:
+        pictures = sample.pictures
+        parts = [sample.source, *map(_digest, pictures)]
+        parts += [_digest(blob) for _, blob in sample.others]
+        parts += [_digest(p) for p in (sample.caption, sample.record) if p is not None]
+        text = "\n".join([*parts, sample.key]) + "\n\n"
+        for part in (*pictures, *sample.parts):
+            if isinstance(part, Blob):
+                paths[os.fspath(part.path)] = None
+    return InputFacts(text.encode("utf-8", "surrogatepass"), tuple(paths), found.unused)
 
 
 class InputCount:
@@ -283,16 +338,9 @@ class InputCount:
         self.number = 0
         self._hash = hashlib.sha256()
 
-    def add(self, sample: Input) -> None:
+    def add(self, facts: InputFacts) -> None:
         self.number += 1
-        if isinstance(sample, Reject):
-            text = f"{sample.source}\n{sample.reason}\n\n"
-        else:
-            parts = [sample.source, *map(_digest, sample.pictures)]
-            parts += [_digest(blob) for _, blob in sample.others]
-            parts += [_digest(p) for p in (sample.caption, sample.record) if p is not None]
-            text = "\n".join([*parts, sample.key]) + "\n\n"
-        self._hash.update(text.encode("utf-8", "surrogatepass"))
+        self._hash.update(facts.digested)
 
     @property
     def digest(self) -> str:
@@ -337,5 +385,6 @@ class ReadOptions:
     notes: Notes = field(default_factory=Notes, compare=False)
     scratch: Path | None = None  # folder for temporary files of joins; the system's own where None
     videos: bool = False  # whether frames of videos are wanted; else videos are rejected
+    deferred: bool = False  # whether records may be left as text to the workers, as `RawRecord`
     # Returns when a tar is here, which may still be on its way; raises `StoreError`
     wait: Callable[[Path], None] = field(default=lambda path: None, compare=False)

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from datapipe.pack.input.raw_sample import Input, ReadOptions
+from datapipe.pack.input.raw_sample import Input, RawInput, ReadOptions, sample_of
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 
@@ -41,7 +41,7 @@ class Reader(Protocol[Source]):
         """Estimate the number of inputs, for the progress bar; None if that costs a pass."""
         ...
 
-    def read(self, source: Source, options: ReadOptions) -> Iterator[Input]:
+    def read(self, source: Source, options: ReadOptions) -> Iterator[RawInput]:
         """Yield all inputs, always in the same order; PackError if a file cannot be read."""
         ...
 
@@ -64,9 +64,17 @@ class RawReading:
 
     def inputs(self, notes: Notes, scratch: Path | None = None) -> Iterator[Input]:
         """Yield all inputs; `notes` are told what was decided, `scratch` gets temporary files."""
+        found = self.raw_inputs(notes, scratch, deferred=False)
+        return (sample_of(raw).sample for raw in found)
+
+    def raw_inputs(
+        self, notes: Notes, scratch: Path | None = None, *, deferred: bool = True
+    ) -> Iterator[RawInput]:
+        """Yield all inputs; if `deferred`, records may come as text, for the workers to read."""
         source = self.source
         notes.begin_with(self.options.notes)
-        return self.reader.read(source, replace(self.options, notes=notes, scratch=scratch))
+        options = replace(self.options, notes=notes, scratch=scratch, deferred=deferred)
+        return self.reader.read(source, options)
 
 
 def all_readers() -> dict[str, Reader[Any]]:

@@ -25,12 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import RawInput, ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.fields.turns import has_images, unpack_turns
 from datapipe.pack.records.images.fields import with_names
@@ -182,7 +183,7 @@ class Mmc4Reader(RecordReader):
         records = super().open(survey, replace(options, image_root=images.folders[0]))
         return replace(records, images=images)
 
-    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawInput]:
         missing = 0
 
         def unpack(record: Record) -> tuple[list[Any], Record]:
@@ -194,7 +195,8 @@ class Mmc4Reader(RecordReader):
             missing += len(names) - len(images)
             return images, kept
 
-        yield from RecordReader.read(replace(self, unpack=unpack), source, options)
+        here = replace(options, deferred=False)  # where the missing images are counted
+        yield from RecordReader.read(replace(self, unpack=unpack), source, here)
         if missing:
             options.notes.decide(
                 f"{missing:,} images that were not downloaded are left out of documents that "
@@ -264,7 +266,7 @@ LLAVA = RecordReader(
     summary="LLaVA / ShareGPT / Qwen-VL: image or images, and conversations of {from, value}",
     what="`conversations`",
     fits=lambda record: isinstance(record.get("conversations"), list) and not is_preference(record),
-    unpack=lambda record: unpack_turns(record, "conversations"),
+    unpack=partial(unpack_turns, field="conversations"),
 )
 CHAT = RecordReader(
     name="chat",

@@ -277,7 +277,7 @@ def _key_from(metadata: Any, row: _Row | None, options: ReadOptions) -> str:
         fields = parse_json(metadata.read())
         if not isinstance(fields, Mapping):
             raise DecodeError("metadata is not an object", member=metadata.label)
-    return key_of_record(fields, options)
+    return key_of_record(fields, options.key_from)
 
 
 READER = Img2DatasetReader()

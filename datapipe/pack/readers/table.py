@@ -316,7 +316,7 @@ def _sample(
     if caption and caption.kind == "field" and not isinstance(caption.get(record), list):
         said |= {*caption.fields}
     whole = kept if mapped.turns or record.keys() - said else None
-    sample = RawSample(source, images, None, whole, others, key_of_record(record, options))
+    sample = RawSample(source, images, None, whole, others, key_of_record(record, options.key_from))
     return sample, mapped.captions
 
 

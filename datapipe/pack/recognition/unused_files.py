@@ -7,7 +7,7 @@ look at their own files alone, so the other files of the folder are compared wit
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.listing import kind_of_name
-from datapipe.pack.input.raw_sample import Blob, Input, RawSample, printable
+from datapipe.pack.input.raw_sample import printable
 from datapipe.pack.input.real_paths import real_paths
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
@@ -27,58 +27,60 @@ _RECORDS = "files of records that were not taken"
 _ENDINGS = (".index.parquet", "_stats.json", ".idx")  # of files that tell of a tar
 
 
-def with_leftovers(
-    survey: Survey, format: str, inputs: Iterator[Input], notes: Notes
-) -> Iterator[Input]:
-    """Yield the inputs, and note at their end which files of a folder none of them named.
+class Leftovers:
+    """Files of a folder that no input has named so far.
 
     Memory and time are bounded: of larger folders the first `MOST_FILES` files are compared.
     """
-    spell = real_paths()
-    files: dict[str, str] = {}  # paths below the folder
-    back: list[str] = []
-    paths = (path for listing in survey.walk(back) for path in listing.paths())
-    for path in islice(paths, MOST_FILES):
-        files[spell(path)] = survey.below(path)
-    complete = next(paths, None) is None
-    for path in sorted(back if complete else (), key=os.fsencode):
-        notes.leave_out(printable(survey.below(path)), "links to a folder above them, not followed")
-    if not files:
-        yield from inputs
-        return
-    left = set(files)
-    by_name: dict[str, list[str]] = {}
-    for path in files:
-        by_name.setdefault(path.rpartition("/")[2], []).append(path)
-    last = ""
-    for sample in inputs:
-        if isinstance(sample, RawSample):
-            for part in (*sample.pictures, *sample.parts):
-                if isinstance(part, Blob):
-                    left.discard(spell(part.path))
-        home = sample.source.rpartition("#")[0] or sample.source.rpartition(":")[0]
-        if home != last:
-            last = home
-            for path in by_name.get(home.rpartition("/")[2], ()):
-                if printable(f"/{files[path]}").endswith(f"/{home}"):
-                    left.discard(path)
-        yield sample
-    left.difference_update(map(spell, notes.used))
-    table = next((path for path in files if path not in left and kind_of_name(path)), "")
-    images = 0
-    for below in sorted((files[path] for path in left), key=os.fsencode):
-        name = below.rpartition("/")[2]
-        images += is_image_extension(name)
-        reason = _reason(name, format)
-        if reason == _RECORDS and format == "table" and table:
-            reason += join_hint(Path(table), survey.raw / below)
-        if reason:
-            notes.leave_out(printable(below), reason)
-    if not complete:
-        notes.decide(
-            f"only the first {MOST_FILES:,} files of {printable(str(survey.raw))} were compared "
-            f"with what is packed; {images:,} of them are images that are not"
-        )
+
+    def __init__(self, survey: Survey, format: str, notes: Notes) -> None:
+        self._survey, self._format, self._notes = survey, format, notes
+        self._spell = real_paths()
+        self._files: dict[str, str] = {}  # paths below the folder
+        back: list[str] = []
+        paths = (path for listing in survey.walk(back) for path in listing.paths())
+        for path in islice(paths, MOST_FILES):
+            self._files[self._spell(path)] = survey.below(path)
+        self._complete = next(paths, None) is None
+        for path in sorted(back if self._complete else (), key=os.fsencode):
+            reason = "links to a folder above them, not followed"
+            notes.leave_out(printable(survey.below(path)), reason)
+        self._left = set(self._files)
+        self._by_name: dict[str, list[str]] = {}
+        for path in self._files:
+            self._by_name.setdefault(path.rpartition("/")[2], []).append(path)
+        self._last = ""
+
+    def take(self, source: str, paths: Iterable[str]) -> None:
+        """Take away the file that an input comes from, and the files that it names."""
+        for path in paths:
+            self._left.discard(self._spell(path))
+        home = source.rpartition("#")[0] or source.rpartition(":")[0]
+        if home != self._last:
+            self._last = home
+            for path in self._by_name.get(home.rpartition("/")[2], ()):
+                if printable(f"/{self._files[path]}").endswith(f"/{home}"):
+                    self._left.discard(path)
+
+    def note(self) -> None:
+        """Note the files that are left, once all inputs were taken."""
+        files, left, notes = self._files, self._left, self._notes
+        left.difference_update(map(self._spell, notes.used))
+        table = next((path for path in files if path not in left and kind_of_name(path)), "")
+        images = 0
+        for below in sorted((files[path] for path in left), key=os.fsencode):
+            name = below.rpartition("/")[2]
+            images += is_image_extension(name)
+            reason = _reason(name, self._format)
+            if reason == _RECORDS and self._format == "table" and table:
+                reason += join_hint(Path(table), self._survey.raw / below)
+            if reason:
+                notes.leave_out(printable(below), reason)
+        if not self._complete:
+            notes.decide(
+                f"only the first {MOST_FILES:,} files of {printable(str(self._survey.raw))} were "
+                f"compared with what is packed; {images:,} of them are images that are not"
+            )
 
 
 def _reason(name: str, format: str) -> str:

@@ -15,14 +15,23 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entry
-from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import (
+    RawImage,
+    RawInput,
+    RawRecord,
+    RawSample,
+    ReadOptions,
+    RecordSample,
+    Reject,
+)
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.images.fields import named_blob, rejected
 from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
-from datapipe.pack.records.images.unused import map_of_turns, note_unused
+from datapipe.pack.records.images.unused import map_of_turns, unused_images
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
-from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
+from datapipe.pack.records.streams.containers import checked_record
+from datapipe.pack.records.streams.json_stream import JsonText, count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import (
     Fits,
     RecordFiles,
@@ -48,7 +57,7 @@ class RecordReader:
     what: str  # the records it reads, for messages
     fits: Fits  # whether a record is one of them; must not raise
     # A record's images, in order, and the record without their bytes. Raises `SampleError` where it
-    # makes no sense.
+    # makes no sense. Workers get it by pickle: a function of a module, or a `partial` of one.
     unpack: Callable[[Record], tuple[list[Any], Record]]
     takes: frozenset[str] = frozenset({"image_root", "include", "key_from"})
 
@@ -61,20 +70,63 @@ class RecordReader:
     def estimate(self, source: RecordFiles, options: ReadOptions) -> int | None:
         return source.estimate()
 
-    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawInput]:
         for part in source.parts():
+            make = SampleMaker(self.unpack, part.images, options.key_from, options.videos)
+            # A video ends the chunk of a worker, so videos have to be known here.
+            if options.deferred and part.are_json and not options.videos:
+                for name, text in part.texts():
+                    if isinstance(text, Reject):
+                        yield text
+                    else:
+                        yield RawRecord(name, text, len(text.text), make.parse)
+                continue
+            for name, record in part:
+                if isinstance(record, Reject):
+                    yield record
+                    continue
+                sample, unused = make(name, record)
+                for field, remedy in unused:
+                    options.notes.pass_over(field, name, remedy)
+                yield sample
 
-            def samples(source: str, record: Record, files: Images = part.images) -> Samples:
-                record, videos = take_videos(record) if options.videos else (record, [])
-                values, rest = self.unpack(record)
-                fields = without_videos(record) if videos else record
-                note_unused(fields, values, source, options.notes, map_of_turns(record, values))
-                kept, others = plain(rest)
-                key = key_of_record(record, options)
-                pictures = raw_pictures(values, videos, files, source)
-                return (RawSample(source, pictures, record=kept, others=others, key=key),)
 
-            yield from each_record(part, samples)
+class SampleMaker(NamedTuple):
+    """Function from a record to its sample, for this process or a worker."""
+
+    unpack: Callable[[Record], tuple[list[Any], Record]]  # as of the reader
+    images: Images
+    key_from: str | None
+    videos: bool
+
+    def parse(self, source: str, text: JsonText) -> RecordSample:
+        """Return the sample of a record that is still text."""
+        try:
+            source, record = checked_record(source, text.parse())
+        except RecursionError:
+            return RecordSample(Reject(source, "record is nested too deeply", "DecodeError"))
+        return RecordSample(record) if isinstance(record, Reject) else self(source, record)
+
+    def __call__(self, source: str, record: Record) -> RecordSample:
+        unused: list[tuple[str, str]] = []  # those of a record that is refused count too
+        try:
+            sample: RawSample | Reject = self._sample(source, record, unused)
+        except SampleError as error:
+            sample = rejected(source, error)
+        except RecursionError:
+            sample = Reject(source, "record is nested too deeply", "DecodeError")
+        return RecordSample(sample, tuple(unused))
+
+    def _sample(self, source: str, record: Record, unused: list[tuple[str, str]]) -> RawSample:
+        record, videos = take_videos(record) if self.videos else (record, [])
+        values, rest = self.unpack(record)
+        fields = without_videos(record) if videos else record
+        remedy = map_of_turns(record, values)
+        unused += [(field, remedy(field)) for field in unused_images(fields, values)]
+        kept, others = plain(rest)
+        key = key_of_record(record, self.key_from)
+        pictures = raw_pictures(values, videos, self.images, source)
+        return RawSample(source, pictures, record=kept, others=others, key=key)
 
 
 def each_record(
@@ -223,7 +275,7 @@ def samples_of(
         if not captions and item.captions is not None:
             raise MissingMember("image has no caption")
         blob = named_blob(item.image, images, source)
-        key = key_of_record(item.fields, options)
+        key = key_of_record(item.fields, options.key_from)
         record = None if item.record is None else plain(item.record)[0]
         sample = RawSample(source, (RawImage(blob),), record=record, key=key)
         return with_captions(sample, captions, mode, options.notes)

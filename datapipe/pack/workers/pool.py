@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from datapipe.errors import PackError, WorkerError
-from datapipe.pack.input.raw_sample import Input, has_video, inline_bytes
+from datapipe.pack.input.raw_sample import RawInput, has_video, inline_bytes
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.segments import Segments
 from datapipe.pack.workers.worker import InputChunk, PreparedParts, SentPart, chunk_worker
@@ -44,7 +44,7 @@ class PackWorkers:
         )
         self._segments: dict[int, Segments] = {}  # by process ID
 
-    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
+    def prepared(self, inputs: Iterable[RawInput], first: int) -> PreparedParts:
         """Prepare inputs in order; the first has the ordinal `first`.
 
         Yield the inputs of a part with the part, whose data is valid until the next is asked for.
@@ -67,13 +67,13 @@ class PackWorkers:
 
 
 def run_chunks(
-    pool: WorkerPool[InputChunk, R], inputs: Iterable[Input], first: int, most: int = CHUNK
-) -> Iterator[tuple[R, deque[Input]]]:
+    pool: WorkerPool[InputChunk, R], inputs: Iterable[RawInput], first: int, most: int = CHUNK
+) -> Iterator[tuple[R, deque[RawInput]]]:
     """Run inputs in chunks; yield each result with the queue of inputs, its own first.
 
     The caller takes its own from the queue. PackError if a worker ended, or none can start.
     """
-    waiting: deque[Input] = deque()
+    waiting: deque[RawInput] = deque()
 
     def chunks() -> Iterator[InputChunk]:
         for chunk in chunks_of(inputs, first, most):
@@ -87,12 +87,12 @@ def run_chunks(
         raise PackError(str(error)) from error
 
 
-def chunks_of(inputs: Iterable[Input], first: int, most: int = CHUNK) -> Iterator[InputChunk]:
+def chunks_of(inputs: Iterable[RawInput], first: int, most: int = CHUNK) -> Iterator[InputChunk]:
     """Yield inputs in chunks of at most `most`; the first has the ordinal `first`.
 
     A video takes as long as many images, so it ends a chunk.
     """
-    chunk: list[Input] = []
+    chunk: list[RawInput] = []
     held = 0
     for sample in inputs:
         chunk.append(sample)

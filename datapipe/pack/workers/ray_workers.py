@@ -15,7 +15,15 @@ import numpy as np
 
 from datapipe.errors import SampleError, WorkerError
 from datapipe.index.rows import Rows
-from datapipe.pack.input.raw_sample import Blob, Input, RawSample, Reject
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    InputFacts,
+    RawInput,
+    RawSample,
+    Reject,
+    facts_of,
+    sample_of,
+)
 from datapipe.pack.workers.library_messages import keep_messages
 from datapipe.pack.workers.pool import run_chunks
 from datapipe.pack.workers.prepare import Outcome, PrepareOptions
@@ -35,6 +43,7 @@ class PartAnswer(NamedTuple):
     """Outcomes and size of a part, for the driver."""
 
     outcomes: list[Outcome | Reject]  # of the first inputs of the chunk, in order
+    facts: list[InputFacts]  # likewise
     size: int  # bytes
     node: str
 
@@ -72,9 +81,9 @@ class RayWorkers:
             memory=_MEMORY,
         )
 
-    def prepared(self, inputs: Iterable[Input], first: int) -> PreparedParts:
+    def prepared(self, inputs: Iterable[RawInput], first: int) -> PreparedParts:
         for (answer, data), waiting in run_chunks(self._pool, inputs, first, _CHUNK):
-            outcomes, size, node = answer
+            outcomes, facts, size, node = answer
             taken = [waiting.popleft() for _ in outcomes]
             if node:
                 for number, (sample, outcome) in enumerate(zip(taken, outcomes, strict=True)):
@@ -86,7 +95,7 @@ class RayWorkers:
                 self.lost += len(outcomes)
             rows = Rows()  # the rest of the columns is with the data
             rows.images = [o.seen.images for o in outcomes if not isinstance(o, Reject)]
-            yield taken, PreparedPart(StoredData(data, size, 0, size), outcomes, rows, True)
+            yield taken, PreparedPart(StoredData(data, size, 0, size), outcomes, facts, rows, True)
 
     def close(self) -> None:
         self._pool.close()
@@ -118,7 +127,7 @@ def part_worker(
         # Memory that is not written to takes none.
         preparer = Preparer(options, lambda: np.empty(_PART, np.uint8).data)
         part = next(preparer.parts(*chunk))
-        answer = PartAnswer(part.outcomes, len(part.data), node)
+        answer = PartAnswer(part.outcomes, part.facts, len(part.data), node)
         return Stored(answer, (PickleBuffer(part.data), part.rows))
 
     return prepare
@@ -138,12 +147,16 @@ def _split(chunk: InputChunk) -> list[InputChunk]:
 def _give_up(chunk: InputChunk, error: LostTask) -> Stored[PartAnswer]:
     (sample,) = chunk.inputs
     reason = f"{error.reason} in each of {RETRIES + 1} attempts"
-    return Stored(PartAnswer([Reject(sample.source, reason, error.kind)], 0, ""), None)
+    reject = Reject(sample.source, reason, error.kind)
+    return Stored(PartAnswer([reject], [facts_of(sample_of(sample))], 0, ""), None)
 
 
-def _is_here(sample: Input, reject: Reject) -> bool:
+def _is_here(found: RawInput, reject: Reject) -> bool:
     """Return whether the file that a node could not read can be read by this process."""
-    if not isinstance(sample, RawSample) or not reject.reason.startswith(_UNREADABLE):
+    if not reject.reason.startswith(_UNREADABLE):
+        return False
+    sample = sample_of(found).sample
+    if not isinstance(sample, RawSample):
         return False
     for blob in (*sample.pictures, *sample.parts):
         if isinstance(blob, Blob) and blob.label in (reject.file, reject.source):

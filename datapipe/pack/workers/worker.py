@@ -8,7 +8,7 @@ from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
 from datapipe.index.rows import Row, Rows
-from datapipe.pack.input.raw_sample import Input, Reject
+from datapipe.pack.input.raw_sample import InputFacts, RawInput, Reject, facts_of, sample_of
 from datapipe.pack.workers.library_messages import keep_messages
 from datapipe.pack.workers.prepare import Outcome, PrepareOptions, prepare
 from datapipe.pack.workers.segments import Segments, SharedSegments, shared_segments
@@ -18,7 +18,7 @@ from datapipe.pack.workers.write_buffer import WriteBuffer
 class InputChunk(NamedTuple):
     """Consecutive inputs, and the ordinal of the first."""
 
-    inputs: list[Input]
+    inputs: list[RawInput]
     ordinal: int
 
 
@@ -29,11 +29,12 @@ class PreparedPart(NamedTuple):
     # for, or elsewhere, where it has a length and slices all the same
     data: Any
     outcomes: list[Outcome | Reject]  # of every input, in order
+    facts: list[InputFacts]  # likewise
     rows: Rows  # of the accepted ones, with offsets counted from the start of `data`
     own: bool  # whether the data is outside of the segments
 
 
-PreparedParts = Iterator[tuple[list[Input], PreparedPart]]
+PreparedParts = Iterator[tuple[list[RawInput], PreparedPart]]
 """Parts with their inputs, in the order of the inputs."""
 
 
@@ -53,11 +54,14 @@ class Preparer:
         self._options = options
         self._buffer = WriteBuffer(take, self._add_part)
         self._outcomes: list[Outcome | Reject] = []
+        self._facts: list[InputFacts] = []
         self._rows = Rows()
         self._ready: list[PreparedPart] = []
 
-    def parts(self, inputs: Sequence[Input], ordinal: int) -> Iterator[PreparedPart]:
-        for number, sample in enumerate(inputs, ordinal):
+    def parts(self, inputs: Sequence[RawInput], ordinal: int) -> Iterator[PreparedPart]:
+        for number, given in enumerate(inputs, ordinal):
+            found = sample_of(given)
+            facts, sample = facts_of(found), found.sample
             result: Reject | tuple[Row, int, Outcome]
             if isinstance(sample, Reject):
                 result = sample
@@ -70,6 +74,7 @@ class Preparer:
                 self._rows.append(row, start)
             yield from self._take_ready()
             self._outcomes.append(outcome)
+            self._facts.append(facts)
         self._buffer.flush()
         if self._outcomes:
             self._add_part(memoryview(b""), False)
@@ -80,8 +85,8 @@ class Preparer:
         return ready
 
     def _add_part(self, data: memoryview, own: bool) -> None:
-        self._ready.append(PreparedPart(data, self._outcomes, self._rows, own))
-        self._outcomes, self._rows = [], Rows()
+        self._ready.append(PreparedPart(data, self._outcomes, self._facts, self._rows, own))
+        self._outcomes, self._facts, self._rows = [], [], Rows()
 
 
 def chunk_worker(options: PrepareOptions) -> Callable[[InputChunk], Iterator[SentPart]]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,16 +149,19 @@ def find_images(
         if remedy or is_error:
             raise _not_found(file, root, tried, names, remedy)
 
-    def without_prefix(spelling: Spelling) -> Spelling:
-        return (lambda image: spelling(image).removeprefix(prefix)) if prefix else spelling
-
+    if prefix:
+        spellings = tuple(partial(_without_prefix, spelling, prefix) for spelling in spellings)
     used = Counter(file.spelling for file in found.files.values())
     order = sorted(range(len(spellings)), key=lambda number: -used[number])
     return Images(
         folders=found.folders or (bases[0],),
-        spellings=tuple(without_prefix(spellings[number]) for number in order),
+        spellings=tuple(spellings[number] for number in order),
         respelled=any(file.respelled for file in found.files.values()),
     )
+
+
+def _without_prefix(spelling: Spelling, prefix: str, image: Any) -> str:
+    return spelling(image).removeprefix(prefix)
 
 
 def are_near(

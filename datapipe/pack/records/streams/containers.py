@@ -14,7 +14,7 @@ from datapipe.errors import PackError
 from datapipe.pack.input.listing import kind_of_name
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams.csv_records import CONVERT, read_csv
-from datapipe.pack.records.streams.json_stream import read_json
+from datapipe.pack.records.streams.json_stream import JsonText, read_json, read_json_texts
 from datapipe.pack.records.streams.parquet_records import (
     count_rows,
     first_row,
@@ -39,6 +39,13 @@ def read_file(path: Path, name: str) -> Generator[tuple[str, dict[str, Any] | Re
         return
     with open_text(path) as file:
         yield from _numbered(_read_text(file, path, name), name)
+
+
+def read_texts(path: Path, name: str) -> Generator[tuple[str, JsonText | Reject]]:
+    """Yield the text of every record of a JSON file with its source; see `read_file`."""
+    with open_text(path) as file:
+        for number, text in enumerate(read_json_texts(file, path, name)):
+            yield f"{name}#{number}", text
 
 
 def estimate_file(path: Path) -> int:
@@ -106,16 +113,23 @@ def _read_text(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
 
 def _numbered(records: Iterator[Any], name: str) -> Iterator[tuple[str, dict[str, Any] | Reject]]:
     for number, record in enumerate(records):
-        source = f"{name}#{number}"
-        if isinstance(record, Reject):
-            yield record.source, record
-        elif isinstance(record, dict):
-            yield source, record
-        elif turns := _bare_turns(record):
-            yield source, turns
-        else:
-            reason = f"record is a {type(record).__name__}, not an object"
-            yield source, Reject(source, reason, "DecodeError")
+        yield checked_record(f"{name}#{number}", record)
+
+
+def checked_record(source: str, record: Any) -> tuple[str, dict[str, Any] | Reject]:
+    """Return a source and what a file holds there, as a record or a reject.
+
+    A conversation that is a list by itself becomes a record. A reject keeps its own source.
+    """
+    if isinstance(record, dict):
+        return source, record
+    if isinstance(record, Reject):
+        return record.source, record
+    if turns := _bare_turns(record):
+        return source, turns
+    return source, Reject(
+        source, f"record is a {type(record).__name__}, not an object", "DecodeError"
+    )
 
 
 def _bare_turns(record: Any) -> dict[str, Any] | None:

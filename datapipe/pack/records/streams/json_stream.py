@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
@@ -35,10 +35,45 @@ class NotRecordsError(PackError):
     """Error for a JSON file that holds one object and not records."""
 
 
+class JsonText(NamedTuple):
+    """Text of a record, which a worker parses."""
+
+    text: bytes | str  # a line, or what stands in an array
+    line: str = ""  # name of the line in rejects
+
+    def parse(self) -> Any:
+        """Return the record; a `Reject` if its line is not UTF-8 or not JSON.
+
+        RecursionError if it is too deep, and no line of its own.
+        """
+        text = self.text
+        try:
+            # Of bytes, `loads` would guess the encoding, and take NULs for UTF-16 or UTF-32.
+            return json.loads(text if isinstance(text, str) else text.decode())
+        except UnicodeDecodeError as error:
+            reason = f"line is not UTF-8 at byte {error.start}"
+        except (ValueError, RecursionError) as error:
+            if not self.line:  # it was parsed once, to find its end, with more of the stack left
+                raise RecursionError from error
+            is_binary = isinstance(text, bytes) and b"\0" in text
+            reason = "line holds NUL bytes" if is_binary else f"line is not JSON: {error}"
+        return Reject(self.line, reason, "DecodeError")
+
+
 def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
     """Yield every record of a file that holds an array, or one record a line.
 
     A line that is not UTF-8 or not JSON, and a record of an array that is not UTF-8, is a `Reject`.
+    Errors are those of `read_json_texts`.
+    """
+    for record in _read_json(file, path, name, as_text=False):
+        yield record.parse() if isinstance(record, JsonText) else record
+
+
+def read_json_texts(file: BinaryIO, path: Path, name: str) -> Iterator[JsonText | Reject]:
+    """Yield the text of every record of a file that holds an array, or one record a line.
+
+    A record of an array that is not UTF-8 is a `Reject`.
     Errors call the file `path`, which ends in `.json` if it may hold one object only; the sources
     of rejects call it `name`.
 
@@ -46,10 +81,15 @@ def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
         NotRecordsError: the file holds one object.
         PackError: an array is broken, so that what follows has no meaning.
     """
+    return _read_json(file, path, name, as_text=True)
+
+
+def _read_json(file: BinaryIO, path: Path, name: str, *, as_text: bool) -> Iterator[Any]:
+    """Yield records: lines as their texts, those of an array too if `as_text`."""
     head = file.read(4096).removeprefix(_BOM).lstrip()
     file.seek(0)
     if head[:1] == b"[" and not _is_lists(file):
-        yield from _read_array(file, path, name)
+        yield from _read_array(file, path, name, as_text=as_text)
         return
     if path.suffix.lower() == ".json" and _is_one_object(file):
         raise NotRecordsError(
@@ -173,27 +213,18 @@ def _is_lists(file: BinaryIO) -> bool:
         return False
 
 
-def _read_lines(file: BinaryIO, name: str) -> Iterator[Any]:
+def _read_lines(file: BinaryIO, name: str) -> Iterator[JsonText]:
     for number, line in enumerate(file, 1):
         data = line.removeprefix(_BOM) if number == 1 else line
-        if not data.strip():
-            continue
-        try:
-            # Of bytes, `loads` would guess the encoding, and take NULs for UTF-16 or UTF-32.
-            yield json.loads(data.decode())
-        except UnicodeDecodeError as error:
-            reason = f"line is not UTF-8 at byte {error.start}"
-            yield Reject(f"{name}:{number}", reason, "DecodeError")
-        except (ValueError, RecursionError) as error:
-            what = "holds NUL bytes" if b"\0" in data else f"is not JSON: {error}"
-            yield Reject(f"{name}:{number}", f"line {what}", "DecodeError")
+        if data.strip():
+            yield JsonText(data, f"{name}:{number}")
 
 
-def _read_array(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
+def _read_array(file: BinaryIO, path: Path, name: str, *, as_text: bool) -> Iterator[Any]:
     text = _JsonCursor(path, file, of_records=True)
     for number, value in enumerate(text.items("an array")):
         if text.is_utf8():
-            yield value
+            yield JsonText(text.last_text()) if as_text else value
         else:
             yield Reject(f"{name}#{number}", "record is not UTF-8", "DecodeError")
     text.expect_end("array")
@@ -310,7 +341,11 @@ class _JsonCursor:
 
     def is_utf8(self) -> bool:
         """Return whether the last value has no marks of bytes that are not UTF-8."""
-        return self._clean or is_utf8(self._buffer[self._start : self._position])
+        return self._clean or is_utf8(self.last_text())
+
+    def last_text(self) -> str:
+        """Return the last value as it stands in the file."""
+        return self._buffer[self._start : self._position]
 
     def broken(self, expected: str) -> PackError:
         """Return the error for something else than what was expected here."""

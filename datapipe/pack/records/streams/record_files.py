@@ -23,8 +23,9 @@ from datapipe.pack.records.streams.containers import (
     kind_of,
     not_utf8,
     read_file,
+    read_texts,
 )
-from datapipe.pack.records.streams.json_stream import NotRecordsError
+from datapipe.pack.records.streams.json_stream import JsonText, NotRecordsError
 
 Fits = Callable[[Mapping[str, Any]], bool]
 
@@ -52,6 +53,15 @@ class RecordFiles:
     def estimate(self) -> int:
         """Estimate how many records there are: exactly for Parquet, after a sample for others."""
         return sum(map(estimate_file, self.files))
+
+    @property
+    def are_json(self) -> bool:
+        return all(kind_of(path) == "json" for path in self.files)
+
+    def texts(self) -> Iterator[tuple[str, JsonText | Reject]]:
+        """Yield the text of every record of JSON files with its source, as iteration does."""
+        for path in self.files:
+            yield from read_texts(path, name_below(self.raw, path))
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any] | Reject]]:
         """Yield every record with its source, such as `data.jsonl#17`, counted from 0 in a file."""
@@ -133,15 +143,15 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
     )
 
 
-def key_of_record(record: Mapping[str, Any], options: ReadOptions) -> str:
+def key_of_record(record: Mapping[str, Any], key_from: str | None) -> str:
     """Return the value of the field that `--key-from` names, or ""; MissingMember if not there."""
-    if options.key_from is None:
+    if key_from is None:
         return ""
-    value = record.get(options.key_from)
+    value = record.get(key_from)
     if isinstance(value, str | int | float) and value != "":
         return str(value)
     fault = "is missing" if value is None or value == "" else f"is a {type(value).__name__}"
-    raise MissingMember(f"`{options.key_from}`, which the key is taken from, {fault}")
+    raise MissingMember(f"`{key_from}`, which the key is taken from, {fault}")
 
 
 def plain(record: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[str, InlineBlob], ...]]:

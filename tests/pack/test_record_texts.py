@@ -1,0 +1,108 @@
+"""Records of JSON files, which the workers parse: rejects, notes and counts are those of a file."""
+
+import json
+
+import pytest
+
+from datapipe.errors import PackError
+from datapipe.pack.pack_dataset import pack_dataset
+
+NESTED = 300  # lists: JSON is read this deep, and not written
+
+
+def record(number, **fields):
+    turns = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": f"{number}"}]
+    return {"id": f"r{number}", "image": f"{number}.jpg", "conversations": turns, **fields}
+
+
+@pytest.fixture
+def images(tmp_path, jpeg):
+    """A folder with six images and no records."""
+    folder = tmp_path / "raw"
+    (folder / "images").mkdir(parents=True)
+    for number in range(6):
+        (folder / "images" / f"{number}.jpg").write_bytes(jpeg(number))
+    return folder
+
+
+def as_lines(entries):
+    return b"\n".join(entries) + b"\n"
+
+
+def as_array(entries):
+    return b"[" + b", \n".join(entries) + b"]"
+
+
+def packed_lines(folder, rejects):
+    return [(r["source"], r["reason"]) for r in rejects(folder)]
+
+
+FAULTY = [
+    json.dumps(record(0)).encode(),
+    b"5",
+    json.dumps(record(1, mask="2.jpg")).encode(),
+    b'{"conversations": "\xff"}',
+    json.dumps(record(9, depth="3.jpg")).encode(),
+    b'{"deep": '
+    + b"[" * NESTED
+    + b"]" * NESTED
+    + b', "conversations": [{"from": "gpt", "value": ""}]}',
+    json.dumps([{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yes"}]).encode(),
+    json.dumps(record(2, conversations=[{"from": "parrot", "value": "a"}])).encode(),
+]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("name", "write"), [("a.jsonl", as_lines), ("a.json", as_array)])
+def test_faulty_records_are_named_by_their_places(images, tmp_path, rejects, name, write, workers):
+    (images / name).write_bytes(write(FAULTY))
+    out = tmp_path / "out"
+    report = pack_dataset(images, out, workers=workers, max_rejects=10)
+    line = (f"{name}:4", "line is not UTF-8 at byte 19")
+    assert packed_lines(out, rejects) == [
+        (f"{name}#1", "record is a int, not an object"),
+        line if write is as_lines else (f"{name}#3", "record is not UTF-8"),
+        (f"{name}#4", "file is missing"),
+        (f"{name}#5", "record is nested too deeply to be written as JSON"),
+        (
+            f"{name}#7",
+            "turn 1 of 1 has the role 'parrot', which is not known; rename it to user, assistant, "
+            "system or tool",
+        ),
+    ]
+    assert (report.samples, report.inputs) == (3, 8)
+    # The fields of a record whose image is missing count, too.
+    for field, number in (("mask", 2), ("depth", 4)):
+        assert any(
+            f"`{field}` are not trained on" in note and f"{name}#{number}" in note
+            for note in report.notes
+        )
+    assert any(
+        "images that no record names" in note and "images/3.jpg" in note for note in report.notes
+    )
+    assert pack_dataset(images, out, max_rejects=10).notes == report.notes
+
+
+def test_files_that_a_limit_leaves_out_are_not_called_left_over(images, tmp_path):
+    (images / "a.jsonl").write_bytes(as_lines(json.dumps(record(n)).encode() for n in range(6)))
+    report = pack_dataset(images, tmp_path / "out", limit=3)
+    assert (report.samples, report.left_out) == (3, 0)
+
+
+def test_a_prefix_of_the_names_is_left_out_by_the_workers(images, tmp_path):
+    entries = [record(n, image=f"coco/train/{n}.jpg") for n in range(6)]
+    (images / "a.json").write_text(json.dumps(entries))
+    report = pack_dataset(images, tmp_path / "out", image_root=images / "images", workers=2)
+    assert (report.samples, report.images) == (6, 6)
+
+
+def test_edited_records_end_a_pack_that_is_run_again(images, tmp_path):
+    path = images / "a.jsonl"
+    path.write_bytes(as_lines(json.dumps(record(n)).encode() for n in range(3)))
+    pack_dataset(images, tmp_path / "out")
+    # Another spelling of equal records is no change.
+    path.write_bytes(as_lines(json.dumps(record(n), indent=None).encode() + b" " for n in range(3)))
+    assert pack_dataset(images, tmp_path / "out").finished_before
+    path.write_bytes(as_lines(json.dumps(record(n, more=1)).encode() for n in range(3)))
+    with pytest.raises(PackError, match="now others"):
+        pack_dataset(images, tmp_path / "out")

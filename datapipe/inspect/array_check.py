@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from datapipe.errors import IndexMismatch
+from datapipe.index.columns import Columns
+from datapipe.index.files.block_checksums import SUMS
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import HEADER, map_npy
 from datapipe.index.manifest import Arrays
 from datapipe.inspect.block_check import check_blocks
 from datapipe.inspect.findings import FileFindings, Finding
-from datapipe.inspect.member_table import MemberTable
+from datapipe.inspect.located import DatasetFiles
+from datapipe.inspect.member_table import read_members
 from datapipe.inspect.shard_check import OTHER_BYTES, MemberCheck, Tell
 from datapipe.inspect.sources import FolderSource
 from datapipe.store.arrays import CHECKED, IMAGE_CRC32, IMAGE_OFFSETS, IMAGES, TEXTS
 
 STEP = 256 << 20
 """Bytes of images that are compared by one job."""
+
+# Without these files, no image can be compared
+_OF_IMAGES = {IMAGE_CRC32, IMAGE_OFFSETS, SUMS}
 
 
 def check_array_files(folder: Path, arrays: Arrays) -> list[Finding]:
@@ -46,39 +52,70 @@ def check_array_files(folder: Path, arrays: Arrays) -> list[Finding]:
     return found
 
 
-def check_texts(
-    folder: Path, members: MemberTable, first: int, *, deep: bool, tell: Tell
+def array_jobs(located: DatasetFiles, arrays: Arrays, damage: list[Finding]) -> range:
+    """Return the numbers of the jobs of `check_items`; `damage` is that of the files."""
+    parts = len(located.entries)
+    if not arrays.image or {finding.file for finding in damage} & _OF_IMAGES:
+        return range(parts)
+    return range(parts + -(-_images_of(located) // _images_at_once(arrays)))
+
+
+def check_items(
+    located: DatasetFiles,
+    columns: Columns | None,
+    number: int,
+    *,
+    arrays: Arrays,
+    deep: bool,
+    tell: Tell,
 ) -> FileFindings:
-    """Compare the texts of the members of one part, which begins with the sample `first`."""
-    found = FileFindings(file=TEXTS)
-    with FolderSource(folder).open(TEXTS) as file:
-        if file is not None:
+    """Compare the texts of part `number`, or some of the images if it is none of a part."""
+    images = number - len(located.entries)
+    if images < 0:
+        return _check_texts(located, columns, number, deep=deep, tell=tell)
+    return _check_images(located, columns, images, arrays=arrays, tell=tell)
+
+
+def _check_texts(
+    located: DatasetFiles, columns: Columns | None, number: int, *, deep: bool, tell: Tell
+) -> FileFindings:
+    members, findings = read_members(located, columns, number)
+    found = FileFindings(file=TEXTS, findings=findings)
+    with located.shards.open(TEXTS) as file:
+        if file is None:
+            found.add("is missing")
+        elif members is not None:
             MemberCheck(
                 file=file, members=members, found=found, deep=deep, tell=tell, lead=0, origin=HEADER
             ).run()
+    first = sum(entry.samples for entry in located.entries[:number])
     found.damaged = {first + sample for sample in found.damaged}
     return found
 
 
-def image_jobs(arrays: Arrays, images: int) -> Iterator[range]:
-    """Yield images that are compared by one job each."""
-    step = max(1, STEP // _image_bytes(arrays))
-    for start in range(0, images, step):
-        yield range(start, min(start + step, images))
-
-
-def check_images(
-    folder: Path, arrays: Arrays, images: range, keys: list[str], tell: Tell
+def _check_images(
+    located: DatasetFiles, columns: Columns | None, number: int, *, arrays: Arrays, tell: Tell
 ) -> FileFindings:
-    """Compare some images; `keys` are those of all samples of the dataset."""
+    assert isinstance(located.shards, FolderSource)
+    folder, step = located.shards.folder, _images_at_once(arrays)
+    first, stop = number * step, min((number + 1) * step, _images_of(located))
     found = FileFindings(file=IMAGES)
     size = _image_bytes(arrays)
     sums = map_npy(folder / IMAGE_CRC32, "<u4")
     offsets = map_npy(folder / IMAGE_OFFSETS, "<i8")
+    edges = np.cumsum([0, *(entry.samples for entry in located.entries)])
+
+    @cache
+    def keys(part: int) -> list[str]:
+        members, _ = read_members(located, columns, part)
+        return [""] * located.entries[part].samples if members is None else members.keys
+
     buffer = memoryview(bytearray(size))
-    with FolderSource(folder).open(IMAGES) as file:
-        for image in images if file is not None else ():
-            assert file is not None
+    with located.shards.open(IMAGES) as file:
+        if file is None:
+            found.add("is missing")
+            return found
+        for image in range(first, stop):
             start = HEADER + image * size
             try:
                 problem = "" if file.fill(buffer, start) == size else "the file ends before"
@@ -86,14 +123,23 @@ def check_images(
                 problem = f"cannot be read: {error.strerror}"
             if problem or crc32(buffer) != sums[image]:
                 sample = int(np.searchsorted(offsets, image, side="right")) - 1
+                part = int(np.searchsorted(edges, sample, side="right")) - 1
                 found.damaged.add(sample)
-                key = keys[sample] if sample < len(keys) else ""
                 where = {"start": start, "stop": start + size}
+                key = keys(part)[sample - int(edges[part])]
                 found.add(problem or OTHER_BYTES, key=key, member=f"image {image}", **where)
             found.members += 1
             found.bytes += size
             tell(1, size)
     return found
+
+
+def _images_of(located: DatasetFiles) -> int:
+    return sum(entry.images for entry in located.entries)
+
+
+def _images_at_once(arrays: Arrays) -> int:
+    return max(1, STEP // _image_bytes(arrays))
 
 
 def _image_bytes(arrays: Arrays) -> int:

@@ -36,13 +36,12 @@ def are_plain(between: bytearray, starts: Int64, names: UInt8, sizes: Int64, *, 
     headers[:, :MAX_NAME] = headers[:, _SIZE] = 0
     headers[:, _CHECKSUM] = ord(" ")  # as it counts in the checksum
     sums = headers.sum(1, dtype=np.uint32) + names.sum(1, dtype=np.uint32) + digits.sum(1)
+    headers = np.broadcast_to(headers, (len(starts), BLOCK)).copy()
+    headers[:, :MAX_NAME], headers[:, _SIZE] = names, digits
+    headers[:, 148:154] = _octal(sums, 6)
+    headers[:, 154] = 0
     expected = np.zeros_like(found)
-    blocks = _blocks(expected)
-    blocks[starts] = headers
-    blocks[starts, :MAX_NAME] = names
-    blocks[starts, _SIZE] = digits
-    blocks[starts, 148:154] = _octal(sums, 6)
-    blocks[starts, 154] = 0
+    _blocks(expected)[starts] = headers
     if between != expected.data:
         ends = starts + BLOCK
         right[np.searchsorted(ends, np.flatnonzero(found != expected), side="right")] = False

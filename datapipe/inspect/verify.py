@@ -16,15 +16,14 @@ from datapipe.declared import Word, checked
 from datapipe.errors import IndexMismatch, PlanError, StoreError, WorkerError
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
-from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
-from datapipe.inspect.array_check import check_array_files, check_images, check_texts, image_jobs
+from datapipe.index.manifest import MANIFEST, parse_manifest
+from datapipe.inspect.array_check import array_jobs, check_array_files, check_items
 from datapipe.inspect.block_check import check_columns, check_tokens
 from datapipe.inspect.field_check import check_field_values, check_fields
 from datapipe.inspect.findings import FileFindings, VerifyReport
 from datapipe.inspect.located import DatasetFiles, locate
-from datapipe.inspect.member_table import read_members
 from datapipe.inspect.shard_job import ShardJob
-from datapipe.inspect.sources import FolderSource, RemoteSource
+from datapipe.inspect.sources import RemoteSource
 from datapipe.progress import Progress
 from datapipe.workers.engine import EngineName, EngineSpec, open_pool
 from datapipe.workers.ray_cluster import node_name
@@ -54,11 +53,11 @@ def verify_dataset(
         deep: decode every image and parse every text as training would, and compare the columns of
             fields with the records.
         workers: threads; by default one per CPU, and 16 for a URL.
-        engine, address: as in `pack_dataset`; a task checks a shard.
+        engine, address: as in `pack_dataset`; a task checks a shard, or texts or images of arrays.
 
     Raises:
         IndexMismatch: no dataset is there, or its pack was not finished.
-        PlanError: arrays behind a URL, or on a cluster.
+        PlanError: arrays behind a URL.
         StoreError: a server does not answer.
         WorkerError: the cluster cannot be used, or a node does not see the dataset.
 
@@ -81,16 +80,15 @@ def verify_dataset(
         findings += check_fields(home, manifest)
     run = _Verification(located=located, columns=columns, deep=deep)
     numbers = range(len(located.entries))
-    jobs: Iterable[Any] = numbers if engine == "ray" else map(run.shard_job, numbers)
     remote = isinstance(located.shards, RemoteSource)
     total = sum(max(shard.bytes, 0) for shard in located.entries)
     if manifest is not None and manifest.arrays is not None:
-        if remote:
+        if isinstance(located.shards, RemoteSource):
             raise PlanError(f"{dataset}: arrays behind a URL cannot be checked; copy them")
-        if engine == "ray":
-            raise PlanError(f"{dataset} holds arrays, which threads check; leave --engine ray out")
+        findings += (damage := check_array_files(located.shards.folder, manifest.arrays))
+        numbers = array_jobs(located, manifest.arrays, damage)
         total = manifest.bytes
-        jobs = run.array_jobs(manifest.arrays)
+    jobs: Iterable[Any] = numbers if engine == "ray" else map(run.job, numbers)
     count = workers or (_REMOTE_WORKERS if remote else available_cpus())
     files: list[FileFindings] = []
     with (
@@ -141,7 +139,7 @@ def verify_dataset(
         members=sum(file.members for file in files),
         bytes=sum(file.bytes for file in files),
         seconds=round(time.monotonic() - started, 3),
-        findings=tuple(findings),
+        findings=tuple(dict.fromkeys(findings)),  # a lost array is named by each of its jobs
         notes=tuple(notes),
     )
 
@@ -162,7 +160,7 @@ def _checker(
     ):
         raise IndexMismatch(f"{located.title} is missing or a different dataset there")
     run = _Verification(located=located, columns=columns, deep=deep, node=node_name())
-    return run.check_shard
+    return run.check
 
 
 class _Once(NamedTuple):
@@ -173,9 +171,6 @@ class _Once(NamedTuple):
 
     def run(self, part: int) -> FileFindings:
         return self.check()
-
-
-_Job = ShardJob | _Once
 
 
 @dataclass(kw_only=True)
@@ -190,49 +185,37 @@ class _Verification:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def take(self, found: FileFindings, number: int) -> None:
-        """Count a shard that a node checked; `WorkerError` if only the node cannot read it."""
+        """Count what a node checked; `WorkerError` if only the node cannot read it."""
         assert self.progress is not None
-        self.progress.advance(found.members, of_total=max(self.located.entries[number].bytes, 0))
+        of_arrays = found.file.endswith(".npy")
+        size = found.bytes if of_arrays else max(self.located.entries[number].bytes, 0)
+        self.progress.advance(found.members, of_total=size)
         for finding in found.findings:
             if finding.problem.startswith(("is missing", "cannot be read")):
                 with self.located.shards.open(found.file) as file:
-                    if file is not None and not self.check_shard(number).findings:
+                    if file is not None and not self.check(number).findings:
                         raise WorkerError(
                             f"{finding} on the node {found.node}, but is intact here; nodes need "
                             "the dataset under the same path"
                         )
 
-    def check_shard(self, number: int) -> FileFindings:
-        """Check one shard in this thread."""
-        job = self.shard_job(number)
+    def check(self, number: int) -> FileFindings:
+        """Do one job in this thread."""
+        job = self.job(number)
         found = job.run(0)
         for part in range(1, job.parts):
             job.run(part)
         found.node = self.node
         return found
 
-    def shard_job(self, number: int) -> ShardJob:
-        return ShardJob(self.located, self.columns, number, deep=self.deep, tell=self.tell)
-
-    def array_jobs(self, arrays: Arrays) -> Iterator[_Job]:
-        assert isinstance(self.located.shards, FolderSource)
-        folder = self.located.shards.folder
-        damage = check_array_files(folder, arrays)
-        yield _Once(lambda: FileFindings(file="dataset.json", findings=damage))
-        keys: list[str] = []
-        for number, entry in enumerate(self.located.entries):
-            members, findings = read_members(self.located, self.columns, number)
-            yield _Once(partial(FileFindings, file=entry.index, findings=findings))
-            first = len(keys)
-            keys += [""] * entry.samples if members is None else members.keys
-            if members is not None:
-                check = partial(check_texts, folder, members, deep=self.deep, tell=self.tell)
-                yield _Once(partial(check, first=first))
-        harmed = {finding.file for finding in damage}
-        if arrays.image and not harmed & {"image_crc32.npy", "image_offsets.npy", "checksums.npy"}:
-            images = sum(entry.images for entry in self.located.entries)
-            for some in image_jobs(arrays, images):
-                yield _Once(partial(check_images, folder, arrays, some, keys, self.tell))
+    def job(self, number: int) -> ShardJob | _Once:
+        """Return the check of a shard, or of items of arrays."""
+        given: Any = self.located, self.columns, number
+        how: Any = {"deep": self.deep, "tell": self.tell}
+        manifest = self.located.manifest
+        if manifest is not None and manifest.arrays is not None:
+            return _Once(partial(check_items, *given, arrays=manifest.arrays, **how))
+        return ShardJob(*given, **how)
 
     def tell(self, members: int, size: int) -> None:
         if self.stop.is_set():

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 import datapipe
 from datapipe import CopySpec, WorkerError
+from datapipe.inspect.findings import VerifyReport
+from datapipe.workers.engine import EngineName
 
 from .conftest import Run
 
@@ -57,6 +60,61 @@ def damage(shards: Path, folder: Path) -> Path:
     tar = folder / "shard-000001.tar"
     tar.write_bytes(tar.read_bytes()[:-9000])
     return folder
+
+
+@pytest.mark.campaign
+@on_nodes
+def test_checks_of_arrays_and_views_on_a_cluster_are_those_of_one_machine(
+    nodes: None, shards: Path, tmp_path: Path
+) -> None:
+    arrays, view = tmp_path / "arrays", tmp_path / "view"
+    image = datapipe.ImageSpec(size=8)
+    datapipe.convert_dataset(shards, arrays, image=image)
+    datapipe.select_samples(shards, view, where="images > 0", output=CopySpec(view=True))
+    # What the tasks compare, and what the driver does.
+    for path, at in (("images.npy", 128 + 3 * 192), ("texts.npy", 128), ("image_crc32.npy", 130)):
+        whole = reports(arrays)
+        assert whole[0] == whole[1]
+        assert whole[0].damaged_samples == len(whole[0].findings)
+        with (arrays / path).open("r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1]))
+    (arrays / "texts.npy").unlink()
+    here, there = reports(arrays)
+    assert here == there
+    assert {finding.file for finding in here.findings} == {"image_crc32.npy", "texts.npy"}
+    assert len(here.findings) == 2
+    here, there = reports(view)
+    assert here == there
+    assert (here.is_whole, here.samples) == (True, datapipe.summarize_dataset(view).samples)
+
+
+def reports(dataset: Path) -> list[VerifyReport]:
+    """Check a dataset here, then on the cluster."""
+    engines: tuple[EngineName, ...] = ("local", "ray")
+    return [
+        replace(datapipe.verify_dataset(dataset, engine=engine), seconds=0) for engine in engines
+    ]
+
+
+@pytest.mark.campaign
+@on_nodes
+def test_arrays_that_a_node_does_not_see_are_named(
+    nodes: None, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = tmp_path / "arrays"
+    datapipe.convert_dataset(shards, arrays, image=datapipe.ImageSpec(size=8))
+    monkeypatch.chdir(tmp_path)  # the nodes have another working folder
+    for name in ("images.npy", "texts.npy"):
+        (arrays / name).rename(tmp_path / name)
+        (arrays / name).symlink_to(Path("/proc/self/cwd") / name)
+        message = rf"{name}: is missing on the node [\d.]+, but is intact here"
+        with pytest.raises(WorkerError, match=message):
+            datapipe.verify_dataset(arrays, engine="ray")
+        (arrays / name).unlink()
+        (tmp_path / name).rename(arrays / name)
 
 
 @pytest.mark.campaign

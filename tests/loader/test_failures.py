@@ -16,7 +16,6 @@ from datapipe.index.columns import DTYPES
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
-from datapipe.testing import assert_resumes_exactly
 from tests.workers.process_list import worker_processes
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -93,12 +92,6 @@ def test_a_skipped_sample_leaves_an_empty_slot_and_nothing_else_moves(
                 assert torch.equal(batch["pixel_values"][rows], expected["pixel_values"][rows])
     assert loader.skipped == 2
     assert all(f"sample {key}" in caplog.text for key in DAMAGED)
-
-
-def test_skipping_resumes_exactly(make_damaged: MakeDamaged) -> None:
-    assert_resumes_exactly(
-        lambda **more: make_damaged(on_error="skip", shuffle=True, **more), stops=(0.3,)
-    )
 
 
 @either

@@ -30,15 +30,19 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_batches_on_a_device_are_those_of_the_host(make: Make, spec: str) -> None:
-    options = {"image": SPECS[spec]}
-    assert_same_batches(make(device="cpu", **options), make(**options))
-
-
-@pytest.mark.parametrize("spec", ["stretch", "native"])
-def test_batches_without_images_pass(make: Make, spec: str) -> None:
-    options = {"image": SPECS[spec], "batch_size": 1, "num_workers": 0}
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        *((spec, {}) for spec in SPECS),
+        *((spec, {"batch_size": 1, "num_workers": 0}) for spec in ("stretch", "native")),
+        ("stretch", {"pack": datapipe.PackSpec(200, max_images=12, static_shapes=True)}),
+    ],
+)
+def test_batches_on_a_device_are_those_of_the_host(
+    make: Make, text: MakeText, spec: str, options: dict[str, Any]
+) -> None:
+    """Also those without an image, and rows that fill a pack up."""
+    options = {"image": SPECS[spec], "text": text() if "pack" in options else None} | options
     assert_same_batches(make(device="cpu", **options), make(**options))
 
 
@@ -73,17 +77,6 @@ def test_empty_slots_are_zero_on_the_device_too(damaged: Path, workers: str) -> 
         assert_same_batches(there, datapipe.make_loader(damaged, **options))
         assert there.skipped == 2
         there.close()
-
-
-def test_constant_shapes_are_filled_with_zeros_on_the_device_too(
-    make: Make, text: MakeText
-) -> None:
-    options = {
-        "image": SPECS["stretch"],
-        "text": text(),
-        "pack": datapipe.PackSpec(200, max_images=12, static_shapes=True),
-    }
-    assert_same_batches(make(device="cpu", **options), make(**options))
 
 
 def test_values_of_a_pixel_lie_together_where_that_is_asked(make: Make) -> None:

@@ -87,21 +87,15 @@ def test_packs_keep_to_a_capacity_of_patches(make: Make, text: MakeText, mode: s
 @pytest.mark.parametrize(
     "mode", ["tiles", "mrope", *map(rare, ("native", "anyres", "dynamic", "shortest"))]
 )
-def test_every_form_resumes_exactly(packed: Path, text: MakeText, mode: str) -> None:
+def test_every_form_resumes_exactly(make: Make, text: MakeText, mode: str) -> None:
     spec, rule, _ = MODES[mode]
     pack = PackSpec(400, max_patches=None if mode == "dynamic" else 200)
-
-    def make(**ranks: Any) -> Loader:
-        return datapipe.make_loader(
-            packed,
-            image=spec,
-            text=text(image_tokens=rule, max_length=200, overlong="truncate"),
-            pack=pack,
-            meta=META,
-            **ranks,
-        )
-
-    assert_resumes_exactly(make, stops=(0.6,), world_sizes=(1, 2))
+    cut = text(image_tokens=rule, max_length=200, overlong="truncate")
+    assert_resumes_exactly(
+        lambda **more: make(image=spec, text=cut, pack=pack, meta=META, **more),
+        stops=(0.6,),
+        world_sizes=(1, 2),
+    )
 
 
 @modes

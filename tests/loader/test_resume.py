@@ -126,11 +126,16 @@ def test_random_plans_resume_exactly(make: Make, text: MakeText, data: st.DataOb
     )
 
 
-def test_a_run_with_skipped_samples_resumes_exactly(damaged: Path, text: MakeText) -> None:
+@pytest.mark.parametrize("unit", ["batch_size", "pack"])
+def test_a_run_with_skipped_samples_resumes_exactly(
+    damaged: Path, text: MakeText, unit: str
+) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "meta": META[:2], "image": ImageSpec(size=16)}
+    if unit == "pack":
+        options = {"pack": 200, "meta": META, "text": text()}
+
     def make(**more: Any) -> Loader:
-        return datapipe.make_loader(
-            damaged, text=text(), pack=200, meta=META, on_error="skip", **more
-        )
+        return datapipe.make_loader(damaged, on_error="skip", **options, **more)
 
     batches = list(make(num_workers=0))
     assert any(not batch["valid"].all() for batch in batches)

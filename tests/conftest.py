@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import os
+import shutil
 import signal
 import tarfile
 from collections.abc import Callable, Iterable
@@ -206,6 +207,13 @@ def kernel(request: pytest.FixtureRequest, kernel_loader: Any) -> str:
 @pytest.fixture(autouse=True)
 def _own_cache_folder(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every disk has 10 KB free."""
+    usage = shutil.disk_usage("/")._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """Tiers keep entries as they were given, in memory and on disk, whatever happens in between."""
 
 import copy
-import errno
 import gc
 import logging
 import os
 import pickle
+import resource
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,6 @@ import pytest
 
 from benchmarks.cache.hits import Lru
 from datapipe.array_types import Int64, UInt8
-from datapipe.cache import disk as disk_module
 from datapipe.cache.disk import DiskTier, open_folder
 from datapipe.cache.entries import fill_members
 from datapipe.cache.evicting import EvictingTier
@@ -262,19 +261,19 @@ def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(
     assert caplog.text.count("is damaged") == 1
 
 
-def test_a_full_disk_is_said_once_and_what_is_there_still_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_disk_that_takes_no_more_is_said_once_and_what_is_there_still_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier = DiskTier(tmp_path / "a", layout())
     tier.put(use(1), entry_of(1))
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(disk_module, "pwrite", full)
-    fill(tier, range(2, 9))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # no file may be written
+    try:
+        fill(tier, range(2, 9))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(caplog.records) == 1
-    assert "No space left" in caplog.text
+    assert "File too large" in caplog.text
     assert tier.room(use(10), 64) is None
     assert (tier.get(use(1)) == entry_of(1)).all()
     assert tier.get(use(2)) is None

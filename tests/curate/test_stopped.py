@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -120,11 +119,10 @@ def refuse_others(shards: Path, folder: Path) -> None:
         some(folder / "other", out)
 
 
+@pytest.mark.usefixtures("full_disk")
 def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Path, tmp_path: Path
 ) -> None:
-    usage = shutil.disk_usage("/")._replace(free=9_999)
-    monkeypatch.setattr("datapipe.pack.space.shutil.disk_usage", lambda path: usage)
     with pytest.raises(PackError, match=r"samples to copy, [\d.]+ KB are needed, 10.0 KB are free"):
         some(shards, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.tar"))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.imports import IMPORTS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -16,7 +18,7 @@ def test_every_cell_of_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     (tmp_path / "examples").mkdir()
     shutil.copy(ROOT / "examples/first_steps.ipynb", tmp_path / "examples")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", IMPORTS["PYTHONPATH"])
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(tmp_path / "examples/first_steps.ipynb", as_version=4)
     folder = {"metadata": {"path": str(tmp_path / "examples")}}

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.imports import IMPORTS
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(bash|python)(?: title="([\w.]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -27,12 +29,8 @@ def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
         script = commands / name
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         script.chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{commands}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "COLUMNS": "120",
-    }
+    path = f"{commands}:{os.environ['PATH']}"
+    environment = os.environ | IMPORTS | {"PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     output = ""
     blocks = BLOCK.findall((ROOT / "docs/tutorial.md").read_text("utf-8"))
     for language, title, code in blocks:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,17 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
     monkeypatch.setattr(program, "build", remember)
     return seen
+
+
+@pytest.fixture
+def run_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
+    """Runs a program by its command line, in this process."""
+
+    def run(line: list[str]) -> None:
+        monkeypatch.setattr(sys, "argv", line)
+        runpy.run_path(line[0], run_name="__main__")
+
+    return run
 
 
 @pytest.fixture

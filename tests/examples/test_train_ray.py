@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import runpy
-import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 
 import datapipe
+from tests.imports import IMPORTS
 
 from .tiny_checkpoint import save_tiny_checkpoint
 from .trainer_process import digest
@@ -36,12 +34,11 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(
-    checkpoint: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, shards: Path, tmp_path: Path, run_program: Callable[[list[str]], None]
 ) -> Iterator[Run]:
     """Runs the example by its command line, and notes what it does under a name."""
-    variables = {
+    variables = IMPORTS | {
         "NOTES": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "OMP_NUM_THREADS": "1",
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         "HF_HUB_OFFLINE": "1",
@@ -60,8 +57,7 @@ def run(
         line = [str(EXAMPLE), str(checkpoint), str(shards), str(tmp_path / out)]
         for option, value in ({"pack": PACK, "save-every": 3} | options).items():
             line += [f"--{option}", str(value)]
-        monkeypatch.setattr(sys, "argv", line)
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
+        run_program(line)
 
     yield run
     ray.shutdown()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import runpy
 import signal
 import socket
-import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -158,9 +157,8 @@ def test_one_rank_goes_on_where_two_were_in_the_loop_as_in_torchtitan(
 @pytest.mark.parametrize("example", EACH)
 @pytest.mark.filterwarnings("ignore")
 def test_a_wrong_path_ends_with_one_line(
-    example: Example, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    example: Example, checkpoint: Path, tmp_path: Path, run_program: Callable[[list[str]], None]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", example.line(checkpoint, tmp_path / "none", tmp_path, STEPS))
     with pytest.raises(SystemExit, match=f"{example.name}: .*/none: no such folder; give the one"):
-        runpy.run_path(str(example.path), run_name="__main__")
+        run_program(example.line(checkpoint, tmp_path / "none", tmp_path, STEPS))
     gc.collect()  # frameworks keep what they have in reference cycles

@@ -16,6 +16,7 @@ from examples.vlm.loop import Run
 from examples.vlm.model.inputs import IGNORE, make_inputs
 from examples.vlm.parallel.ranks import Ranks
 
+from .tensor_reads import Reads
 from .test_vlm_model import CONFIG, FIXED, load, make_model
 from .vlm_runs import PACKED, fit
 
@@ -46,23 +47,14 @@ def test_it_is_the_mean_over_samples_one_by_one(shards: Path, options: dict[str,
     assert found.loss == pytest.approx(total / labels, rel=1e-12)
 
 
-def test_the_device_is_read_once_and_the_model_is_left_as_it_was(
-    shards: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device_is_read_once_and_the_model_is_left_as_it_was(shards: Path) -> None:
     model = make_model("split").train()
-    reads: list[int] = []
-    for name in ("item", "tolist", "__float__", "__int__", "__bool__"):
-        known = getattr(torch.Tensor, name)
-
-        def note(tensor: torch.Tensor, *arguments: Any, known: Any = known) -> Any:
-            reads.append(tensor.numel() if tensor.dtype == torch.float64 else 0)
-            return known(tensor, *arguments)
-
-        monkeypatch.setattr(torch.Tensor, name, note)
     modes: list[bool] = []
     model.register_forward_pre_hook(lambda *_: modes.append(model.training))
-    evaluate(model, map(doubled, load(shards, FIXED, pack=300)), ALONE)
-    assert sum(reads) == 2  # the sum of the losses and the number of labels
+    with Reads() as reads:
+        evaluate(model, map(doubled, load(shards, FIXED, pack=300)), ALONE)
+    read = [tensor.numel() for tensor in reads.tensors if tensor.dtype == torch.float64]
+    assert sum(read) == 2  # the sum of the losses and the number of labels
     assert modes
     assert not any(modes)
     assert model.training

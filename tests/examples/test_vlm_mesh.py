@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import datapipe
 from examples.vlm.measure.report import Report
@@ -25,6 +23,7 @@ from examples.vlm.parallel.mesh import check_heads, join_mesh
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.parallel.tensor import check_plain
 from examples.vlm.techniques.switches import Techniques
+from tests.fake_ranks import fake_rank
 
 from .mesh_ranks import CHECKS, LINE, RANKS
 from .mesh_ranks import CONFIG as DIVIDED
@@ -88,16 +87,6 @@ def test_adapters_are_not_divided() -> None:
         check_plain(model)
 
 
-@contextmanager
-def process(rank: int, world: int) -> Iterator[None]:
-    """Be one process of a group whose other processes do not exist."""
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kernel", ["split", "sdpa", "plain"])
 def test_the_shares_of_ranks_are_the_row(shards: Path, form: str, kernel: str) -> None:
@@ -109,7 +98,7 @@ def test_the_shares_of_ranks_are_the_row(shards: Path, form: str, kernel: str) -
         wanted = embed(model, inputs)
         whole += len(inputs.patches.values)
         for rank in range(4):
-            with process(rank, 4):
+            with fake_rank(rank, 4):
                 assert dist.group.WORLD is not None
                 own = own_share(
                     inputs, dist.group.WORLD, image_id=WORDS.image_id, merged=merged, kernel=kernel
@@ -131,7 +120,7 @@ def embed(model: VLM, inputs: Inputs) -> Tensor:
 
 def test_a_row_that_does_not_divide_is_refused(shards: Path) -> None:
     inputs = make_inputs(next(iter(load(shards, FORMS["fixed"], pack=239))), CONFIG, "split")
-    with process(0, 64):
+    with fake_rank(0, 64):
         assert dist.group.WORLD is not None
         with pytest.raises(ValueError, match=r"over 64 ranks .* multiple_of=64"):
             own_share(inputs, dist.group.WORLD, image_id=0, merged=4, kernel="split")

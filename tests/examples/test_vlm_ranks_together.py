@@ -257,7 +257,7 @@ def test_samples_that_ranks_do_not_divide_hang_no_rank(shards: Path, four: list[
 
 @pytest.mark.measuring
 def test_a_rank_that_hangs_in_the_data_is_named_with_its_stack(shards: Path) -> None:
-    run = torchrun(shards, *UNEVEN, "--rank-timeout", 10, HANG=1)
+    run = torchrun(shards, *UNEVEN, "--rank-timeout", 60, HANG=1)
     try:
         _, text = run.communicate(timeout=TIMEOUT)
     finally:

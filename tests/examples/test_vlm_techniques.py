@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from examples.vlm.model.layers import Block
 from examples.vlm.techniques.compiling import check_compiler
 from examples.vlm.techniques.switches import Techniques
 
+from .tensor_reads import Reads
 from .test_vlm_attention import needs_a_compiler
 from .vlm_runs import PACKED, fit
 
@@ -68,23 +71,13 @@ def test_gradients_are_clipped_to_the_norm_asked_for(
     assert clipped == pytest.approx(0.01, rel=0.01)
 
 
-def test_losses_are_read_when_they_are_logged_and_not_before(
-    shards: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads = 0
-    item = torch.Tensor.item
+def test_losses_are_read_when_they_are_logged_and_not_before(shards: Path) -> None:
+    def reads(*more: str) -> int:
+        with Reads() as reads:
+            fit(shards, *PACKED, "--steps", 6, "--warm-up", 0, "--clip", 0, *more)
+        return sum(tensor.ndim == 0 and tensor.is_floating_point() for tensor in reads.tensors)
 
-    def count(tensor: torch.Tensor) -> Any:
-        nonlocal reads
-        reads += tensor.ndim == 0 and tensor.is_floating_point()
-        return item(tensor)
-
-    monkeypatch.setattr(torch.Tensor, "item", count)
-    common = (*PACKED, "--steps", 6, "--warm-up", 0, "--clip", 0)
-    fit(shards, *common)
-    kept = reads
-    fit(shards, *common, "--wait-for-losses")
-    assert reads - kept == kept + 6
+    assert reads("--wait-for-losses") == reads() + 6
 
 
 def test_switches_reach_what_they_are_for(shards: Path, runs: list[Run]) -> None:
@@ -178,11 +171,12 @@ def test_what_cannot_be_compiled_is_refused_with_what_to_install(
 def test_cuda_graphs_are_refused_where_they_would_overwrite_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gpu, there = torch.device("cuda"), None
-    monkeypatch.setattr("examples.vlm.techniques.compiling.find_spec", lambda name: there)
+    gpu, triton = torch.device("cuda"), ModuleType("triton")
+    triton.__spec__ = ModuleSpec("triton", None)
+    monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ValueError, match="pip install triton"):
         check_compiler("default", gpu)
-    there = "triton"
+    monkeypatch.setitem(sys.modules, "triton", triton)
     for mode in ("reduce-overhead", "max-autotune"):
         check_compiler(mode, gpu)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=rf"--compile {mode} .*give --compile default"):

@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 import datapipe
+from tests.imports import IMPORTS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "trainers"
@@ -120,8 +121,7 @@ class Process:
         self._batches = folder / "batches"
         self._errors = folder / "errors"
         folder.mkdir()
-        given = {
-            "PYTHONPATH": str(ROOT),
+        given = IMPORTS | {
             "BATCHES": str(self._batches),
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",

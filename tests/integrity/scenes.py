@@ -20,11 +20,9 @@ import datapipe
 from datapipe import CacheSpec, ImageSpec, TextSpec, make_loader
 from datapipe.convert.array_files import ArrayFiles
 from datapipe.index.files import block_checksums
-from datapipe.index.parquet import write_index
 from datapipe.index.tokens import counting
 from datapipe.loader.tuned_settings import Tuned, keep
 from datapipe.pack.url_upload import UploadStage
-from datapipe.pack.writers.shards import ShardWriter
 
 IMAGE = ImageSpec(size=16)
 
@@ -326,15 +324,13 @@ class Maker:
         return f"other files: {other}"
 
     def _interrupt_pack(self, raw: Path, *, third: int, **options: Any) -> None:
-        """Interrupt a pack when shard number `third` is written, and not yet in place."""
+        """Interrupt a pack when shard number `third` and its index are written, but not renamed."""
 
-        def is_third(writer: Any, name: str, tables: Any, *_: Any) -> bool:
-            if found := name.endswith(str(third)):
-                write_index(writer._work / f"{name}.parquet", tables[0])
-            return found
+        def is_third(_: Any, target: str | os.PathLike[str]) -> bool:
+            return Path(target) == self._dataset / f"shard-{third:06}.tar"
 
         pack = partial(self._pack, raw, self._dataset, **options)
-        self._interrupt(ShardWriter, "_put_in_place", is_third, pack)
+        self._interrupt(os, "replace", is_third, pack)
 
     def _interrupt(
         self, owner: Any, name: str, when: Callable[..., bool], run: Callable[[], Any]

@@ -1,9 +1,11 @@
 """A small packed dataset of real photographs: several images, text alone, several shards."""
 
+import gc
 import json
 import shutil
 import textwrap
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from importlib.metadata import files as files_of
 from pathlib import Path
 from types import ModuleType
@@ -11,11 +13,16 @@ from typing import Any
 
 import pytest
 import skimage
+import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import datapipe
 from datapipe.index.dataset import open_dataset
+from datapipe.loader import image_path
+from datapipe.loader.device.prefetcher import DevicePrefetcher
+from tests.waiting import PATIENCE
+from tests.workers.process_list import left, worker_processes
 
 PHOTOS = Path(skimage.__file__).parent / "data"
 SAMPLES = 37
@@ -143,6 +150,40 @@ def damaged(packed: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def make_processes(make: Callable[..., datapipe.Loader]) -> Callable[..., datapipe.Loader]:
     return lambda **options: make(**{"workers": "processes", "shuffle": False} | options)
+
+
+@pytest.fixture
+def no_processes_left() -> Iterator[None]:
+    """No worker process outlives a test and its loaders."""
+    yield
+    gc.collect()
+    assert left(worker_processes()) == set()
+
+
+@pytest.fixture
+def no_threads_left() -> Iterator[None]:
+    """No worker outlives a test, though frameworks keep iterators in reference cycles."""
+    yield
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("datapipe-worker"):
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that lets "cuda" be there, and a number of CPUs; batches stay on the CPU."""
+
+    def pretend(cpus: int = 2) -> None:
+        for name, stand_in in {
+            "default_workers": lambda: cpus,
+            "resolve_device": lambda device: torch.device(device, 0),
+            "DevicePrefetcher": lambda _, **options: DevicePrefetcher("cpu", **options),
+        }.items():
+            monkeypatch.setattr(image_path, name, stand_in)
+
+    return pretend
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,19 @@ def pack(root: Path, rows: Rows, **options: Any) -> Path:
     report = datapipe.pack_dataset(raw, root / "shards", shard_size=4, **options)
     assert (report.samples, report.rejected) == (len(rows), 0)
     return root / "shards"
+
+
+def loader_of(
+    path: Path, text: Callable[..., datapipe.TextSpec], batch_size: int
+) -> Callable[..., datapipe.Loader]:
+    """Return a function that makes loaders; `spec` are options of their texts."""
+
+    def make(**options: Any) -> datapipe.Loader:
+        spec = text(**options.pop("spec", {}))
+        if "max_tokens" not in options:
+            options.setdefault("batch_size", batch_size)
+        options.setdefault("image", datapipe.ImageSpec(size=28))
+        options.setdefault("num_workers", 0)
+        return datapipe.make_loader(options.pop("path", path), text=spec, **options)
+
+    return make

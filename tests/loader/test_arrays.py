@@ -178,17 +178,12 @@ def test_texts_alone(packed: Path, text: MakeText, tmp_path: Path) -> None:
 
 
 def test_resuming_is_exact(converted: dict[str, Path], text: MakeText) -> None:
-    def make(**options: Any) -> Loader:
-        return datapipe.make_loader(
-            converted["stretch"],
-            image=CLIP,
-            text=text(),
-            pack=200,
-            meta=("key", "valid"),
-            **options,
-        )
-
-    assert_resumes_exactly(make, stops=(0.4,), world_sizes=(1, 2))
+    options: dict[str, Any] = {"image": CLIP, "text": text(), "pack": 200, "meta": ("key", "valid")}
+    assert_resumes_exactly(
+        lambda **more: datapipe.make_loader(converted["stretch"], **options, **more),
+        stops=(0.4,),
+        world_sizes=(1, 2),
+    )
 
 
 def test_numpy_reads_them(converted: dict[str, Path], make: Make) -> None:

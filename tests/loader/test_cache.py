@@ -15,7 +15,7 @@ from PIL import Image
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, Loader
 from datapipe.late_module import LateModule
-from datapipe.testing import assert_resumes_exactly, assert_same_batches
+from datapipe.testing import assert_same_batches
 
 from ..campaigns import rare
 
@@ -105,12 +105,6 @@ def test_packs_and_truncated_texts_are_cached_too(make: Make, text: MakeText) ->
         loader = make(cache=CacheSpec(memory=LOTS), **options)
         assert_same_batches(loader, make(**options))
         assert reads_of(loader) <= 48
-
-
-def test_resuming_is_exact_with_a_cache(make: Make) -> None:
-    assert_resumes_exactly(
-        lambda **options: make(cache=CacheSpec(memory=100_000), **options), stops=(0.7,)
-    )
 
 
 def test_other_images_have_a_cache_of_their_own(make: Make, tmp_path: Path) -> None:

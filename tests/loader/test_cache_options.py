@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, Loader, PlanError
+from datapipe import CacheSpec, ImageSpec, Loader
 from datapipe.testing import assert_same_batches
 
 Make = Callable[..., Loader]
@@ -27,43 +27,6 @@ def test_a_transform_works_on_encoded_entries(make: Make) -> None:
     loader = make(cache=CacheSpec(memory=LOTS), **options)
     assert_same_batches(loader, make(**options))
     assert loader.stats()["source"].hits <= 40
-
-
-@pytest.mark.parametrize(
-    ("cache", "options", "message"),
-    [
-        ({"memory": "8 gigs"}, {}, "cache memory '8 gigs': give a size such as 8GB"),
-        ({}, {}, "needs room"),
-        ({"disk_size": 5000}, {}, "needs room|disk="),
-        (
-            {"memory": 5000, "keep": "raw"},
-            {},
-            "cache keep 'raw': give 'auto', 'decoded' or 'encoded'",
-        ),
-        (
-            {"memory": 5000, "policy": "lru"},
-            {},
-            "cache policy 'lru': give 'auto', 'pin' or 'next-use'",
-        ),
-        (
-            {"memory": 5000, "keep": "decoded"},
-            {"image": ImageSpec(size=8, random_crop=(0.5, 1.0))},
-            "random_crop takes a different part",
-        ),
-        (
-            {"memory": 5000, "keep": "decoded"},
-            {"transform": flip_colours},
-            "transform= may be random",
-        ),
-        ({"memory": 5000, "policy": "next-use"}, {"workers": "processes"}, "policy='pin'"),
-        ({"disk": 5}, {}, "cache disk 5: give a path or None"),
-    ],
-)
-def test_impossible_caches_are_refused(
-    make: Make, cache: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(PlanError, match=message):
-        make(cache=CacheSpec(**cache), **options)
 
 
 def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> None:

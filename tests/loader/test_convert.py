@@ -194,11 +194,8 @@ def test_images_that_have_no_one_size_are_refused(
     assert not (tmp_path / "arrays").exists()
 
 
-def test_a_disk_that_is_too_small_is_found_out_first(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+@pytest.mark.usefixtures("full_disk")
+def test_a_disk_that_is_too_small_is_found_out_first(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"are needed, 10\.0 KB are free"):
         convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
     report = convert_dataset(packed, tmp_path / "arrays", image=IMAGE, space_check=False)

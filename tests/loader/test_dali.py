@@ -10,9 +10,7 @@ import torch
 
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
-from datapipe.loader import image_path
-from datapipe.loader.device.prefetcher import DevicePrefetcher
-from datapipe.testing import assert_resumes_exactly, assert_same_batches
+from datapipe.testing import assert_same_batches
 
 pytest.importorskip("nvidia.dali")
 
@@ -88,15 +86,6 @@ def test_samples_are_left_out_of_batches_without_images(make: Make) -> None:
         assert len(dali["pixel_values"]) == 0
 
 
-def test_dali_resumes_exactly(packed: Path) -> None:
-    spec = ImageSpec(size=24, resize="crop", random_crop=(0.3, 1.0), flip=0.5)
-
-    def make(**options: Any) -> Loader:
-        return datapipe.make_loader(packed, batch_size=4, image=spec, decoder="dali", **options)
-
-    assert_resumes_exactly(make, stops=(0.0, 0.5), world_sizes=(1, 2))
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -143,22 +132,6 @@ def test_options_of_dali_out_of_range_are_refused(options: dict[str, Any]) -> No
         datapipe.DaliOptions(**options)
 
 
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
-        ({"decoder": "nvjpeg"}, "decoder 'nvjpeg'"),
-        ({"image": None}, "image=None leaves them out"),
-        ({"image": ImageSpec(resize="native")}, "resize='native'"),
-        ({"image": ImageSpec(scaled_decode=True)}, "scaled_decode"),
-        ({"transform": lambda sample, _: sample}, "transform="),
-        ({"workers": "processes", "num_workers": 2}, "does not work in processes"),
-    ],
-)
-def test_what_dali_cannot_do_is_refused(make: Make, options: dict[str, Any], cause: str) -> None:
-    with pytest.raises(PlanError, match=cause):
-        make(**{"decoder": "dali"} | options)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
     ("options", "cause"),
@@ -166,15 +139,12 @@ def test_what_dali_cannot_do_is_refused(make: Make, options: dict[str, Any], cau
 )
 def test_kernels_decode_where_dali_was_not_asked_for_and_cannot_start(
     make: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    pretend_gpu: Callable[..., None],
     caplog: pytest.LogCaptureFixture,
     options: dict[str, Any],
     cause: str,
 ) -> None:
-    monkeypatch.setattr(image_path, "resolve_device", lambda _: torch.device("cuda", 0))
-    monkeypatch.setattr(
-        image_path, "DevicePrefetcher", lambda _, **others: DevicePrefetcher("cpu", **others)
-    )
+    pretend_gpu()
     options = {"image": ImageSpec(size=64, normalize="clip"), "num_workers": 2, **options}
     with caplog.at_level(logging.INFO, "datapipe"):
         loader = make(device="cuda", **options)

@@ -6,28 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from datapipe import ImageSpec, Loader
-from datapipe.loader import image_path
-from datapipe.loader.device.prefetcher import DevicePrefetcher
 
 Make = Callable[..., Loader]
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Pretend a number of CPUs, and that "cuda" is there; batches stay on the CPU."""
-
-    def prefetcher(device: torch.device, **options: Any) -> DevicePrefetcher:
-        return DevicePrefetcher("cpu", **options)
-
-    def pretend(cpus: int) -> None:
-        monkeypatch.setattr(image_path, "default_workers", lambda: cpus)
-        monkeypatch.setattr(image_path, "resolve_device", torch.device)
-        monkeypatch.setattr(image_path, "DevicePrefetcher", prefetcher)
-
-    return pretend
+PretendGpu = Callable[..., None]
 
 
 @pytest.mark.parametrize(
@@ -44,15 +27,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     ],
 )
 def test_at_most_eight_threads_decode_for_a_gpu_by_default(
-    machine: Callable[[int], None], make: Make, cpus: int, options: dict[str, Any], workers: int
+    pretend_gpu: PretendGpu, make: Make, cpus: int, options: dict[str, Any], workers: int
 ) -> None:
-    machine(cpus)
+    pretend_gpu(cpus=cpus)
     assert make(**{"decoder": "cpu", "num_workers": None} | options).options.num_workers == workers
 
 
-def test_dali_takes_all_cpus_by_default(machine: Callable[[int], None], make: Make) -> None:
+def test_dali_takes_all_cpus_by_default(pretend_gpu: PretendGpu, make: Make) -> None:
     pytest.importorskip("nvidia.dali")
-    machine(16)
+    pretend_gpu(cpus=16)
     image = ImageSpec(size=64)
     assert make(device="cuda", num_workers=None, image=image).options.num_workers == 16
     # DALI has no resizing of this kind, so the CPU kernels decode.

@@ -16,11 +16,16 @@ from datapipe.index.columns import DTYPES
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
-from datapipe.testing import assert_resumes_exactly
+from tests.workers.process_list import worker_processes
+
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 MakeDamaged = Callable[..., Loader]
 
 DAMAGED = ("000000006", "000000020")
+
+
+either = pytest.mark.parametrize("workers", ["threads", "processes"])
 
 
 @pytest.fixture
@@ -32,27 +37,44 @@ def make_damaged(damaged: Path) -> MakeDamaged:
     return make
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-def test_the_first_failing_sample_is_named_and_ends_the_loop(
-    make_damaged: MakeDamaged, num_workers: int
+@pytest.mark.parametrize(
+    ("options", "processes"),
+    [
+        ({"num_workers": 0}, 0),
+        ({"num_workers": 3}, 0),
+        ({"num_workers": 2, "workers": "processes"}, 2),
+        ({"num_workers": 3, "device": "cpu"}, 0),
+    ],
+    ids=str,
+)
+def test_the_first_failing_sample_is_named_after_the_batches_before_it(
+    make_damaged: MakeDamaged, options: dict[str, Any], processes: int
 ) -> None:
-    iterator = iter(make_damaged(num_workers=num_workers, batch_size=2, prefetch_factor=8))
-    assert [next(iterator)["key"][0] for _ in range(3)] == ["000000000", "000000002", "000000004"]
-    with pytest.raises(DecodeError) as caught:
-        next(iterator)
-    assert caught.value.key == "000000006"
-    assert caught.value.member.startswith("000000006.")
-    assert caught.value.shard == "shard-000000.tar"
-    assert "not those that were packed" in str(caught.value)
-    with pytest.raises(datapipe.DatapipeError, match="closed"):
-        next(iterator)
+    loader = make_damaged(batch_size=2, prefetch_factor=8, **options)
+    for _ in range(2):  # the same workers go on
+        iterator = iter(loader)
+        keys = [key for _ in range(3) for key in next(iterator)["key"]]
+        assert keys == [f"{number:09}" for number in range(6)]
+        with pytest.raises(DecodeError) as caught:
+            next(iterator)
+        assert caught.value.key == "000000006"
+        assert caught.value.member.startswith("000000006.")
+        assert caught.value.shard == "shard-000000.tar"
+        assert "not those that were packed" in str(caught.value)
+        with pytest.raises(datapipe.DatapipeError, match="closed"):
+            next(iterator)
+    assert len(worker_processes()) == processes
 
 
+@either
 def test_a_skipped_sample_leaves_an_empty_slot_and_nothing_else_moves(
-    make_damaged: MakeDamaged, make: Callable[..., Loader], caplog: pytest.LogCaptureFixture
+    make_damaged: MakeDamaged,
+    make: Callable[..., Loader],
+    caplog: pytest.LogCaptureFixture,
+    workers: str,
 ) -> None:
     whole = list(make(shuffle=False, image=ImageSpec(size=16)))
-    loader = make_damaged(on_error="skip", num_workers=3)
+    loader = make_damaged(on_error="skip", num_workers=3, workers=workers)
     for expected, batch in zip(whole, loader, strict=True):
         assert batch["key"] == expected["key"]
         assert batch["pixel_values"].shape == expected["pixel_values"].shape
@@ -72,33 +94,33 @@ def test_a_skipped_sample_leaves_an_empty_slot_and_nothing_else_moves(
     assert all(f"sample {key}" in caplog.text for key in DAMAGED)
 
 
-def test_skipping_resumes_exactly(make_damaged: MakeDamaged) -> None:
-    assert_resumes_exactly(
-        lambda **more: make_damaged(on_error="skip", shuffle=True, **more), stops=(0.3,)
-    )
-
-
-def test_too_many_skipped_samples_raise(make_damaged: MakeDamaged) -> None:
-    list(make_damaged(on_error="skip", run=datapipe.RunSpec(max_skipped=2)))
+@either
+def test_too_many_skipped_samples_raise(make_damaged: MakeDamaged, workers: str) -> None:
+    options: dict[str, Any] = {"on_error": "skip", "workers": workers}
+    list(make_damaged(run=datapipe.RunSpec(max_skipped=2), **options))
     with pytest.raises(datapipe.DatapipeError, match="max_skipped=1"):
-        list(make_damaged(on_error="skip", run=datapipe.RunSpec(max_skipped=1)))
+        list(make_damaged(run=datapipe.RunSpec(max_skipped=1), **options))
     # The last step of 20 repeats the 21st sample, which is not counted again.
-    loader = make_damaged(on_error="skip", batch_size=20, run=datapipe.RunSpec(max_skipped=2))
+    loader = make_damaged(batch_size=20, run=datapipe.RunSpec(max_skipped=2), **options)
     list(loader)
     assert loader.skipped == 2
 
 
+@either
 def test_a_shard_that_is_gone_or_cut_off_is_no_sample_to_be_skipped(
-    make_damaged: MakeDamaged,
+    make_damaged: MakeDamaged, workers: str
 ) -> None:
-    loader = make_damaged(on_error="skip")
-    with (loader.dataset.folder / "shard-000003.tar").open("r+b") as file:
+    cut, gone = (make_damaged(on_error="skip", workers=workers) for _ in range(2))
+    with (cut.dataset.folder / "shard-000003.tar").open("r+b") as file:
         file.truncate(5000)
+    (gone.dataset.folder / "shard-000002.tar").rename(gone.dataset.folder / "away")
+    with pytest.raises(StoreError, match=r"shard-000002\.tar") as caught:
+        list(gone)
+    if workers == "processes":
+        assert "in a worker process" in str(caught.value.__cause__)
+    (gone.dataset.folder / "away").rename(gone.dataset.folder / "shard-000002.tar")
     with pytest.raises(StoreError, match="cut off"):
-        list(loader)
-    (loader.dataset.folder / "shard-000002.tar").unlink()
-    with pytest.raises(StoreError, match=r"shard-000002\.tar"):
-        list(loader)
+        list(cut)
 
 
 def test_a_shard_that_changed_is_noticed_when_the_dataset_is_opened(damaged: Path) -> None:

@@ -1,40 +1,29 @@
 """A loader inside Accelerate, torchdata and torch's distributed checkpoints, as it stands."""
 
-import gc
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.stateful import Stateful
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from datapipe import DatapipeError, Loader, PlanError
 from datapipe.testing import assert_same_batches, valid_keys
-from tests.waiting import PATIENCE
+from tests.fake_ranks import fake_rank
 
 Make = Callable[..., Loader]
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")
+pytestmark = [
+    pytest.mark.usefixtures("no_threads_left"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+]
 
 
 def take(batches: Iterable[Any], steps: int) -> list[Any]:
     return list(itertools.islice(batches, steps))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    yield
-    gc.collect()  # frameworks keep iterators in reference cycles
-    for thread in threading.enumerate():
-        if thread.name.startswith("datapipe-worker"):
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -145,13 +134,10 @@ def test_an_iterator_that_gave_nothing_yet_follows_set_epoch(make: Make) -> None
 
 def test_a_loader_made_before_its_process_group_is_refused(make: Make) -> None:
     loader, given = make(), make(rank=1, world_size=3)
-    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
-    try:
+    with fake_rank(1, 2):
         with pytest.raises(PlanError, match=r"made as rank 0 of 1, but .* says 1 of 2"):
             iter(loader)
         next(iter(given))
-    finally:
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("steps", [0, 2])

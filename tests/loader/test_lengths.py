@@ -22,7 +22,6 @@ from datapipe.index.tokens.columns import open_tokens
 from datapipe.loader.schedule import token_counts
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.plan.lengths import planned
-from datapipe.store import text_reader
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.sample_text import parse_json, sample_text
 from datapipe.text.spec import TextSpec
@@ -156,17 +155,23 @@ def test_labels_are_those_that_the_plan_counts(dataset, members, seed):
     assert tokens.label_tokens[usable].tolist() == expected.labels[usable].tolist()
 
 
-def test_workers_and_chunks_of_bounded_size_do_not_change_the_files(dataset, contents, monkeypatch):
-    folder = count_tokens(dataset, Words(), workers=1).folder
-    expected = contents(folder)
-    # Shards have 8 samples, the last one 5.
-    for name, value, batches in ("_CHUNK", 3, [2] * 5 + [3] * 9), ("_CHUNK_BYTES", 1, [1] * 37):
-        monkeypatch.setattr(text_reader, name, value)
-        for workers in (1, 5):
-            shutil.rmtree(folder)
-            encoder = Words()
-            assert contents(count_tokens(dataset, encoder, workers=workers).folder) == expected
-            assert sorted(encoder.batches) == batches
+@pytest.mark.parametrize(
+    ("sizes", "batches"),
+    [([9] * 600, [88, 256, 256]), ([1, 2, 3 << 20, 3 << 20, 5 << 20, 2], [1, 1, 1, 3])],
+    ids=["samples", "bytes"],
+)
+def test_chunks_have_a_bounded_size_whoever_counts_them(foreign, contents, sizes, batches):
+    """They have at most 256 samples, and 4 MB of texts unless a text alone has more."""
+    dataset = foreign([(f"{number:03}.txt", b"7" * size) for number, size in enumerate(sizes)])
+    found = []
+    for workers in (1, 5):
+        encoder = Words()
+        tokens = count_tokens(dataset, encoder, workers=workers)
+        assert sorted(encoder.batches) == batches
+        assert tokens.text_tokens.tolist() == [1] * len(sizes)
+        found.append(contents(tokens.folder))
+        shutil.rmtree(tokens.folder)
+    assert found[0] == found[1]
 
 
 def test_processes_write_the_files_that_threads_write(dataset, contents, monkeypatch, tokenizer):

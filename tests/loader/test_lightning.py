@@ -1,8 +1,6 @@
 """A loader given to Lightning's `Trainer.fit` as it stands: epochs, checkpoints, validation."""
 
-import gc
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ import torch
 
 from datapipe import Loader, RunSpec
 from datapipe.testing import valid_keys
-from tests.waiting import PATIENCE
 
 pl = pytest.importorskip("pytorch_lightning")
 
@@ -20,17 +17,13 @@ Make = Callable[..., Loader]
 
 
 @pytest.fixture(autouse=True)
-def _quiet_and_tidy(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.ERROR, "pytorch_lightning"):
         yield
-    gc.collect()  # trainers keep iterators in reference cycles
-    for thread in threading.enumerate():
-        if thread.name.startswith("datapipe-worker"):
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
 
 
 pytestmark = [
+    pytest.mark.usefixtures("no_threads_left"),
     pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
 ]

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from datapipe import PlanError
 from datapipe.loader.distributed import check_agreement, resolve_ranks
-
-
-@contextmanager
-def process(rank: int, world: int) -> Iterator[None]:
-    """Be one process of a group whose other processes do not exist."""
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+from tests.fake_ranks import fake_rank
 
 
 def mesh_of(shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> DeviceMesh:
@@ -38,7 +26,7 @@ def ranks_of(
     """What every process of a mesh takes itself to be."""
     ranks = []
     for rank in range(world):
-        with process(rank, world):
+        with fake_rank(rank, world):
             ranks.append(resolve_ranks(None, None, mesh_of(shape, names)))
     return ranks
 
@@ -70,7 +58,7 @@ def test_dimensions_that_carry_data_make_the_ranks(
 
 
 def test_a_slice_of_a_mesh_is_taken_at_its_word() -> None:
-    with process(5, 8):
+    with fake_rank(5, 8):
         mesh = mesh_of((4, 2), ("mine", "tp"))
         assert resolve_ranks(None, None, mesh["mine"]) == (2, 4)
         assert resolve_ranks(None, None, mesh["tp"]) == (0, 1)
@@ -78,14 +66,14 @@ def test_a_slice_of_a_mesh_is_taken_at_its_word() -> None:
 
 @pytest.mark.parametrize("names", [("mine", "tp"), ("dp", "dp_cp"), ("dp", "my_dp")], ids=str)
 def test_a_dimension_of_unknown_meaning_is_named(names: tuple[str, str]) -> None:
-    with process(0, 4):
+    with fake_rank(0, 4):
         unknown = names[0] if names[0] == "mine" else names[1]
         with pytest.raises(PlanError, match=rf"'{unknown}' of the mesh .*mesh=mesh\[\"dp\"\]"):
             resolve_ranks(None, None, mesh_of((2, 2), names))
 
 
 def test_a_dimension_flattened_from_data_and_context_is_refused() -> None:
-    with process(0, 4), pytest.raises(PlanError, match="dp_shard_cp"):
+    with fake_rank(0, 4), pytest.raises(PlanError, match="dp_shard_cp"):
         resolve_ranks(None, None, mesh_of((4,), ("dp_shard_cp",)))
 
 
@@ -94,7 +82,7 @@ def test_the_mesh_that_accelerate_builds_is_understood() -> None:
 
     config = ParallelismConfig(dp_replicate_size=2, dp_shard_size=2, tp_size=2)
     for rank in range(8):
-        with process(rank, 8):
+        with fake_rank(rank, 8):
             mesh = config.build_device_mesh("cpu")
             assert resolve_ranks(None, None, mesh) == (rank // 2, 4)
             assert resolve_ranks(None, None, mesh["dp_shard"]) == (rank // 2 % 2, 2)
@@ -105,18 +93,18 @@ def test_a_mesh_wins_over_the_process_group_and_the_environment(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with process(3, 4):
+    with fake_rank(3, 4):
         assert resolve_ranks(None, None, mesh_of((2, 2), ("dp", "tp"))) == (1, 2)
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (0, None), (None, 2)])
 def test_a_mesh_beside_numbers_is_refused(numbers: tuple[Any, Any]) -> None:
-    with process(0, 4), pytest.raises(PlanError, match="either the numbers or the mesh"):
+    with fake_rank(0, 4), pytest.raises(PlanError, match="either the numbers or the mesh"):
         resolve_ranks(*numbers, mesh_of((4,)))
 
 
 def test_a_process_outside_of_the_mesh_is_told_so() -> None:
-    with process(3, 4), pytest.raises(PlanError, match="rank 3 of the process group is not in"):
+    with fake_rank(3, 4), pytest.raises(PlanError, match="rank 3 of the process group is not in"):
         resolve_ranks(None, None, DeviceMesh("cpu", torch.arange(3)))
 
 

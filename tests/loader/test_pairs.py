@@ -1,6 +1,7 @@
 """Batches of preference pairs: both answers to each prompt, with the same images."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .pair_rows import (
     formatted,
     implicit,
     llama_factory,
+    loader_of,
     ms_swift,
     one_message,
     pack,
@@ -44,15 +46,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def load(pairs: Path, text: MakeText) -> Callable[..., datapipe.Loader]:
-    def make(**options: Any) -> datapipe.Loader:
-        spec = text(pairs=True, **options.pop("spec", {}))
-        if "max_tokens" not in options:
-            options.setdefault("batch_size", 3)
-        options.setdefault("image", ImageSpec(size=28))
-        options.setdefault("num_workers", 0)
-        return datapipe.make_loader(options.pop("path", pairs), text=spec, **options)
-
-    return make
+    return loader_of(pairs, partial(text, pairs=True), batch_size=3)
 
 
 def expected(tokenizer: Path, numbers: list[int]) -> dict[str, torch.Tensor]:

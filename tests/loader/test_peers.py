@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import datapipe
 from datapipe import PlanError, WorkerSpec
+from tests.fake_ranks import fake_rank
 
 RANK = """
 import hashlib, json, sys
@@ -135,11 +134,8 @@ def test_without_a_mesh_there_are_no_peers_to_share_with(packed: Path) -> None:
 
 
 def test_a_mesh_without_peers_loads_by_itself(packed: Path) -> None:
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    try:
+    with fake_rank(0, 2):
         mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
         workers = WorkerSpec(decode_once=True)
         loader = datapipe.make_loader(packed, batch_size=4, mesh=mesh, workers=workers)
         assert len(list(loader)) == len(loader)
-    finally:
-        dist.destroy_process_group()

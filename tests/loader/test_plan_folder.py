@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datapipe.loader.schedule import block_cache
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
 from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
 
@@ -56,10 +55,8 @@ def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path: Path) -> Non
     assert {path.suffix for path in tmp_path.rglob("*.*")} == {".npz"}
 
 
-def test_a_rank_that_died_while_it_planned_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(block_cache, "_PATIENCE", 0.1)
+def test_a_rank_that_died_while_it_planned_stops_no_other(tmp_path: Path) -> None:
+    """The others wait ten seconds for it."""
     folder = BlockFolder(tmp_path, "same")
     expected = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
     block = sorted(tmp_path.rglob("*.npz"))[1]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.imports import IMPORTS
 from tests.waiting import PATIENCE
 from tests.workers.process_list import left
 
@@ -21,9 +22,6 @@ loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers=
                               image=datapipe.ImageSpec(size=32))
 {body}
 """
-
-# Programs that print their workers import a module of the tests.
-WITH_TESTS = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 both = pytest.mark.parametrize("workers", ["threads", "processes"])
 
@@ -39,7 +37,7 @@ def run(
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        env=WITH_TESTS,
+        env=os.environ | IMPORTS,  # programs that print their workers import a module of the tests
     )
 
 

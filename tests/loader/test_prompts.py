@@ -1,6 +1,7 @@
 """Prompts alone, for a model that answers them: no labels, padded on the left."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from datapipe.testing import assert_resumes_exactly
 
 from ..campaigns import rare
 from .conftest import SAMPLES
-from .pair_rows import assistant, formatted, pack, photo, said, user
+from .pair_rows import assistant, formatted, loader_of, pack, photo, said, user
 
 MakeText = Callable[..., datapipe.TextSpec]
 
@@ -23,15 +24,7 @@ META = ("key", "valid", "images_per_sample")
 
 @pytest.fixture
 def load(packed: Path, text: MakeText) -> Callable[..., datapipe.Loader]:
-    def make(**options: Any) -> datapipe.Loader:
-        spec = text(prompts=True, **options.pop("spec", {}))
-        if "max_tokens" not in options:
-            options.setdefault("batch_size", 4)
-        options.setdefault("image", ImageSpec(size=28))
-        options.setdefault("num_workers", 0)
-        return datapipe.make_loader(options.pop("path", packed), text=spec, **options)
-
-    return make
+    return loader_of(packed, partial(text, prompts=True), batch_size=4)
 
 
 def texts_of(batch: dict[str, Any], tokenizer: Path) -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, Loader, PlanError, WorkerError
 from datapipe.testing import assert_same_batches
+from tests.imports import IMPORTS
 
 from ..remote.server import serving
 
@@ -163,19 +164,6 @@ def test_what_cannot_be_done_on_other_nodes_is_refused(make_far: Make) -> None:
         make_far(cache=CacheSpec(memory="1MB"))
 
 
-def test_without_a_cluster_the_error_says_how_to_name_one(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(PlanError, match="found no Ray cluster; set RAY_ADDRESS"):
-        make(workers="ray")
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    with pytest.raises(PlanError, match=r"workers='ray': no Ray cluster can be used at 127\.0"):
-        make(workers="ray")
-    assert make(workers="ray", num_workers=0).options.num_workers == 0  # the caller's thread
-
-
 def die(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
     """A user's transform: a sample that kills its worker."""
     if sample["key"].endswith("5"):
@@ -223,7 +211,7 @@ def test_ctrl_c_ends_a_script_with_its_own_lines(packed: Path, tmp_path: Path) -
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | IMPORTS,
     )
     assert process.stdout is not None
     try:

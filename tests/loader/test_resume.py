@@ -1,4 +1,4 @@
-"""Every kind of plan goes through the one check of exact resume."""
+"""Every loader and every kind of plan goes through the one check of exact resume."""
 
 import itertools
 import re
@@ -11,15 +11,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import datapipe
-from datapipe import ImageSpec, Loader, StateMismatch
+from datapipe import CacheSpec, ImageSpec, Loader, StateMismatch
+from datapipe.decode.dali.graph import installed
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
 from ..campaigns import rare
+from .test_transform import darken
 
 Make = Callable[..., Loader]
 MakeText = Callable[..., datapipe.TextSpec]
 
 META = ("key", "valid", "num_items_in_batch")
+
+CROPS = ImageSpec(size=24, resize="crop", random_crop=(0.2, 1.0), flip=0.5)
+MIRRORED = ImageSpec(size=24, resize="crop", flip=0.5, normalize="imagenet")
+PADDED = ImageSpec(size=(24, 40), resize="pad", normalize="imagenet")
+
+
+def needs_dali(options: dict[str, Any]) -> Any:
+    return pytest.param(
+        options, marks=pytest.mark.skipif(not installed(), reason="DALI is not installed")
+    )
+
 
 PLANS: list[Any] = [
     rare({"batch_size": 4}),
@@ -48,6 +61,35 @@ def test_every_plan_resumes_exactly(make: Make, text: MakeText, options: dict[st
         lambda **more: make(text=text(), meta=META, image=ImageSpec(size=8), **options, **more),
         world_sizes=(1, 2, 3) if whole else (1,),
         stops=(0.4, 1.0),
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        rare({"shuffle": False}),
+        {"drop_last": True},
+        {"batch_size": 1, "seed": 9},
+        rare({"batch_size": 37}),
+        {"batch_size": 64},
+        rare({"prefetch_factor": 7}),
+        {"image": ImageSpec(size=16, normalize="clip", resize="pad")},
+        {"image": None, "meta": ("id",)},
+        {"image": CROPS, "transform": darken, "epochs": 2},
+        {"cache": CacheSpec(memory=100_000)},
+        {"cache": CacheSpec(device=1 << 30), "device": "cpu", "image": MIRRORED, "epochs": 2},
+        {"device": "cpu", "image": ImageSpec(size=24, normalize="clip")},
+        needs_dali({"decoder": "dali", "image": CROPS}),
+        needs_dali({"decoder": "dali", "device": "cpu", "image": PADDED}),
+    ],
+    ids=lambda options: " ".join(options) or "plain",
+)
+def test_every_loader_resumes_exactly(make: Make, options: dict[str, Any]) -> None:
+    assert_resumes_exactly(
+        lambda **more: make(**options, **more),
+        world_sizes=(1,) if options.get("drop_last") else (1, 2, 3),
+        stops=(0.3, 1.0),
     )
 
 
@@ -84,11 +126,16 @@ def test_random_plans_resume_exactly(make: Make, text: MakeText, data: st.DataOb
     )
 
 
-def test_a_run_with_skipped_samples_resumes_exactly(damaged: Path, text: MakeText) -> None:
+@pytest.mark.parametrize("unit", ["batch_size", "pack"])
+def test_a_run_with_skipped_samples_resumes_exactly(
+    damaged: Path, text: MakeText, unit: str
+) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "meta": META[:2], "image": ImageSpec(size=16)}
+    if unit == "pack":
+        options = {"pack": 200, "meta": META, "text": text()}
+
     def make(**more: Any) -> Loader:
-        return datapipe.make_loader(
-            damaged, text=text(), pack=200, meta=META, on_error="skip", **more
-        )
+        return datapipe.make_loader(damaged, on_error="skip", **options, **more)
 
     batches = list(make(num_workers=0))
     assert any(not batch["valid"].all() for batch in batches)
@@ -170,6 +217,9 @@ def test_uneven_steps_are_said_in_the_units_of_the_plan(
 @pytest.mark.parametrize(
     ("change", "name"),
     [
+        ({"seed": 1}, "seed"),
+        ({"shuffle": False}, "shuffle"),
+        ({"drop_last": True}, "drop_last"),
         ({"pack": 201}, "pack"),
         ({"group": 2}, "group"),
         ({"pack": datapipe.PackSpec(200, window=3)}, "pack_window"),
@@ -191,7 +241,7 @@ def test_a_state_of_another_plan_names_the_difference(
 
 def test_ranks_that_share_a_folder_share_blocks(make: Make, text: MakeText, tmp_path: Path) -> None:
     def batches() -> list[Any]:
-        return list(make(text=text(), pack=200, meta=META, cache=datapipe.CacheSpec(plan=tmp_path)))
+        return list(make(text=text(), pack=200, meta=META, cache=CacheSpec(plan=tmp_path)))
 
     expected = list(make(text=text(), pack=200, meta=META))
     assert_same_batches(batches(), expected)
@@ -210,7 +260,7 @@ def test_ranks_that_share_a_folder_share_blocks(make: Make, text: MakeText, tmp_
 def test_blocks_that_another_version_planned_are_not_used(
     make: Make, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    list(make(text=text(), pack=200, cache=datapipe.CacheSpec(plan=tmp_path)))
+    list(make(text=text(), pack=200, cache=CacheSpec(plan=tmp_path)))
     monkeypatch.setattr("datapipe.loader.schedule.run_schedule.PLAN_VERSION", 99)
-    list(make(text=text(), pack=200, cache=datapipe.CacheSpec(plan=tmp_path)))
+    list(make(text=text(), pack=200, cache=CacheSpec(plan=tmp_path)))
     assert len({kept.parent for kept in tmp_path.rglob("*.npz")}) == 2

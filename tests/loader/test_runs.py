@@ -247,17 +247,3 @@ def test_a_run_goes_on_with_something_excluded_after_it_was_saved(make: Make) ->
     whole = list(make())
     assert_same_batches(list(resumed), whole[3:5] + whole[6:])
     assert begun
-
-
-@pytest.mark.parametrize(
-    ("exclude", "message"),
-    [
-        ("nobody", "nobody"),
-        (37, "0 to 36"),
-        (-1, "sample -1"),
-        ([{"epoch": 1}], "loader.plan.step"),
-    ],
-)
-def test_excluding_what_is_not_there_is_refused(make: Make, exclude: Any, message: str) -> None:
-    with pytest.raises(PlanError, match=message):
-        make(exclude=exclude)

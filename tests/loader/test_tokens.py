@@ -247,30 +247,6 @@ def test_where_filters_on_sizes_and_tokens(make: Make, text: MakeText) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pack": 100}, "TextSpec"),
-        ({"batch_size": 2, "buckets": 3}, "TextSpec"),
-        ({"batch_size": 2, "group": 2}, "TextSpec"),
-        ({"batch_size": 2, "run": datapipe.RunSpec(train_tokens=100)}, "TextSpec"),
-        ({"batch_size": 2, "meta": "num_items_in_batch"}, "TextSpec"),
-        ({"batch_size": 2, "text": "chatml"}, "TextSpec"),
-        ({}, "batch_size"),
-        ({"batch_size": 2, "where": "widht > 3"}, "width"),
-        ({"batch_size": 2, "where": "text_tokens < 10"}, r"text_tokens.*TextSpec"),
-        ({"batch_size": 2, "epochs": 0}, "epochs 0"),
-        ({"batch_size": 2, "run": datapipe.RunSpec(global_batch_size=5)}, "global_batch_size 5"),
-    ],
-    ids=str,
-)
-def test_impossible_options_name_the_remedy(
-    packed: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(PlanError, match=message):
-        datapipe.make_loader(packed, image=ImageSpec(size=8), **options)
-
-
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {"pack": 60}], ids=str)
 def test_a_batch_without_images_has_no_pixel_values(
     make: Make, text: MakeText, options: dict[str, Any]
@@ -279,20 +255,6 @@ def test_a_batch_without_images_has_no_pixel_values(
     assert batches
     assert all("pixel_values" not in batch for batch in batches)
     assert all(len(batch["pixel_values"]) for batch in make(text=text(), where="images > 0"))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "pack", "message"),
-    [
-        ("native", datapipe.PackSpec(4096), "native"),
-        (576, datapipe.PackSpec(200, static_shapes=True), "an image has 576 tokens and a pack 200"),
-    ],
-)
-def test_image_tokens_that_do_not_go_with_the_images_or_the_pack_are_refused(
-    make: Make, text: MakeText, tokens: Any, pack: Any, message: str
-) -> None:
-    with pytest.raises(PlanError, match=message):
-        make(text=text(image_tokens=tokens), pack=pack)
 
 
 def test_a_step_without_labels_divides_by_one(make: Make, text: MakeText) -> None:

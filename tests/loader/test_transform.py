@@ -1,7 +1,6 @@
 """A user's own transform, and what is random: the same whoever runs it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 
 import datapipe
 from datapipe import ImageSpec, Loader, TransformError
-from datapipe.testing import assert_resumes_exactly, assert_same_batches
+from datapipe.testing import assert_same_batches
 
 Make = Callable[..., Loader]
 MakeText = Callable[..., datapipe.TextSpec]
@@ -57,15 +56,6 @@ def test_what_is_random_is_another_in_another_epoch_and_with_another_seed(
     for changed in (second, other):
         differ = [key for key in first if not torch.equal(first[key], changed[key])]
         assert len(differ) > 0.9 * len(first)
-
-
-def test_what_is_random_resumes_exactly(packed: Path) -> None:
-    def make(**options: Any) -> Loader:
-        return datapipe.make_loader(
-            packed, batch_size=3, epochs=2, image=CROPS, transform=darken, **options
-        )
-
-    assert_resumes_exactly(make, stops=(0.7,), world_sizes=(1, 2))
 
 
 def test_a_transform_may_change_size_and_text(make: Make) -> None:

@@ -119,11 +119,11 @@ def test_packs_count_the_frames_that_they_have(
 
 def test_a_run_with_fewer_frames_resumes_exactly(make: Make, tmp_path: Path) -> None:
     folder = make_shards(tmp_path / "many", repeats=4)
-
-    def make_loader(**where: Any) -> datapipe.Loader:
-        return make(4, path=folder, shuffle=True, pack=250, **where)
-
-    assert_resumes_exactly(make_loader, world_sizes=(1, 2), stops=(0.3,))
+    assert_resumes_exactly(
+        lambda **more: make(4, path=folder, shuffle=True, pack=250, **more),
+        world_sizes=(1, 2),
+        stops=(0.3,),
+    )
 
 
 def test_another_number_of_frames_is_another_run(make: Make) -> None:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 import webdataset as wds
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import datapipe
 from datapipe import DecodeError, Loader, PlanError, StoreError, WebDatasetSource
 from datapipe.testing import valid_keys
+from tests.fake_ranks import fake_rank
 
 from ..remote.server import serving
 from .conftest import SAMPLES
@@ -103,13 +102,10 @@ def test_ranks_share_an_epoch(
 
 def test_a_source_made_before_its_process_group_is_refused(source: MakeSource) -> None:
     found, given = source(), source(rank=1, world_size=3)
-    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
-    try:
+    with fake_rank(1, 2):
         with pytest.raises(PlanError, match=r"made as rank 0 of 1, but .* says 1 of 2"):
             next(iter(found))
         next(iter(given))
-    finally:
-        dist.destroy_process_group()
 
 
 def test_stages_of_webdataset_go_on_behind_it(source: MakeSource) -> None:

@@ -1,9 +1,10 @@
-"""Worker processes: the same batches as threads, and nothing left behind."""
+"""Worker processes: the same batches as threads, named failures, and nothing left behind."""
 
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import datapipe
-from datapipe import DeviceSpec, Loader
+from datapipe import DatapipeError, DeviceSpec, Loader, PlanError
 from datapipe.loader.batch.buffer_pool import can_pin
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 from tests.waiting import wait_until
@@ -21,11 +22,7 @@ Make = Callable[..., Loader]
 Import = Callable[..., ModuleType]
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    yield
-    gc.collect()
-    assert left(worker_processes()) == set()
+pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 
 @pytest.mark.parametrize(
@@ -183,3 +180,86 @@ def test_batches_are_copied_to_page_locked_memory_in_a_thread(
     assert_same_batches(pinned, make(shuffle=False, epochs=2))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
+
+
+def test_functions_that_cannot_be_imported_are_refused_at_once(make_processes: Make) -> None:
+    with pytest.raises(PlanError, match=r"lambda.*top of a module"):
+        make_processes(transform=lambda sample, _: sample)
+
+
+def test_a_worker_that_is_killed_is_told_from_other_errors(
+    make: Make, make_processes: Make, user_module: Import, tmp_path: Path
+) -> None:
+    once = tmp_path / "once"
+    module = user_module(
+        f"""
+        import os, signal
+        def killed(sample, generator):
+            if sample["key"].endswith("9") and not os.path.exists({str(once)!r}):
+                open({str(once)!r}, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return sample
+        """
+    )
+    loader = make_processes(transform=module.killed)
+    with pytest.raises(
+        DatapipeError, match=r"ended by SIGKILL at the batch from sample.*memory.*fewer num_workers"
+    ):
+        list(loader)
+    assert left(worker_processes()) == set()
+    assert_same_batches(loader, make(shuffle=False), "with new workers")
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("threads", 0.1), ("processes", 1.5)])
+def test_a_stalled_worker_is_named_with_sample_and_stage(
+    make_processes: Make,
+    user_module: Import,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: Any,
+    seconds: float,
+) -> None:
+    seen = tmp_path / "seen"
+    module = user_module(
+        f"""
+        import os, time
+        def wait(sample, generator):
+            while sample["key"] == "000000002" and not os.path.exists({str(seen)!r}):
+                time.sleep(0.01)
+            return sample
+        """
+    )
+
+    class Release(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.touch()
+
+    logger = logging.getLogger("datapipe.loader.workers.executor")
+    logger.addHandler(release := Release())
+    try:
+        list(
+            make_processes(
+                transform=module.wait,
+                workers=datapipe.WorkerSpec(kind, stall_warning=seconds),
+                batch_size=8,
+            )
+        )
+    finally:
+        logger.removeHandler(release)
+    assert "sample 000000002 of shard-000000.tar in stage 'transform'" in caplog.text
+
+
+@pytest.mark.campaign
+@pytest.mark.flaky(reruns=2, reruns_delay=2)
+def test_without_a_cluster_the_error_says_how_to_name_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clusters of other modules ended with them."""
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(PlanError, match="found no Ray cluster; set RAY_ADDRESS"):
+        make(workers="ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(PlanError, match=r"workers='ray': no Ray cluster can be used at 127\.0"):
+        make(workers="ray")
+    assert make(workers="ray", num_workers=0).options.num_workers == 0  # the caller's thread

@@ -15,17 +15,9 @@ from datapipe.plan.steps import Exclusion, Position, Share, Step, walk
 from datapipe.plan.summary import PlanSummary, summarise
 from datapipe.plan.units import Sizes, Units
 
-Blocks = Callable[..., Any]
+from .test_steps import KINDS
 
-KINDS: list[dict[str, Any]] = [
-    {},
-    {"shuffle": False},
-    {"pack": 64},
-    {"pack": 64, "max_images": 3, "group": 4},
-    {"pack": 72, "pack_multiple_of": 8, "max_samples": 2, "group": 6},
-    {"buckets": 4, "batch_size": 5, "group": 3},
-    {"max_tokens": 200, "buckets": 3, "group": 2},
-]
+Blocks = Callable[..., Any]
 
 
 def made_of(

@@ -18,6 +18,7 @@ from datapipe.cli.values import parse_image
 from datapipe.decode.array_spec import image_identity
 from datapipe.decode.dali.graph import installed
 from datapipe.decode.transform import make_transform
+from datapipe.profile import image_remedies, remedies
 from datapipe.profile.forecast import Forecast, Remedy, rank
 from datapipe.profile.image_remedies import compare_images, convert_command, sufficient_side
 from datapipe.profile.measure.alone import measure_alone
@@ -29,6 +30,7 @@ from datapipe.profile.sizes import cache_bytes
 from .figures import alone, roofline, run
 
 Make = Callable[..., Loader]
+LeaveFree = Callable[[int], None]
 ONE_MS = {"read": (0.05, 0.05), "decode": (0.7, 0.7), "resize": (0.3, 0.3)}
 BUSY = {"read": (1.0, 1.0), "decode": (13.0, 13.0), "resize": (5.5, 5.5)}
 
@@ -47,6 +49,17 @@ def busy(loader: Loader, **seen: Any) -> Forecast:
     """Figures of busy cores, with images of the loader."""
     images = measure_alone(loader, samples=16, seconds=1.0).first.images
     return measured(run(BUSY, **seen), images=images)
+
+
+@pytest.fixture
+def leave_free(monkeypatch: pytest.MonkeyPatch) -> LeaveFree:
+    """Pretend a number of bytes of free memory."""
+
+    def leave(size: int) -> None:
+        for module in (remedies, image_remedies):
+            monkeypatch.setattr(module, "free_memory", lambda: size)
+
+    return leave
 
 
 COLD_READS = measured(
@@ -121,13 +134,13 @@ def test_processes_are_the_remedy_for_a_lock(endless: Make) -> None:
 
 
 def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(
-    endless: Make, monkeypatch: pytest.MonkeyPatch
+    endless: Make, leave_free: LeaveFree
 ) -> None:
     remedy = found(endless(), COLD_READS, "my shards/")["page cache"]
     assert remedy.how == "cat 'my shards'/*.tar > /dev/null"
     assert remedy.gain > 2
     assert "page cache" not in found(endless(), measured(run(BUSY)))
-    monkeypatch.setattr("datapipe.profile.remedies.free_memory", lambda: 1000)
+    leave_free(1000)
     assert "page cache" not in found(endless(), COLD_READS)
 
 
@@ -168,9 +181,7 @@ def test_what_cannot_help_is_not_offered(endless: Make, image: ImageSpec, absent
     assert not absent & set(found(loader, busy(loader)))
 
 
-def test_a_cache_that_does_not_fit_gives_less(
-    endless: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_does_not_fit_gives_less(endless: Make, leave_free: LeaveFree) -> None:
     loader = endless()
     figures = busy(loader)
     whole = found(loader, figures)["decoded cache"].gain
@@ -178,9 +189,7 @@ def test_a_cache_that_does_not_fit_gives_less(
     kept_images = make_transform(ImageSpec(size=64, normalize=None))
     need = cache_bytes(loader.dataset, kept_images)
     assert 48 * 3 * 64 * 64 < need < 48 * (3 * 64 * 64 + 256)
-    monkeypatch.setattr(
-        "datapipe.profile.image_remedies.free_memory", lambda: round(need / 2 / 0.7)
-    )
+    leave_free(round(need / 2 / 0.7))
     half = found(loader, figures)["decoded cache"]
     assert 1 < half.gain < whole
     assert "50% fit" in half.note

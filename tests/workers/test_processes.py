@@ -15,6 +15,7 @@ import pytest
 from datapipe import WorkerError
 from datapipe.workers.messages import Descriptor
 from datapipe.workers.processes import ProcessPool
+from tests.imports import IMPORTS
 from tests.waiting import PATIENCE, wait_until
 from tests.workers.jobs import broken_worker, repeating_worker, worker, writer
 
@@ -205,7 +206,7 @@ def run(script, *args, **options):
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | IMPORTS,
         **options,
     )
 
@@ -290,7 +291,7 @@ def test_workers_end_with_their_program_and_print_nothing(how):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | IMPORTS,
     )
     workers = list(map(int, program.stdout.readline().split()))
     assert workers

@@ -1,0 +1,165 @@
+"""Options of `make_loader` that cannot be meant: the message names the value and the remedy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe import BatchSpec, CacheSpec, ImageSpec, Loader, PackSpec, PlanError, RunSpec, TextSpec
+from datapipe.decode.dali.graph import installed
+
+LOTS = 1 << 30
+CROP = ImageSpec(size=8, random_crop=(0.5, 1.0))
+NATIVE = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels=4096)
+TILES = ImageSpec(resize="tiles", size=16, tiles=4)
+DYNAMIC = ImageSpec(resize="dynamic", patch=8, min_pixels=256, max_pixels=1024)
+PADDED = BatchSpec(4, pad_to=64)
+DALI = {"decoder": "dali"}
+ON_DEVICE: dict[str, Any] = {"device": "cpu", "cache": {"device": LOTS}}
+
+
+def same(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+    return sample
+
+
+# `text` and `cache` are options of `TextSpec` and `CacheSpec`.
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"batch_size": 0}, "batch_size 0"),
+    ({"batch_size": None}, "batch_size"),
+    ({"prefetch_factor": 0}, "prefetch_factor 0"),
+    ({"num_workers": -1}, "num_workers -1"),
+    ({"num_workers": 10**6}, "num_workers 1000000: give at most .* CPU cores"),
+    ({"on_error": "ignore"}, "on_error 'ignore'"),
+    ({"rank": 2, "world_size": 2}, "rank 2"),
+    ({"rank": 0}, "give both"),
+    ({"batch_size": 38, "drop_last": True}, "leaves no step"),
+    ({"batch_size": 2**62}, "more than the 2147483647"),
+    ({"epochs": 0}, "epochs 0"),
+    ({"epochs": np.bool_(True)}, "epochs .*: give an integer or None"),
+    ({"shuffle": "shard"}, "shuffle 'shard': give True, False or 'shards'"),
+    ({"where": "widht > 3"}, "width"),
+    ({"run": RunSpec(global_batch_size=5)}, "global_batch_size 5"),
+    # names in meta
+    ({"meta": "labels"}, "keys of batches"),
+    ({"meta": "image_geometry", "image": None}, "image_geometry"),
+    ({"meta": np.array("key")}, "meta array"),
+    ({"meta": ("key", 5)}, "meta .*: give a string"),
+    # samples to leave out
+    ({"exclude": "nobody"}, "nobody"),
+    ({"exclude": 37}, "0 to 36"),
+    ({"exclude": -1}, "sample -1"),
+    ({"exclude": [{"epoch": 1}]}, "loader.plan.step"),
+    ({"exclude": np.array(5.0)}, "exclude array"),
+    ({"exclude": b"000000001"}, "exclude b'000000001'"),
+    ({"exclude": {"epoch": 0, "start": 0.5, "stop": 3}}, "exclude"),
+    # what needs a text
+    ({"pack": 100}, "TextSpec"),
+    ({"buckets": 3}, "TextSpec"),
+    ({"group": 2}, "TextSpec"),
+    ({"run": RunSpec(train_tokens=100)}, "TextSpec"),
+    ({"meta": "num_items_in_batch"}, "TextSpec"),
+    ({"text": "chatml"}, "TextSpec"),
+    ({"where": "text_tokens < 10"}, r"text_tokens.*TextSpec"),
+    # padded batches of constant shapes
+    ({"batch_size": PADDED}, "pad_to=64: only batches of tokens"),
+    ({"text": {}, "pack": 64, "batch_size": PADDED}, "packs are not padded"),
+    (
+        {"text": {}, "max_tokens": 99, "batch_size": BatchSpec(multiple_of=8)},
+        "multiple_of=8: the number of samples",
+    ),
+    ({"text": {}, "buckets": 3, "batch_size": PADDED}, "pad_to=64: buckets=3"),
+    ({"text": {}, "batch_size": BatchSpec(pad_to=64)}, "give batch_size="),
+    (
+        {"text": {}, "batch_size": BatchSpec(4, sample_images=2), "image": None},
+        "sample_images=2 is about images",
+    ),
+    (
+        {
+            "text": {"image_tokens": "per-tile"},
+            "batch_size": BatchSpec(4, sample_images=2),
+            "image": TILES,
+        },
+        "resize='tiles' .* give sample_patches=",
+    ),
+    (
+        {
+            "text": {"image_tokens": "native"},
+            "batch_size": BatchSpec(4, sample_patches=2),
+            "image": DYNAMIC,
+        },
+        "resize='dynamic' .* of their own size",
+    ),
+    # images, and their tokens
+    ({"image": 336}, "image 336: give an ImageSpec or None"),
+    ({"text": {"image_tokens": "native"}, "pack": 4096}, "native"),
+    (
+        {"text": {"image_tokens": 576}, "pack": PackSpec(200, static_shapes=True)},
+        "an image has 576 tokens and a pack 200",
+    ),
+    (
+        {"text": {"image_tokens": "per-tile"}, "image": NATIVE},
+        "goes with image_tokens='native'",
+    ),
+    (
+        {"text": {"image_tokens": 256}, "image": TILES},
+        r"is one number.*give image_tokens='per-tile'",
+    ),
+    ({"text": {"image_tokens": 5}, "image": DYNAMIC}, "is one number"),
+    # caches
+    ({"cache": {"memory": "8 gigs"}}, "cache memory '8 gigs': give a size such as 8GB"),
+    ({"cache": {"disk_size": 5000}}, "needs room|disk="),
+    ({"cache": {"disk": 5}}, "cache disk 5: give a path or None"),
+    (
+        {"cache": {"memory": 5000, "keep": "raw"}},
+        "cache keep 'raw': give 'auto', 'decoded' or 'encoded'",
+    ),
+    (
+        {"cache": {"memory": 5000, "policy": "lru"}},
+        "cache policy 'lru': give 'auto', 'pin' or 'next-use'",
+    ),
+    (
+        {"cache": {"memory": 5000, "keep": "decoded"}, "image": CROP},
+        "random_crop takes a different part",
+    ),
+    (
+        {"cache": {"memory": 5000, "keep": "decoded"}, "transform": same},
+        "transform= may be random",
+    ),
+    ({"cache": {"memory": 5000, "policy": "next-use"}, "workers": "processes"}, "policy='pin'"),
+    ({"cache": {"device": LOTS}}, "give device= too"),
+    (ON_DEVICE | {"image": None}, "has none"),
+    (ON_DEVICE | {"image": CROP}, "has none"),
+    (ON_DEVICE | {"image": ImageSpec(resize="shortest", size=16)}, "resize='shortest' pads them"),
+    (ON_DEVICE | {"cache": {"device": LOTS, "keep": "encoded"}}, "has none"),
+    # decoders
+    ({"decoder": "nvjpeg"}, "decoder 'nvjpeg'"),
+    (DALI | {"image": None}, "image=None leaves them out"),
+    (DALI | {"image": ImageSpec(resize="native")}, "resize='native'"),
+    (DALI | {"image": ImageSpec(scaled_decode=True)}, "scaled_decode"),
+    (DALI | {"transform": same}, "transform="),
+    (DALI | {"workers": "processes"}, "does not work in processes"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
+def test_impossible_options_are_refused(
+    make: Callable[..., Loader],
+    text: Callable[..., TextSpec],
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    if options.get("decoder") == "dali" and not installed():
+        pytest.skip("DALI is not installed")
+
+    def load() -> Loader:
+        made = {"text": text, "cache": CacheSpec}
+        specs = {
+            name: make_spec(**options[name])
+            for name, make_spec in made.items()
+            if isinstance(options.get(name), dict)
+        }
+        return make(**options | specs)
+
+    with pytest.raises(PlanError, match=message):
+        load()

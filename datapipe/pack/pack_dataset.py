@@ -24,7 +24,7 @@ from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
 from datapipe.pack.pack_job import Job
-from datapipe.pack.raw_download import downloaded, is_behind_url
+from datapipe.pack.raw_download import downloaded, urls_of
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.choose import choose_reading
 from datapipe.pack.records.reader import parse_captions
@@ -144,9 +144,9 @@ def pack_dataset(
         (8, 0)
     """
     started = time.monotonic()
-    is_far = is_behind_url(raw)
+    urls = urls_of(raw)
     of_out = staging, storage_options
-    if is_far and (out is None or local_path(out)):
+    if urls and (out is None or local_path(out)):
         of_out = None, None  # both are for the raw data alone
     if out is None:
         _refuse_without_out(dry_run=dry_run, append=append, staging=of_out[0])
@@ -185,9 +185,9 @@ def pack_dataset(
     parse_captions(captions)
     arrival = None
     with ExitStack() as held:
-        if is_far:
+        if urls:
             checks = {"space_check": space_check, "lock_check": lock_check}
-            data = downloaded(str(raw), staging, storage_options, **checks, keep=dry_run)
+            data = downloaded(str(raw), urls, staging, storage_options, **checks, keep=dry_run)
             arrival = held.enter_context(data)
             raw, read_options = arrival.raw, replace(read_options, wait=arrival.wait)
         runs = held.enter_context(closing(open_engine(engine, workers, address, runtime_env)))

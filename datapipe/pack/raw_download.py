@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from datapipe.errors import DatapipeError, PackError, StoreError
 from datapipe.index.files.derived import cache_folder
@@ -42,20 +42,20 @@ _HIDDEN = re.compile(r"(^|/)\.")
 _ABSENT = b"This tar is still to be downloaded.".ljust(BLOCK, b"\n")
 
 
-def is_behind_url(raw: object) -> TypeGuard[str]:
-    """Return whether raw data is a URL, or a list of tars that are all behind URLs.
+def urls_of(raw: object) -> list[str]:
+    """Return the URL of raw data, or those of a list of tars; none of what is on this machine.
 
-    Raises `IndexMismatch` for a list in which some are.
+    Raises `IndexMismatch` for a list in which some are URLs.
     """
     if not isinstance(raw, str) or raw.startswith("file:"):
-        return False
+        return []
     if not names_shards(raw):
-        return is_remote(raw)
+        return [raw] if is_remote(raw) else []
     names = expand(raw)
     if all(is_remote(name) and not name.startswith("pipe:") for name in names):
-        return True
+        return names
     refuse_urls(names)
-    return False
+    return []
 
 
 class Arrival:
@@ -98,6 +98,7 @@ class Arrival:
 @contextmanager
 def downloaded(
     raw: str,
+    urls: Sequence[str],
     staging: str | os.PathLike[str] | None,
     storage_options: Mapping[str, Any] | None,
     *,
@@ -105,14 +106,15 @@ def downloaded(
     lock_check: bool,
     keep: bool,
 ) -> Iterator[Arrival]:
-    """Download raw data, and remove it once the block ends without an error, unless `keep`.
+    """Download raw data from its URLs; remove it once the block ends without an error.
 
+    With `keep`, it is not removed.
     What was downloaded before an interruption is used again if the files at the URL are the same.
     PackError if the disk is too full or the URL cannot be listed, StoreError if a file cannot be
     read or changed meanwhile.
     """
     options = RemoteOptions(storage_options=storage_options or {})
-    source, names = _source(raw, options)
+    source, names = _source(raw, urls, options)
     digest = hashlib.sha256(f"raw {raw}".encode()).hexdigest()[:32]
     home = (Path(staging) if staging else cache_folder() / "staging").absolute() / digest
     data, begun = home / "raw", home / "begun"  # readers see only files that are whole
@@ -178,9 +180,10 @@ def downloaded(
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _source(raw: str, options: RemoteOptions) -> tuple[RemoteFiles, list[str] | None]:
+def _source(
+    raw: str, urls: Sequence[str], options: RemoteOptions
+) -> tuple[RemoteFiles, list[str] | None]:
     """Return the folder that holds raw data, and the names of the files; None for all files."""
-    urls = expand(raw) if names_shards(raw) else [raw]
     if len(urls) == 1 and not RemoteFiles(raw, options).is_file():
         return RemoteFiles(raw, options), None
     if raw.endswith("/"):

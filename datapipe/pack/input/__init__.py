@@ -2,6 +2,6 @@
 
 A path comes in; a survey of it goes out, and raw samples that name their bytes without reading
 them. `survey.py` lists each folder once, `loose_images.py` looks at images, `archives.py` at
-archives; `raw_sample.py` defines the samples. A file name that never means data belongs in
-`file_kinds.py`.
+archives; `raw_sample.py` defines the samples. What a file's name tells belongs in `file_kinds.py`,
+also a name that never means data; what its first bytes tell in `file_starts.py`.
 """

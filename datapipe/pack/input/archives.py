@@ -13,7 +13,6 @@ from pathlib import Path
 from shlex import quote
 
 from datapipe.errors import PackError
-from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import printable
 
 _MEMBERS = 30  # that are looked for; a compressed archive is unpacked as far as these reach
@@ -74,7 +73,6 @@ _COMMANDS = {
 }
 _TOOLS = {"gz": "gunzip", "tgz": "gunzip", "bz2": "bunzip2", "xz": "unxz", "zst": "unzstd"}
 _NAMED = 3
-_LOOKED_AT = 10_000
 
 
 def refuse_archive(raw: Path) -> None:
@@ -96,13 +94,11 @@ def refuse_archive(raw: Path) -> None:
     raise PackError(text)
 
 
-def packed_images(folders: Iterable[Path]) -> str:
-    """Return what to do with archives in some folders that may hold images; "" without any."""
+def packed_images(files: Iterable[str]) -> str:
+    """Return what to do with the archives among some files, by their paths; "" without any."""
     found: dict[str, Path] = {}
-    for folder in folders:
-        for name in list_folder(folder, _LOOKED_AT).files:
-            if is_archive(name):
-                found.setdefault(_whole(name), folder / name)
+    for path in map(Path, filter(is_archive, files)):
+        found.setdefault(_whole(path.name), path)
     if not found:
         return ""
     paths = list(found.values())

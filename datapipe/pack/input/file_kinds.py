@@ -1,4 +1,4 @@
-"""Kinds of files beside images and texts, by their names alone."""
+"""Kinds of files, by their names alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 
 from datapipe.index import media
 from datapipe.index.images.formats import unsupported_image
+from datapipe.index.images.header import is_image_extension
+from datapipe.index.raw_data import RECORD_KINDS
 from datapipe.pack.input.archives import is_archive
 from datapipe.text.videos import frames_remedy
 
@@ -28,6 +30,37 @@ _PAPER_EXTENSIONS = frozenset(
         *("url", "lnk", "gitignore", "gitattributes", "names"),
     }
 )
+
+TABLES = frozenset({"xlsx", "xls", "ods", "pkl", "pickle", "feather", "sqlite", "h5", "hdf5"})
+"""Extensions of files that may be tables, though no reader takes them."""
+
+
+def kind_of_name(name: str) -> str:
+    """Return json, csv, tsv or parquet by a file's name; "" for a file that holds no records."""
+    name = name.lower()
+    stem, _, ext = name.removesuffix(".gz").rpartition(".")
+    return RECORD_KINDS.get(ext, "") if stem else ""
+
+
+def split_extension(name: str) -> tuple[str, str]:
+    """Return the stem of a file's name and its extension in small letters.
+
+    Examples:
+        >>> split_extension("0001.txt.JPG")
+        ('0001.txt', 'jpg')
+    """
+    stem, _, ext = name.rpartition(".")
+    return stem, ext.lower()
+
+
+def is_picture(ext: str, videos: bool) -> bool:
+    """Return whether an extension is that of an image, or of a video where these are wanted."""
+    return is_image_extension(ext) or (videos and is_video(ext))
+
+
+def is_video(name: str) -> bool:
+    """Return whether a file's name, or its extension, is that of a video."""
+    return media.medium_of(name) == "a video"
 
 
 def is_paper(name: str) -> bool:

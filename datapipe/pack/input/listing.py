@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
 from datapipe.index.columns import COLUMNS
-from datapipe.index.images.header import is_image_extension
 from datapipe.index.manifest import MANIFEST
-from datapipe.index.media import medium_of
-from datapipe.index.raw_data import RECORD_KINDS
 from datapipe.index.record_fields import FIELDS
+from datapipe.pack.input.file_kinds import is_picture, kind_of_name, split_extension
+from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.input.real_paths import UNKNOWN, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 
@@ -26,21 +24,6 @@ _BESIDE_MANIFEST = re.compile(
     r"|(shard|part)-\d{6,}\.parquet"
 )
 _MARK = b'"format": "datapipe"'
-_START = 1 << 16
-
-
-def start_of(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read or is a pipe."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except (OSError, ValueError):
-        return b""
-    try:
-        return os.read(descriptor, most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 def _is_own(folder: str, name: str) -> bool:
@@ -48,35 +31,7 @@ def _is_own(folder: str, name: str) -> bool:
     if name.endswith(_INDEX_OF_TAR):
         return bool(start_of(f"{folder}/{name.removesuffix(_INDEX_OF_TAR)}.tar", 1))
     is_beside = _BESIDE_MANIFEST.fullmatch(name) is not None
-    return is_beside and _MARK in start_of(f"{folder}/{MANIFEST}", _START)
-
-
-def kind_of_name(name: str) -> str:
-    """Return json, csv, tsv or parquet by a file's name; "" for a file that holds no records."""
-    name = name.lower()
-    stem, _, ext = name.removesuffix(".gz").rpartition(".")
-    return RECORD_KINDS.get(ext, "") if stem else ""
-
-
-def split_extension(name: str) -> tuple[str, str]:
-    """Return the stem of a file's name and its extension in small letters.
-
-    Examples:
-        >>> split_extension("0001.txt.JPG")
-        ('0001.txt', 'jpg')
-    """
-    stem, _, ext = name.rpartition(".")
-    return stem, ext.lower()
-
-
-def is_picture(ext: str, videos: bool) -> bool:
-    """Return whether an extension is that of an image, or of a video where these are wanted."""
-    return is_image_extension(ext) or (videos and is_video(ext))
-
-
-def is_video(name: str) -> bool:
-    """Return whether a file's name, or its extension, is that of a video."""
-    return medium_of(name) == "a video"
+    return is_beside and _MARK in start_of(f"{folder}/{MANIFEST}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
-from datapipe.pack.input.listing import split_extension, start_of
+from datapipe.pack.input.file_kinds import split_extension
+from datapipe.pack.input.file_starts import are_labels
 from datapipe.pack.input.survey import Survey
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 MOST_FILES = 50_000
-_LABELS_LOOKED_AT = 5
-_LONGEST_LABEL = 1 << 16
-# A line of boxes: four numbers or more, of a class and a box such as "0 0.5 0.5 0.1 0.2".
-_BOX = re.compile(rb"\s*[-+]?[\d.]+(e[-+]?\d+)?([\s,]+[-+]?[\d.]+(e[-+]?\d+)?){3,}[\s,]*", re.I)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +52,3 @@ def loose_images(survey: Survey) -> LooseImages:
         for name in listing.images:
             paths[f"{real}/{name}"] = name in texts or split_extension(name)[0] in texts
     return LooseImages(paths=paths)
-
-
-def are_labels(paths: Iterable[str]) -> bool:
-    """Return whether texts hold nothing but boxes, as YOLO's labels do: judged by the first few.
-
-    A caption may be a number, even two; lines of four and more are boxes. Empty texts, as YOLO
-    keeps for images without objects, say nothing.
-    """
-    looked_at = 0
-    for path in islice(paths, 10 * _LABELS_LOOKED_AT):
-        if path.endswith((".json", ".JSON")):
-            continue
-        lines = start_of(path, _LONGEST_LABEL).strip().splitlines()
-        if lines and not all(_BOX.fullmatch(line) for line in lines[:20]):
-            return False
-        looked_at += bool(lines)
-        if looked_at >= _LABELS_LOOKED_AT:
-            break
-    return looked_at > 0

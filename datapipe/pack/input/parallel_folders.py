@@ -18,7 +18,7 @@ from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper
-from datapipe.pack.input.loose_images import are_labels
+from datapipe.pack.input.file_starts import are_labels
 from datapipe.pack.input.raw_sample import printable
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey

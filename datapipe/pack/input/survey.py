@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
 from datapipe.index.tar.listing import names_shards
-from datapipe.pack.input.listing import Listing, is_picture, list_folder
+from datapipe.pack.input.file_kinds import is_picture
+from datapipe.pack.input.listing import Listing, list_folder
 from datapipe.pack.input.real_paths import UNKNOWN, folders_above
 
 T = TypeVar("T")
@@ -20,10 +21,27 @@ _KEPT_LOOKS = 64  # a first record may hold images
 _COUNTED = 20_000
 
 
+class _Folders:
+    """Listings of folders, kept up to half a million names; further folders are listed again."""
+
+    def __init__(self, *, videos: bool) -> None:
+        self._videos = videos
+        self._kept: dict[str, Listing] = {}
+        self._room = _KEPT_NAMES
+
+    def listing(self, folder: str) -> Listing:
+        listing = self._kept.get(folder)
+        if listing is None:
+            listing = list_folder(folder, strict=True, videos=self._videos)
+            size = 1 + len(listing.files) + len(listing.folders)
+            if size <= self._room:
+                self._room -= size
+                self._kept[folder] = listing
+        return listing
+
+
 class Survey:
     """A path that a user gave, and what was found there.
-
-    Listings of folders are kept up to half a million names; a larger tree is listed again.
 
     Attributes:
         raw: the path.
@@ -42,9 +60,7 @@ class Survey:
         self.is_file, self.is_folder = self.raw.is_file(), self.raw.is_dir()
         self.is_list = not (self.is_file or self.is_folder) and names_shards(self.raw)
         self._root = os.fspath(self.raw)
-        self._above = folders_above(self._root) if self.is_folder else set()
-        self._listings: dict[str, Listing] = {}
-        self._room = _KEPT_NAMES
+        self._folders = _Folders(videos=videos)
         self._looks = lru_cache(_KEPT_LOOKS)(lambda look, path: look(path))
 
     def is_picture(self, ext: str) -> bool:
@@ -53,14 +69,17 @@ class Survey:
 
     def listing(self, folder: str) -> Listing:
         """Return the content of a folder; OSError if it cannot be read."""
-        listing = self._listings.get(folder)
-        if listing is None:
-            listing = list_folder(folder, strict=True, videos=self.videos)
-            size = 1 + len(listing.files) + len(listing.folders)
-            if size <= self._room:
-                self._room -= size
-                self._listings[folder] = listing
-        return listing
+        return self._folders.listing(folder)
+
+    def inside(self, folder: str) -> Survey:
+        """Return the survey of a folder at the top, which knows what this one found there."""
+        inner = Survey(self.raw / folder, videos=self.videos)
+        inner._folders, inner._looks = self._folders, self._looks
+        return inner
+
+    @cached_property
+    def _above(self) -> set[tuple[int, int]]:
+        return folders_above(self._root)
 
     def below(self, path: str) -> str:
         """Return a path below the root of the survey; "" for the root itself."""
@@ -125,8 +144,9 @@ class Survey:
             yield level
             folders = [f"{listing.folder}/{name}" for listing in level for name in listing.folders]
 
+    @cached_property
     def extensions(self) -> Counter[str]:
-        """Return how many files have which extension, looking at about 20,000 of them."""
+        """Number of files with each extension, among about 20,000 files."""
         if self.is_file:
             return Counter({self.raw.suffix.lower(): 1})
         counts: Counter[str] = Counter()
@@ -136,6 +156,6 @@ class Survey:
 
     def describe(self) -> str:
         """Return the extensions of the files with their counts, for messages."""
-        kinds = sorted(self.extensions().items(), key=lambda item: (-item[1], item[0]))[:6]
+        kinds = sorted(self.extensions.items(), key=lambda item: (-item[1], item[0]))[:6]
         listed = (f"{count:,} {extension or 'without extension'}" for extension, count in kinds)
         return ", ".join(listed) or "nothing"

@@ -85,3 +85,8 @@ def all_readers() -> dict[str, Reader[Any]]:
     for module in modules:
         found += getattr(module, "READERS", [module.READER] if hasattr(module, "READER") else [])
     return {reader.name: reader for reader in sorted(found, key=lambda reader: reader.name)}
+
+
+def list_formats() -> str:
+    """Return what `--format` takes, with what it means, in lines."""
+    return "\n".join(f"  --format {r.name:<12} {r.summary}" for r in all_readers().values())

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
-from datapipe.pack.input.listing import start_of
+from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.roots import PROBED

@@ -14,9 +14,18 @@ from datapipe.errors import PackError
 from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.pack.input.archives import is_archive, lies_beside
-from datapipe.pack.input.file_kinds import is_paper, why_not_packed
-from datapipe.pack.input.listing import kind_of_name, split_extension, start_of
-from datapipe.pack.input.loose_images import are_labels
+from datapipe.pack.input.file_kinds import (
+    is_paper,
+    kind_of_name,
+    split_extension,
+    why_not_packed,
+)
+from datapipe.pack.input.file_starts import (
+    are_labels,
+    are_names_alone,
+    seems_records,
+    start_of,
+)
 from datapipe.pack.input.parallel_folders import (
     LABELS,
     ParallelFolders,
@@ -36,7 +45,6 @@ from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.readers.unrecognized import START_OF_TEXT, are_names_alone, seems_records
 from datapipe.pack.records.fields.sample_map import fields_of_path
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
@@ -65,7 +73,7 @@ class FolderReader:
     takes: frozenset[str] = frozenset({"ignore", "include", "map"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
-        return survey.is_folder and any(map(survey.is_picture, survey.extensions()))
+        return survey.is_folder and any(map(survey.is_picture, survey.extensions))
 
     def open(self, survey: Survey, options: ReadOptions) -> ImageTree:
         return ImageTree(survey, options)
@@ -313,7 +321,7 @@ class _Samples:
             reason = LABELS
         elif (not text and kind_of_name(name)) or (ext == "json" and alone and seems_records(path)):
             reason = "records, which the format folder does not read"
-        elif alone and are_names_alone(start_of(path, START_OF_TEXT)):
+        elif alone and are_names_alone(start_of(path)):
             reason = "lists of files"
         elif alone and not parallel and not tree.survey.listing(folder).images:
             reason = "texts in a folder without images, which the format folder does not read"

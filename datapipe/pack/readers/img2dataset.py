@@ -17,7 +17,7 @@ from datapipe.index.members import member_kind
 from datapipe.index.tar.contents import Content, content_of
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
-from datapipe.pack.input.listing import start_of
+from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey

@@ -15,13 +15,12 @@ from datapipe.index.tar.grouping import Group, group_members
 from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, tars_at
 from datapipe.pack.input.archives import unpack_command, unpack_folder
-from datapipe.pack.input.file_kinds import is_paper
-from datapipe.pack.input.listing import kind_of_name
+from datapipe.pack.input.file_kinds import is_paper, kind_of_name
+from datapipe.pack.input.file_starts import are_names_alone
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import img2dataset
-from datapipe.pack.readers.unrecognized import are_names_alone
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LOOKED_AT = 20  # texts, the longest: a file of captions is longer than each of them

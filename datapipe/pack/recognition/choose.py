@@ -13,29 +13,25 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
-from datapipe.pack.input.archives import lies_beside, packed_images, refuse_archive
-from datapipe.pack.input.file_kinds import medium_of
+from datapipe.pack.input.archives import refuse_archive
 from datapipe.pack.input.loose_images import LooseImages, loose_images
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.readers import RawReading, Reader, all_readers
-from datapipe.pack.readers.unrecognized import advice, refuse_textless
-from datapipe.pack.readers.webdataset import tars_in
-from datapipe.pack.recognition.counts import Counts, count
-from datapipe.pack.recognition.other_stores import why_unread
+from datapipe.pack.readers import RawReading, Reader, all_readers, list_formats
+from datapipe.pack.recognition.counts import Counts, are_unpacked, count
+from datapipe.pack.recognition.textless import refuse_textless
+from datapipe.pack.recognition.unrecognized import unrecognized
 from datapipe.pack.records.fields.field_map import parse_map
 from datapipe.pack.records.locate import join_hint, levels
 from datapipe.pack.records.streams.containers import kind_of
-from datapipe.text.videos import frames_remedy
 
 # Shapes that nothing but their own writer makes, and that cost a pass to be looked at.
 _PLAIN = frozenset({"coco", "img2dataset"})
 _CONVERSATIONS = frozenset({"llava", "chat", "preference"})
 _OPTIONS_OF_RECORDS = ("image_root", "image_column", "text_column", "include", "key_from", "map")
-_FOLDERS = 20
-_TARS = 20  # more are not looked into
-_QUICK = 20_000
+_FILES = 200_000
+_QUICK = 20_000  # files
 _SIDECARS = 3
 
 # Pairs that no record names may be 5 % of what the records bring, as rejects may be by default.
@@ -57,7 +53,7 @@ def choose_reading(
     raw, options = survey.raw, options or ReadOptions()
     readers = all_readers()
     if name is not None and name not in readers:
-        raise PackError(f"format {name!r} is not known; the formats are\n{_listed(readers)}")
+        raise PackError(f"format {name!r} is not known; the formats are\n{list_formats()}")
     if survey.is_file:
         refuse_archive(raw)
     elif survey.is_list:
@@ -106,45 +102,16 @@ def _recognised(
     # Loose images are meant only where nothing else is, see `_meant`.
     folder = next((reading for reading in readings if reading.reader.name == "folder"), None)
     others = [reading for reading in readings if reading is not folder]
-    tars = tars_in(survey)
-    if folder is not None and 0 < len(tars) <= _TARS and all(map(lies_beside, tars)):
-        others = [reading for reading in others if reading.reader.name != "webdataset"]
+    if folder is not None:
+        others = [reading for reading in others if not are_unpacked(reading)]
     if others and (meant := _meant(others, folder)) is not folder:
         return meant
     if folder is None:
-        raise _unrecognized(survey, options, readers)
+        raise unrecognized(survey, survey.walk(most=_QUICK), options)
     if options.map is None:
-        refuse_textless(survey, folder.inputs(Notes()), parse_ignore(options.ignore))
+        samples, ignore = folder.inputs(Notes()), parse_ignore(options.ignore)
+        refuse_textless(survey, survey.walk(most=_FILES), samples, ignore)
     return folder
-
-
-def _unrecognized(
-    survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
-) -> PackError:
-    packed = f"\n{said}" if (said := packed_images([survey.raw])) else ""
-    below = _below(survey, options, readers)
-    if not (packed or below) and (cause := why_unread(survey)):
-        return PackError(cause)
-    media = set(map(medium_of, survey.extensions()))
-    remedy = "" if options.videos else "".join(map(frames_remedy, media))
-    return PackError(
-        f"{survey.raw}: no known format is recognised (found: {survey.describe()}){remedy}; the "
-        f"formats are\n{_listed(readers)}{advice(survey, options)}{packed}{below}"
-    )
-
-
-def _listed(readers: dict[str, Reader[Any]]) -> str:
-    return "\n".join(f"  --format {r.name:<12} {r.summary}" for r in readers.values())
-
-
-def _below(survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]) -> str:
-    """Return what folders just below look like, where something is recognised in them."""
-    said = ""
-    for folder in survey.top.folders[:_FOLDERS]:
-        inner = Survey(survey.raw / folder)
-        if names := [name for name, r in readers.items() if r.recognises(inner, options)]:
-            said += f"\n{inner.raw} looks like {' or '.join(names)}: give that folder"
-    return said
 
 
 def _meant(readings: Sequence[RawReading], folder: RawReading | None) -> RawReading:

@@ -14,6 +14,7 @@ from datapipe.errors import DatapipeError, SampleError
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.tar.grouping import group_members
 from datapipe.index.tar.headers import TarScanner
+from datapipe.pack.input.archives import lies_beside
 from datapipe.pack.input.loose_images import LooseImages
 from datapipe.pack.input.raw_sample import Blob, Input, ReadOptions, Reject, inline_bytes, printable
 from datapipe.pack.input.real_paths import real_paths
@@ -27,6 +28,7 @@ _RECORDS = 2000
 _BYTES = 64 << 20
 _STATS = 200
 _TARS = 4
+_UNPACKED = 20  # more tars are not looked into
 _MEMBERS = 20_000
 
 
@@ -53,6 +55,12 @@ def count(reading: RawReading, loose: LooseImages) -> Counts:
     except DatapipeError as error:
         holds = f"cannot be read as it stands: {str(error).splitlines()[0]}"
         return Counts(holds=holds, is_broken=True)
+
+
+def are_unpacked(reading: RawReading) -> bool:
+    """Return whether a reading is of tars that are all unpacked beside them."""
+    tars = tars_in(reading.survey) if reading.reader.name == "webdataset" else []
+    return 0 < len(tars) <= _UNPACKED and all(map(lies_beside, tars))
 
 
 def _of_tars(survey: Survey, options: ReadOptions) -> Counts:

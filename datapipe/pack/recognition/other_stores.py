@@ -1,4 +1,4 @@
-"""Data that no reader takes, by its cause: an empty folder, one image, or the files of a library.
+"""Files of other libraries, and how to convert them.
 
 The files of TensorFlow, LMDB, Streaming, LitData, h5py and `datasets` are not read. Their users get
 the lines of Python that write them as files that are.
@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datapipe.index.images.header import is_image_extension
-from datapipe.pack.input.file_kinds import is_paper, medium_of
-from datapipe.pack.input.listing import start_of
-from datapipe.pack.input.survey import Survey
+from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.records.streams.json_stream import small_object
-from datapipe.text.videos import frames_remedy
 
 _FILES = 20_000
 _FEW = 20
@@ -29,44 +23,10 @@ _LMDB = b"\xde\xc0\xef\xbe"  # at byte 16: https://github.com/LMDB/lmdb, MDB_MAG
 _PICTURES = ("jpeg", "png", "pil", "jpegarray", "jpeg_array")  # encodings of MDS
 
 
-def why_unread(survey: Survey) -> str:
-    """Return why no reader takes a path, with the remedy; "" if no cause is known."""
-    raw = survey.raw
-    if survey.is_file and is_image_extension(raw.suffix[1:]):
-        home = shlex.quote(str(raw.parent))
-        return f"{raw} is one image; give the folder that holds it: datapipe pack {home} OUT"
-    files = [raw] if survey.is_file else []
-    for listing in survey.walk(most=_FILES):
-        files += map(Path, listing.paths())
-    if not files:
-        return _empty(survey)
-    for find in (_index, _arrow, _lmdb, _hdf5, _tfrecord):
-        if recipe := find(files):
-            return f"{raw} holds {recipe}\nThen pack the folder `raw`."
-    return _of_one_medium(survey, files)
-
-
-def _empty(survey: Survey) -> str:
-    raw = survey.raw
-    remedy = "give the folder that holds the images and texts"
-    hidden = next((p for p in raw.rglob(".*") if p.is_file()), None)
-    if hidden is not None:
-        return f"{raw} has only hidden files, such as {hidden.name}, which are not read; {remedy}"
-    folders = ": its folders hold no files" if survey.top.folders else ""
-    return f"{raw} is empty{folders}; {remedy}"
-
-
-def _of_one_medium(survey: Survey, files: Sequence[Path]) -> str:
-    data = [path for path in files if not is_paper(path.name)]
-    media = Counter(medium_of(path.name) for path in data)
-    if len(media) != 1 or not (medium := next(iter(media))) or medium == "an archive":
-        return ""
-    name, raw = data[0].name, survey.raw
-    packed = f"only images and text are packed{frames_remedy(medium)}"
-    if survey.is_file:
-        return f"{raw} is {medium}; {packed}"
-    held = f"{len(data):,} files, each" if len(data) > 1 else "one file,"
-    return f"{raw} holds {held} {medium} ({name}); {packed}"
+def other_library(files: Sequence[Path]) -> str:
+    """Return what some files are, with the Python that converts them; "" for files of none."""
+    finds = (_index, _arrow, _lmdb, _hdf5, _tfrecord)
+    return next(filter(None, (find(files) for find in finds)), "")
 
 
 def _recipe(what: str, imports: Sequence[str], *lines: str, hint: str = "") -> str:

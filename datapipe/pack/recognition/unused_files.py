@@ -13,8 +13,7 @@ from pathlib import Path
 
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive
-from datapipe.pack.input.file_kinds import is_paper, medium_of
-from datapipe.pack.input.listing import kind_of_name
+from datapipe.pack.input.file_kinds import is_paper, kind_of_name, medium_of
 from datapipe.pack.input.raw_sample import printable
 from datapipe.pack.input.real_paths import real_paths
 from datapipe.pack.input.survey import Survey

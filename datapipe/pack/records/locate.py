@@ -15,7 +15,7 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
-from datapipe.pack.input.listing import split_extension
+from datapipe.pack.input.file_kinds import split_extension
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.containers import estimate_file, first_records, kind_of

@@ -350,10 +350,10 @@ def _in_archives(names: Sequence[Sequence[str]], folders: Sequence[Path], requir
     """Return what to do with archives that may hold the images, or with any if `required`."""
     listed = [spelled[0] for spelled in names]
     likely = {*_USUAL, *(name.partition("/")[0].lower() for name in listed if "/" in name)}
-    for folder in folders:
-        for name in filter(is_archive, list_folder(folder, _ENTRIES).files):
-            if required or name.lower().partition(".")[0] in likely or holds(folder / name, listed):
-                return f"name their folder with --image-root, or: {packed_images(folders)}"
+    here = [path for folder in folders for path in list_folder(folder, _ENTRIES).paths()]
+    for path in map(Path, filter(is_archive, here)):
+        if required or path.name.lower().partition(".")[0] in likely or holds(path, listed):
+            return f"name their folder with --image-root, or: {packed_images(here)}"
     return ""
 
 

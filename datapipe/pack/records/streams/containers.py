@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
-from datapipe.pack.input.listing import kind_of_name
+from datapipe.pack.input.file_kinds import kind_of_name
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams.csv_records import CONVERT, read_csv
 from datapipe.pack.records.streams.json_stream import JsonText, read_json, read_json_texts

@@ -1,0 +1,65 @@
+"""Content of files, judged by their first bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+_START = 1 << 16  # bytes of a text that tell what it holds
+_LINES = 200
+# A path and nothing else; names with blanks are taken for sentences.
+_ONLY_NAME = re.compile(rb"\S+\.(jpe?g|png|webp|gif|bmp|tiff?)|", re.IGNORECASE)
+_LABELS_LOOKED_AT = 5
+# A line of boxes: four numbers or more, of a class and a box such as "0 0.5 0.5 0.1 0.2".
+_BOX = re.compile(rb"\s*[-+]?[\d.]+(e[-+]?\d+)?([\s,]+[-+]?[\d.]+(e[-+]?\d+)?){3,}[\s,]*", re.I)
+
+
+def start_of(path: str | os.PathLike[str], most: int = _START) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read or is a pipe."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return b""
+    try:
+        return os.read(descriptor, most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def are_names_alone(start: bytes) -> bool:
+    """Return whether a text is nothing but names of images, as split lists are; by its start."""
+    lines = start.splitlines()[:_LINES]
+    return any(lines) and all(_ONLY_NAME.fullmatch(line.strip()) for line in lines)
+
+
+def seems_records(path: Path) -> bool:
+    """Return whether a JSON file is no sidecar but holds records: an array, lines or COCO."""
+    start = start_of(path).lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start.startswith(b"["):
+        return re.match(rb"\[\s*\{", start) is not None
+    return b'"annotations"' in start or b'"images"' in start or b"}\n{" in start
+
+
+def are_labels(paths: Iterable[str]) -> bool:
+    """Return whether texts hold nothing but boxes, as YOLO's labels do: judged by the first few.
+
+    A caption may be a number, even two; lines of four and more are boxes. Empty texts, as YOLO
+    keeps for images without objects, say nothing.
+    """
+    looked_at = 0
+    for path in islice(paths, 10 * _LABELS_LOOKED_AT):
+        if path.endswith((".json", ".JSON")):
+            continue
+        lines = start_of(path).strip().splitlines()
+        if lines and not all(_BOX.fullmatch(line) for line in lines[:20]):
+            return False
+        looked_at += bool(lines)
+        if looked_at >= _LABELS_LOOKED_AT:
+            break
+    return looked_at > 0

@@ -22,8 +22,10 @@ _EMPTY = "the file is empty; give datasets, such as `captions/: 0.7`"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML 1.1 takes 1e-5 as a string
 _LOOKED_AT = 1 << 16  # characters of a JSON file
-# A string of JSON, and the option that it is the value of, if sentences may be
-_STRING = re.compile(r'(?:"(where|epoch|name|system|template)"\s*:\s*)?"((?:[^"\\]|\\.)*)"')
+# A string of JSON after the name of an option that may be a sentence, and a colon after a key
+_STRING = re.compile(
+    r'(?:"(where|epoch|name|path|system|template)"\s*:\s*)?"((?:[^"\\]|\\.)*)"\s*(:?)'
+)
 _WORDS = 3  # of a sentence
 
 
@@ -114,6 +116,6 @@ def _scalar(node: yaml.ScalarNode) -> Any:
 def _holds_records(start: str) -> bool:
     """Return True if a JSON text names images or has sentences, as records of raw data do."""
     return '"datasets"' not in start and any(
-        is_image_name(text) or (not option and len(text.split()) >= _WORDS)
-        for option, text in _STRING.findall(start)
+        is_image_name(text) or (not option and not colon and len(text.split()) >= _WORDS)
+        for option, text, colon in _STRING.findall(start)
     )

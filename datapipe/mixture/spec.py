@@ -185,7 +185,7 @@ class WeightChange:
     place: Place = field(default=Place(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, self.place.field)
+        _check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class Mixture:
     place: Place = field(default=Place(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, self.place.field)
+        _check_fields(self)
         _check_children(self.children)
         first: dict[str, str] = {}
         for node, _ in _walk_tree(self.children):
@@ -341,8 +341,13 @@ def _walk_tree(
             yield from _walk_tree(child.children, (*inside, child.name))
 
 
+def _check_fields(part: Child | WeightChange | Mixture) -> None:
+    check_value("place", part.place, Place, PlanError)
+    check_fields(part, PlanError, part.place.field)
+
+
 def _check_part(node: Child) -> None:
-    check_fields(node, PlanError, node.place.field)
+    _check_fields(node)
     if (node.weight is None) == (node.repeat is None):
         both = "a weight and a repeat" if node.weight is not None else "no weight and no repeat"
         node.place.refuse(f"{shorten(node.name)} has {both}; give one of them")

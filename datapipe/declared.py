@@ -89,11 +89,12 @@ class _Rule:
     take: Take
     what: str
 
-    def check(self, name: str, value: Any, error: type[DatapipeError]) -> Any:
+    def check(self, name: str, value: Any, error: type[DatapipeError], said: Take = str) -> Any:
         try:
             return self.take(value)
         except Refused as refused:
-            raise error(f"{name} {shorten(value)}: give {str(refused) or self.what}") from None
+            what = str(refused) or self.what
+            raise error(f"{said(name)} {shorten(value)}: give {what}") from None
 
 
 def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -115,11 +116,7 @@ def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            rules = _rules_of(function)
-
-            def check(name: str, value: Any) -> Any:
-                return rules[name].check(name, value, error) if name in rules else value
-
+            check = partial(check_field, function, error=error)
             values = [check(name, value) for name, value in zip(names, args, strict=False)]
             options = {name: check(name, value) for name, value in kwargs.items()}
             return function(*values, *args[len(values) :], **options)  # type: ignore[arg-type]
@@ -129,14 +126,22 @@ def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P
     return decorate
 
 
-def check_fields(options: Any, error: type[DatapipeError], prefix: str = "") -> None:
-    """Check a dataclass's fields and convert them; messages have `prefix` before names."""
+def check_fields(options: Any, error: type[DatapipeError], said: Take = str) -> None:
+    """Check a dataclass's fields and convert them; `said` makes the names in messages."""
     kind: Any = type(options)
     for name, rule in _rules_of(kind).items():
         value = getattr(options, name)
-        converted = rule.check(prefix + name, value, error)
+        converted = rule.check(name, value, error, said)
         if converted is not value:
             object.__setattr__(options, name, converted)
+
+
+def check_field(
+    kind: Any, name: str, value: Any, error: type[DatapipeError], said: Take = str
+) -> Any:
+    """Return a value as a field of a dataclass, or an argument of a function, has it."""
+    rule = _rules_of(kind).get(name)
+    return value if rule is None else rule.check(name, value, error, said)
 
 
 def check_value(name: str, value: Any, declared: Any, error: type[DatapipeError]) -> Any:
@@ -185,14 +190,10 @@ def _rules_of(declared: Any) -> dict[str, _Rule]:
 
 def declared_types(declared: Any) -> dict[str, Any]:
     """Return the types of a dataclass's fields, or of arguments, as far as known at run time."""
+    scope = vars(sys.modules[unwrap(declared).__module__])
+    annotations: dict[str, Any] = unwrap(declared).__annotations__
     if isinstance(declared, type):
         annotations = {field.name: field.type for field in fields(declared)}
-        return _evaluated(annotations, vars(sys.modules[declared.__module__]))
-    function = unwrap(declared)
-    return _evaluated(function.__annotations__, function.__globals__)
-
-
-def _evaluated(annotations: Mapping[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for name, annotation in annotations.items():
         with suppress(NameError):  # of type checkers alone
@@ -218,8 +219,7 @@ def _rule(hint: Any) -> _Rule | None:
         return _SIMPLE[kind]
     if not isinstance(kind, type) or kind in (Any, object) or getattr(kind, "_is_protocol", False):
         return None
-    article = "an" if kind.__name__[0] in "AEIOU" else "a"
-    return _Rule(_is(kind), f"{article} {kind.__name__}")
+    return _Rule(_is(kind), f"a{'n' * (kind.__name__[0] in 'AEIOU')} {kind.__name__}")
 
 
 def _annotated(rule: _Rule | None, metadata: Iterable[Any]) -> _Rule:

@@ -91,4 +91,4 @@ def test_fields_are_checked_and_set() -> None:
     check_fields(options, PackError)
     assert type(options.count) is int
     with pytest.raises(PackError, match="cache count 6: give an integer from 1 to 5"):
-        check_fields(Options(6), PackError, "cache ")
+        check_fields(Options(6), PackError, "cache {}".format)

@@ -57,7 +57,7 @@ class CacheSpec:
     plan: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, "cache ")
+        check_fields(self, PlanError, "cache {}".format)
         for name in ("disk", "plan"):
             if getattr(self, name) is not None:
                 # The program may go to another folder while the loader lives.

@@ -139,9 +139,7 @@ def parse_image(text: str | None, dtype: str | None = None) -> ImageSpec | None:
         reading = value if equals else True
         options[name] = field_value(ImageSpec, name, reading, f"--image {text!r}: {name}")
     if dtype is not None:
-        import torch
-
-        options["dtype"] = field_value(ImageSpec, "dtype", getattr(torch, dtype, dtype), "--dtype")
+        options["dtype"] = field_value(ImageSpec, "dtype", dtype, "--dtype")
     return ImageSpec(**options) if preset is None else ImageSpec.preset(preset, **options)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from datapipe.declared import (
+    AcceptedType,
     Say,
     Share,
     Within,
@@ -31,6 +32,7 @@ Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "bud
 Normalization = str | tuple[Triple, Triple]
 
 _DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
+_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
 _MAX_SIDE = 65_535
 _SIDE = 336
 _TILE = 448
@@ -65,7 +67,11 @@ Normalize = Annotated[
     ),
 ]
 Dtype = Annotated[
-    torch.dtype, take_if(_DTYPES.__contains__), Say(f"one of {', '.join(map(str, _DTYPES))}")
+    torch.dtype,
+    AcceptedType(torch.dtype | str),
+    lambda value: _DTYPE_NAMES.get(value, value),
+    take_if(_DTYPES.__contains__),
+    Say(f"one of {', '.join(map(str, _DTYPES))}"),
 ]
 Color = Annotated[tuple[Level, Level, Level], Say("(red, green, blue) of 0 to 255 each")]
 Grids = Annotated[
@@ -109,7 +115,8 @@ class ImageSpec:
         normalize: None, "imagenet", "clip", "siglip", or (mean, std) per channel for values of
             0 to 1.
         dtype: torch.uint8 (0 to 255, without normalisation), torch.float32 or torch.bfloat16 (0 to
-            1 before normalisation). None is uint8 without normalisation and float32 with it.
+            1 before normalisation), or a name such as "uint8". None is uint8 without normalisation
+            and float32 with it.
         fill: RGB of the padding of "pad" and `grids`, 0 to 255; None is the mean that is
             subtracted, or black.
         crop_from: for "crop", the shorter side before the centre is cut out, in pixels. None is the

@@ -47,7 +47,7 @@ class VideoSpec:
     tokens_per_second: Rate | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, "video ")
+        check_fields(self, PlanError, "video {}".format)
         if self.min_pixels > self.max_pixels:
             raise PlanError(
                 f"video min_pixels={self.min_pixels:,} is above max_pixels={self.max_pixels:,}; "

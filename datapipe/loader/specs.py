@@ -75,7 +75,7 @@ class PackSpec:
     static_shapes: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, "pack ")
+        check_fields(self, PlanError, "pack {}".format)
         PlanOptions(shuffle=True, seed=0, **self.plan_options())  # refuses contradictions
 
     def plan_options(self) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class WorkerSpec:
     stall_warning: Seconds = 30.0
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, "workers ")
+        check_fields(self, PlanError, "workers {}".format)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +269,7 @@ class RemoteSpec:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, "remote ")
+        check_fields(self, PlanError, "remote {}".format)
 
     def folder_options(self) -> RemoteOptions:
         """Return the options of each folder that is read."""

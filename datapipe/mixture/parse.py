@@ -1,29 +1,18 @@
-"""Parser of mixtures: one for dicts and files, with the location of what is wrong."""
+"""Parser of mixtures: one for dicts and files, with the place of what is wrong."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
-from types import NoneType
-from typing import Any, get_args
+from difflib import get_close_matches
+from typing import Any
 
-from datapipe.declared import declared_types, shorten
+from datapipe.declared import check_field, check_value, shorten
 from datapipe.errors import PlanError
-from datapipe.index.where import parse_where
-from datapipe.mixture.located import (
-    DATASET_KEYS,
-    GROUP_KEYS,
-    MIXTURE_KEYS,
-    LocatedValue,
-    keys_of,
-    located,
-    read_file,
-)
+from datapipe.mixture.file import read_file
+from datapipe.mixture.place import KEYS, Place
 from datapipe.mixture.spec import (
-    KEYS,
     Child,
     DatasetPath,
     Mixture,
@@ -38,12 +27,21 @@ from datapipe.quantities import Amount
 from datapipe.text.spec import TextSpec
 from datapipe.text.templates import BUILT_IN, is_jinja
 
+_SPECS = ("text", "image")
+_DEEPEST = 50  # of mappings and lists, well within Python's recursion limit
+_SUCH_AS = "such as `captions/: 0.7`"
+
+
+def keys_of(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a part of a mixture as files and dicts name them."""
+    return tuple(KEYS.get(item.name, item.name) for item in fields(kind) if item.compare)
+
+
+DATASET_KEYS = keys_of(MixtureDataset)
+GROUP_KEYS = (*keys_of(MixtureGroup), *_SPECS)
+MIXTURE_KEYS = (*keys_of(Mixture), *_SPECS)
 _VALIDATION_KEYS = tuple(key for key in MIXTURE_KEYS if key not in ("schedule", "validation"))
 _CHANGE_KEYS = keys_of(WeightChange)
-_FIELDS = {key: name for name, key in KEYS.items()}
-_SPECS = ("text", "image")
-_SUCH_AS = "such as `captions/: 0.7`"
-_DTYPES = ("uint8", "float32", "bfloat16")
 
 
 def parse_mapping(mixture: Any) -> Mixture:
@@ -53,13 +51,14 @@ def parse_mapping(mixture: Any) -> Mixture:
             f"mixture {shorten(mixture)}: give a Mixture or a dict, such as "
             '{"captions/": 0.7, "chats/": 0.3}'
         )
-    return _mixture(located(mixture), MIXTURE_KEYS, _Inherited())
+    return _mixture(mixture, Place("mixture"), _Inherited(), MIXTURE_KEYS)
 
 
 def parse_file(path: str | os.PathLike[str]) -> Mixture:
     """Return the mixture of a YAML or JSON file; `PlanError` has the line of a wrong value."""
     name = os.fspath(path)
-    return _mixture(read_file(name), MIXTURE_KEYS, _Inherited(os.path.dirname(name)))
+    value, place = read_file(name)
+    return _mixture(value, place, _Inherited(os.path.dirname(name)), MIXTURE_KEYS)
 
 
 def as_dict(spec: Any) -> dict[str, Any]:
@@ -67,12 +66,12 @@ def as_dict(spec: Any) -> dict[str, Any]:
 
     Datasets are a list, because their order matters and JSON may be written with sorted keys.
     """
-    made = {}
-    for item in fields(spec):
-        value = getattr(spec, item.name)
-        if item.compare and value != item.default and _fits_json(value):
-            made[KEYS.get(item.name, item.name)] = _json_value(value)
-    return made
+    given = ((item, getattr(spec, item.name)) for item in fields(spec) if item.compare)
+    return {
+        KEYS.get(item.name, item.name): _json_value(value)
+        for item, value in given
+        if value != item.default and _fits_json(value)
+    }
 
 
 def _fits_json(value: Any) -> bool:
@@ -98,68 +97,58 @@ def _json_value(value: Any) -> Any:
 class _Inherited:
     """Folder, text and image that a group or dataset has from those around it."""
 
-    folder: str | None = None  # relative paths are relative to it, or stay if it is None
-    # Fields of `text` and `image` that were given so far, at the innermost place of each.
-    specs: Mapping[str, LocatedValue] = field(default_factory=dict)
+    folder: str = ""  # relative paths are relative to it
+    # Fields of `text` and `image` that were given so far, with the innermost place of each spec
+    specs: Mapping[str, tuple[Place, dict[str, Any]]] = field(default_factory=dict)
 
-    def within(self, entries: Mapping[str, LocatedValue]) -> _Inherited:
-        """Add the `text` and `image` of a group or dataset, field by field."""
+    def within(self, options: dict[str, Any], place: Place) -> _Inherited:
+        """Move the `text` and `image` of a group or dataset from its options, field by field."""
         specs = dict(self.specs)
         for name in _SPECS:
-            if name in entries:
-                before = specs[name].value if name in specs else {}
-                merged = _spec_fields(name, before, entries[name])
-                specs[name] = replace(entries[name], value=merged)
+            if name in options:
+                given = self._fields(name, options.pop(name), place.at(name))
+                before = {} if "preset" in given or name not in specs else specs[name][1]
+                specs[name] = (place.at(name), {**before, **given})
         return replace(self, specs=specs)
+
+    def _fields(self, name: str, value: Any, place: Place) -> dict[str, Any]:
+        kind = _spec_class(name)
+        known = [item.name for item in fields(kind)]
+        if isinstance(value, kind):
+            return {key: getattr(value, key) for key in known}
+        given = _mapping(value, place, known if name == "text" else ["preset", *known], name)
+        for key, item in given.items():
+            if key in ("tokenizer", "template") and isinstance(item, str) and item:
+                is_file = key == "tokenizer" or not (item in BUILT_IN or is_jinja(item))
+                given[key] = self.path(item) if is_file else item
+            check_field(kind, key, given[key], PlanError, place.field)
+        return given
 
     def path(self, path: str) -> str:
         """Return a path as seen from the folder; URLs and absolute paths stay."""
-        if "://" in path or "::" in path:
-            return path
-        path = expand_home(path)
-        return os.path.join(self.folder, path) if self.folder else path
+        return (
+            path if "://" in path or "::" in path else os.path.join(self.folder, expand_home(path))
+        )
 
     def spec(self, name: str) -> Any:
         """Return the `TextSpec` or `ImageSpec` of a dataset; None if none was given."""
-        at = self.specs.get(name)
-        if at is None:
+        if name not in self.specs:
             return None
-        values = {key: item.plain() for key, item in at.value.items()}
-        if name == "text":
-            if "tokenizer" not in values:
-                at.refuse(
-                    "text without a tokenizer; add tokenizer: tokenizer.json here, or to the text: "
-                    "of the whole mixture"
-                )
-            for key in ("tokenizer", "template"):
-                value = values.get(key)
-                is_named = key == "template" and (value in BUILT_IN or is_jinja(value or ""))
-                if isinstance(value, str) and value and not is_named:
-                    values[key] = self.path(value)
-        elif values.get("dtype") in _DTYPES:
-            import torch
-
-            values["dtype"] = getattr(torch, values["dtype"])
-        kind = _spec_class(name)
+        place, given = self.specs[name]
+        if name == "text" and "tokenizer" not in given:
+            place.refuse(
+                "text without a tokenizer; add tokenizer: tokenizer.json here, or to the text: of "
+                "the whole mixture"
+            )
+        make = _spec_class(name)
+        if "preset" in given:
+            make, place = make.preset, place.at("preset")
+            given = {"name": given["preset"], **given}
+            del given["preset"]
         try:
-            preset = values.pop("preset", None) if name == "image" else None
-            return kind(**values) if preset is None else kind.preset(preset, **values)
+            return make(**given)
         except PlanError as error:
-            word = re.match(r"\w*", str(error))  # messages begin with the field
-            place = at.value.get(word[0], at).place if word else at.place
-            raise PlanError(f"{place}{error}") from None
-
-
-def _spec_fields(
-    name: str, before: dict[str, LocatedValue], at: LocatedValue
-) -> dict[str, LocatedValue]:
-    """Return the fields of a spec with those of an inner one; a preset or object replaces all."""
-    kind = _spec_class(name)
-    known = [item.name for item in fields(kind)]
-    if isinstance(at.value, kind):
-        return {key: replace(at, value=getattr(at.value, key)) for key in known}
-    own = at.mapping(known if kind is TextSpec else ["preset", *known], name)
-    return own if "preset" in own else {**before, **own}
+            place.refuse(str(error))
 
 
 def _spec_class(name: str) -> Any:
@@ -170,121 +159,117 @@ def _spec_class(name: str) -> Any:
     return ImageSpec
 
 
-def _mixture(root: LocatedValue, known: tuple[str, ...], inherited: _Inherited) -> Mixture:
+def _mapping(value: Any, place: Place, known: Collection[str], what: str) -> dict[str, Any]:
+    """Return a copy of a mapping; raise a `PlanError` if one of its keys is not known."""
+    if not isinstance(value, Mapping):
+        place.refuse_value(value, f"give a mapping with {', '.join(known)}")
+    for key in value:
+        if key not in known:
+            near = get_close_matches(str(key), known, 1, 0.7)
+            hint = f", do you mean {near[0]!r}?" if near else ""
+            place.at(str(key)).refuse(
+                f"{shorten(key)} is not an option of {what}{hint}; it has {', '.join(known)}"
+            )
+    return dict(value)
+
+
+def _mixture(value: Any, place: Place, inherited: _Inherited, known: Collection[str]) -> Mixture:
     """Return a mixture or its validation, which may have the options `known`."""
-    if not isinstance(root.value, dict):
-        root.refuse(f"a mixture is a mapping; write datasets, {_SUCH_AS}")
-    entries = {"datasets": root}  # the short form
-    if "datasets" in root.value:
-        entries = root.mapping(known, "a mixture")
-    elif (key := next((key for key in root.value if key in MIXTURE_KEYS), None)) is not None:
-        root.value[key].refuse(
+    if not isinstance(value, Mapping):
+        place.refuse(f"a mixture is a mapping; write datasets, {_SUCH_AS}")
+    options: dict[str, Any] = {"datasets": value}  # the short form
+    inside = place
+    if "datasets" in value:
+        options, inside = _mapping(value, place, known, "a mixture"), place.at("datasets")
+    elif (key := next((key for key in value if key in MIXTURE_KEYS), None)) is not None:
+        place.at(key).refuse(
             f"{key!r} is an option, but datasets: is missing; put the datasets under datasets:, or "
             f"write {key + '/'!r} if it is a folder"
         )
-    inherited = inherited.within(entries)
-    children = _children(entries["datasets"], inherited)
-    options = _take(entries, Mixture)
-    if "validation" in entries:
-        options["validation"] = _mixture(entries["validation"], _VALIDATION_KEYS, inherited)
-    made = Mixture(children=children, **options)
-    if "schedule" in entries:
-        made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
-    return made
+    inherited = inherited.within(options, place)
+    children = _children(options.pop("datasets"), inside, inherited)
+    schedule = options.pop("schedule", None)
+    if "validation" in options:
+        validation = options["validation"], place.at("validation")
+        options["validation"] = _mixture(*validation, inherited, _VALIDATION_KEYS)
+    made = Mixture(children=children, place=place, **options)
+    if schedule is None:
+        return made
+    return replace(made, schedule=_schedule(schedule, place.at("schedule"), made.has_weight))
 
 
-def _children(at: LocatedValue, inherited: _Inherited) -> tuple[Child, ...]:
-    if not isinstance(at.value, dict | list):
-        at.refuse_value(f"give a mapping or list of datasets, {_SUCH_AS}")
-    if not at.value:
-        at.refuse(f"there is no dataset in it; give one, {_SUCH_AS}")
-    if isinstance(at.value, list):
-        return tuple(_child(None, item, inherited) for item in at.value)
-    return tuple(_child(key, item, inherited) for key, item in at.value.items())
+def _children(value: Any, place: Place, inherited: _Inherited) -> tuple[Child, ...]:
+    if not isinstance(value, Mapping | list | tuple) or not value:
+        place.refuse_value(value, f"give a mapping or list of datasets, {_SUCH_AS}")
+    if len(place.keys) > _DEEPEST:
+        place.refuse(f"more than {_DEEPEST} levels; nest fewer groups")
+    if not isinstance(value, Mapping):
+        return tuple(_child(n, item, place.at(n), inherited) for n, item in enumerate(value))
+    made = []
+    for key, item in value.items():
+        name = os.fspath(key) if isinstance(key, os.PathLike) else key
+        if not isinstance(name, str):
+            place.refuse_value(value, "give a dict with names as keys")
+        made.append(_child(name, item, place.at(name), inherited))
+    return tuple(made)
 
 
-def _child(key: str | None, item: LocatedValue, inherited: _Inherited) -> Child:
-    """Return a dataset or group of a mapping, or of a list, where it has no key."""
-    entries = _entries(key, item)
-    kind = MixtureGroup if "datasets" in entries else MixtureDataset
-    if key is None:
-        needed, what = ("name", "a group") if kind is MixtureGroup else ("path", "a dataset")
-        if needed not in entries:
-            item.refuse(f"{what} in a list has no {needed}; add {needed}:")
-        key = str(entries[needed].take(DatasetPath))
-    options = {"name": key.rstrip("/") or key, "place": item.place, **_take(entries, kind)}
-    if "weight" not in options:
-        options.setdefault("repeat", 1.0)
-    inherited = inherited.within(entries)
-    if kind is MixtureGroup:
-        return MixtureGroup(children=_children(entries["datasets"], inherited), **options)
-    if "where" in options:
-        try:
-            parse_where(options["where"])
-        except PlanError as error:
-            entries["where"].refuse(str(error))
-    options["path"] = inherited.path(options.get("path", key))
-    return MixtureDataset(**options, text=inherited.spec("text"), image=inherited.spec("image"))
+def _child(key: str | int, value: Any, place: Place, inherited: _Inherited) -> Child:
+    """Return a dataset or group at a key of a mapping or an index of a list."""
+    options: dict[str, Any]
+    if isinstance(value, Mapping) and "datasets" in value:
+        options = _mapping(value, place, GROUP_KEYS, "a group")
+    elif isinstance(value, Mapping):
+        options = _mapping(value, place, DATASET_KEYS, "a dataset")
+    elif isinstance(key, int):
+        options = {"path": value}
+    elif value is None:
+        options = {}
+    else:
+        is_repeat = isinstance(value, str) and value.strip().endswith("x")
+        options = {"repeat" if is_repeat else "weight": value}
+    if options.get("weight") is None and options.get("repeat") is None:
+        options["repeat"] = 1.0
+    inherited = inherited.within(options, place)
+    default = None if isinstance(key, int) else key
+    if "datasets" in options:
+        options.setdefault("name", default and _name(default))
+        children = _children(options.pop("datasets"), place.at("datasets"), inherited)
+        return MixtureGroup(children=children, place=place, **options)
+    path = options.pop("path", default)
+    path = check_value(place.at("path").name, path, DatasetPath, PlanError)
+    options.setdefault("name", _name(default or path))
+    return MixtureDataset(
+        path=inherited.path(path),
+        place=place,
+        text=inherited.spec("text"),
+        image=inherited.spec("image"),
+        **options,
+    )
 
 
-def _entries(key: str | None, item: LocatedValue) -> dict[str, LocatedValue]:
-    value = item.value
-    if isinstance(value, dict):
-        if "datasets" in value:
-            return item.mapping(GROUP_KEYS, "a group")
-        return item.mapping(DATASET_KEYS, "a dataset")
-    if key is None:
-        return {"path": item}
-    if value is None:
-        return {}
-    return {"repeat" if isinstance(value, str) and value.strip().endswith("x") else "weight": item}
+def _name(path: str) -> str:
+    return path.rstrip("/") or path
 
 
-def _take(entries: Mapping[str, LocatedValue], kind: type) -> dict[str, Any]:
-    """Return the plain values that were given, by the names of their fields."""
-    given = {_FIELDS.get(key, key): item for key, item in entries.items() if key not in _SPECS}
-    types = _value_types(kind)
-    return {name: item.take(types[name]) for name, item in given.items() if name in types}
+def _schedule(value: Any, place: Place, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        place.refuse_value(value, f"give a list of changes with {', '.join(_CHANGE_KEYS)}")
+    return tuple(_change(item, place.at(n), has_weight) for n, item in enumerate(value))
 
 
-@cache
-def _value_types(kind: type) -> dict[str, Any]:
-    """Return the types of the fields that are plain values; None is not given, but left out."""
-    types = {}
-    for name, declared in declared_types(kind).items():
-        if name not in ("children", "schedule", "validation", "place"):
-            types[name] = get_args(declared)[0] if NoneType in get_args(declared) else declared
-    return types
-
-
-def _schedule(at: LocatedValue, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
-    if not isinstance(at.value, list) or not at.value:
-        at.refuse_value(f"give a list of changes with {', '.join(_CHANGE_KEYS)}")
-    changes: list[WeightChange] = []
-    for number, item in enumerate(at.value):
-        entries = item.mapping(_CHANGE_KEYS, "a change of a schedule")
-        if number and "from" not in entries:
-            item.refuse("only the first change may be without from:; add the amount it begins at")
-        amounts = {key: entries[key] for key in entries if key != "weights"}
-        options = {"start": 0, **_take(amounts, WeightChange)}
-        weights = entries.get("weights")
-        if weights is None or not isinstance(weights.value, dict) or not weights.value:
-            (weights or item).refuse(
-                "a change needs new weights; add weights: with names of datasets or groups"
-            )
-        taken: dict[str, float] = {}
-        for key, weight in weights.value.items():
-            name = key if key in has_weight else key.rstrip("/")
-            check_changed(name, has_weight, weight.place)
-            if name in taken:
-                weight.refuse(f"{shorten(name)} is given twice; leave one out")
-            taken[name] = weight.take(Weight)
-        change = WeightChange(weights=taken, **options)
-        before = changes[-1].start if changes else None
-        if before and before.unit == change.start.unit and before.number >= change.start.number:
-            entries["from"].refuse(
-                f"{change.start} is not after {before} of the change before; give changes in the "
-                "order of the run"
-            )
-        changes.append(change)
-    return tuple(changes)
+def _change(value: Any, place: Place, has_weight: Mapping[str, bool]) -> WeightChange:
+    options = _mapping(value, place, _CHANGE_KEYS, "a change of a schedule")
+    given, inside = options.pop("weights", None), place.at("weights")
+    if not isinstance(given, Mapping) or not given:
+        inside.refuse_value(given, "give new weights with names of datasets or groups")
+    weights: dict[str, float] = {}
+    for key, weight in given.items():
+        name, at = key if key in has_weight else _name(str(key)), inside.at(str(key))
+        check_changed(name, has_weight, at)
+        if name in weights:
+            at.refuse(f"{shorten(name)} is given twice; leave one out")
+        weights[name] = check_value(at.name, weight, Weight, PlanError)
+    return WeightChange(
+        start=options.pop("from", 0), weights=weights, over=options.pop("over", None), place=place
+    )

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from datapipe.declared import AcceptedType, Refused, Say, Word, check_fields, check_value, shorten
 from datapipe.errors import PlanError
+from datapipe.index.where import parse_where
+from datapipe.mixture.place import Place
 from datapipe.quantities import Amount, take_amount, take_percent, take_times
 from datapipe.text.spec import TextSpec
 
@@ -72,21 +75,18 @@ def _image(value: Any) -> ImageSpec:
     return value
 
 
-KEYS = {"children": "datasets", "start": "from"}
-"""Names of fields in files and dicts, where they are not those of the classes."""
-
 _AMOUNT = int | str | Amount
 Weight = Annotated[
     float,
     AcceptedType(float | str),
     _weight,
-    Say("a weight such as 0.7 or '70%': 0, or from 1e-9 to 1e9"),
+    Say("a weight (0, or from 1e-9 to 1e9) such as 0.7, '5%' or '70%'"),
 ]
 Repeat = Annotated[
     float,
     AcceptedType(float | str),
     _repeat,
-    Say("a number of times such as 2, '2x' or '0.5x', from 1e-9 to 1e9"),
+    Say("a number of times from 1e-9 to 1e9, such as 2, '2x' or '0.5x'"),
 ]
 Epoch = Annotated[
     Literal["longest", "shortest"] | Amount,
@@ -101,7 +101,7 @@ RunAmount = Annotated[
     Say("an amount such as '100k steps', '2M samples' or '1.5B tokens', or a number of samples"),
 ]
 Limit = Annotated[
-    int | str, _limit, Say("a number of samples from 1, such as 5000 or '5k samples', or '10%'")
+    int | str, _limit, Say("a number of samples from 1, such as 5000, '5k samples' or '10%'")
 ]
 Name = Annotated[Word, _name, Say("a name of one line")]
 DatasetName = Annotated[Word, _name_or_none, Say("a name of one line")]
@@ -129,12 +129,15 @@ class MixtureDataset:
     where: str | None = None
     text: TextSpec | None = None  # None takes the one that `make_loader` was given
     image: AnyImage | None = None  # None takes the one that `make_loader` was given
-    # Begins messages about it, such as `mixture.yaml:12: `
-    place: str = field(default="", repr=False, compare=False)
+    place: Place = field(default=Place(), repr=False, compare=False)  # begins messages about it
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, self.place)
-        _check_one(self)
+        _check_part(self)
+        if self.where is not None:
+            try:
+                parse_where(self.where)
+            except PlanError as error:
+                self.place.at("where").refuse(str(error))
 
     @property
     def prefix(self) -> str:
@@ -161,12 +164,10 @@ class MixtureGroup:
     # Times that each sample of it is drawn, as compared to those beside it
     repeat: Repeat | None = None
     children: tuple[Child, ...]  # datasets and groups, which all have weights or all have repeats
-    # Begins messages about it, as that of a dataset
-    place: str = field(default="", repr=False, compare=False)
+    place: Place = field(default=Place(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, self.place)
-        _check_one(self)
+        _check_part(self)
         _check_children(self.children)
 
 
@@ -181,9 +182,10 @@ class WeightChange:
     # New weights by name of a dataset or group. The others keep theirs.
     weights: Mapping[str, float]
     over: RunAmount | None = None  # the shares change linearly over this amount; None is at once
+    place: Place = field(default=Place(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError)
+        _check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,23 +218,30 @@ class Mixture:
     epoch: Epoch = "longest"
     schedule: tuple[WeightChange, ...] = ()
     validation: Mixture | None = None
+    place: Place = field(default=Place(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError)
+        _check_fields(self)
         _check_children(self.children)
-        first: dict[str, Child] = {}
+        first: dict[str, str] = {}
         for node, _ in _walk_tree(self.children):
-            if (before := first.get(node.name)) is not None:
-                place = before.place and f", first in {before.place.removesuffix(': ')}"
-                raise PlanError(
-                    f"{node.place}the name {shorten(node.name)} is given twice{place}; give one of "
-                    "them another name"
+            if node.name in first:
+                before = first[node.name] and f", first in {first[node.name]}"
+                node.place.refuse(
+                    f"the name {shorten(node.name)} is given twice{before}; give one of them "
+                    "another name"
                 )
-            first[node.name] = node
+            first[node.name] = str(node.place).removesuffix(": ")
         has_weight = self.has_weight
         for change in self.schedule:
             for name in change.weights:
-                check_changed(name, has_weight)
+                check_changed(name, has_weight, change.place)
+        for change, later in pairwise(self.schedule):
+            if change.start.unit == later.start.unit and change.start.number >= later.start.number:
+                later.place.at("from").refuse(
+                    f"{later.start} is not after {change.start} of the change before; give changes "
+                    "in the order of the run"
+                )
 
     @staticmethod
     def of_dataset(path: str | os.PathLike[str]) -> Mixture:
@@ -332,10 +341,16 @@ def _walk_tree(
             yield from _walk_tree(child.children, (*inside, child.name))
 
 
-def _check_one(node: Child) -> None:
+def _check_fields(part: Child | WeightChange | Mixture) -> None:
+    check_value("place", part.place, Place, PlanError)
+    check_fields(part, PlanError, part.place.field)
+
+
+def _check_part(node: Child) -> None:
+    _check_fields(node)
     if (node.weight is None) == (node.repeat is None):
         both = "a weight and a repeat" if node.weight is not None else "no weight and no repeat"
-        raise PlanError(f"{node.place}{shorten(node.name)} has {both}; give one of them")
+        node.place.refuse(f"{shorten(node.name)} has {both}; give one of them")
 
 
 def _check_children(children: tuple[Child, ...]) -> None:
@@ -345,23 +360,23 @@ def _check_children(children: tuple[Child, ...]) -> None:
     repeated = next((child for child in children if child.repeat is not None), None)
     if weighted and repeated:
         later = max(weighted, repeated, key=children.index)
-        raise PlanError(
-            f"{later.place}{shorten(weighted.name)} has a weight and {shorten(repeated.name)} a "
+        later.place.refuse(
+            f"{shorten(weighted.name)} has a weight and {shorten(repeated.name)} a "
             "repeat (1x where none is given); give all datasets of a group weights, or all "
             "repeats, or put those with repeats into a group with a weight"
         )
 
 
-def check_changed(name: str, has_weight: Mapping[str, bool], place: str = "") -> None:
+def check_changed(name: str, has_weight: Mapping[str, bool], place: Place) -> None:
     """Refuse a name in a schedule that is not that of a dataset or group with a weight."""
     if name not in has_weight:
         known = ", ".join(map(shorten, list(has_weight)[:8]))
         near = get_close_matches(name, has_weight, 1)
         hint = f", do you mean {near[0]!r}?" if near else ""
         more = "..." if len(has_weight) > 8 else ""
-        raise PlanError(f"{place}the mixture has no {shorten(name)}{hint}; it has {known}{more}")
+        place.refuse(f"the mixture has no {shorten(name)}{hint}; it has {known}{more}")
     if not has_weight[name]:
-        raise PlanError(
-            f"{place}{shorten(name)} has a repeat, and only weights can change; give weights to "
+        place.refuse(
+            f"{shorten(name)} has a repeat, and only weights can change; give weights to "
             "it and the datasets of its group, 0 to one that enters later"
         )

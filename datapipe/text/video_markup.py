@@ -50,7 +50,7 @@ class VideoMarkup:
     frames: Count = 2
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError, "video_markup ")
+        check_fields(self, PlanError, "video_markup {}".format)
         if not self.token.strip():
             raise PlanError(
                 f"video_markup token={shorten(self.token)}: give a token of the vocabulary"

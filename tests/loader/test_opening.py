@@ -61,7 +61,8 @@ def test_raw_records_in_json_are_told_from_a_mixture(tmp_path: Path, content: st
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"captions/": "70 %%"}', "captions/ '70 %%': give a weight"),
+        ('{"captions/": "70 %%"}', "captions/ weight '70 %%': give a weight"),
+        ('{"my own captions/": "70 %%"}', "captions/ weight '70 %%': give a weight"),
         ('{"captions/": {"weigth": 1}}', "'weigth' is not an option of a dataset"),
         ('["captions/", "chats/"]', "a mixture is a mapping"),
         ('[{"path": "captions/", "weight": 1}]', "a mixture is a mapping"),

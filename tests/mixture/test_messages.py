@@ -11,9 +11,13 @@ from datapipe.mixture import MixtureDataset, MixtureGroup
 from datapipe.mixture.parse import DATASET_KEYS, MIXTURE_KEYS
 
 OPTIONS = ", ".join(DATASET_KEYS)
-WEIGHT = "give a weight such as 0.7 or '70%': 0, or from 1e-9 to 1e9"
-TIMES = "give a number of times such as 2, '2x' or '0.5x', from 1e-9 to 1e9"
-LIMIT = "give a number of samples from 1, such as 5000 or '5k samples', or '10%'"
+WEIGHT = "give a weight (0, or from 1e-9 to 1e9) such as 0.7, '5%', '70%' or None"
+TIMES = "give a number of times from 1e-9 to 1e9, such as 2, '2x', '0.5x' or None"
+LIMIT = "give a number of samples from 1, such as 5000, '5k samples', '10%' or None"
+SYNTAX = (
+    "anchors, aliases and tags (&, * and !) are not read; write the value out, or give it to the "
+    "whole group"
+)
 AMOUNT = (
     "give an amount such as '100k steps', '2M samples' or '1.5B tokens', or a number of samples"
 )
@@ -22,12 +26,12 @@ MIXED = (
     "weights, or all repeats, or put those with repeats into a group with a weight"
 )
 IN_FILES = {
-    "a: -1": f"1: a -1: {WEIGHT}",
-    "a: true": f"1: a True: {WEIGHT}",
-    "a: .nan": f"1: a nan: {WEIGHT}",
-    "a: fast": f"1: a 'fast': {WEIGHT}",
-    "a: [1, 2]": f"1: a [1, 2]: {WEIGHT}",
-    "a: 0x": f"1: a '0x': {TIMES}",
+    "a: -1": f"1: a weight -1: {WEIGHT}",
+    "a: true": f"1: a weight True: {WEIGHT}",
+    "a: .nan": f"1: a weight nan: {WEIGHT}",
+    "a: fast": f"1: a weight 'fast': {WEIGHT}",
+    "a: [1, 2]": f"1: a weight [1, 2]: {WEIGHT}",
+    "a: 0x": f"1: a repeat '0x': {TIMES}",
     "\na:\n  wieght: 1": (
         f"3: 'wieght' is not an option of a dataset, do you mean 'weight'?; it has {OPTIONS}"
     ),
@@ -39,7 +43,7 @@ IN_FILES = {
     "a: {limit: 5 steps}": f"1: limit '5 steps': {LIMIT}",
     "a: {name: 5}": "1: name 5: give a name of one line",
     "a: {path: 5}": "1: path 5: give a folder, shards or a URL",
-    "a: {where: 5}": "1: where 5: give a string",
+    "a: {where: 5}": "1: where 5: give a string or None",
     "a: {text: {}}": (
         "1: text without a tokenizer; add tokenizer: tokenizer.json here, or to the text: of the "
         "whole mixture"
@@ -67,13 +71,15 @@ IN_FILES = {
     "g:\n  datasets:\n    a:\na:": (
         "4: the name 'a' is given twice, first in mixture.yaml:3; give one of them another name"
     ),
-    "datasets: {}": "1: there is no dataset in it; give one, such as `captions/: 0.7`",
-    "g:\n  datasets: []": "2: there is no dataset in it; give one, such as `captions/: 0.7`",
+    "datasets: {}": "1: datasets {}: give a mapping or list of datasets, such as `captions/: 0.7`",
+    "g:\n  datasets: []": (
+        "2: datasets []: give a mapping or list of datasets, such as `captions/: 0.7`"
+    ),
     "datasets: a": (
         "1: datasets 'a': give a mapping or list of datasets, such as `captions/: 0.7`"
     ),
-    "datasets:\n  - weight: 1": "2: a dataset in a list has no path; add path:",
-    "datasets:\n  - datasets: [a]": "2: a group in a list has no name; add name:",
+    "datasets:\n  - weight: 1": "2: datasets[0] path None: give a folder, shards or a URL",
+    "datasets:\n  - datasets: [a]": "2: datasets[0] name None: give a name of one line",
     "g: {path: x, datasets: [a]}": (
         "1: 'path' is not an option of a group; it has name, weight, repeat, datasets, text, image"
     ),
@@ -99,9 +105,11 @@ IN_FILES = {
     ),
     "datasets: {a: 1}\nschedule:\n- from: soon\n  weights: {a: 2}": f"3: from 'soon': {AMOUNT}",
     "datasets: {a: 1}\nschedule:\n- from: 5": (
-        "3: a change needs new weights; add weights: with names of datasets or groups"
+        "3: schedule[0] weights None: give new weights with names of datasets or groups"
     ),
-    "datasets: {a: 1}\nschedule:\n- weights:\n    a: 2x": f"4: a '2x': {WEIGHT}",
+    "datasets: {a: 1}\nschedule:\n- weights:\n    a: 2x": (
+        "4: a '2x': give a weight (0, or from 1e-9 to 1e9) such as 0.7, '5%' or '70%'"
+    ),
     "datasets: {cat: 1}\nschedule:\n- weights:\n    cats: 2": (
         "4: the mixture has no 'cats', do you mean 'cat'?; it has 'cat'"
     ),
@@ -110,21 +118,17 @@ IN_FILES = {
         "datasets of its group, 0 to one that enters later"
     ),
     "datasets: {a: 1}\nschedule:\n- weights: {a: 2}\n- weights: {a: 1}": (
-        "4: only the first change may be without from:; add the amount it begins at"
+        "4: 0 samples is not after 0 samples of the change before; give changes in the order of "
+        "the run"
     ),
     "datasets: {a: 1}\nschedule:\n- {from: 2k steps, weights: {a: 2}}\n- from: 2000 steps\n"
     "  weights: {a: 1}": (
         "4: 2000 steps is not after 2000 steps of the change before; give changes in the order of "
         "the run"
     ),
-    "a: &x 1\nb: *x": (
-        "1: anchors and aliases (& and *) are not read; write the value out, or give it to the "
-        "whole group"
-    ),
-    "a: !!python/object/apply:os.system [ls]": (
-        "1: tag 'tag:yaml.org,2002:python/object/apply:os.system' is not read; write a plain value"
-    ),
-    "a: !!int x": "1: 'x' is no int; write a plain value",
+    "a: &x 1\nb: *x": f"1: {SYNTAX}",
+    "a: !!python/object/apply:os.system [ls]": f"1: {SYNTAX}",
+    "a: !!int 1": f"1: {SYNTAX}",
     "? [a]\n: 1": "1: a key is a list or mapping; write a name",
     "": "1: the file is empty; give datasets, such as `captions/: 0.7`",
 }
@@ -164,9 +168,9 @@ IN_DICTS: list[tuple[Any, str]] = [
         'mixture["schedule"][0]["weights"]["a/"]: \'a\' is given twice; leave one out',
     ),
     ({1: 2}, "mixture {1: 2}: give a dict with names as keys"),
-    ({"a": 1, Path("a"): 2}, "mixture: key 'a' is given twice; leave one out"),
-    ({"": 1}, "mixture[\"\"]: path '': give a folder, shards or a URL"),
-    ({"a": object}, f"mixture[\"a\"] <class 'object'>: {WEIGHT}"),
+    ({"a": 1, Path("a"): 2}, "mixture[\"a\"]: the name 'a' is given twice, first in mixture"),
+    ({"": 1}, 'mixture[""]["path"] \'\': give a folder, shards or a URL'),
+    ({"a": object}, f'mixture["a"]["weight"] <class \'object\'>: {WEIGHT}'),
     (
         5,
         'mixture 5: give a Mixture or a dict, such as {"captions/": 0.7, "chats/": 0.3}',

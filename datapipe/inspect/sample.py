@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from datapipe.declared import checked
+from datapipe.declared import checked, shorten
 from datapipe.errors import PlanError
 from datapipe.index.columns import find_keys
 from datapipe.index.dataset import Dataset, open_dataset
@@ -139,7 +139,7 @@ def _number(dataset: Dataset, which: int | str) -> int:
         if (found := find_keys(dataset.columns, [which]).get(which)) is None:
             keys = dataset.columns.keys(np.arange(min(_SHOWN, len(dataset))))
             raise PlanError(
-                f"{dataset.title}: no sample has the key {which!r}; its keys are "
+                f"{dataset.title}: no sample has the key {shorten(which)}; its keys are "
                 f"{', '.join(map(repr, keys))}, ..."
             )
         return found

@@ -41,6 +41,7 @@ test: $(VENV)/.dev ## the tests, in about six minutes
 test-all: lint test ## what CI runs: lint, tests, long tests, ten thousand flipped bits
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 30 -m "campaign and not measuring"
 	$(BIN)/python -m pytest -m "campaign and measuring"
+	DATAPIPE_WRONG_VALUES=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/test_wrong_values.py
 	DATAPIPE_FLIPS=10000 $(BIN)/python -m pytest --numprocesses 2 -rP --show-capture=stdout tests/integrity/test_flips.py
 	DATAPIPE_DAMAGES=50 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -rP --show-capture=stdout tests/inspect/test_verify.py tests/curate/test_repair.py
 

@@ -39,6 +39,7 @@ OF_FUNCTIONS = {"clock", "sleep", "watch", "on_trial", "train", "step", "say"}
 
 JUDGED_LATER = {
     ("make_loader", "path"),  # a dict is a mixture
+    ("preview", "path"),
     ("webdataset_source", "path"),
     ("pack_dataset", "max_pixels"),
     ("tune_workers", "make"),

@@ -114,7 +114,7 @@ class Manifest:
     @functools.cached_property
     def fingerprint(self) -> str:
         """sha256, in hex, of the content: equal wherever the dataset is."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        return hashlib.sha256(self.to_json().encode(errors="surrogatepass")).hexdigest()
 
     def extends(self, fingerprint: str) -> bool:
         """Return whether packs have appended to a dataset whose fingerprint begins so."""

@@ -80,7 +80,7 @@ class FieldFiles:
     def publish(self, manifest: Manifest, field: IndexedField) -> None:
         """Write down that all shards are there, and remove the files of others."""
         about = {"version": VERSION, "name": self.name, "fingerprint": manifest.fingerprint}
-        content = seal({**about, **field._asdict()}).encode(errors="surrogatepass")
+        content = seal({**about, **field._asdict()}).encode()
         replace_file(self.folder / ABOUT, content, durable=False)
         current = {self.path(shard) for shard in manifest.shards}
         for path in set(self.folder.glob(f"*{_SUFFIX}")) - current:

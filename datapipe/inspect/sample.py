@@ -146,7 +146,7 @@ def _number(dataset: Dataset, which: int | str) -> int:
     if not 0 <= which < len(dataset):
         raise PlanError(
             f"{dataset.title} has {len(dataset):,} samples, numbered from 0, and none with the "
-            f"number {which:,}; give a lower one, or a key as text"
+            f"number {which}; give a lower one, or a key as text"
         )
     return which
 

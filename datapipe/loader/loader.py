@@ -257,6 +257,7 @@ class Loader:
         self._start_at(run)
         self._resumes = True
 
+    @checked(PlanError)
     def components(self, at: Position | None = None) -> LoaderComponents:
         """Return the parts that batches are made with, and the steps from `at` on.
 

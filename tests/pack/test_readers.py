@@ -1,11 +1,12 @@
 """Outcome of each raw format: images, texts and metadata survive, under plain names."""
 
+import json
 import re
 
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import StoreError, pack_dataset
+from datapipe import StoreError, pack_dataset, verify_dataset
 
 
 def index_of(out):
@@ -52,6 +53,17 @@ def test_file_names_of_any_kind_get_plain_keys(tmp_path, raw, packed, members, j
         "a b.jpg", "größe.jpg", "\\udcff\\udcfe.jpg", "many.dots.in.name.jpg"
     }  # fmt: skip
     assert [line["source"] for line in rejects(tmp_path / "out")] == ["\\udcff.txt"]
+
+
+def test_a_pattern_may_have_bytes_that_are_not_utf_8(tmp_path, raw, jpeg):
+    (raw / "\udcff.jpg").write_bytes(jpeg(1))
+    (raw / "other.jpg").write_bytes(jpeg(1))
+    options = {"include": "\udcff*"}
+    assert pack_dataset(raw, tmp_path / "out", **options).samples == 1
+    (part,) = json.loads((tmp_path / "out/dataset.json").read_text("utf-8"))["parts"]
+    assert part["options"]["include"] == "\udcff*"
+    assert verify_dataset(tmp_path / "out").is_whole
+    assert pack_dataset(raw, tmp_path / "out", **options).samples == 1  # finished already
 
 
 # --- webdataset -------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ def seal(document: Mapping[str, Any], *, indent: int | None = None) -> str:
         '{"version": 1, "crc32": 37714638}'
     """
     held = json.loads(json.dumps(document))  # as it will be read: tuples are lists then
-    return json.dumps({**held, _FIELD: sum_of(held)}, indent=indent, ensure_ascii=False)
+    text = json.dumps({**held, _FIELD: sum_of(held)}, indent=indent, ensure_ascii=False)
+    # Names that are not UTF-8 have lone surrogates, which stay escapes of JSON.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def parse_json(content: str | bytes) -> Any:

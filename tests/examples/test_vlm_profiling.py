@@ -125,7 +125,7 @@ def test_stages_add_up_to_the_steps(
     report = fit(shards, *PACKED, *STEPS, "--profile", folder, "--profile-shapes")
     said = capfd.readouterr().err
     lines = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.split()}
-    step = float(lines["step"][0])
+    step = float(lines["step"][0].replace(",", ""))
     assert report.stages is not None
     assert 1e3 * sum(report.stages.values()) == pytest.approx(step, rel=0.03)
     assert report.to_dict()["stages"] == report.stages

@@ -38,7 +38,7 @@ demo: $(VENV)/.base ## build a dataset from real photographs, pack it, plan it, 
 test: $(VENV)/.dev ## the tests, in about six minutes
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not campaign"
 
-test-all: lint test ## what CI runs: lint, tests, long tests, ten thousand flipped bits
+test-all: lint test ## what CI runs: lint, tests, long tests, every wrong value, ten thousand flipped bits
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 30 -m "campaign and not measuring"
 	$(BIN)/python -m pytest -m "campaign and measuring"
 	DATAPIPE_WRONG_VALUES=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/test_wrong_values.py

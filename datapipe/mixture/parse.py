@@ -255,6 +255,11 @@ def _name(path: str) -> str:
 def _schedule(value: Any, place: Place, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
     if not isinstance(value, list | tuple) or not value:
         place.refuse_value(value, f"give a list of changes with {', '.join(_CHANGE_KEYS)}")
+    for number, item in enumerate(value[1:], 1):
+        if isinstance(item, Mapping) and item.get("from") is None:
+            place.at(number).refuse(
+                "only the first change may be without from:; add the amount it begins at"
+            )
     return tuple(_change(item, place.at(n), has_weight) for n, item in enumerate(value))
 
 

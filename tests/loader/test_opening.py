@@ -173,7 +173,7 @@ def test_other_folders_say_what_to_give(tmp_path: Path, packed: Path) -> None:
 
 
 def test_a_denied_folder_is_named(tmp_path: Path) -> None:
-    denied = Path("/proc/sys/vm/compact_memory")  # Linux lets nobody read it, root included
+    denied = Path("/proc/sys/vm/compact_memory")  # not even root may read it
     if not denied.exists():
         pytest.skip(f"there is no {denied}")
     (tmp_path / "dataset.json").symlink_to(denied)

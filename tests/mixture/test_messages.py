@@ -118,8 +118,10 @@ IN_FILES = {
         "datasets of its group, 0 to one that enters later"
     ),
     "datasets: {a: 1}\nschedule:\n- weights: {a: 2}\n- weights: {a: 1}": (
-        "4: 0 samples is not after 0 samples of the change before; give changes in the order of "
-        "the run"
+        "4: only the first change may be without from:; add the amount it begins at"
+    ),
+    "datasets: {a: 1}\nschedule:\n- {from: 1k steps, weights: {a: 2}}\n- weights: {a: 1}": (
+        "4: only the first change may be without from:; add the amount it begins at"
     ),
     "datasets: {a: 1}\nschedule:\n- {from: 2k steps, weights: {a: 2}}\n- from: 2000 steps\n"
     "  weights: {a: 1}": (

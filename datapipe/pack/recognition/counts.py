@@ -58,7 +58,7 @@ def count(reading: RawReading, loose: LooseImages) -> Counts:
 
 
 def are_unpacked(reading: RawReading) -> bool:
-    """Return whether a reading is of tars that are all unpacked beside them."""
+    """Return whether every tar of a reading lies beside the folder it was unpacked to."""
     tars = tars_in(reading.survey) if reading.reader.name == "webdataset" else []
     return 0 < len(tars) <= _UNPACKED and all(map(lies_beside, tars))
 

@@ -72,9 +72,8 @@ _SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads the
 _VERDICT = frozenset(
     {"label", "is_correct", "correct", "is_true", "truth", "relevant", "is_relevant", "valid"}
 )
-_ANSWERING = re.compile(
-    r"(answer|response|output|completion|reply|winner|generation|candidate)s?([_-]|$)"
-)
+_ANSWERING = re.compile(r"(answer|response|output|completion|reply|winner)s?[_-]")
+_SEVERAL = frozenset({"completions", "responses", "replies", "generations", "candidates"})
 # Not `Instructions`, as recipes have them.
 _ASKING = re.compile(r"question|query|prompt|request|problem|instruction(?!s)", re.IGNORECASE)
 _PROBES = 5
@@ -248,7 +247,10 @@ def _caption(table: TableColumns) -> FieldMap | None:
                 "to write; put the fields that you want into separate columns, or take the "
                 f"JSON as it is with --text-column {name!r}"
             )
-    answers = [*answered, *(column for name, column in names.items() if _ANSWERING.match(name))]
+    answers = [
+        *answered,
+        *(c for name, c in names.items() if _ANSWERING.match(name) or name in _SEVERAL),
+    ]
     if answers and captions:  # something answers the caption
         others = sorted({*others, *answers})
     elif len(captions) == 1:

@@ -108,7 +108,8 @@ def pack(
 
     Run the same command again to finish a pack that was interrupted.
     """
-    options = flags.given_to(None) | flags.given_to(EngineSpec)
+    engine = flags.given_to(EngineSpec)
+    options = flags.given_to(None) | engine
     dry_run = "dry_run" in options
     if to not in ("shards", "memmap"):
         raise PlanError(f"--to {to!r} is neither 'shards' nor 'memmap'")
@@ -137,7 +138,7 @@ def pack(
     report = pack_dataset(raw, out, **options)
     counted = None
     if encoder and not dry_run:
-        counted = count(Path(report.output), encoder, options.get("workers"))
+        counted = count(Path(report.output), encoder, options.get("workers"), **engine)
     if as_json:
         tokens = {"tokens": asdict(counted[1])} if counted else {}
         taught = {"teaching": report.teaching.to_dict(), "notes": report.notes}

@@ -141,7 +141,13 @@ def test_arrays_and_copies_of_a_cluster_are_those_of_one_machine(
 @pytest.mark.campaign
 @on_nodes
 def test_a_node_that_does_not_see_dataset_or_output_is_named(
-    nodes: None, shards: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: None,
+    run: Run,
+    raw: Path,
+    shards: Path,
+    tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Each process has a working folder of its own, and those of the nodes hold no dataset.
     monkeypatch.chdir(shards.parent)
@@ -149,6 +155,11 @@ def test_a_node_that_does_not_see_dataset_or_output_is_named(
     named = r"the node [\d.]+ cannot do the work: "
     with pytest.raises(WorkerError, match=named + ".*is missing or a different dataset there"):
         datapipe.verify_dataset(hidden, engine="ray")
+    # What is packed already is only counted.
+    counting = ("--tokenizer", tokenizer, "--template", "chatml", "--engine", "ray")
+    counted = run("pack", raw, hidden, "--shard-size", 16, *counting)
+    assert counted.exit_code == 1
+    assert f"cannot do the work: {hidden}: no dataset.json here" in counted.stderr
     output = CopySpec(engine="ray")
     with pytest.raises(datapipe.StoreError, match=r"on the node [\d.]+: .*cannot be opened"):
         datapipe.select_samples(hidden, tmp_path / "out", number=3, output=output)

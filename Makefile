@@ -39,11 +39,9 @@ test: $(VENV)/.dev ## the tests, in about six minutes
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not campaign"
 
 test-all: lint test ## what CI runs: lint, tests, long tests, every wrong value, ten thousand flipped bits
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 30 -m "campaign and not measuring"
+	DATAPIPE_WRONG_VALUES=all DATAPIPE_FLIPS=10000 DATAPIPE_DAMAGES=50 $(BIN)/python -m pytest \
+		--numprocesses 2 --dist worksteal --durations 30 -m "(campaign or scaled) and not measuring"
 	$(BIN)/python -m pytest -m "campaign and measuring"
-	DATAPIPE_WRONG_VALUES=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/test_wrong_values.py
-	DATAPIPE_FLIPS=10000 $(BIN)/python -m pytest --numprocesses 2 -rP --show-capture=stdout tests/integrity/test_flips.py
-	DATAPIPE_DAMAGES=50 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -rP --show-capture=stdout tests/inspect/test_verify.py tests/curate/test_repair.py
 
 lint: $(VENV)/.dev ## style, types, import layering
 	$(BIN)/ruff check .

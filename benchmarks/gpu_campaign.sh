@@ -76,26 +76,27 @@ attention() {
 
 ladder() {
   local sizes=(--samples 4096)
-  quick && sizes=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --only naive prefetch packs)
+  quick && sizes=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --only naive prefetch packs --pack 1024)
   python benchmarks.ladder --part way "${sizes[@]}" --json "$out/ladder.json"
 }
 
 asides() {
   local sizes=(--samples 4096 --steps 30)
   quick && sizes=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --only images LoRA --processes 1)
+  quick && sizes+=(--pack 1024)
   python benchmarks.ladder --part asides "${sizes[@]}" --json "$out/asides.json"
 }
 
 profile() {
-  local samples=4096 model=base pack=8192 device=cuda
-  quick && samples=256 model=tiny pack=1024 device=cpu
+  local samples=4096 model=base pack=8192 device=cuda precision=bf16 steps=12
+  quick && samples=256 model=tiny pack=1024 device=cpu precision=fp32 steps=6
   run "$PYTHON" -c "
 from benchmarks.chats import chats
 print('shards and tokenizer:', *chats($samples))"
   local data=build/bench/chats-$samples
   local model_options=(
     "$data-packed" --tokenizer "$data-tokenizer.json" --model $model --device $device
-    --pack $pack --max-length $pack --overlong truncate --precision bf16 --steps 12
+    --pack $pack --max-length $pack --overlong truncate --precision $precision --steps $steps
   )
   python examples.vlm.train "${model_options[@]}" \
     --profile "$out/profile-trace.json" --json "$out/profile-reference.json"

@@ -89,7 +89,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     usual = {"samples": 4096, "rounds": 20, "step_ms": 50.0, "models": ["base"]}
     usual["pack"] = 32768  # 8,192 tokens are too little work for an H100
     small = {"samples": 256, "rounds": 1, "step_ms": 5.0, "models": ["tiny"], "pack": 1024}
-    chosen = small | {"steps": 4} if options.rehearse else usual | {"steps": 60}
+    chosen = small | {"steps": 2} if options.rehearse else usual | {"steps": 60}
     for name, value in chosen.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -155,13 +155,13 @@ def loaders(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
 
 
 def references(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Train the reference models on packs, in bfloat16, as users would, by workers."""
+    """Train the reference models on packs, in bfloat16 on a GPU, as users would, by workers."""
     shards, tokenizer = chats(options.samples)
     warm_up = 1 if options.rehearse else 15
     shared = {
         "tokenizer": tokenizer,
         "device": device.type,
-        "precision": "bf16",
+        "precision": "fp32" if options.rehearse else "bf16",  # a CPU may have to emulate it
         "pack": options.pack,
         "max-length": min(options.pack, 8192),
         "overlong": "truncate",

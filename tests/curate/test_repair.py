@@ -31,6 +31,7 @@ def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
     return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
 
 
+@pytest.mark.scaled
 @pytest.mark.parametrize(
     ("lost", "unchecked"),
     [

@@ -50,6 +50,7 @@ def tokenizer(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer.json"
 
 
+@pytest.mark.scaled
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_at_random_is_named(
     kind: str, originals: dict[str, Original], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

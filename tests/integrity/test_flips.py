@@ -40,6 +40,7 @@ SAID = "damaged|not as it|left out|cut off"
 """What a line in the log says one of."""
 
 
+@pytest.mark.scaled
 @pytest.mark.parametrize("name", SCENES)
 def test_damage_is_named_or_mended(
     name: str,
@@ -121,6 +122,7 @@ def no_hang() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.scaled
 def test_a_changed_state_is_refused(tmp_path: Path, make_folder: Any) -> None:
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 7), tmp_path / "out")
     loader = make_loader(

@@ -18,7 +18,7 @@ from .checkpoints import CASES, Case, mostly_quick
 from .conftest import Sample
 
 FEW = 12
-MANY = 200
+MANY = 60
 
 
 pytestmark = pytest.mark.usefixtures("rows_first")

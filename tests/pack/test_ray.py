@@ -84,7 +84,7 @@ def test_a_cluster_is_started_and_ended_and_the_bytes_are_equal(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("nodes", [2, 4])
 def test_the_bytes_do_not_depend_on_the_number_of_nodes(
     tmp_path, raw, whole, contents, start, nodes
 ):

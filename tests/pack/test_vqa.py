@@ -303,7 +303,7 @@ def test_questions_of_a_split_without_answers_are_refused(make):
 
 @pytest.mark.campaign
 def test_memory_stays_flat_however_many_questions(tmp_path):
-    many = 20_000
+    many = 10_000
     questions = [
         {"image_id": number % 500, "question": "what is this? " + "x" * 100, "question_id": number}
         for number in range(many)

@@ -88,15 +88,15 @@ asides() {
 }
 
 profile() {
-  local samples=4096 model=base pack=8192 device=cuda precision=bf16 steps=12
-  quick && samples=256 model=tiny pack=1024 device=cpu precision=fp32 steps=6
+  local samples=4096 model=base pack=8192 device=cuda precision=bf16
+  quick && samples=256 model=tiny pack=1024 device=cpu precision=fp32
   run "$PYTHON" -c "
 from benchmarks.chats import chats
 print('shards and tokenizer:', *chats($samples))"
   local data=build/bench/chats-$samples
   local model_options=(
     "$data-packed" --tokenizer "$data-tokenizer.json" --model $model --device $device
-    --pack $pack --max-length $pack --overlong truncate --precision $precision --steps $steps
+    --pack $pack --max-length $pack --overlong truncate --precision $precision --steps 12
   )
   python examples.vlm.train "${model_options[@]}" \
     --profile "$out/profile-trace.json" --json "$out/profile-reference.json"

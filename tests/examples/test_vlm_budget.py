@@ -39,7 +39,6 @@ TECHNIQUES: list[dict[str, Any]] = [
     {"recompute": "sequential:2"},
 ]
 precisions = pytest.mark.parametrize("precision", ["fp32", "bf16"])
-sizes = pytest.mark.parametrize(("precision", "words"), [("fp32", WORDS), ("bf16", 32_000)])
 forms = pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 techniques = pytest.mark.parametrize("switches", TECHNIQUES, ids=str)
 
@@ -119,7 +118,7 @@ def test_activations_are_those_that_autograd_keeps(
 
 
 @pytest.mark.campaign
-@sizes
+@pytest.mark.parametrize(("precision", "words"), [("bf16", WORDS), ("fp32", 32_000)])
 @forms
 @techniques
 def test_activations_of_wider_models_and_vocabularies(
@@ -169,8 +168,9 @@ def test_the_peak_of_a_step_is_the_one_measured(precision: Any, switches: dict[s
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("tokens", [512, 4096])
-@sizes
+@pytest.mark.parametrize(
+    ("tokens", "precision", "words"), [(512, "bf16", WORDS), (4096, "fp32", 32_000)]
+)
 @techniques
 def test_the_peak_of_larger_steps_is_the_one_measured(
     tokens: int, precision: Any, switches: dict[str, Any], words: int

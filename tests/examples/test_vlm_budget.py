@@ -169,7 +169,7 @@ def test_the_peak_of_a_step_is_the_one_measured(precision: Any, switches: dict[s
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(
-    ("tokens", "precision", "words"), [(512, "bf16", WORDS), (4096, "fp32", 32_000)]
+    ("tokens", "precision", "words"), [(256, "bf16", WORDS), (2048, "fp32", 32_000)]
 )
 @techniques
 def test_the_peak_of_larger_steps_is_the_one_measured(

@@ -12,7 +12,7 @@ A `system` of the record's own goes before them, as LLaMA-Factory and ShareGPT m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
@@ -65,6 +65,7 @@ _FLAGS = (
 )
 _CHOICES = ("choices", "options")
 _MASKS = ("mask", "masked")  # true where a turn is not learnt
+_MARKING = frozenset({*_FLAGS, *_MASKS})
 _BOXED = ("<bbox>", "<ref-object>")  # of ms-swift, for the boxes and the names in `objects`
 
 # Types of content parts in OpenAI's Chat Completions and Responses, and in Hugging Face's chat
@@ -155,7 +156,7 @@ def read_turns(value: Any) -> list[RawTurn] | None:
         return None
     turns: list[RawTurn] = []
     for entry in value:
-        if not isinstance(entry, Mapping) or not (read := list(_read_entry(entry))):
+        if not isinstance(entry, Mapping) or not (read := _read_entry(entry)):
             return None
         turns += read
     return turns
@@ -169,7 +170,7 @@ def has_words(text: str) -> bool:
 def known_role(name: str) -> str | None:
     """Return the role that a record's word means, or None."""
     # DeepSeek-VL writes <|User|>, others "USER:".
-    return ROLES.get(name.strip("<|>: \n").lower())
+    return ROLES.get(name) or ROLES.get(name.strip("<|>: \n").lower())
 
 
 def part_kind(part: Any) -> str:
@@ -213,28 +214,29 @@ def message_text(message: Mapping[str, Any]) -> str | None:
     return "".join(filter(None, texts))
 
 
-def _read_entry(entry: Mapping[str, Any]) -> Iterator[RawTurn]:
-    """Yield the turns of one entry: one, two of a pair, or none if it is not understood."""
-    learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) is not None), None)
-    if any(entry.get(flag) is True or entry.get(flag) == 1 for flag in _MASKS):
-        learn = False
+def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
+    """Return the turns of one entry: one, two of a pair, or none if it is not understood."""
+    learn = None
+    if not _MARKING.isdisjoint(entry):
+        learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) is not None), None)
+        if any(entry.get(flag) is True or entry.get(flag) == 1 for flag in _MASKS):
+            learn = False
     text = entry.get("value")
     if not isinstance(text, str):
         text = message_text(entry)
     if text is not None:
         role = entry.get("from", entry.get("role"))
-        yield RawTurn(role if isinstance(role, str) else "", text, learn)
-        return
+        return [RawTurn(role if isinstance(role, str) else "", text, learn)]
     if any(entry.get(name) for name in _CHOICES):
-        return  # the answer is a letter or a number of one of them
+        return []  # the answer is a letter or a number of one of them
     fields = {str(name).lower(): value for name, value in entry.items()}
     for asked, answered in PAIRS:
         if isinstance(fields.get(asked), str) and isinstance(fields.get(answered), str):
+            pair = [RawTurn("user", fields[asked]), RawTurn("assistant", fields[answered], learn)]
             if isinstance(fields.get("system"), str) and fields["system"].strip():
-                yield RawTurn("system", fields["system"])
-            yield RawTurn("user", fields[asked])
-            yield RawTurn("assistant", fields[answered], learn)
-            return
+                pair.insert(0, RawTurn("system", fields["system"]))
+            return pair
+    return []
 
 
 def _part_text(part: Any) -> str | None:

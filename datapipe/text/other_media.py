@@ -51,6 +51,7 @@ _SOURCE_FIELDS = frozenset(
 _VIDEO_FIELDS = ("videos", "video")
 _FIELDS_OF_TURNS = frozenset({*_RECORDING_FIELDS, *_SOUND_FIELDS, *_SOURCE_FIELDS, "path"})
 _MODALITY_FIELDS = ("message_type", "modality")  # in turns of Kimi-Audio
+_LOOKED_AT = _FIELDS_OF_TURNS.union(_MODALITY_FIELDS)
 _FILE_FIELDS = ("path", "url", "name", "filename", "file_name", "file_data")
 
 _ENDINGS = tuple(f".{end}" for ends in MEDIA_EXTENSIONS.values() for end in ends)
@@ -115,6 +116,8 @@ def check_turn(turn: Mapping[str, Any], number: int, *, videos: bool = False) ->
                 f"turn {number} has a part ({kind}) that is neither text nor image; nothing else "
                 f"is supported{frames_remedy(kind)}"
             )
+    if _LOOKED_AT.isdisjoint(turn):
+        return
     for field in _MODALITY_FIELDS:
         said = turn.get(field)
         if isinstance(said, str) and any(name in said.lower() for name in _RECORDINGS):

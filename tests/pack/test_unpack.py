@@ -1,9 +1,9 @@
 """Archives as raw data are refused with the command that unpacks them; the command works."""
 
 import json
+import re
 import subprocess
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -110,8 +110,9 @@ def test_records_without_images_do_not_mind_an_archive(tmp_path, make_llava):
     assert pack_dataset(path.parent, tmp_path / "out").samples == 1
 
 
-def test_an_archive_beside_nothing_known_is_named(tmp_path, raw):
-    with zipfile.ZipFile(raw / "all.zip", "w") as archive:
-        archive.writestr("a.txt", "text")
-    with pytest.raises(PackError, match=r"(?s)no known format.*unpack all\.zip first, with `unzip"):
+@pytest.mark.parametrize(("name", "tool"), [("all.zip", "unzip"), ("all.tar.gz.aa", "cat")])
+def test_an_archive_beside_nothing_known_is_named(tmp_path, raw, name, tool):
+    (raw / name).write_bytes(b"content")
+    message = f"(?s)no known format.*unpack {re.escape(name)} first, with `{tool}"
+    with pytest.raises(PackError, match=message):
         pack_dataset(raw, tmp_path / "out")

@@ -117,6 +117,11 @@ def is_archive(name: str) -> bool:
     return any(pattern.search(_whole(name)) for pattern in (_TAR, _OTHER))
 
 
+def is_part(name: str) -> bool:
+    """Return whether a file's name is that of a part of a split archive, as `a.tar.gz.aa` is."""
+    return _whole(name) != name
+
+
 def unpack_command(path: Path) -> str | None:
     """Return the command that unpacks an archive or one of its parts, by its name; None for others.
 
@@ -127,8 +132,8 @@ def unpack_command(path: Path) -> str | None:
     if not is_archive(path.name):
         return None
     folder = quote(str(unpack_folder(path)))
-    whole = path.with_name(_whole(path.name))
-    if whole != path:
+    if is_part(path.name):
+        whole = path.with_name(_whole(path.name))
         parts = f"{quote(str(whole))}{path.name[len(whole.name)]}*"
         return f"cat {parts} > {quote(str(whole))} && {unpack_command(whole)}"
     command = _COMMANDS.get(path.name.lower().rpartition(".")[2], _COMMANDS["tar"])

@@ -14,7 +14,7 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.index.tar.grouping import Group, group_members
 from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, tars_at
-from datapipe.pack.input.archives import unpack_command, unpack_folder
+from datapipe.pack.input.archives import is_part, unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper, kind_of_name
 from datapipe.pack.input.file_starts import are_names_alone
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
@@ -114,7 +114,8 @@ def _kind(member: TarMember) -> str:
 def tars_in(survey: Survey) -> list[Path]:
     """Return the tars in a folder itself, compressed ones too: reading them says what to do."""
     names = survey.top.files
-    return [survey.raw / name for name in names if name.endswith(".tar") or ".tar." in name]
+    tars = (name for name in names if name.endswith(".tar") or ".tar." in name)
+    return [survey.raw / name for name in tars if not is_part(name)]
 
 
 class WebDatasetReader:

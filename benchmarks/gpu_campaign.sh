@@ -76,14 +76,14 @@ attention() {
 
 ladder() {
   local sizes=(--samples 4096)
-  quick && sizes=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --only naive prefetch packs --pack 1024)
+  quick && sizes=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --only naive prefetch packs --pack 1152)
   python benchmarks.ladder --part way "${sizes[@]}" --json "$out/ladder.json"
 }
 
 asides() {
   local sizes=(--samples 4096 --steps 30)
   quick && sizes=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --only images LoRA --processes 1)
-  quick && sizes+=(--pack 1024)
+  quick && sizes+=(--pack 1152)
   python benchmarks.ladder --part asides "${sizes[@]}" --json "$out/asides.json"
 }
 

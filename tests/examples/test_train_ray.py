@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -43,6 +44,7 @@ def run(
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         "HF_HUB_OFFLINE": "1",
     }
+    interrupt = signal.getsignal(signal.SIGINT)
     hook = "tests.examples.ray_train_hooks.note"
     ray.init(
         address="local",
@@ -61,6 +63,7 @@ def run(
 
     yield run
     ray.shutdown()
+    signal.signal(signal.SIGINT, interrupt)  # Ray Train leaves a handler of its own
 
 
 @pytest.mark.campaign

@@ -71,6 +71,7 @@ def test_ctrl_c_ends_after_the_step_and_saves(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file, common = tmp_path / "run.pt", (*PACKED, "--steps", 6)
+    handler = signal.getsignal(signal.SIGINT)
     whole = fit(shards, *common)
 
     def interrupt(line: Line) -> None:
@@ -84,7 +85,7 @@ def test_ctrl_c_ends_after_the_step_and_saves(
     assert stopped.losses == whole.losses[:3]
     rest = fit(shards, *common, "--resume", file)
     assert stopped.losses + rest.losses == whole.losses
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_a_checkpoint_of_another_model_is_refused(shards: Path, tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def gpu_peaks(name: str, *, tf32: bool = False) -> Peaks | None:
 
 
 def cpu_peaks(threads: int, *, reached: Mapping[str, float] = MappingProxyType({})) -> Peaks:
-    """Return the peaks of the CPU with so many threads of torch, measured once in about 0.1 s.
+    """Return the peaks of the CPU with so many threads of torch, measured once.
+
+    That takes about 0.1 s, and several seconds where the CPU has to emulate bfloat16.
 
     Other work on the machine may be in the way, so they are measured again, and the higher figures
     kept, if a program `reached` more FLOP/s of a dtype.

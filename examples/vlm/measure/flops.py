@@ -222,6 +222,8 @@ class Peak:
         self._dtype = str(dtype).removeprefix("torch.")
         self._measures = given is None and device.type == "cpu"
         self._known, self._refused = given, False
+        if self._measures:  # now, as the steps to come may be recorded
+            cpu_peaks(torch.get_num_threads())
         if given is None and device.type == "cuda":
             peaks = gpu_peaks(torch.cuda.get_device_name(device), tf32=tf32)
             self._known = None if peaks is None else peaks.rate(self._dtype)

@@ -74,16 +74,17 @@ attention() {
   python benchmarks.attention $rehearse --size 128 --json "$out/attention.json"
 }
 
+small_ladder=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --pack 1152) # which the longest text fits
+
 ladder() {
   local sizes=(--samples 4096)
-  quick && sizes=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --only naive prefetch packs --pack 1152)
+  quick && sizes=("${small_ladder[@]}" --only naive prefetch packs)
   python benchmarks.ladder --part way "${sizes[@]}" --json "$out/ladder.json"
 }
 
 asides() {
   local sizes=(--samples 4096 --steps 30)
-  quick && sizes=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --only images LoRA --processes 1)
-  quick && sizes+=(--pack 1152)
+  quick && sizes=("${small_ladder[@]}" --only images LoRA --processes 1)
   python benchmarks.ladder --part asides "${sizes[@]}" --json "$out/asides.json"
 }
 

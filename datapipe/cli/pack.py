@@ -138,7 +138,9 @@ def pack(
     report = pack_dataset(raw, out, **options)
     counted = None
     if encoder and not dry_run:
-        counted = count(Path(report.output), encoder, options.get("workers"), **engine)
+        # Nodes that need a runtime_env may lack the tokenizer's packages too.
+        place = {} if "runtime_env" in options else engine
+        counted = count(Path(report.output), encoder, options.get("workers"), **place)
     if as_json:
         tokens = {"tokens": asdict(counted[1])} if counted else {}
         taught = {"teaching": report.teaching.to_dict(), "notes": report.notes}

@@ -51,6 +51,7 @@ _SOURCE_FIELDS = frozenset(
 _VIDEO_FIELDS = ("videos", "video")
 _FIELDS_OF_TURNS = frozenset({*_RECORDING_FIELDS, *_SOUND_FIELDS, *_SOURCE_FIELDS, "path"})
 _MODALITY_FIELDS = ("message_type", "modality")  # in turns of Kimi-Audio
+# Most turns have none of these, and there are many turns.
 _LOOKED_AT = _FIELDS_OF_TURNS.union(_MODALITY_FIELDS)
 _FILE_FIELDS = ("path", "url", "name", "filename", "file_name", "file_data")
 

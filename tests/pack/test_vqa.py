@@ -320,4 +320,4 @@ def test_memory_stays_flat_however_many_questions(tmp_path):
     finally:
         tracemalloc.stop()
     assert asked == many
-    assert peak < 12 * 2**20
+    assert peak < 8 * 2**20

@@ -112,7 +112,10 @@ def _kind(member: TarMember) -> str:
 
 
 def tars_in(survey: Survey) -> list[Path]:
-    """Return the tars in a folder itself, compressed ones too: reading them says what to do."""
+    """Return the tars in a folder itself, compressed ones too: reading them says what to do.
+
+    Parts of a split one are none: what to do with them is said where nothing else is known.
+    """
     names = survey.top.files
     tars = (name for name in names if name.endswith(".tar") or ".tar." in name)
     return [survey.raw / name for name in tars if not is_part(name)]

@@ -74,7 +74,7 @@ attention() {
   python benchmarks.attention $rehearse --size 128 --json "$out/attention.json"
 }
 
-small_ladder=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --pack 1152) # which the longest text fits
+small_ladder=(--samples 256 --steps 1 --warm-up 1 --rounds 1 --pack 1152) # which hold the longest text
 
 ladder() {
   local sizes=(--samples 4096)

@@ -160,6 +160,9 @@ def test_a_node_that_does_not_see_dataset_or_output_is_named(
     counted = run("pack", raw, hidden, "--shard-size", 16, *counting)
     assert counted.exit_code == 1
     assert f"cannot do the work: {hidden}: no dataset.json here" in counted.stderr
+    counted = run("pack", raw, hidden, "--shard-size", 16, *counting, "--runtime-env", "{}")
+    assert counted.exit_code == 0, counted.stderr  # this process counted
+    assert "text tokens" in counted.stdout
     output = CopySpec(engine="ray")
     with pytest.raises(datapipe.StoreError, match=r"on the node [\d.]+: .*cannot be opened"):
         datapipe.select_samples(hidden, tmp_path / "out", number=3, output=output)

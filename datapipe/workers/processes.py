@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from datapipe.errors import WorkerError
-from datapipe.workers.job_feed import JobFeed
+from datapipe.workers.job_feed import CLOSED, JobFeed
 from datapipe.workers.main_script import refuse_unguarded_script
 from datapipe.workers.messages import Message, Reducers, message, receive, send
 from datapipe.workers.process_worker import DONE, DROP, FAILED, JOB, PRINTED, READY, RESULT, SET_UP
@@ -30,8 +30,6 @@ from datapipe.workers.worker_handle import WorkerHandle, dump_factory, set_up
 
 J = TypeVar("J")
 R = TypeVar("R")
-
-_CLOSED = "the workers were closed while their next result was awaited"
 
 
 class ProcessPool(Generic[J, R]):
@@ -81,15 +79,21 @@ class ProcessPool(Generic[J, R]):
         return results
 
     def close(self) -> None:
-        """End the workers at once."""
-        self._close_results()
+        """End the workers at once; another thread that awaits a result gets a `WorkerError`."""
+        results = self._results()
+        if results is not None:
+            results.cut()
         self._end()
+        if results is not None:
+            results.close()
 
     def send(self, job: J) -> int:
         """Send a job to the worker with the fewest; return its number, or raise `WorkerError`."""
         if not self._workers:
             self._start()
-        worker = min(self._workers, key=lambda worker: len(worker.jobs))
+        worker = min(self._workers, key=lambda worker: len(worker.jobs), default=None)
+        if worker is None:
+            raise WorkerError(CLOSED)
         number = self._jobs
         content = message(JOB, number, job)
         self._jobs += 1
@@ -105,10 +109,11 @@ class ProcessPool(Generic[J, R]):
 
     def receive(self, seconds: float | None) -> list[Message] | None:
         """Wait for messages; return those about jobs, None if time is over, or `WorkerError`."""
+        poll = self._poll  # first: that of workers that another thread ends wakes, a new one never
         workers = {worker.connection.fileno(): worker for worker in self._workers}
         if not workers:
-            raise WorkerError(_CLOSED)
-        ready = self._poll.poll(None if seconds is None else seconds * 1000)
+            raise WorkerError(CLOSED)
+        ready = poll.poll(None if seconds is None else seconds * 1000)
         messages = []
         for descriptor, _ in ready:
             worker = workers[descriptor]
@@ -162,7 +167,7 @@ class ProcessPool(Generic[J, R]):
     def _died(self, worker: WorkerHandle[J]) -> WorkerError:
         """End the workers after one has exited or was killed; return the error."""
         if worker not in self._workers:
-            return WorkerError(_CLOSED)
+            return WorkerError(CLOSED)
         said = printed(worker.standard_error).strip()
         status = self._end()
         at = f" at {self.describe(worker.jobs[0][1])}" if worker.jobs else ""
@@ -231,48 +236,62 @@ class ProcessResults(Iterator[R], Generic[J, R]):
     def wait(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         self._fill()
-        while self._window and not self._oldest():
+        window = self._window
+        while window and not _oldest(window) and not self._feed.is_closed:
             if not self._receive(max(deadline - time.monotonic(), 0)):
                 return False
         return True
 
+    def cut(self) -> None:
+        """Let the thread that awaits a result see that there will be none."""
+        self._feed.cut()
+
     def close(self) -> None:
         self._feed.close()
-        if self._window:
+        window, self._window = self._window, {}
+        if window:
             self._pool.drop()
-        for messages in self._window.values():
-            for received in messages:
+        for messages in list(window.values()):
+            for received in list(messages):
                 received.discard()
-        self._window.clear()
 
     def _fill(self) -> None:
-        for job in self._feed.take(self._pool.window - len(self._window)):
-            self._window[self._pool.send(job)] = deque()
+        try:
+            for job in self._feed.take(self._pool.window - len(self._window)):
+                self._window[self._pool.send(job)] = deque()
+        except WorkerError:
+            self._pool.close()  # if another thread did so, `send` may have started workers anew
+            raise
 
     def _next(self) -> Message:
         """Return the next message about the oldest job."""
         self._fill()
-        if not self._window:
+        window = self._window  # another thread that closes the run puts a new one in its place
+        if not window:
             raise self._feed.end()
-        while not (messages := self._oldest()):
+        while not (messages := _oldest(window)):
             self._receive(None)
+            if self._feed.is_closed:
+                raise WorkerError(CLOSED)
         received = messages.popleft()
         if received.kind != RESULT:
-            del self._window[received.number]
+            del window[received.number]
         return received
-
-    def _oldest(self) -> deque[Message]:
-        return next(iter(self._window.values()))
 
     def _receive(self, seconds: float | None) -> bool:
         """Wait for messages; return False if the time is over."""
         came = self._pool.receive(seconds)
+        window = self._window
         for received in came or ():
-            if received.number in self._window:
-                self._window[received.number].append(received)
+            if received.number in window:
+                window[received.number].append(received)
             else:
                 received.discard()  # of a run that was closed
         return came is not None
+
+
+def _oldest(window: dict[int, deque[Message]]) -> deque[Message]:
+    return next(iter(window.values()))
 
 
 class _InWorkerError(Exception):

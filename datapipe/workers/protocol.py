@@ -24,7 +24,8 @@ class Results(Iterator[R], Protocol[R]):
     def __next__(self) -> R:
         """Wait for the next result, or raise what the job raised.
 
-        `WorkerError` if the worker ended, or the run was closed by another thread meanwhile.
+        `WorkerError` if the worker ended, the run was closed by another thread meanwhile, or the
+        pool was closed before the last result was taken.
         """
 
     def wait(self, seconds: float) -> bool:
@@ -45,4 +46,4 @@ class WorkerPool(Protocol[J, R]):
         """Return the results of jobs, which are taken one by one when there is room for them."""
 
     def close(self) -> None:
-        """End the workers. A pool may be closed twice."""
+        """End the workers. It may be called twice, and by another thread than the run's."""

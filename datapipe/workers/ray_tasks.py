@@ -71,7 +71,8 @@ class RayPool(Generic[J, R]):
 
     def run(self, jobs: Iterable[J]) -> RayResults[J, R]:
         """Return the results of jobs; `WorkerError` if no task can be run at all."""
-        self.close()
+        if self._results is not None:
+            self._results.close()
         options = self._options | {"num_returns": 1}
         self.cluster.result(self.cluster.submit(_start, self._factory, **options))
         self._results = RayResults(self, jobs)
@@ -79,6 +80,7 @@ class RayPool(Generic[J, R]):
 
     def close(self) -> None:
         if self._results is not None:
+            self._results.cut()
             self._results.close()
 
     def submit(self, job: J) -> _Task[J]:
@@ -127,6 +129,10 @@ class RayResults(Iterator[R], Generic[J, R]):
             if not self._settle(max(deadline - time.monotonic(), 0)):
                 return False
         return True
+
+    def cut(self) -> None:
+        """Let `next` see that results which were awaited are lost."""
+        self._feed.cut()
 
     def close(self) -> None:
         self._feed.close()

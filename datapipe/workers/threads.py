@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from datapipe.errors import WorkerError
-from datapipe.workers.job_feed import JobFeed
+from datapipe.workers.job_feed import CLOSED, JobFeed
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -68,7 +68,8 @@ class ThreadPool(Generic[J, R]):
         self._results: Callable[[], ThreadResults[J, R] | None] = lambda: None  # a weak reference
 
     def run(self, jobs: Iterable[J]) -> ThreadResults[J, R]:
-        self._close_results()
+        if (results := self._results()) is not None:
+            results.close()
         if self._crew is None:
             crew = _Crew(*self._args)
             # Before the first thread, so that an interrupt in between leaves none behind.
@@ -80,16 +81,17 @@ class ThreadPool(Generic[J, R]):
         return results
 
     def close(self) -> None:
-        """End the threads, and wait for the jobs that they are at."""
-        self._close_results()
+        """End the threads, and wait for the jobs that they are at.
+
+        Another thread that awaits a result gets a `WorkerError`.
+        """
+        if (results := self._results()) is not None:
+            results.cut()
+            results.close()
         crew, self._crew = self._crew, None
         if crew is not None:
             crew.stop()
             crew.join()
-
-    def _close_results(self) -> None:
-        if (results := self._results()) is not None:
-            results.close()
 
 
 class ThreadResults(Iterator[R], Generic[J, R]):
@@ -98,22 +100,26 @@ class ThreadResults(Iterator[R], Generic[J, R]):
     def __init__(
         self, pool: ThreadPool[J, R], tasks: queue.SimpleQueue[object], jobs: Iterable[J]
     ) -> None:
-        self.is_closed = False
         self._pool = pool  # which lives as long as its results
         self._tasks = tasks
         self._feed = JobFeed(jobs)
         self._window: deque[_ThreadJob] = deque()
         self._reference = weakref.ref(self)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._feed.is_closed
+
     def __next__(self) -> R:
         self._fill()
-        if not self._window:
+        window = self._window  # another thread that closes the run puts a new one in its place
+        if not window:
             raise self._feed.end()
-        task = self._window[0]
+        task = window[0]
         task.wait(None)
         if self.is_closed:
-            raise WorkerError("the workers were closed while their next result was awaited")
-        self._window.popleft()
+            raise WorkerError(CLOSED)
+        window.popleft()
         if task.error is not None:
             self.close()
             raise task.error
@@ -123,14 +129,18 @@ class ThreadResults(Iterator[R], Generic[J, R]):
 
     def wait(self, seconds: float) -> bool:
         self._fill()
-        return not self._window or self._window[0].wait(seconds)
+        window = self._window
+        return not window or window[0].wait(seconds)
+
+    def cut(self) -> None:
+        """Let the thread that awaits a result see that there will be none."""
+        self._feed.cut()
 
     def close(self) -> None:
-        self.is_closed = True
         self._feed.close()
-        for task in self._window:
+        window, self._window = self._window, deque()
+        for task in list(window):
             task.woken.put(None)
-        self._window.clear()
 
     def _fill(self) -> None:
         for job in self._feed.take(self._pool.window - len(self._window)):

@@ -106,11 +106,31 @@ def test_a_run_that_was_closed_or_left_does_not_disturb_the_next(pool):
     assert list(pool.run(plain(30))) == list(range(0, 300, 10))
 
 
-def test_a_closed_pool_runs_again(pool):
+def test_a_closed_pool_says_that_results_are_lost_and_runs_again(pool, kind):
     results = pool.run(plain(1000))
     next(results)
     pool.close()
     pool.close()
+    if kind != "inline":
+        with pytest.raises(WorkerError, match="the workers were closed"):
+            list(results)
+        assert list(results) == []
+    assert list(pool.run(plain(30))) == list(range(0, 300, 10))
+
+
+def test_a_pool_closed_by_another_thread_while_jobs_are_taken_loses_none_silently(pool, kind):
+    if kind == "inline":
+        pytest.skip("it has no workers to end")
+
+    def jobs():
+        yield from plain(2)
+        closing = threading.Thread(target=pool.close)
+        closing.start()
+        closing.join()
+        yield 2, ""
+
+    with pytest.raises(WorkerError, match="the workers were closed"):
+        list(pool.run(jobs()))
     assert list(pool.run(plain(30))) == list(range(0, 300, 10))
 
 

@@ -5,7 +5,8 @@ Loose photographs with captions into tar shards, every image checked (check=deco
 a few samples on its cluster before the time counts, so that the workers run already.
 
 "Ray" by "local" is the price of the engine, "Ray, 2 nodes" by "Ray, 1 node" the gain of a second
-node. All processes of a cluster, the driver too, share as many cores as its nodes have.
+node. All processes of a cluster, the driver too, share as many cores as its nodes have. "local" by
+"local, 1 core" is what this machine's second core gives to one that needs no cluster.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.common import Contestant, Run, command, machine, parse, race
@@ -35,7 +38,7 @@ def main() -> None:
             options,
             f"Engines: {photos}, with a caption each; {options.rounds} rounds",
             where=machine("datapipe", "ray", "simplejpeg", cache="warm"),
-            references=("local", "Ray, 1 node"),
+            references=("local", "local, 1 core", "Ray, 1 node"),
             unit="samples/s",
         )
     finally:
@@ -68,10 +71,22 @@ def contestants(photos: Photos, workers: int, clusters: list[Any]) -> list[Conte
             ),
             note=f"{workers} processes; fsync; every image read whole, checksums and index",
         ),
+        Contestant(
+            name="local, 1 core", make=lambda: partial(time_alone, photos), note="one process"
+        ),
         Contestant(name="Ray", make=lambda: on_ray(1, workers), note=f"a node of {workers} cores"),
         Contestant(name="Ray, 1 node", make=lambda: on_ray(1, 1), note="a node of one core"),
         Contestant(name="Ray, 2 nodes", make=lambda: on_ray(2, 1), note="two nodes of one core"),
     ]
+
+
+def time_alone(photos: Photos) -> Run:
+    """Pack once with one process, on one core."""
+    # A program of its own, since workers come from a template that has all cores.
+    core = {min(os.sched_getaffinity(0))}
+    with ProcessPoolExecutor(1, get_context("spawn"), os.sched_setaffinity, (0, core)) as alone:
+        pack = partial(pack_datapipe, check="decode", workers=1)
+        return alone.submit(time_pack, photos, pack).result()
 
 
 def time_ray(photos: Photos, address: str, cores: set[int]) -> Run:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from zlib_ng.zlib_ng import crc32
+from zlib_ng.zlib_ng import crc32, crc32_combine
 
-__all__ = ["NOT_AS_INDEXED", "crc32", "prefix_sums"]
+__all__ = ["NOT_AS_INDEXED", "crc32", "crc32_combine", "prefix_sums"]
 
 _CHUNK = 1 << 20
 

@@ -119,6 +119,7 @@ class ImageTransform(ABC):
             "dtype": self.dtype,
             "axis in front": self.nested,
             "other keys of the batch": sorted(self.facts(nothing, nothing)),
+            "pad_several": self.spec.pad_several is not None,  # models take `batch_num_images`
         }
 
     def decode(self, data: Encoded) -> Decoded:

@@ -62,27 +62,38 @@ class ImageSizes:
     of_several: ImageTransform | None = None
 
     def count_tokens(
-        self, widths: Int64, heights: Int64, per_sample: Int64, frames: Frames | None = None
+        self,
+        widths: Int64,
+        heights: Int64,
+        frames: Frames | None = None,
+        per_sample: Int64 | None = None,
     ) -> Int64:
-        """Return the tokens of n images: int64 [n]; each sample has `per_sample` of them."""
+        """Return the tokens of n images: int64 [n].
+
+        Samples have `per_sample` of them, int64 [samples]; None if each is alone in its sample.
+        """
         if self.videos is not None and frames is not None:
             return self.videos.tokens(widths, heights, frames)
         if isinstance(self.tokens, int):
             return np.full(len(widths), self.tokens, np.int64)
-        if self.of_several is not None:
+        if self.of_several is not None and per_sample is not None:
             counters = self.tokens, self.of_several.tokens
             return _by_company(*counters, widths, heights, per_sample)
         return self.tokens(widths, heights)
 
     def count_rows(
-        self, widths: Int64, heights: Int64, per_sample: Int64, frames: Frames | None = None
+        self,
+        widths: Int64,
+        heights: Int64,
+        frames: Frames | None = None,
+        per_sample: Int64 | None = None,
     ) -> Int64:
         """Return the rows of n images, likewise."""
         if self.videos is not None and frames is not None:
             return self.videos.rows(widths, heights, frames)
         if self.rows is None:
             return np.ones(len(widths), np.int64)
-        if self.of_several is not None:
+        if self.of_several is not None and per_sample is not None:
             return _by_company(self.rows, self.of_several.rows, widths, heights, per_sample)
         return self.rows(widths, heights)
 

@@ -28,7 +28,7 @@ _SHARE = 1e-3
 _NESTED = 5  # axes of pixel_values with one in front, for the tiles of Idefics 3
 _BESIDE = 4  # tokens shown on each side of the first that differs
 _FACTS = (
-    *("image_grid_thw", "image_sizes", "image_position_ids"),
+    *("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images"),
     *("video_grid_thw", "second_per_grid_ts"),
     *("token_type_ids", "mm_token_type_ids"),
 )
@@ -187,7 +187,11 @@ def _processed(
         ]
         of_videos = {"videos": clips, "video_metadata": metadata, "do_sample_frames": False}
     found = processor(
-        images=pictures or None, text=[text], add_special_tokens=not begun, **of_videos
+        # One list for each text, by which some tell whether an image is alone.
+        images=[pictures] if pictures else None,
+        text=[text],
+        add_special_tokens=not begun,
+        **of_videos,
     )
     return dict(found)
 
@@ -264,7 +268,10 @@ def _rows(pixels: Any, pictures: Sequence[Any], spec: ImageSpec) -> Tensor:
     values = np.asarray(pixels, np.float32)
     if values.ndim == 5:
         sizes = np.array([picture.shape[:2] for picture in pictures], np.int64)
-        counts = make_transform(spec).rows(sizes[:, 1], sizes[:, 0]).tolist()
+        form = make_transform(spec)
+        if len(sizes) > 1 and form.of_several is not None:
+            form = form.of_several
+        counts = form.rows(sizes[:, 1], sizes[:, 0]).tolist()
         kept = zip(values, counts, strict=True)
         values = np.concatenate([tiles[:count] for tiles, count in kept])
     return torch.from_numpy(values)

@@ -65,6 +65,8 @@ def kept_transform(
         reason = "random_crop takes a different part of an image each time"
     elif any(image.video is not None for image in images.values()):
         reason = "frames of videos are parts of patches"
+    elif any(image.pad_several is not None for image in images.values()):
+        reason = "pad_several makes other tiles of images that are not alone in their sample"
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"
     elif differing is not None:
@@ -152,7 +154,8 @@ def make_device_rows(
     if kept is None or image is None:
         raise PlanError(
             "cache device=... keeps decoded images, but this loader has none: image=None, "
-            "keep='encoded', transform=, random_crop, videos and decoder='dali' have none"
+            "keep='encoded', transform=, random_crop, pad_several, videos and decoder='dali' have "
+            "none"
         )
     if kept.padded:
         raise PlanError(

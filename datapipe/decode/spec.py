@@ -140,6 +140,12 @@ class ImageSpec:
         tokens: for "budget", the most tokens of an image.
         tiles: for "tiles", the most tiles of an image, without the thumbnail. None is 12.
         grids: for "tiles", canvases (height, width) to choose from, multiples of `size`.
+        anyres_max: for `grids`, the tiles to whose features a model scales those of larger canvases
+            down, as LLaVA-OneVision with "anyres_max_9" does; None scales none. Pixels do not
+            depend on it.
+        pad_several: for `grids`, RGB of 0 to 255: an image is cut into tiles only if it is alone in
+            its sample. Of several, each is padded with this colour to a square and is one tile, as
+            for LLaVA-OneVision. None cuts all images into tiles.
         thumbnail: for `tiles` and `longest`, add a tile that shows the whole image if there are
             several.
         scaled_decode: JPEGs may be decoded at 1/2, 1/4 or 1/8 where that is large enough: faster,
@@ -180,6 +186,8 @@ class ImageSpec:
     tokens: Side | None = None
     tiles: Small | None = None
     grids: Grids | None = None
+    anyres_max: Small | None = None
+    pad_several: Color | None = None
     thumbnail: bool = True
     scaled_decode: bool = False
     random_crop: Shares | None = None

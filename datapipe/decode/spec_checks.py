@@ -29,6 +29,8 @@ _TAKEN_BY = {
     "tokens": ("budget",),
     "tiles": ("tiles",),
     "grids": ("tiles",),
+    "anyres_max": ("tiles",),
+    "pad_several": ("tiles",),
     "thumbnail": ("tiles",),
     "random_crop": ("stretch", "crop"),
     "flip": ("stretch", "crop"),
@@ -108,6 +110,12 @@ def check_together(spec: ImageSpec) -> None:
 
 def _check_tiles(spec: ImageSpec) -> None:
     if spec.grids is None:
+        for name in ("anyres_max", "pad_several"):
+            if (value := getattr(spec, name)) is not None:
+                raise PlanError(
+                    f"{name}={value!r} has no effect on tiles without grids, the canvases of the "
+                    "LLaVA family; leave it out, or give grids"
+                )
         if spec.fill is not None:
             raise PlanError(
                 f"fill={spec.fill} has no effect on tiles without grids, where images are "

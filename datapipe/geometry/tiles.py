@@ -6,7 +6,7 @@ steps of their sources, so that equal sizes come out. `PlanError` if a size is n
 For LLaVA-NeXT the canvas that keeps most of an image's pixels is chosen; the image is fitted into
 its middle and the rest stays black. The sources are transformers' `select_best_resolution` and
 `get_patch_output_size` (`image_processing_utils.py`), and of the tokens
-`LlavaNextProcessor._get_number_of_features`.
+`LlavaNextProcessor._get_number_of_features`. LLaVA-OneVision chooses in the same way.
 """
 
 from __future__ import annotations
@@ -143,13 +143,20 @@ def anyres_tiles(widths: Integers, heights: Integers, *, grids: Grids, tile: int
 
 
 def anyres_tokens(
-    widths: Integers, heights: Integers, *, grids: Grids, tile: int, patch: int
+    widths: Integers,
+    heights: Integers,
+    *,
+    grids: Grids,
+    tile: int,
+    patch: int,
+    most: int | None = None,
 ) -> Int64:
     """Return the tokens of each image, int64 [n]: of the whole, the canvas without padding, rows.
 
     A tile has `(tile // patch) ** 2` features, both sides in pixels. A model drops the rows or
     columns of features that are in the padding, and ends each row that is left with one token more
-    (`image_newline`).
+    (`image_newline`). With `most`, it scales what is left down to about so many tiles, if it is
+    more than 1.1 times as long and as wide: `LlavaOnevisionProcessor._get_unpadded_features`.
     """
     side = tile // patch
     across, down = best_grid(widths, heights, grids=grids)
@@ -159,6 +166,10 @@ def anyres_tokens(
     columns_left = columns - _padding(columns, widths * rows, heights)
     rows = np.where(wider, rows_left, rows)
     columns = np.where(wider, columns, columns_left)
+    if most is not None:
+        ratio = np.sqrt(rows * columns / (most * side**2))
+        ratio = np.where(ratio > 1.1, ratio, 1.0)
+        rows, columns = (rows // ratio).astype(np.int64), (columns // ratio).astype(np.int64)
     return side * side + rows * columns + rows
 
 

@@ -18,6 +18,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
+from datapipe.index.files.random_read import gather_counts
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext
@@ -184,13 +185,17 @@ class ImageKinds:
     @staticmethod
     def of(origin: Origin, dataset: Dataset) -> ImageKinds:
         """Find the transforms of all parts; `PlanError` if two cannot be in one batch."""
-        found: dict[str, tuple[ImageTransform, str]] = {}
+        found: dict[tuple[str, bool], tuple[ImageTransform, str]] = {}
         table = []
         for part in origin.parts:
             assert part.image is not None
-            name = repr(part.image.spec)
-            found.setdefault(name, (part.image, part.data.name))
-            table.append(list(found).index(name))
+            alone, several = part.image, part.image.of_several
+            name = repr(alone.spec)
+            found.setdefault((name, False), (alone, part.data.name))
+            if several is not None:
+                found.setdefault((name, True), (several, part.data.name))
+            keys = (name, False), (name, several is not None)
+            table.append([list(found).index(key) for key in keys])
         transforms, names = zip(*found.values(), strict=True)
         check_together(transforms, names)
         specs = {name: one.spec for one, name in found.values()}
@@ -200,4 +205,9 @@ class ImageKinds:
 
 
 def _kinds_of(dataset: Dataset, by_part: Int64, samples: Int64) -> Int64:
-    return by_part[dataset.kinds(samples)]
+    """Return the kinds of samples, from those [parts, 2] of one image and of several."""
+    kinds = by_part[dataset.kinds(samples)]
+    if (by_part[:, 0] == by_part[:, 1]).all():
+        return kinds[:, 0]
+    several = gather_counts(dataset.columns.sample_image, samples) > 1
+    return np.where(several, kinds[:, 1], kinds[:, 0])

@@ -14,7 +14,7 @@ from datapipe.models.gemma4 import gemma4
 from datapipe.models.glm4v import glm4v
 from datapipe.models.idefics3 import idefics3
 from datapipe.models.internvl import internvl
-from datapipe.models.llava import llava, llava_next
+from datapipe.models.llava import llava, llava_next, llava_onevision
 from datapipe.models.pixtral import pixtral
 from datapipe.models.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from datapipe.text.spec import TextSpec, take_object
@@ -38,6 +38,7 @@ MODELS: dict[str, dict[str, Family]] = {
     "gemma4": {"Gemma4Processor": gemma4},
     "llava": {"LlavaProcessor": llava, "PixtralProcessor": pixtral},
     "llava_next": {"LlavaNextProcessor": llava_next},
+    "llava_onevision": {"LlavaOnevisionProcessor": llava_onevision},
     "mistral3": {"PixtralProcessor": pixtral},
     "pixtral": {"PixtralProcessor": pixtral},
     "glm4v": {"Glm4vProcessor": glm4v},

@@ -1,20 +1,25 @@
-"""LLaVA 1.5 and LLaVA-NeXT: images of one size, and canvases cut into tiles.
+"""LLaVA 1.5, LLaVA-NeXT and LLaVA-OneVision: images of one size, and canvases cut into tiles.
 
-`LlavaProcessor` with the image processors of CLIP or SigLIP, and `LlavaNextProcessor`. The number
-of tokens is a number of patches: a model that leaves out CLIP's class token takes `"default"` as
-`vision_feature_select_strategy`.
+`LlavaProcessor` with the image processors of CLIP or SigLIP, `LlavaNextProcessor`, and
+`LlavaOnevisionProcessor`. The number of tokens is a number of patches: a model that leaves out
+CLIP's class token takes `"default"` as `vision_feature_select_strategy`.
 """
 
 from __future__ import annotations
 
+import re
+from math import isqrt
 from typing import Any
 
+from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.spec import ImageSpec
 from datapipe.models.files import ModelFiles, pixel_options, side_of
 from datapipe.text.spec import TextSpec
 
 # Canvases of `LlavaNextImageProcessor`, where none are written down.
 _GRIDS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+# Likewise of `LlavaOnevisionImageProcessor`.
+_SIDES = range(384, 2305, 384)
 
 
 def llava(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
@@ -61,6 +66,44 @@ def llava_next(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         grids=tuple((height, width) for height, width in grids),
         fill=(0, 0, 0),
         patch=patch,
+        **pixel_options(files, "clip"),
+    )
+    return image, files.text(image_token=files.image_token)
+
+
+def llava_onevision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model that cuts only an image that is alone in its sample."""
+    processor = files.processor
+    if processor.get("vision_feature_select_strategy") == "default":
+        raise files.refuse(
+            "its vision_feature_select_strategy is 'default', which takes a token away from images"
+        )
+    aspect = processor.get("vision_aspect_ratio", "anyres_max_9")
+    most = re.fullmatch(r"anyres_max_(\d+)", aspect)
+    if most is None:
+        raise files.refuse(f"its vision_aspect_ratio is {aspect!r}, not 'anyres_max_' and a number")
+    if files.images.get("do_center_crop"):
+        raise files.refuse("its images are cropped (do_center_crop=true)")
+    height, width = side_of(files, "size", 384)
+    tokens = processor.get("num_image_tokens")
+    if not isinstance(tokens, int) or tokens < 1:
+        raise files.refuse(f"num_image_tokens in processor_config.json is {tokens!r}")
+    patch = height // isqrt(tokens)
+    if height != width or not patch or (height // patch) ** 2 != tokens:
+        raise files.refuse(
+            f"a tile of {height} x {width} pixels is not a square of {tokens} patches"
+        )
+    # The mean is rounded down, and is the colour even where it is not subtracted.
+    red, green, blue = files.images.get("image_mean") or NORMALIZATIONS["clip"][0]
+    grids = files.images.get("image_grid_pinpoints") or [(h, w) for h in _SIDES for w in _SIDES]
+    image = ImageSpec(
+        resize="tiles",
+        size=height,
+        grids=tuple((height, width) for height, width in grids),
+        fill=(0, 0, 0),
+        patch=patch,
+        anyres_max=int(most[1]),
+        pad_several=(int(red * 255), int(green * 255), int(blue * 255)),
         **pixel_options(files, "clip"),
     )
     return image, files.text(image_token=files.image_token)

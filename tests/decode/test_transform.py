@@ -39,6 +39,9 @@ SPECS = {
         size=16, resize="tiles", longest=48, patch=8, interpolation="lanczos", normalize="siglip"
     ),
     "anyres": ImageSpec(size=28, resize="tiles", grids=GRIDS, patch=14, normalize="clip"),
+    "anyres, scaled": ImageSpec(
+        size=28, resize="tiles", grids=GRIDS, patch=14, anyres_max=2, pad_several=(9, 99, 199)
+    ),
 }
 SIDES = st.one_of(st.integers(1, 40), st.integers(1, 250))
 

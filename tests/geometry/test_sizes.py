@@ -12,6 +12,7 @@ from transformers.image_processing_utils import select_best_resolution
 from transformers.image_transforms import get_resize_output_image_size
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from datapipe.decode.presets import PRESETS
@@ -136,6 +137,31 @@ def test_canvases_and_tokens_are_those_of_llava_next(sizes: Sizes, grids: Grids)
     tokens = anyres_tokens(*columns(sizes), grids=grids, tile=336, patch=14)
     counted = LlavaNextProcessor._get_number_of_features
     assert tokens.tolist() == [counted(processor, h, w, 336, 336) for w, h in sizes]
+
+
+@settings(deadline=None)
+@given(
+    sizes=SIZES,
+    sides=st.sampled_from([3, 6]),
+    most=st.sampled_from([1, 4, 9]),
+    tile=st.sampled_from([28, 384]),
+)
+def test_features_of_large_canvases_are_scaled_as_by_llava_onevision(
+    sizes: Sizes, sides: int, most: int, tile: int
+) -> None:
+    numbers = range(1, sides + 1)
+    grids = tuple((down * tile, across * tile) for down in numbers for across in numbers)
+    processor: Any = SimpleNamespace(
+        image_processor=SimpleNamespace(image_grid_pinpoints=list(grids)),
+        num_image_tokens=(tile // 14) ** 2,
+        vision_aspect_ratio=f"anyres_max_{most}",
+    )
+    processor._get_unpadded_features = lambda *given: (
+        LlavaOnevisionProcessor._get_unpadded_features(processor, *given)
+    )
+    tokens = anyres_tokens(*columns(sizes), grids=grids, tile=tile, patch=14, most=most)
+    counted = LlavaOnevisionProcessor._get_number_of_features
+    assert tokens.tolist() == [counted(processor, h, w, tile, tile) for w, h in sizes]
 
 
 def test_the_whole_image_is_a_tile_of_its_own() -> None:

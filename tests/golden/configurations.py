@@ -118,6 +118,12 @@ _TOKENS: dict[str, Case] = {
     "jinja": case(text=text(template=JINJA), meta=META),
     "jinja without generation": case(text=text(template=PLAIN_JINJA), meta=META),
     "system": case(text=text(system="You are terse."), image=None, meta=META),
+    "anyres of one alone": case(
+        image=replace(ANYRES, anyres_max=2, pad_several=(9, 99, 199)),
+        text=text(image_tokens=None),
+        meta=ALL_META,
+        same=(PROCESSES, ENCODED),
+    ),
     "token types": case(text=text(token_types=True), meta=META, same=(DEVICE,)),
     "caption": case(text=text(template="caption", image_tokens=3), meta=META, data="captions"),
     "caption packs of tars": case(

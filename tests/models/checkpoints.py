@@ -31,6 +31,10 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
     LlavaNextImageProcessorPil,
 )
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+    LlavaOnevisionImageProcessorPil,
+)
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -48,6 +52,7 @@ from ..text.families import (
     GLM4V,
     INTERNVL,
     LLAVA,
+    ONEVISION,
     PIXTRAL,
     QWEN2_VL,
     QWEN3_VL,
@@ -354,6 +359,16 @@ CASES = {
             image_options=CLIP_336,
             options=LLAVA_OPTIONS,
             tokenizer="metaspace",  # which begins texts with <s>
+        ),
+        Case(
+            model_type="llava_onevision",
+            source="llava-hf/llava-onevision-qwen2-7b-ov-hf",
+            processor=LlavaOnevisionProcessor,
+            images=LlavaOnevisionImageProcessorPil,
+            template=ONEVISION,
+            answer=r"<\|im_start\|>assistant (.*?)<\|im_end\|>",
+            image_options=_HALF,
+            options={"num_image_tokens": 729, "vision_feature_select_strategy": "full"},
         ),
     )
 }

@@ -15,7 +15,8 @@ from datapipe.testing import assert_same_batches
 from ..campaigns import rare
 from .tiny import TINY
 
-FORMS = ("pixtral", "idefics3", "gemma4", "glm4v")
+KEPT = ("pixtral", "idefics3", "gemma4", "glm4v")
+FORMS = (*KEPT, "llava_onevision")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def loader_of(shards: Path, folder: Path, **options: Any) -> datapipe.Loader:
     return datapipe.make_loader(shards, model=folder, **common | options)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", KEPT)
 def test_decoded_images_in_a_cache_are_the_same(
     name: str, folders: dict[str, Path], shards: Path, tmp_path: Path
 ) -> None:
@@ -41,6 +42,17 @@ def test_decoded_images_in_a_cache_are_the_same(
     plain = loader_of(shards, folders[name], epochs=2)
     with loader_of(shards, folders[name], epochs=2, cache=cache) as kept:
         assert_same_batches(plain, kept)
+
+
+def test_encoded_images_are_kept_where_their_form_depends_on_the_sample(
+    folders: dict[str, Path], shards: Path
+) -> None:
+    folder = folders["llava_onevision"]
+    plain = loader_of(shards, folder, epochs=2)
+    with loader_of(shards, folder, epochs=2, cache="64MB") as kept:
+        assert_same_batches(plain, kept)
+    with pytest.raises(datapipe.PlanError, match=r"keep='decoded': pad_several.*keep='encoded'"):
+        loader_of(shards, folder, cache=datapipe.CacheSpec("64MB", keep="decoded"))
 
 
 @pytest.mark.parametrize("name", FORMS)

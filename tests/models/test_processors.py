@@ -16,7 +16,9 @@ import datapipe
 
 from .checkpoints import CASES, Case, mostly_quick
 from .conftest import Sample
+from .tiny import TINY
 
+FACTS = ("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images")
 FEW = 12
 MANY = 60
 
@@ -38,7 +40,8 @@ def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
     spans = [match.span(1) for match in re.finditer(case.answer, text, re.DOTALL)]
     image = None if whole else tokenizer.convert_tokens_to_ids(processor.image_token)
     labels: list[int] = []
-    before = None
+    before = at = None
+    marked = "generation %}" in case.template
     for number, (start, stop) in zip(found["input_ids"], found["offset_mapping"], strict=True):
         if before == number == image:
             continue  # a run of tokens of several images
@@ -52,7 +55,10 @@ def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
         while len(labels) < len(ids) and ids[len(labels)] != number:
             labels.append(-100)  # what stands behind an image
         trained = any(first < stop and start < last for first, last in spans)
-        labels.append(number if trained else -100)
+        # As in transformers' mask: a label ends with the first token of its last character.
+        cut = marked and (start, stop) == at and any(stop == last for _, last in spans)
+        at = start, stop
+        labels.append(number if trained and not cut else -100)
     return labels
 
 
@@ -72,7 +78,8 @@ def theirs(processor: Any, sample: Sample) -> tuple[str, dict[str, Any]]:
     text = processor.apply_chat_template(messages, tokenize=False)
     # As its apply_chat_template does when it encodes too.
     begun = text.startswith(processor.tokenizer.bos_token)
-    given = processor(images=sample.images or None, text=[text], add_special_tokens=not begun)
+    images = [sample.images] if sample.images else None
+    given = processor(images=images, text=[text], add_special_tokens=not begun)
     return text, dict(given)
 
 
@@ -96,7 +103,7 @@ def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
             assert batch["token_type_ids"].tolist() == [list(expected["token_type_ids"][0])]
         if not sample.images:
             continue
-        for name in ("image_grid_thw", "image_sizes", "image_position_ids"):
+        for name in FACTS:
             if name in expected:
                 assert batch[name].tolist() == np.asarray(expected[name]).tolist()
         pixels = np.asarray(expected["pixel_values"], np.float32)
@@ -105,8 +112,11 @@ def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
             pixels, ours = pixels[0], ours[0]
         if pixels.ndim == 5:  # images with as many tiles as the largest
             grids = [list(grid) for grid in spec.grids or ()]
+            cut = len(sample.images) == 1 or spec.pad_several is None
             tiles = [
                 image_size_to_num_patches([image.height, image.width], grids, spec.height)
+                if cut
+                else 1
                 for image in sample.images
             ]
             pixels = np.concatenate([own[:count] for own, count in zip(pixels, tiles, strict=True)])
@@ -129,6 +139,13 @@ def test_a_model_is_fed_as_by_its_processor(
 @pytest.mark.parametrize("source", mostly_quick(CASES, every=6))
 def test_a_processor_is_a_model_too(source: str, few: tuple[list[Sample], Path]) -> None:
     check(CASES[source], CASES[source].make(), *few)
+
+
+def test_features_of_large_canvases_are_counted_as_the_model_scales_them(
+    few: tuple[list[Sample], Path], tmp_path: Path
+) -> None:
+    case = TINY["llava_onevision"].case  # whose canvases have up to 9 tiles, and anyres_max_4
+    check(case, case.save(tmp_path), *few)
 
 
 @pytest.mark.campaign

@@ -85,6 +85,7 @@ qwen2_vl = _config(
     {"rope_parameters": _AXES},
 )
 _PINPOINTS = [[28, 56], [56, 28], [56, 56]]
+_ONEVISION = [[28 * down, 28 * across] for down in (1, 2, 3) for across in (1, 2, 3)]
 TINY = {
     "qwen2_5_vl": Tiny(
         case=_of("Qwen/Qwen2.5-VL-7B-Instruct", image_options=_QWEN_LIMITS),
@@ -142,6 +143,28 @@ TINY = {
             {**_SMALL, "num_hidden_layers": 2, "model_type": "clip_vision_model"},
             {"model_type": "llama"},
             image_grid_pinpoints=_PINPOINTS,
+        ),
+        image="<image>",
+    ),
+    "llava_onevision": Tiny(
+        case=_of(
+            "llava-hf/llava-onevision-qwen2-7b-ov-hf",
+            image_options={
+                "size": {"height": 28, "width": 28},
+                "image_grid_pinpoints": _ONEVISION,
+            },
+            options={
+                "num_image_tokens": 4,
+                "vision_feature_select_strategy": "full",
+                "vision_aspect_ratio": "anyres_max_4",
+            },
+        ),
+        config=_config(
+            "LlavaOnevision",
+            {**_SMALL, "model_type": "siglip_vision_model", "vision_use_head": False},
+            {"model_type": "qwen2"},
+            image_grid_pinpoints=_ONEVISION,
+            vision_aspect_ratio="anyres_max_4",
         ),
         image="<image>",
     ),

@@ -44,6 +44,11 @@ class ImageTransform(ABC):
         """Return the transform for which each frame of a video is an image."""
         return self if self.spec.video is None else type(self)(replace(self.spec, video=None))
 
+    @property
+    def of_several(self) -> ImageTransform | None:
+        """Transform of images of samples that have several; None if this one makes them too."""
+        return None
+
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         """Return the rows of `pixel_values` of each of n images: int64 [n]."""
         return np.ones(len(widths), np.int64)
@@ -114,6 +119,7 @@ class ImageTransform(ABC):
             "dtype": self.dtype,
             "axis in front": self.nested,
             "other keys of the batch": sorted(self.facts(nothing, nothing)),
+            "pad_several": self.spec.pad_several is not None,  # models take `batch_num_images`
         }
 
     def decode(self, data: Encoded) -> Decoded:

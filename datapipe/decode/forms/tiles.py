@@ -1,8 +1,9 @@
-"""Images cut into square tiles, by the rules of InternVL, Idefics 3 and LLaVA-NeXT."""
+"""Images cut into square tiles, by the rules of InternVL, Idefics 3, LLaVA-NeXT and OneVision."""
 
 from __future__ import annotations
 
 from abc import ABC
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from datapipe.geometry.tiles import (
     tile_grid,
 )
 
+_AT_ONCE = 1 << 24  # pixels of a padded image that are resized at once
 _USUAL_TILES = 4  # of the largest grid, in models of the LLaVA-NeXT family
 
 
@@ -149,16 +151,26 @@ class AnyresTransform(_Tiles):
         self._grids = spec.grids
         self._fill = np.array(spec.fill_color, np.uint8)
 
+    @cached_property
+    def of_several(self) -> ImageTransform | None:
+        return None if self.spec.pad_several is None else SquareTransform(self.spec)
+
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         return anyres_tiles(widths, heights, grids=self._grids, tile=self._side)
 
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
         self._patch_tokens(self._side, self._side)  # raises if the patch is not given
-        patch = self.spec.patch_side
-        return anyres_tokens(widths, heights, grids=self._grids, tile=self._side, patch=patch)
+        return anyres_tokens(
+            widths,
+            heights,
+            grids=self._grids,
+            tile=self._side,
+            patch=self.spec.patch_side,
+            most=self.spec.anyres_max,
+        )
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
-        return {"image_sizes": torch.from_numpy(np.stack([heights, widths], axis=1))}
+        return _original_sizes(widths, heights)
 
     def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
         return values.roll(-1, 0)
@@ -190,3 +202,53 @@ class AnyresTransform(_Tiles):
         fitted = fit_grid(width, height, canvas=self._canvas(height, width))
         # The tile that shows the whole may be longer than the fitted image along the shorter side.
         return max(fitted[0], self._side), max(fitted[1], self._side)
+
+
+class SquareTransform(_Tiles):
+    """One tile of each image, by LLaVA-OneVision's rule for several images of a sample.
+
+    The original is padded to a square and then resized. Models add one token (`image_newline`).
+    `facts` are those of `AnyresTransform`.
+    """
+
+    def __init__(self, spec: ImageSpec) -> None:
+        assert spec.pad_several is not None
+        super().__init__(spec)
+        self._fill = np.array(spec.pad_several, np.uint8)
+
+    def tokens(self, widths: Int64, heights: Int64) -> Int64:
+        return np.full(len(widths), self._patch_tokens(self._side, self._side) + 1, np.int64)
+
+    def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
+        return _original_sizes(widths, heights)
+
+    def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
+        check_rows(image, out, (1, *self._row))
+        side, interpolation = self._side, self.spec.interpolation
+        height, width, _ = image.pixels.shape
+        longer = max(height, width)
+        top, left = (longer - height) // 2, (longer - width) // 2
+        # The square of a line would take gigabytes. Each row is resized by itself, so a few are
+        # padded at a time; then the same is done to the columns, of which there are few.
+        narrow = np.empty((longer, side, 3), np.uint8)
+        narrow[...] = self._fill
+        step = max(1, _AT_ONCE // longer)
+        for start in range(0, height, step):
+            rows = image.pixels[start : start + step]
+            padded = np.empty((len(rows), longer, 3), np.uint8)
+            padded[...] = self._fill
+            padded[:, left : left + width] = rows
+            begin = top + start
+            narrow[begin : begin + len(rows)] = resize(padded, len(rows), side, interpolation)
+        self._normalizer.write(resize(narrow, side, side, interpolation), out[0])
+        scale = side / longer
+        placement = Placement(scale * width / image.width, scale * height / image.height)
+        return placement.shifted(left * scale, top * scale)
+
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        longer = max(height, width)
+        return max(1, height * self._side // longer), max(1, width * self._side // longer)
+
+
+def _original_sizes(widths: Int64, heights: Int64) -> dict[str, Tensor]:
+    return {"image_sizes": torch.from_numpy(np.stack([heights, widths], axis=1))}

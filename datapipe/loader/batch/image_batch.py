@@ -56,6 +56,11 @@ class ImageContext:
     # Sizes of frames of videos, of each kind; None if there are no frames, or all are images
     videos: tuple[VideoSizes | None, ...] | None = None
 
+    @property
+    def tells_company(self) -> bool:
+        """True if the form of an image depends on whether it is alone in its sample."""
+        return any(each.of_several is not None for each in self.transforms)
+
     def __post_init__(self) -> None:
         # Datasets with images of their own are refused beside DALI.
         assert self.decoder is None or self.kinds is None
@@ -323,6 +328,9 @@ class ImageSlots:
         if not complete and not (self._all_rows[-1] or self._shape[0]):
             return {}
         facts = {} if self._fixed else self._forms.facts(*self._sizes)
+        if self._context.tells_company:
+            # A model tells by it which images are tiles; it takes no samples without images.
+            facts["batch_num_images"] = torch.from_numpy(self._images[self._images > 0])
         nested = self._context.transforms[0].nested  # all of a batch are
         return {"pixel_values": self.pixels[None] if nested else self.pixels, **facts}
 

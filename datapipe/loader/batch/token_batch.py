@@ -80,7 +80,8 @@ class TextKind:
             return images.markup.runs(*sides)
         assert encoder.image_id is not None or not len(sides[0])
         frames = self.frames(sample)
-        counts = images.count_tokens(*sides, frames).tolist()
+        per_sample = np.array([len(sides[0])], np.int64)
+        counts = images.count_tokens(*sides, frames, per_sample).tolist()
         tokens = [encoder.image_id] * len(counts)
         if frames is not None:
             ids = encoder.image_id, encoder.video_id

@@ -58,22 +58,55 @@ class ImageSizes:
     grids: Counter | None = None
     markup: MarkedImages | None = None  # of images whose tokens have text between them
     videos: VideoSizes | None = None  # None if frames of videos are images like others
+    # Of images that are not alone in their sample; None if they are like others
+    of_several: ImageTransform | None = None
 
-    def count_tokens(self, widths: Int64, heights: Int64, frames: Frames | None = None) -> Int64:
-        """Return the tokens of n images: int64 [n]."""
+    def count_tokens(
+        self,
+        widths: Int64,
+        heights: Int64,
+        frames: Frames | None = None,
+        per_sample: Int64 | None = None,
+    ) -> Int64:
+        """Return the tokens of n images: int64 [n].
+
+        Samples have `per_sample` of them, int64 [samples]; None if each is alone in its sample.
+        """
         if self.videos is not None and frames is not None:
             return self.videos.tokens(widths, heights, frames)
         if isinstance(self.tokens, int):
             return np.full(len(widths), self.tokens, np.int64)
+        if self.of_several is not None and per_sample is not None:
+            counters = self.tokens, self.of_several.tokens
+            return _by_company(*counters, widths, heights, per_sample)
         return self.tokens(widths, heights)
 
-    def count_rows(self, widths: Int64, heights: Int64, frames: Frames | None = None) -> Int64:
-        """Return the rows of n images: int64 [n]."""
+    def count_rows(
+        self,
+        widths: Int64,
+        heights: Int64,
+        frames: Frames | None = None,
+        per_sample: Int64 | None = None,
+    ) -> Int64:
+        """Return the rows of n images, likewise."""
         if self.videos is not None and frames is not None:
             return self.videos.rows(widths, heights, frames)
         if self.rows is None:
             return np.ones(len(widths), np.int64)
+        if self.of_several is not None and per_sample is not None:
+            return _by_company(self.rows, self.of_several.rows, widths, heights, per_sample)
         return self.rows(widths, heights)
+
+
+def _by_company(
+    alone: Counter, of_several: Counter, widths: Int64, heights: Int64, per_sample: Int64
+) -> Int64:
+    """Count images that are alone in their sample by one function, and the others by another."""
+    several = np.repeat(per_sample > 1, per_sample)
+    counts = np.empty(len(widths), np.int64)
+    counts[~several] = alone(widths[~several], heights[~several])
+    counts[several] = of_several(widths[several], heights[several])
+    return counts
 
 
 def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:
@@ -101,6 +134,7 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
             f"different sizes; give image_tokens={rule!r}, or a function of widths and heights"
         )
     _check_videos(text, image)
+    _check_several(text, image)
     if text.image_markup is not None:
         return _marked(text, image, encoder)
     if isinstance(asked, int):
@@ -124,7 +158,28 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
 
         videos = VideoSizes.of(image)
         name += f"-{hashlib.sha256(repr(image.spec.video).encode()).hexdigest()[:16]}"
-    return ImageSizes(tokens=tokens, rows=rows, name=name, grids=grids, videos=videos)
+    of_several = None if image is None else image.of_several
+    if of_several is not None:
+        name += f"-{_probed(of_several.tokens, of_several.rows)}"
+    return ImageSizes(
+        tokens=tokens, rows=rows, name=name, grids=grids, videos=videos, of_several=of_several
+    )
+
+
+def _check_several(text: TextSpec, image: ImageTransform | None) -> None:
+    if image is None or image.of_several is None:
+        return
+    named = f"ImageSpec(pad_several={image.spec.pad_several})"
+    if not isinstance(text.image_tokens, str):
+        raise PlanError(
+            f"image_tokens={text.image_tokens!r} does not say whether an image is alone in its "
+            f"sample, on which the tokens depend with {named}; leave image_tokens= out"
+        )
+    if text.overlong == "truncate":
+        raise PlanError(
+            f"overlong='truncate' may leave one image of several, and with {named} models take an "
+            "image that is alone for tiles; give overlong='drop', or a larger limit"
+        )
 
 
 def _check_videos(text: TextSpec, image: ImageTransform | None) -> None:

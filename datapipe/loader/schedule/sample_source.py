@@ -128,7 +128,8 @@ class TextSizes(TextRule):
         columns, chosen = self.columns, samples[long]
         widths, heights, image_offsets = self._image_sides(chosen)
         frames = self.frames(self.dataset.columns, chosen)
-        counts = self.images.count_tokens(widths, heights, frames)
+        per_sample = np.diff(image_offsets)
+        counts = self.images.count_tokens(widths, heights, frames, per_sample)
         image_at, _ = places(columns.sample_image_at, chosen)
         labels, label_offsets = places(columns.sample_label, chosen)
         cut = planned(
@@ -148,7 +149,7 @@ class TextSizes(TextRule):
         sizes.labels[long] = cut.labels
         sizes.images[long] = cut.images
         sizes.vision[long] = cut.image_tokens
-        rows = edges(self.images.count_rows(widths, heights, frames))
+        rows = edges(self.images.count_rows(widths, heights, frames, per_sample))
         sizes.rows[long] = rows[image_offsets[:-1] + cut.images] - rows[image_offsets[:-1]]
 
     def _images(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
@@ -158,9 +159,10 @@ class TextSizes(TextRule):
             return images, images * self.images.tokens, images
         widths, heights, offsets = self._image_sides(samples)
         frames = self.frames(self.dataset.columns, samples)
-        tokens = edges(self.images.count_tokens(widths, heights, frames))[offsets]
-        rows = edges(self.images.count_rows(widths, heights, frames))[offsets]
-        return np.diff(offsets), np.diff(tokens), np.diff(rows)
+        images = np.diff(offsets)
+        tokens = edges(self.images.count_tokens(widths, heights, frames, images))[offsets]
+        rows = edges(self.images.count_rows(widths, heights, frames, images))[offsets]
+        return images, np.diff(tokens), np.diff(rows)
 
     def _image_sides(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
         """Return width and height of every image of some samples, and the offset of each sample."""

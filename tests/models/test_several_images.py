@@ -1,0 +1,106 @@
+"""LLaVA-OneVision: an image that is alone in its sample is cut into tiles, others are not."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import PlanError
+
+from .tiny import TINY
+
+CASE = TINY["llava_onevision"].case
+
+
+@pytest.fixture(scope="module")
+def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
+    return packed_samples(samples_of(12))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return CASE.save(tmp_path_factory.mktemp("onevision"))
+
+
+def test_a_batch_says_how_many_images_each_sample_with_images_has(
+    shards: Path, folder: Path
+) -> None:
+    meta = ("images_per_sample",)
+    alone = several = 0
+    for batch in datapipe.make_loader(shards, model=folder, pack=600, meta=meta, num_workers=0):
+        counts = batch["images_per_sample"].tolist()
+        assert batch["batch_num_images"].tolist() == [count for count in counts if count]
+        assert len(batch["image_sizes"]) == sum(counts)
+        alone, several = alone + counts.count(1), several + sum(count > 1 for count in counts)
+    assert alone
+    assert several
+
+
+def test_the_plan_knows_the_tokens_and_tiles_of_both(shards: Path, folder: Path) -> None:
+    loader = datapipe.make_loader(shards, model=folder, batch_size=3, num_workers=0)
+    tokens = sum(int(batch["attention_mask"].sum()) for batch in loader)
+    whole = datapipe.make_loader(shards, model=folder, pack=20_000, num_workers=0)
+    assert [batch["input_ids"].shape[1] for batch in whole] == [tokens]
+
+
+def test_all_images_are_cut_if_the_colour_is_taken_away(shards: Path, folder: Path) -> None:
+    image, _ = datapipe.specs_for(folder)
+    image = replace(image, pad_several=None)
+    loader = datapipe.make_loader(
+        shards, model=folder, image=image, batch_size=12, shuffle=False, num_workers=0
+    )
+    (batch,) = loader
+    assert "batch_num_images" not in batch
+    assert len(batch["pixel_values"]) >= 2 * len(batch["image_sizes"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_length": 40, "overlong": "truncate"}, r"may leave one image of several.*'drop'"),
+        ({"image_tokens": 5}, "image_tokens=5"),
+        ({"image_tokens": lambda widths, heights: widths}, "whether an image is alone"),
+    ],
+    ids=["truncate", "number", "function"],
+)
+def test_texts_that_do_not_go_with_it_are_refused(
+    shards: Path, folder: Path, changes: dict[str, Any], message: str
+) -> None:
+    _, text = datapipe.specs_for(folder)
+    with pytest.raises(PlanError, match=message):
+        datapipe.make_loader(shards, model=folder, text=replace(text, **changes), batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("processor", {"vision_aspect_ratio": "square"}, "vision_aspect_ratio is 'square'"),
+        ("processor", {"vision_feature_select_strategy": "default"}, "takes a token away"),
+        ("processor", {"num_image_tokens": None}, "num_image_tokens in processor_config.json is N"),
+        ("processor", {"num_image_tokens": 7}, "28 x 28 pixels is not a square of 7 patches"),
+        ("preprocessor", {"do_center_crop": True}, "do_center_crop=true"),
+    ],
+)
+def test_options_that_cannot_be_followed_are_refused(
+    tmp_path: Path, file: str, changes: dict[str, Any], message: str
+) -> None:
+    path = CASE.save(tmp_path, apart=True) / f"{file}_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(PlanError, match=message):
+        datapipe.specs_for(tmp_path)
+
+
+def test_options_that_are_not_written_down_are_those_of_the_class(tmp_path: Path) -> None:
+    CASE.save(tmp_path, apart=True)
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    written = {"num_image_tokens": 729, "processor_class": "LlavaOnevisionProcessor"}
+    (tmp_path / "processor_config.json").write_text(json.dumps(written))
+    image, _ = datapipe.specs_for(tmp_path)
+    assert (image.size, image.patch, image.anyres_max) == (384, 14, 9)
+    assert image.grids is not None
+    assert (len(image.grids), image.grids[0], image.grids[-1]) == (36, (384, 384), (2304, 2304))
+    assert (image.normalize, image.pad_several) == ("clip", (122, 116, 104))

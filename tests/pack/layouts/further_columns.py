@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from .pictures import picture
-from .raw import Held, Raw
-from .sources_chats import llava, openai
-from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, chat, layout, packed, refused
+from .raw import Raw
+from .sources_chats import openai, what_turns
+from .table import (
+    CHATS,
+    LAYOUTS,
+    TEXTS,
+    Fate,
+    Layout,
+    N,
+    captioned,
+    chat,
+    counted,
+    layout,
+    packed,
+    refused,
+    textless,
+)
+
+_TEXTS_OF = {"caption": (TEXTS, "text {}".format), "conversations": (CHATS, what_turns)}
+"""Samples by the column of their texts, and what a row has there."""
+
+
+def with_column(form: str, column: str, text: str, cell: Callable[[Raw, int], Any]) -> Layout:
+    """Return the layout of a table of an image, a further column and a text."""
+    samples, text_of = _TEXTS_OF[text]
+
+    def make(raw: Raw) -> tuple[Fate, ...]:
+        inside = form == "Parquet"
+        rows = []
+        for n in N:
+            image = raw.cell(n, "image") if inside else raw.image(f"images/{n}.jpg", n)
+            rows.append({"image": image, column: cell(raw, n), text: text_of(n)})
+        if inside:
+            raw.parquet("data/train-00000-of-00001.parquet", rows)
+        else:
+            raw.jsonl("data.jsonl", rows)
+        return counted(samples, column)
+
+    return Layout(name=f"{form} of image, {column} and {text}", make=make)
 
 
 def _cells(column: str, text: str) -> Layout:
-    """Return the layout of Parquet with two columns of images and a text."""
-
-    def make(raw: Raw) -> tuple[Fate, ...]:
-        rows: list[dict[str, Any]] = []
-        samples = []
-        for n in N:
-            row: dict[str, Any] = {"image": raw.cell(n, "image")}
-            row[column] = raw.cell(100 + n, column)
-            if text == "caption":
-                row["caption"] = f"text {n}"
-                samples.append(captioned(n, f"text {n}"))
-            else:
-                row["conversations"] = llava("<image>\nWhat?", f"It is {n}.")
-                samples.append(chat(n, "<image>What?", f"It is {n}."))
-            rows.append(row)
-        raw.parquet("data/train-00000-of-00001.parquet", rows)
-        return packed(*samples, says=((column, 8),)), refused(column)
-
-    return Layout(name=f"Parquet of image, {column} and {text}", make=make)
+    return with_column("Parquet", column, text, lambda raw, n: raw.cell(100 + n, column))
 
 
 LAYOUTS += [
@@ -45,25 +64,7 @@ LAYOUTS += [
 
 
 def _paths(column: str, text: str) -> Layout:
-    """Return the layout of JSONL with two paths of images and a text."""
-
-    def make(raw: Raw) -> tuple[Fate, ...]:
-        rows: list[dict[str, Any]] = []
-        samples = []
-        for n in N:
-            row: dict[str, Any] = {"image": raw.image(f"images/{n}.jpg", n)}
-            row[column] = raw.image(f"extra/{n}.png", 100 + n)
-            if text == "caption":
-                row["caption"] = f"text {n}"
-                samples.append(captioned(n, f"text {n}"))
-            else:
-                row["conversations"] = llava("<image>\nWhat?", f"It is {n}.")
-                samples.append(chat(n, "<image>What?", f"It is {n}."))
-            rows.append(row)
-        raw.jsonl("data.jsonl", rows)
-        return packed(*samples, says=((column, 8),)), refused(column)
-
-    return Layout(name=f"JSONL of image, {column} and {text}", make=make)
+    return with_column("JSONL", column, text, lambda raw, n: raw.image(f"extra/{n}.png", 100 + n))
 
 
 LAYOUTS += [
@@ -76,26 +77,27 @@ LAYOUTS += [
 
 @layout("CSV of image_path and mask_path")
 def csv_masks(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        row = {"image_path": raw.image(f"images/{n}.jpg", n)}
-        row["mask_path"] = raw.image(f"extra/{n}.png", 100 + n)
-        rows.append(row | {"caption": f"text {n}"})
+    images = [raw.image(f"images/{n}.jpg", n) for n in N]
+    masks = [raw.image(f"extra/{n}.png", 100 + n) for n in N]
+    rows = [{"image_path": images[n], "mask_path": masks[n], "caption": f"text {n}"} for n in N]
     raw.csv("data.csv", rows)
-    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("mask_path", 8),))
-    return alone, refused("mask_path")
+    return counted(TEXTS, "mask_path")
 
 
 # https://huggingface.co/datasets/timbrooks/instructpix2pix-clip-filtered
 @layout("InstructPix2Pix")
-def instruct_pix2pix(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"original_prompt": f"a {n}", "edit_prompt": f"make it {n}"}
-        row |= {"original_image": raw.cell(n, "original_image")}
-        rows.append(row | {"edited_image": raw.cell(100 + n, "edited_image")})
+def instruct_pix2pix(raw: Raw) -> Fate:
+    rows = [
+        {
+            "original_prompt": f"a {n}",
+            "edit_prompt": f"make it {n}",
+            "original_image": raw.cell(n, "original_image"),
+            "edited_image": raw.cell(100 + n, "edited_image"),
+        }
+        for n in N
+    ]
     raw.parquet("data/train-00000-of-00001.parquet", rows)
-    return (refused("--map|--image-column"),)
+    return refused("--map|--image-column")
 
 
 # https://huggingface.co/datasets/HuggingFaceM4/FineVision keeps ratings beside the texts; here a
@@ -105,41 +107,35 @@ def cauldron_masks(raw: Raw) -> tuple[Fate, ...]:
     rows = []
     for n in N:
         texts = [{"user": f"Which {n}?", "assistant": f"That {n}."}]
-        row = {"images": [raw.cell(n, "images")], "texts": texts}
-        rows.append(row | {"masks": [raw.cell(100 + n, "masks")]})
+        images, masks = [raw.cell(n, "images")], [raw.cell(100 + n, "masks")]
+        rows.append({"images": images, "texts": texts, "masks": masks})
     raw.parquet("data/train-00000-of-00001.parquet", rows)
-    samples = [chat(n, f"Which {n}?", f"That {n}.") for n in N]
-    return packed(*samples, says=(("masks", 8),)), refused("masks")
+    return counted([chat(n, f"Which {n}?", f"That {n}.") for n in N], "masks")
 
 
 @layout("messages with images and masks")
 def chat_masks(raw: Raw) -> tuple[Fate, ...]:
     rows = []
     for n in N:
-        row: dict[str, Any] = {"messages": openai("<image>Which?", f"That {n}.")}
-        row["images"] = [raw.image(f"images/{n}.jpg", n)]
-        rows.append(row | {"masks": [raw.image(f"extra/{n}.png", 100 + n)]})
+        images, masks = [raw.image(f"images/{n}.jpg", n)], [raw.image(f"extra/{n}.png", 100 + n)]
+        turns = openai("<image>Which?", f"That {n}.")
+        rows.append({"messages": turns, "images": images, "masks": masks})
     raw.jsonl("data.jsonl", rows)
-    samples = [chat(n, "<image>Which?", f"That {n}.") for n in N]
-    return packed(*samples, says=(("masks", 8),)), refused("masks")
-
-
-def _nlvr(raw: Raw) -> list[Sample]:
-    rows, samples = [], []
-    for n in N:
-        row: dict[str, Any] = {"question": f"Is {n} left?", "answer": ("yes", "no")[n % 2]}
-        row["left_image"] = raw.cell(n, "left_image")
-        rows.append(row | {"right_image": raw.cell(100 + n, "right_image")})
-        samples.append(chat((n, 100 + n), f"Is {n} left?", ("yes", "no")[n % 2]))
-    raw.parquet("data/train-00000-of-00001.parquet", rows)
-    return samples
+    return counted([chat(n, "<image>Which?", f"That {n}.") for n in N], "masks")
 
 
 @layout(
     "left and right image", map="image=left_image,image=right_image,user=question,assistant=answer"
 )
-def left_and_right(raw: Raw) -> tuple[Fate, ...]:
-    return (packed(*_nlvr(raw)),)
+def left_and_right(raw: Raw) -> Fate:
+    rows, samples = [], []
+    for n in N:
+        asked, answer = f"Is {n} left?", ("yes", "no")[n % 2]
+        row = {"question": asked, "answer": answer, "left_image": raw.cell(n, "left_image")}
+        rows.append({**row, "right_image": raw.cell(100 + n, "right_image")})
+        samples.append(chat((n, 100 + n), asked, answer))
+    raw.parquet("data/train-00000-of-00001.parquet", rows)
+    return packed(*samples)
 
 
 # https://github.com/lil-lab/nlvr, nlvr2: images are named by a part of the identifier.
@@ -159,21 +155,18 @@ def nlvr2(raw: Raw) -> Fate:
 def numbered(raw: Raw) -> Fate:
     rows = []
     for n in N:
-        row: dict[str, Any] = {"question": f"Which {n}?", "answer": f"That {n}."}
-        row |= {"image_2": raw.cell(100 + n, "image_2"), "image_1": raw.cell(n, "image_1")}
-        rows.append(row)
+        cells = {"image_2": raw.cell(100 + n, "image_2"), "image_1": raw.cell(n, "image_1")}
+        rows.append({"question": f"Which {n}?", "answer": f"That {n}.", **cells})
     raw.parquet("data/train-00000-of-00001.parquet", rows)
     return packed(*(chat((n, 100 + n), f"Which {n}?", f"That {n}.") for n in N))
 
 
-def _mapped(raw: Raw) -> list[dict[str, Any]]:
+def _mapped(raw: Raw) -> None:
     rows = []
     for n in N:
-        row: dict[str, Any] = {"pic": raw.image(f"pics/{n}.jpg", n)}
-        row["thumb"] = raw.image(f"extra/{n}.jpg", 100 + n)
-        rows.append(row | {"ask": f"What {n}?", "reply_text": f"That {n}."})
+        pic, thumb = raw.image(f"pics/{n}.jpg", n), raw.image(f"extra/{n}.jpg", 100 + n)
+        rows.append({"pic": pic, "thumb": thumb, "ask": f"What {n}?", "reply_text": f"That {n}."})
     raw.jsonl("data.jsonl", rows)
-    return rows
 
 
 @layout("--map with an image", map="image=pic,user=ask,assistant=reply_text")
@@ -183,41 +176,40 @@ def map_with_image(raw: Raw) -> Fate:
 
 
 @layout("--map without an image")
-def map_without_image(raw: Raw) -> tuple[Fate, ...]:
+def map_without_image(raw: Raw) -> Fate:
     _mapped(raw)
-    return (refused("--map"),)
+    return refused("--map")
 
 
-def _map_alone(raw: Raw, *, inside: bool) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        image = raw.cell(n, "photo") if inside else raw.image(f"files/{n}.jpg", n)
-        rows.append({"photo": image, "ask": f"What {n}?", "told": f"That {n}."})
-    if inside:
-        raw.parquet("train-00000-of-00001.parquet", rows)
-    else:
-        raw.jsonl("data.jsonl", rows)
-    with_images = packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N))
-    samples = [chat((), f"What {n}?", f"That {n}.") for n in N]
-    return with_images, packed(*samples, says=(("photo", 8),)), refused("photo")
+def _map_alone(place: str, *, inside: bool, **options: Any) -> Layout:
+    """Return the layout of a column of images, with a map that names the turns alone."""
+
+    def make(raw: Raw) -> tuple[Fate, ...]:
+        rows = []
+        for n in N:
+            image = raw.cell(n, "photo") if inside else raw.image(f"files/{n}.jpg", n)
+            rows.append({"photo": image, "ask": f"What {n}?", "told": f"That {n}."})
+        if inside:
+            raw.parquet("train-00000-of-00001.parquet", rows)
+        else:
+            raw.jsonl("data.jsonl", rows)
+        with_images = packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N))
+        alone = [chat((), f"What {n}?", f"That {n}.") for n in N]
+        return with_images, *counted(alone, "photo")
+
+    options = {"map": "user=ask,assistant=told", **options}
+    return Layout(name=f"--map of turns alone{place}", make=make, options=options)
 
 
-_TURNS = "user=ask,assistant=told"
+LAYOUTS += [
+    _map_alone(", beside a column of paths", inside=False),
+    _map_alone(" and --format, beside a column of paths", inside=False, format="table"),
+    _map_alone(", beside a column of images", inside=True),
+]
 
 
-@layout("--map of turns alone, beside a column of paths", map=_TURNS)
-def map_beside_paths(raw: Raw) -> tuple[Fate, ...]:
-    return _map_alone(raw, inside=False)
-
-
-@layout("--map of turns alone and --format, beside a column of paths", map=_TURNS, format="table")
-def map_and_format(raw: Raw) -> tuple[Fate, ...]:
-    return _map_alone(raw, inside=False)
-
-
-@layout("--map of turns alone, beside a column of images", map=_TURNS)
-def map_beside_images(raw: Raw) -> tuple[Fate, ...]:
-    return _map_alone(raw, inside=True)
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _held(name: str, kind: Any, cell: Any) -> Layout:
@@ -227,7 +219,7 @@ def _held(name: str, kind: Any, cell: Any) -> Layout:
         rows = [{"image": cell(raw.inside(n, "image")), "caption": f"text {n}"} for n in N]
         schema = pa.schema([("image", kind), ("caption", pa.string())])
         raw.parquet("train-00000-of-00001.parquet", rows, schema)
-        return packed(*(captioned(n, f"text {n}") for n in N))
+        return packed(*TEXTS)
 
     return Layout(name=f"Parquet of images as {name}", make=make)
 
@@ -239,12 +231,8 @@ LAYOUTS += [
     _held("large binary", pa.large_binary(), lambda data: data),
     _held("lists of structs", pa.list_(_STRUCT), lambda data: [{"bytes": data, "path": "a"}]),
     _held("lists of binary", pa.list_(pa.binary()), lambda data: [data]),
-    _held("base64", pa.string(), lambda data: base64.b64encode(data).decode()),
-    _held(
-        "data URIs",
-        pa.string(),
-        lambda data: "data:image/png;base64," + base64.b64encode(data).decode(),
-    ),
+    _held("base64", pa.string(), _base64),
+    _held("data URIs", pa.string(), lambda data: f"data:image/png;base64,{_base64(data)}"),
 ]
 
 
@@ -259,13 +247,10 @@ def dictionary(raw: Raw) -> Fate:
 
 @layout("JSONL of images in base64")
 def base64_lines(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        raw.held.append(Held((), "image", n))
-        text = base64.b64encode(picture(n)).decode()
-        rows.append({"image": text, "conversations": llava("<image>\nWhat?", f"It is {n}.")})
+    images = [_base64(raw.inside(n, "image", kind="jpg")) for n in N]
+    rows = [{"image": images[n], "conversations": what_turns(n)} for n in N]
     raw.jsonl("data.jsonl", rows)
-    return packed(*(chat(n, "<image>What?", f"It is {n}.") for n in N))
+    return packed(*CHATS)
 
 
 @layout("table of URLs")
@@ -278,47 +263,34 @@ def urls(raw: Raw) -> Fate:
 # https://huggingface.co/datasets/UCSC-VLAA/Recap-DataComp-1B: as it comes, addresses and captions.
 @layout("Recap-DataComp-1B")
 def recap_datacomp(raw: Raw) -> Fate:
-    rows = [
-        {
-            "url": f"https://a.b/{n}",
-            "org_caption": f"a {n}",
-            "re_caption": f"Long {n}.",
-            "sha256": "f",
-        }
-        for n in N
-    ]
+    captions = [{"org_caption": f"a {n}", "re_caption": f"Long {n}."} for n in N]
+    rows = [{"url": f"https://a.b/{n}", **captions[n], "sha256": "f"} for n in N]
     raw.parquet("data/train_data/train-00000-of-00001.parquet", rows)
     return refused("img2dataset|download|url")
 
 
 @layout("table of ids", image_column="images/{image_id}.jpg")
 def ids(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        raw.image(f"images/{1000 + n}.jpg", n)
-        rows.append({"image_id": 1000 + n, "caption": f"text {n}"})
-    raw.csv("captions.csv", rows)
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    raw.files({f"images/{1000 + n}": {"jpg": n} for n in N})
+    raw.csv("captions.csv", [{"image_id": 1000 + n, "caption": f"text {n}"} for n in N])
+    return packed(*TEXTS)
 
 
 @layout("image cells, some of them null")
 def null_cells(raw: Raw) -> tuple[Fate, ...]:
     rows = [{"image": raw.cell(n, "image") if n < 6 else None, "caption": f"text {n}"} for n in N]
     raw.parquet("train-00000-of-00001.parquet", rows)
-    samples = [captioned(n, f"text {n}") for n in range(6)]
-    return packed(*samples, rejects=2), packed(
-        *samples, *(captioned((), f"text {n}") for n in (6, 7))
-    )
+    alone = [captioned((), f"text {n}") for n in (6, 7)]
+    return packed(*TEXTS[:6], rejects=2), packed(*TEXTS[:6], *alone)
 
 
 @layout("captions, some of them empty")
 def empty_captions(raw: Raw) -> tuple[Fate, ...]:
     rows = [{"image": raw.cell(n, "image"), "caption": f"text {n}" if n < 6 else ""} for n in N]
     raw.parquet("train-00000-of-00001.parquet", rows)
-    samples = [captioned(n, f"text {n}") for n in range(6)]
     return (
-        packed(*samples, rejects=2, says=(("image|caption", 2),)),
-        packed(*samples, Sample((6,), ()), Sample((7,), ()), says=(("no text", 2),)),
+        packed(*TEXTS[:6], rejects=2, says=(("image|caption", 2),)),
+        packed(*TEXTS[:6], textless(6), textless(7), says=(("no text", 2),)),
     )
 
 
@@ -337,7 +309,7 @@ def coco_m4(raw: Raw) -> Fate:
 # https://github.com/Luodian/Otter, mimic-it: images in base64 by their ids in one object.
 @layout("MIMIC-IT")
 def mimic_it(raw: Raw) -> Fate:
-    raw.json("LA.json", {f"LA_IMG_{n}": base64.b64encode(picture(n)).decode() for n in N})
+    raw.json("LA.json", {f"LA_IMG_{n}": _base64(picture(n)) for n in N})
     asked = {"instruction": "What is it?", "answer": "A dog.", "rel_ins_ids": []}
     data = {f"LA_INS_{n}": {**asked, "image_ids": [f"LA_IMG_{n}"]} for n in N}
     raw.json("LA_instructions.json", {"meta": {"version": "0.0.1"}, "data": data})

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from .further_folders import pairs
+from .further_columns import with_column
+from .further_folders import beside_masks, pairs
 from .pictures import medium
 from .raw import Raw
 from .sources_chats import llava
 from .table import (
     LAYOUTS,
+    TEXTS,
     Fate,
     Layout,
     N,
-    Sample,
     captioned,
-    chat,
+    counted,
     layout,
     packed,
     refused,
@@ -24,47 +24,32 @@ from .table import (
 )
 
 
-def _captions(raw: Raw) -> tuple[Fate, ...]:
+def _captions() -> tuple[Fate, ...]:
     """Return the fates of two captions an image: a sample each, or one of them with a count."""
     each = [captioned(n, f"caption {m} of {n}") for n in N for m in range(2)]
-    first = [captioned(n, f"caption 0 of {n}") for n in N]
     joined = [captioned(n, f"caption 0 of {n}\ncaption 1 of {n}") for n in N]
-    return (
-        packed(*each),
-        packed(*first, says=(("caption", 8),)),
-        packed(*joined),
-        refused("caption"),
-    )
+    return packed(*each), packed(*joined), *counted(each[::2], "caption")
 
 
-def _record(n: int) -> dict[str, Any]:
-    return {"id": n, "captions": [f"caption {m} of {n}" for m in range(2)]}
+_CAPTION_LISTS = [{"id": n, "captions": [f"caption {m} of {n}" for m in range(2)]} for n in N]
 
 
 @layout("tar of lists of captions in JSON")
 def tar_caption_lists(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.json", json.dumps(_record(n)).encode())]
-    raw.tar("part.tar", members)
-    return _captions(raw)
+    raw.shard("part.tar", {f"{n}": {"jpg": n, "json": _CAPTION_LISTS[n]} for n in N})
+    return _captions()
 
 
 @layout("JSON of a list of captions beside each image")
 def json_caption_lists(raw: Raw) -> tuple[Fate, ...]:
-    for n in N:
-        raw.image(f"{n}.jpg", n)
-        raw.json(f"{n}.json", _record(n))
-    return _captions(raw)
+    raw.files({f"{n}": {"jpg": n, "json": _CAPTION_LISTS[n]} for n in N})
+    return _captions()
 
 
 @layout("tar of captions in JSON")
 def tar_json_captions(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.png", n), (f"{n}.json", json.dumps({"caption": f"text {n}"}).encode())]
-    raw.tar("part.tar", members)
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    raw.shard("part.tar", {f"{n}": {"png": n, "json": {"caption": f"text {n}"}} for n in N})
+    return packed(*TEXTS)
 
 
 # https://huggingface.co/docs/datasets/image_dataset: any column `*_file_name` is one of files.
@@ -72,11 +57,10 @@ def tar_json_captions(raw: Raw) -> Fate:
 def mask_file_name(raw: Raw) -> tuple[Fate, ...]:
     rows = []
     for n in N:
-        row = {"file_name": raw.image(f"{n}.png", n), "text": f"text {n}"}
-        rows.append(row | {"mask_file_name": raw.image(f"m{n}.png", 100 + n)})
+        image, mask = raw.image(f"{n}.png", n), raw.image(f"m{n}.png", 100 + n)
+        rows.append({"file_name": image, "text": f"text {n}", "mask_file_name": mask})
     raw.csv("metadata.csv", rows)
-    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("mask_file_name", 8),))
-    return alone, refused("mask_file_name")
+    return counted(TEXTS, "mask_file_name")
 
 
 @layout("imagefolder with file_names")
@@ -92,32 +76,18 @@ def file_names(raw: Raw) -> tuple[Fate, ...]:
 
 @layout("imagefolder with metadata.parquet")
 def metadata_parquet(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"{n}.png", n)
-    raw.parquet("metadata.parquet", [{"file_name": f"{n}.png", "text": f"text {n}"} for n in N])
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    rows = [{"file_name": raw.image(f"{n}.png", n), "text": f"text {n}"} for n in N]
+    raw.parquet("metadata.parquet", rows)
+    return packed(*TEXTS)
 
 
 def _cells(column: str, ext: str, text: str) -> Layout:
     """Return the layout of Parquet of an image, another medium and a text."""
 
-    def make(raw: Raw) -> tuple[Fate, ...]:
-        rows: list[dict[str, Any]] = []
-        samples: list[Sample] = []
-        for n in N:
-            row: dict[str, Any] = {"image": raw.cell(n, "image")}
-            row[column] = {"bytes": medium(ext, n), "path": f"{n}.{ext}"}
-            if text == "caption":
-                row["caption"] = f"text {n}"
-                samples.append(captioned(n, f"text {n}"))
-            else:
-                row["conversations"] = llava("<image>\nWhat?", f"It is {n}.")
-                samples.append(chat(n, "<image>What?", f"It is {n}."))
-            rows.append(row)
-        raw.parquet("data/train-00000-of-00001.parquet", rows)
-        return packed(*samples, says=((column, 8),)), refused(column)
+    def cell(_: Raw, n: int) -> dict[str, Any]:
+        return {"bytes": medium(ext, n), "path": f"{n}.{ext}"}
 
-    return Layout(name=f"Parquet of image, {column} and {text}", make=make)
+    return with_column("Parquet", column, text, cell)
 
 
 LAYOUTS += [
@@ -146,32 +116,23 @@ def image_and_audio_path(raw: Raw) -> tuple[Fate, ...]:
         row = {"image": raw.image(f"media/{n}.jpg", n), "audio": raw.other(f"media/{n}.wav")}
         rows.append(row | {"caption": f"text {n}"})
     raw.jsonl("data.jsonl", rows)
-    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("audio|sound", 8),))
-    return alone, refused("audio|sound")
+    return counted(TEXTS, "audio|sound")
 
 
 @layout("further images of the same stem in a folder")
 def dotted(raw: Raw) -> tuple[Fate, ...]:
-    samples = pairs(raw)
-    for n in N:
-        raw.image(f"{n:03d}.seg.png", 100 + n)
-    silent = [textless(100 + n) for n in N]
-    return (
-        packed(*samples, says=(("seg", 8),)),
-        packed(*samples, *silent, says=(("no text", 8),)),
-        packed(*samples, rejects=8),
-        refused("seg"),
-    )
+    pairs(raw)
+    raw.files({f"{n:03d}": {"seg.png": 100 + n} for n in N})
+    return beside_masks("seg")
 
 
 @layout("texts above their images")
 def texts_above(raw: Raw) -> tuple[Fate, ...]:
-    for n in N:
-        raw.image(f"images/{n}.jpg", n)
-        raw.text(f"{n}.txt", f"text {n}")
+    raw.files({f"images/{n}": {"jpg": n} for n in N})
+    raw.files({f"{n}": {"txt": f"text {n}"} for n in N})
     silent = [textless(n) for n in N]
     return (
-        packed(*(captioned(n, f"text {n}") for n in N)),
+        packed(*TEXTS),
         packed(*silent, rejects=8, says=(("no text", 8),)),
         packed(*silent, says=(("no text", 8), ("txt|texts", 8))),
         refused("txt|texts"),

@@ -4,60 +4,76 @@ from __future__ import annotations
 
 import shutil
 import unicodedata
-from typing import Any
 
 from .pictures import medium, pages, picture
 from .raw import Held, Raw
-from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, layout, packed, refused, textless
+from .table import (
+    LAYOUTS,
+    TEXTS,
+    Fate,
+    Layout,
+    N,
+    Sample,
+    captioned,
+    chat,
+    counted,
+    layout,
+    packed,
+    refused,
+    textless,
+)
 
 
-def pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> list[Any]:
-    for n in N:
-        raw.image(f"{folder}{n:03d}.{ext}", n, kind=ext.lower())
-        raw.text(f"{folder}{n:03d}.{text}", f"text {n}")
-    return [captioned(n, f"text {n}") for n in N]
+def pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> list[Sample]:
+    raw.files({f"{folder}{n:03d}": {ext: n, text: f"text {n}"} for n in N})
+    return TEXTS
 
 
-def _paged(kind: str, text: str) -> Layout:
+def beside_masks(word: str) -> tuple[Fate, ...]:
+    """Return the fates of pairs beside images without texts, which are named by `word`."""
+    silent = [textless(100 + n) for n in N]
+    return (
+        *counted(TEXTS, word),
+        packed(*TEXTS, *silent, says=(("no text", 8),)),
+        packed(*TEXTS, rejects=8),
+    )
+
+
+def _paged(kind: str) -> Layout:
     """Return the layout of files of three images each."""
 
     def make(raw: Raw) -> tuple[Fate, ...]:
-        first, whole = [], []
-        for n in N:
-            numbers = [3 * n, 3 * n + 1, 3 * n + 2]
-            raw.bytes(f"{n:03d}.{kind}", pages(numbers, kind))
-            if text:
-                raw.text(f"{n:03d}.{text}", f"text {n}")
-            first.append(captioned(numbers[0], f"text {n}"))
-            whole.append(captioned(tuple(numbers), f"text {n}"))
-        word = "page|frame|animat|moving"
-        return packed(*first, says=((word, 8),)), packed(*whole), refused(word)
+        numbers = [(3 * n, 3 * n + 1, 3 * n + 2) for n in N]
+        files = [pages([*those], kind) for those in numbers]
+        raw.files({f"{n:03d}": {kind: files[n], "txt": f"text {n}"} for n in N})
+        first = [captioned(3 * n, f"text {n}") for n in N]
+        whole = [captioned(numbers[n], f"text {n}") for n in N]
+        return packed(*whole), *counted(first, "page|frame|animat|moving")
 
     return Layout(name=f"folder of {kind} of several images", make=make)
 
 
-LAYOUTS += [_paged(kind, "txt") for kind in ("tif", "gif", "webp", "png")]
+LAYOUTS += [_paged(kind) for kind in ("tif", "gif", "webp", "png")]
 
 
 @layout("Parquet of multi-page TIFFs")
 def paged_cells(raw: Raw) -> tuple[Fate, ...]:
     rows, first, whole = [], [], []
     for n in N:
-        numbers = [3 * n, 3 * n + 1, 3 * n + 2]
-        image = {"bytes": pages(numbers, "tif"), "path": f"{n}.tif"}
-        rows.append({"image": image, "question": f"What {n}?", "answer": f"That {n}."})
-        turns = (("user", f"What {n}?"), ("assistant", f"That {n}."))
-        first.append(Sample((numbers[0],), turns))
-        whole.append(Sample(tuple(numbers), turns))
+        numbers = (3 * n, 3 * n + 1, 3 * n + 2)
+        texts = f"What {n}?", f"That {n}."
+        image = {"bytes": pages([*numbers], "tif"), "path": f"{n}.tif"}
+        rows.append({"image": image, "question": texts[0], "answer": texts[1]})
+        first.append(chat(numbers[0], *texts))
+        whole.append(chat(numbers, *texts))
     raw.parquet("train-00000-of-00001.parquet", rows)
-    return packed(*first, says=(("page|frame", 8),)), packed(*whole), refused("page|frame")
+    return packed(*whole), *counted(first, "page|frame")
 
 
 @layout("two texts of one stem")
 def two_texts(raw: Raw) -> tuple[Fate, ...]:
     samples = pairs(raw)
-    for n in N:
-        raw.text(f"{n:03d}.caption", f"other {n}")
+    raw.files({f"{n:03d}": {"caption": f"other {n}"} for n in N})
     others = [captioned(n, f"other {n}") for n in N]
     says = (("caption|txt", 8),)
     return packed(*samples, says=says), packed(*others, says=says), refused("txt", "caption")
@@ -66,8 +82,7 @@ def two_texts(raw: Raw) -> tuple[Fate, ...]:
 @layout("two images of one stem")
 def two_images(raw: Raw) -> tuple[Fate, ...]:
     samples = pairs(raw)
-    for n in N:
-        raw.image(f"{n:03d}.png", 100 + n)
+    raw.files({f"{n:03d}": {"png": 100 + n} for n in N})
     both = [captioned(100 + n, f"text {n}") for n in N]
     named = (packed(*samples, *both, says=(("stem|name|same|png", n),)) for n in (8, 16))
     return *named, packed(*samples, rejects=8), refused("png|stem")
@@ -75,10 +90,9 @@ def two_images(raw: Raw) -> tuple[Fate, ...]:
 
 @layout("parallel folders")
 def parallel(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"images/train/{n}.jpg", n)
-        raw.text(f"captions/train/{n}.txt", f"text {n}")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    raw.files({f"images/train/{n}": {"jpg": n} for n in N})
+    raw.files({f"captions/train/{n}": {"txt": f"text {n}"} for n in N})
+    return packed(*TEXTS)
 
 
 # Captions of SA-1B as PixArt's SAM-LLaVA-Captions10M keeps them: a text an image.
@@ -96,72 +110,52 @@ def parallel_masks(raw: Raw) -> tuple[Fate, ...]:
         raw.image(f"images/{n}.jpg", n)
         raw.image(f"masks/{n}.png", 100 + n)
         raw.text(f"captions/{n}.txt", f"text {n}")
-    samples = [captioned(n, f"text {n}") for n in N]
-    silent = [textless(100 + n) for n in N]
-    return (
-        packed(*samples, says=(("masks", 8),)),
-        packed(*samples, *silent, says=(("no text", 8),)),
-        packed(*samples, rejects=8),
-        refused("masks"),
-    )
+    return beside_masks("masks")
 
 
 @layout("masks beside the images")
 def masks_beside(raw: Raw) -> tuple[Fate, ...]:
-    samples = pairs(raw)
-    for n in N:
-        raw.image(f"{n:03d}_mask.png", 100 + n)
-    silent = [textless(100 + n) for n in N]
-    return (
-        packed(*samples, says=(("mask", 8),)),
-        packed(*samples, *silent, says=(("no text", 8),)),
-        packed(*samples, rejects=8),
-        refused("mask"),
-    )
+    pairs(raw)
+    raw.files({f"{n:03d}_mask": {"png": 100 + n} for n in N})
+    return beside_masks("mask")
 
 
 @layout("JSON of a caption beside each image")
 def json_beside(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"{n}.jpg", n)
-        raw.json(f"{n}.json", {"caption": f"text {n}", "tags": ["a"]})
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    records = [{"caption": f"text {n}", "tags": ["a"]} for n in N]
+    raw.files({f"{n}": {"jpg": n, "json": records[n]} for n in N})
+    return packed(*TEXTS)
 
 
 @layout("JSON of unknown fields beside each image", map="caption=info.title")
 def json_unknown(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"{n}.jpg", n)
-        raw.json(f"{n}.json", {"info": {"title": f"text {n}"}})
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    raw.files({f"{n}": {"jpg": n, "json": {"info": {"title": f"text {n}"}}} for n in N})
+    return packed(*TEXTS)
 
 
 @layout("nested folders")
 def nested(raw: Raw) -> Fate:
     for n in N:
-        folder = "/".join(str(part) for part in range(n % 4))
-        name = f"{folder}/{n}" if folder else f"{n}"
-        raw.image(f"{name}.jpg", n)
-        raw.text(f"{name}.txt", f"text {n}")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+        stem = "/".join(map(str, (*range(n % 4), n)))
+        raw.files({stem: {"jpg": n, "txt": f"text {n}"}})
+    return packed(*TEXTS)
 
 
 @layout("equal names in several folders")
 def equal_names(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"{n}/image.jpg", n)
-        raw.text(f"{n}/image.txt", f"text {n}")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    raw.files({f"{n}/image": {"jpg": n, "txt": f"text {n}"} for n in N})
+    return packed(*TEXTS)
 
 
 @layout("loose pairs beside records")
-def mixed(raw: Raw) -> tuple[Fate, ...]:
+def mixed(raw: Raw) -> Fate:
     pairs(raw)
-    for n in range(20, 28):
-        raw.image(f"more/{n}.jpg", n)
-    rows = [{"image": f"more/{n}.jpg", "caption": f"text {n}"} for n in range(20, 28)]
-    raw.jsonl("data.jsonl", rows)
-    return (refused("--format", "8"),)
+    images = [raw.image(f"more/{n}.jpg", n) for n in range(20, 28)]
+    raw.jsonl(
+        "data.jsonl",
+        [{"image": path, "caption": f"text {20 + n}"} for n, path in enumerate(images)],
+    )
+    return refused("--format", "8")
 
 
 @layout("more images than records")
@@ -169,7 +163,7 @@ def subset(raw: Raw) -> Fate:
     for n in range(12):
         raw.image(f"images/{n}.jpg", n)
     raw.jsonl("data.jsonl", [{"image": f"images/{n}.jpg", "caption": f"text {n}"} for n in N])
-    return packed(*(captioned(n, f"text {n}") for n in N), says=(("image", 4),))
+    return packed(*TEXTS, says=(("image", 4),))
 
 
 @layout("images under wrong extensions")
@@ -177,38 +171,32 @@ def misnamed(raw: Raw) -> Fate:
     for n in N:
         raw.image(f"{n}.jpg", n, kind=("png", "webp", "gif", "bmp")[n % 4])
         raw.text(f"{n}.txt", f"text {n}")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return packed(*TEXTS)
 
 
 @layout("images without an extension")
 def unnamed(raw: Raw) -> tuple[Fate, ...]:
+    _unnamed(raw, "")
+    raw.files({f"{n:04d}": {"txt": f"text {n}"} for n in N})
+    return packed(*TEXTS), refused("extension|recognised")
+
+
+def _unnamed(raw: Raw, folder: str) -> None:
     for n in N:
-        raw.bytes(f"{n:04d}", picture(n))
+        raw.bytes(f"{folder}{n:04d}", picture(n))
         raw.held.append(Held((f"{n:04d}",), "image", n))
-        raw.text(f"{n:04d}.txt", f"text {n}")
-    return packed(*(captioned(n, f"text {n}") for n in N)), refused("extension|recognised")
 
 
 @layout("records of images without an extension")
 def unnamed_records(raw: Raw) -> Fate:
-    for n in N:
-        raw.bytes(f"images/{n:04d}", picture(n))
-        raw.held.append(Held((f"{n:04d}",), "image", n))
+    _unnamed(raw, "images/")
     raw.jsonl("data.jsonl", [{"image": f"images/{n:04d}", "caption": f"text {n}"} for n in N])
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return packed(*TEXTS)
 
 
 @layout("names in capitals")
 def capitals(raw: Raw) -> Fate:
     return packed(*pairs(raw, ext="JPG", text="TXT"))
-
-
-@layout("records that name images in other capitals")
-def other_capitals(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"images/IMG_{n}.JPG", n)
-    raw.jsonl("data.jsonl", [{"image": f"images/IMG_{n}.jpg", "caption": f"c {n}"} for n in N])
-    return packed(*(captioned(n, f"c {n}") for n in N))
 
 
 @layout("names as macOS spells them")
@@ -219,16 +207,14 @@ def decomposed(raw: Raw) -> Fate:
         raw.image(f"images/{name}.jpg", n)
         rows.append({"file_name": f"images/Größe é {n}.jpg", "text": f"text {n}"})
     raw.jsonl("metadata.jsonl", rows)
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return packed(*TEXTS)
 
 
 @layout("an image in NFD and its text in NFC")
 def two_forms(raw: Raw) -> tuple[Fate, ...]:
-    for n in N:
-        raw.image(unicodedata.normalize("NFD", f"é{n}") + ".jpg", n)
-        raw.text(f"é{n}.txt", f"text {n}")
-    samples = [captioned(n, f"text {n}") for n in N]
-    return packed(*samples), refused("é0.txt")
+    raw.files({unicodedata.normalize("NFD", f"é{n}"): {"jpg": n} for n in N})
+    raw.files({f"é{n}": {"txt": f"text {n}"} for n in N})
+    return packed(*TEXTS), refused("é0.txt")
 
 
 @layout("class folders")
@@ -260,16 +246,14 @@ def media(raw: Raw) -> Fate:
 @layout("texts without images")
 def orphans(raw: Raw) -> Fate:
     samples = pairs(raw)
-    for n in range(3):
-        raw.text(f"alone {n}.txt", "nothing shows this")
+    raw.files({f"alone {n}": {"txt": "nothing shows this"} for n in range(3)})
     return packed(*samples, rejects=3, says=(("alone", 3),))
 
 
 @layout("boxes of YOLO")
 def yolo(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"images/{n}.jpg", n)
-        raw.text(f"labels/{n}.txt", f"{n} 0.5 0.5 0.1 0.2\n")
+    raw.files({f"images/{n}": {"jpg": n} for n in N})
+    raw.files({f"labels/{n}": {"txt": f"{n} 0.5 0.5 0.1 0.2\n"} for n in N})
     raw.text("data.yaml", "nc: 8\n")
     return packed(*map(textless, N), says=(("no text", 8), ("boxes|labels", 8)))
 
@@ -312,6 +296,5 @@ def nothing(raw: Raw) -> Fate:
 
 @layout("texts alone")
 def texts(raw: Raw) -> Fate:
-    for n in N:
-        raw.text(f"{n}.txt", f"text {n}")
+    raw.files({f"{n}": {"txt": f"text {n}"} for n in N})
     return refused("recognised|image")

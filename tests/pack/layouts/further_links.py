@@ -7,59 +7,47 @@ import os
 from .further_folders import pairs
 from .pictures import picture
 from .raw import Raw
-from .table import Fate, N, captioned, layout, packed
+from .table import LAYOUTS, TEXTS, Fate, Layout, N, layout, packed
+
+
+def _apart(raw: Raw, records: str = "tables/data.csv") -> Fate:
+    """Write images and, elsewhere, records of their names."""
+    raw.files({f"pictures/{n}": {"jpg": n} for n in N})
+    raw.csv(records, [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
+    return packed(*TEXTS)
+
+
+def _given(name: str, cwd: str, given: str) -> Layout:
+    """Return the layout of records that are given from a working folder."""
+
+    def make(raw: Raw) -> Fate:
+        raw.cwd, raw.given = raw.folder / cwd, given
+        return _apart(raw)
+
+    return Layout(name=name, make=make)
 
 
 @layout("a relative path as RAW")
 def relative(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
+    fate = _apart(raw)
     raw.given = os.path.relpath(raw.folder / "tables" / "data.csv")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return fate
 
 
 @layout("the folder of a relative path as RAW")
 def relative_folder(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
+    fate = _apart(raw)
     raw.given = os.path.relpath(raw.folder / "tables")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return fate
 
 
-def _apart(raw: Raw, cwd: str, given: str) -> Fate:
-    """Write records and images in sibling folders; give the records from a working folder."""
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
-    raw.cwd, raw.given = raw.folder / cwd, given
-    return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-@layout("a bare folder as RAW")
-def bare_folder(raw: Raw) -> Fate:
-    return _apart(raw, ".", "tables")
-
-
-@layout("a bare file as RAW")
-def bare_file(raw: Raw) -> Fate:
-    return _apart(raw, "tables", "data.csv")
-
-
-@layout("the working folder as RAW")
-def dot(raw: Raw) -> Fate:
-    return _apart(raw, "tables", ".")
-
-
-@layout("the folder above as RAW")
-def above(raw: Raw) -> Fate:
-    return _apart(raw, "tables", "..")
-
-
-@layout("a way back and forth as RAW")
-def back_and_forth(raw: Raw) -> Fate:
-    return _apart(raw, ".", "tables/../tables")
+LAYOUTS += [
+    _given("a bare folder as RAW", ".", "tables"),
+    _given("a bare file as RAW", "tables", "data.csv"),
+    _given("the working folder as RAW", "tables", "."),
+    _given("the folder above as RAW", "tables", ".."),
+    _given("a way back and forth as RAW", ".", "tables/../tables"),
+]
 
 
 @layout("a relative folder of images as RAW")
@@ -87,22 +75,18 @@ def ancestor(raw: Raw) -> Fate:
 
 @layout("a link to an ancestor beside records")
 def ancestor_of_records(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
+    fate = _apart(raw, "data.csv")
     (raw.folder / "pictures" / "again").symlink_to("..")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return fate
 
 
 @layout("a link to the folder of records")
 def ancestor_of_named(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"images/{n}.jpg", n)
-    rows = [{"image": f"images/{n}.jpg", "caption": f"text {n}"} for n in N]
+    rows = [{"image": raw.image(f"images/{n}.jpg", n), "caption": f"text {n}"} for n in N]
     raw.jsonl("data.jsonl", rows)
     (raw.folder / "images" / "again").symlink_to(raw.folder)
     (raw.folder / "home").symlink_to(".")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return packed(*TEXTS)
 
 
 @layout("a link to a folder above RAW")
@@ -130,4 +114,4 @@ def linked_images(raw: Raw) -> Fate:
         raw.path(f"{n}.jpg").symlink_to(store / f"{n}.bin")
         raw.count(f"{n}.jpg", n)
         raw.text(f"{n}.txt", f"text {n}")
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return packed(*TEXTS)

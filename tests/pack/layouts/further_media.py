@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .raw import Raw
-from .sources_chats import llava, openai
-from .table import LAYOUTS, Fate, Layout, N, captioned, chat, layout, packed, refused
+from .sources_chats import llava, openai, what_turns
+from .table import CHATS, LAYOUTS, TEXTS, Fate, Layout, N, counted, layout, packed, refused
 
 
 def _named(field: str, ext: str, mark: str, *, listed: bool) -> Layout:
@@ -88,16 +88,10 @@ LAYOUTS += [
 
 @layout("records of images, some with a video")
 def mixed(raw: Raw) -> Fate:
-    rows: list[dict[str, Any]] = []
-    for n in N:
-        turns = llava("<image>\nWhat?", f"It is {n}.")
-        if n < 5:
-            rows.append({"image": raw.image(f"images/{n}.jpg", n), "conversations": turns})
-        else:
-            rows.append({"video": raw.other(f"videos/{n}.mp4"), "conversations": turns})
-    raw.json("data.json", rows)
-    samples = [chat(n, "<image>What?", f"It is {n}.") for n in range(5)]
-    return packed(*samples, rejects=3, says=(("video", 3),))
+    media = [{"image": raw.image(f"images/{n}.jpg", n)} for n in range(5)]
+    media += [{"video": raw.other(f"videos/{n}.mp4")} for n in range(5, 8)]
+    raw.json("data.json", [{**media[n], "conversations": what_turns(n)} for n in N])
+    return packed(*CHATS[:5], rejects=3, says=(("video", 3),))
 
 
 # https://github.com/modelscope/ms-swift, docs, Custom-dataset.md: boxes to be filled in.
@@ -113,25 +107,22 @@ def grounding(raw: Raw) -> Fate:
     return refused("bbox|objects")
 
 
+def _sound(n: int) -> dict[str, Any]:
+    return {"bytes": b"RIFF\0\0\0\0WAVE", "path": f"{n}.wav"}
+
+
 @layout("a table with a column of sound")
-def sound_column(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"audio": {"bytes": b"RIFF\0\0\0\0WAVE", "path": f"{n}.wav"}}
-        rows.append(row | {"text": f"words {n}"})
+def sound_column(raw: Raw) -> Fate:
+    rows = [{"audio": _sound(n), "text": f"words {n}"} for n in N]
     raw.parquet("train-00000-of-00001.parquet", rows)
-    return (refused("audio|sound|image"),)
+    return refused("audio|sound|image")
 
 
 @layout("a table with columns of images and sound")
 def image_and_sound_columns(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        row: dict[str, Any] = {"image": raw.cell(n, "image"), "caption": f"words {n}"}
-        rows.append(row | {"audio": {"bytes": b"RIFF\0\0\0\0WAVE", "path": f"{n}.wav"}})
-    raw.parquet("train-00000-of-00001.parquet", rows)
-    alone = packed(*(captioned(n, f"words {n}") for n in N), says=(("audio", 8),))
-    return alone, refused("audio|sound")
+    cells = [{"image": raw.cell(n, "image"), "audio": _sound(n)} for n in N]
+    raw.parquet("train-00000-of-00001.parquet", [{**cells[n], "caption": f"text {n}"} for n in N])
+    return counted(TEXTS, "audio|sound")
 
 
 @layout("CSV of videos and captions")

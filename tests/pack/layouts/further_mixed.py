@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import Any
 
 from .further_folders import pairs
 from .pictures import medium, pages
 from .raw import Raw
-from .sources_chats import llava, openai
-from .table import Fate, N, Sample, captioned, chat, layout, packed, refused, textless
+from .sources_chats import llava, openai, what_turns
+from .table import (
+    CHATS,
+    TEXTS,
+    Fate,
+    N,
+    Sample,
+    captioned,
+    chat,
+    counted,
+    layout,
+    packed,
+    refused,
+    textless,
+)
 
 
-def _chats(raw: Raw, folder: str = "images") -> tuple[list[dict[str, Any]], list[Sample]]:
-    """Write images; return records of LLaVA's form and what they make."""
-    rows, samples = [], []
-    for n in N:
-        path = raw.image(f"{folder}/{n}.jpg", n)
-        turns = llava("<image>\nWhat?", f"It is {n}.")
-        rows.append({"id": str(n), "image": path, "conversations": turns})
-        samples.append(chat(n, "<image>What?", f"It is {n}."))
-    return rows, samples
+def _chats(raw: Raw) -> list[dict[str, Any]]:
+    """Write the images of `CHATS`; return their records in LLaVA's form."""
+    paths = [raw.image(f"images/{n}.jpg", n) for n in N]
+    return [{"id": str(n), "image": paths[n], "conversations": what_turns(n)} for n in N]
+
+
+def _either(first: list[Sample], others: list[Sample], word: str) -> tuple[Fate, ...]:
+    """Return the fates of two texts an image: either of them with a count, or a refusal."""
+    return packed(*first, says=((word, 8),)), *counted(others, word)
 
 
 # https://huggingface.co/datasets/liuhaotian/LLaVA-CC3M-Pretrain-595K
@@ -44,51 +56,33 @@ def llava_cc3m(raw: Raw) -> Fate:
 
 @layout("tar of a caption and a chat")
 def caption_and_chat(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        row = {"conversations": llava("<image>\nWhat?", f"It is {n}.")}
-        members += [(f"{n}.jpg", n), (f"{n}.txt", f"text {n}".encode())]
-        members.append((f"{n}.json", json.dumps(row).encode()))
-    raw.tar("part.tar", members)
-    captions = [captioned(n, f"text {n}") for n in N]
-    chats = [chat(n, "<image>What?", f"It is {n}.") for n in N]
-    word = "txt|conversations|caption"
-    says = ((word, 8),)
-    return packed(*captions, says=says), packed(*chats, says=says), refused(word)
+    records = [{"conversations": what_turns(n)} for n in N]
+    parts = {f"{n}": {"jpg": n, "txt": f"text {n}", "json": records[n]} for n in N}
+    raw.shard("part.tar", parts)
+    return _either(TEXTS, CHATS, "txt|conversations|caption")
 
 
 @layout("a caption and a chat beside each image")
 def caption_and_chat_beside(raw: Raw) -> tuple[Fate, ...]:
     captions = pairs(raw)
-    for n in N:
-        raw.json(f"{n:03d}.json", {"conversations": llava("<image>\nWhat?", f"It is {n}.")})
-    chats = [chat(n, "<image>What?", f"It is {n}.") for n in N]
-    word = "txt|json|conversations|caption"
-    says = ((word, 8),)
-    return packed(*captions, says=says), packed(*chats, says=says), refused(word)
+    raw.files({f"{n:03d}": {"json": {"conversations": what_turns(n)}} for n in N})
+    return _either(captions, CHATS, "txt|json|conversations|caption")
 
 
 @layout("JSON of a chat beside each image")
 def chat_beside(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"{n}.jpg", n)
-        raw.json(f"{n}.json", {"conversations": llava("<image>\nWhat?", f"It is {n}.")})
-    return packed(*(chat(n, "<image>What?", f"It is {n}.") for n in N))
+    raw.files({f"{n}": {"jpg": n, "json": {"conversations": what_turns(n)}} for n in N})
+    return packed(*CHATS)
 
 
 @layout("two conversations in a record")
 def two_chats(raw: Raw) -> tuple[Fate, ...]:
-    rows, samples = _chats(raw)
+    rows = _chats(raw)
     for n, row in enumerate(rows):
         row["messages"] = openai("<image>Other?", f"Another {n}.")
     raw.jsonl("data.jsonl", rows)
     others = [chat(n, "<image>Other?", f"Another {n}.") for n in N]
-    says = (("messages|conversations", 8),)
-    return (
-        packed(*samples, says=says),
-        packed(*others, says=says),
-        refused("messages|conversations|several ways"),
-    )
+    return *_either(CHATS, others, "messages|conversations"), refused("several ways")
 
 
 @layout("records whose image is an animated GIF")
@@ -100,27 +94,21 @@ def animated(raw: Raw) -> tuple[Fate, ...]:
         rows.append({"image": f"images/{n}.gif", "conversations": turns})
         samples.append(chat(3 * n, "<image>What moves?", f"It is {n}."))
     raw.json("data.json", rows)
-    return packed(*samples, says=(("frame|animat|page", 8),)), refused("frame|animat|page")
+    return counted(samples, "frame|animat|page")
 
 
 @layout("tar of multi-page TIFFs")
 def paged_tar(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members.append((f"{n}.tif", pages([3 * n, 3 * n + 1, 3 * n + 2], "tif")))
-        members.append((f"{n}.txt", f"text {n}".encode()))
-    raw.tar("part.tar", members, account=False)
-    first = packed(*(captioned(3 * n, f"text {n}") for n in N), says=(("page|frame", 8),))
-    whole = [captioned((3 * n, 3 * n + 1, 3 * n + 2), f"text {n}") for n in N]
-    return first, packed(*whole), refused("page|frame")
+    numbers = [(3 * n, 3 * n + 1, 3 * n + 2) for n in N]
+    tiffs = [pages([*those], "tif") for those in numbers]
+    raw.shard("part.tar", {f"{n}": {"tif": tiffs[n], "txt": f"text {n}"} for n in N}, account=False)
+    whole = packed(*(captioned(numbers[n], f"text {n}") for n in N))
+    return whole, *counted([captioned(3 * n, f"text {n}") for n in N], "page|frame")
 
 
 def _not_images(raw: Raw, ext: str) -> None:
-    rows = []
-    for n in N:
-        path = raw.other(f"files/{n}.{ext}")
-        rows.append({"image": path, "conversations": llava("<image>\nWhat?", f"It is {n}.")})
-    raw.json("data.json", rows)
+    paths = [raw.other(f"files/{n}.{ext}") for n in N]
+    raw.json("data.json", [{"image": paths[n], "conversations": what_turns(n)} for n in N])
 
 
 @layout("records whose image is a PDF")
@@ -157,33 +145,27 @@ def empty_list(raw: Raw) -> Fate:
 
 @layout("imagefolder of two splits", include="train/*")
 def two_imagefolders(raw: Raw) -> Fate:
-    for split, start in (("train", 0), ("test", 20)):
-        rows = []
-        for n in range(start, start + 8):
-            raw.image(f"{split}/{n}.png", n)
-            rows.append({"file_name": f"{n}.png", "text": f"text {n}"})
+    for split, numbers in (("train", N), ("test", range(20, 28))):
+        raw.files({f"{split}/{n}": {"png": n} for n in numbers})
+        rows = [{"file_name": f"{n}.png", "text": f"text {n}"} for n in numbers]
         raw.csv(f"{split}/metadata.csv", rows)
-    return packed(*(captioned(n, f"text {n}") for n in N), says=(("image", 8),))
+    return packed(*TEXTS, says=(("image", 8),))
 
 
 @layout("several questions about an image, a row each")
 def rows_of_an_image(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        raw.image(f"images/{n % 3}.jpg", n % 3)
-        rows.append({"image": f"images/{n % 3}.jpg", "question": f"Q {n}?", "answer": f"A {n}."})
+    images = [raw.image(f"images/{n}.jpg", n) for n in range(3)]
+    rows = [{"image": images[n % 3], "question": f"Q {n}?", "answer": f"A {n}."} for n in N]
     raw.csv("data.csv", rows)
     return packed(*(chat(n % 3, f"Q {n}?", f"A {n}.") for n in N))
 
 
 @layout("a column of images and one of their paths")
 def bytes_and_paths(raw: Raw) -> Fate:
-    rows = [
-        {"image": raw.cell(n, "image"), "image_path": f"images/{n}.png", "caption": f"text {n}"}
-        for n in N
-    ]
+    images = [{"image": raw.cell(n, "image"), "image_path": f"images/{n}.png"} for n in N]
+    rows = [{**images[n], "caption": f"text {n}"} for n in N]
     raw.parquet("train-00000-of-00001.parquet", rows)
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    return packed(*TEXTS)
 
 
 # Questions as https://github.com/haotian-liu/LLaVA, docs/Evaluation.md has them: without answers.
@@ -199,10 +181,8 @@ def unanswered(raw: Raw) -> Fate:
 
 @layout("a table with a column of videos")
 def video_column(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        video = {"bytes": medium("mp4", n), "path": f"{n}.mp4"}
-        rows.append({"video": video, "caption": f"text {n}"})
+    videos = [{"bytes": medium("mp4", n), "path": f"{n}.mp4"} for n in N]
+    rows = [{"video": videos[n], "caption": f"text {n}"} for n in N]
     raw.parquet("train-00000-of-00001.parquet", rows)
     return refused("video|mp4|not an image")
 
@@ -214,26 +194,24 @@ def image_and_video_paths(raw: Raw) -> tuple[Fate, ...]:
         row = {"image": raw.image(f"images/{n}.jpg", n), "video": raw.other(f"clips/{n}.mp4")}
         rows.append(row | {"caption": f"text {n}"})
     raw.csv("data.csv", rows)
-    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("video", 8),))
-    return alone, refused("video")
+    return counted(TEXTS, "video")
 
 
 @layout("tar of a chat about an image and a sound")
-def chat_and_sound(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
+def chat_and_sound(raw: Raw) -> Fate:
+    parts = {}
     for n in N:
         turns = llava("<image>\n<sound>\nWhat?", f"It is {n}.")
         row = {"image": f"{n}.jpg", "sound": f"{n}.wav", "conversations": turns}
-        members += [(f"{n}.jpg", n), (f"{n}.wav", medium("wav", n))]
-        members.append((f"{n}.json", json.dumps(row).encode()))
-    raw.tar("part.tar", members)
-    return (refused("sound|wav|audio"),)
+        parts[f"{n}"] = {"jpg": n, "wav": medium("wav", n), "json": row}
+    raw.shard("part.tar", parts)
+    return refused("sound|wav|audio")
 
 
 @layout("images and texts in tars of their own")
 def tars_apart(raw: Raw) -> tuple[Fate, ...]:
-    raw.tar("images-0.tar", [(f"{n}.jpg", n) for n in N])
-    raw.tar("texts-0.tar", [(f"{n}.txt", f"text {n}".encode()) for n in N])
+    raw.shard("images-0.tar", {f"{n}": {"jpg": n} for n in N})
+    raw.shard("texts-0.tar", {f"{n}": {"txt": f"text {n}"} for n in N})
     silent = [textless(n) for n in N]
     alone = [captioned((), f"text {n}") for n in N]
     return (

@@ -13,8 +13,21 @@ import pyarrow as pa
 from .pictures import picture
 from .raw import Raw
 from .sources_captions import images_downloaded
-from .sources_chats import llava, openai
-from .table import LAYOUTS, Fate, Has, Layout, N, Sample, captioned, chat, layout, packed, refused
+from .sources_chats import openai, what_turns
+from .table import (
+    CHATS,
+    LAYOUTS,
+    Fate,
+    Has,
+    Layout,
+    N,
+    Sample,
+    captioned,
+    chat,
+    layout,
+    packed,
+    refused,
+)
 
 _TAIL = bytes(200)
 
@@ -123,31 +136,32 @@ def all_missing(raw: Raw) -> Fate:
     return refused("missing|--image-root")
 
 
+def _elsewhere(raw: Raw, form: str, named: str) -> Fate:
+    """Write images, and records that name them otherwise."""
+    for n in N:
+        raw.image(form.format(n), n)
+    raw.jsonl("data.jsonl", [{"image": named.format(n), "caption": f"c {n}"} for n in N])
+    return packed(*(captioned(n, f"c {n}") for n in N))
+
+
 @layout("absolute paths of another machine")
 def absolute(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"train/{n}.jpg", n)
-    rows = [{"image": f"/home/me/data/train/{n}.jpg", "caption": f"c {n}"} for n in N]
-    raw.jsonl("data.jsonl", rows)
-    return packed(*(captioned(n, f"c {n}") for n in N))
+    return _elsewhere(raw, "train/{}.jpg", "/home/me/data/train/{}.jpg")
 
 
 @layout("paths of Windows")
 def backslashes(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"images/train/{n}.jpg", n)
-    raw.jsonl("data.jsonl", [{"image": f"images\\train\\{n}.jpg", "caption": f"c {n}"} for n in N])
-    return packed(*(captioned(n, f"c {n}") for n in N))
+    return _elsewhere(raw, "images/train/{}.jpg", "images\\train\\{}.jpg")
+
+
+@layout("records that name images in other capitals")
+def other_capitals(raw: Raw) -> Fate:
+    return _elsewhere(raw, "images/IMG_{}.JPG", "images/IMG_{}.jpg")
 
 
 @layout("file:// addresses")
 def file_urls(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        raw.image(f"images/a b{n}.jpg", n)
-        rows.append({"image": f"file://{raw.folder}/images/a%20b{n}.jpg", "caption": f"c {n}"})
-    raw.jsonl("data.jsonl", rows)
-    return packed(*(captioned(n, f"c {n}") for n in N))
+    return _elsewhere(raw, "images/a b{}.jpg", f"file://{raw.folder}/images/a%20b{{}}.jpg")
 
 
 @layout("two splits", include="train*")
@@ -163,12 +177,10 @@ def splits(raw: Raw) -> Fate:
 
 @layout("records inside one object")
 def inside_object(raw: Raw) -> tuple[Fate, ...]:
-    rows = []
-    for n in N:
-        path = raw.image(f"images/{n}.jpg", n)
-        rows.append({"image": path, "conversations": llava("<image>\nWhat?", f"It is {n}.")})
+    images = [raw.image(f"images/{n}.jpg", n) for n in N]
+    rows = [{"image": images[n], "conversations": what_turns(n)} for n in N]
     raw.json("data.json", {"version": 1, "data": rows})
-    return packed(*(chat(n, "<image>What?", f"It is {n}.") for n in N)), refused("data", "jsonl")
+    return packed(*CHATS), refused("data", "jsonl")
 
 
 @layout("records by their ids in one object")
@@ -183,24 +195,18 @@ def by_id(raw: Raw) -> tuple[Fate, ...]:
 
 @layout("conversations as the text of a cell")
 def chat_cells(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        turns = json.dumps(llava("<image>\nWhat?", f"It is {n}."))
-        rows.append({"image": raw.image(f"images/{n}.jpg", n), "conversations": turns})
+    images = [raw.image(f"images/{n}.jpg", n) for n in N]
+    rows = [{"image": images[n], "conversations": json.dumps(what_turns(n))} for n in N]
     raw.csv("data.csv", rows)
-    return packed(*(chat(n, "<image>What?", f"It is {n}.") for n in N))
+    return packed(*CHATS)
 
 
 @layout("Alpaca with images")
 def alpaca(raw: Raw) -> Fate:
     rows = []
     for n in N:
-        row: dict[str, Any] = {
-            "instruction": "Name it.",
-            "input": f"It is {n}.",
-            "output": f"A {n}",
-        }
-        rows.append(row | {"images": [raw.image(f"images/{n}.jpg", n)]})
+        row = {"instruction": "Name it.", "input": f"It is {n}.", "output": f"A {n}"}
+        rows.append({**row, "images": [raw.image(f"images/{n}.jpg", n)]})
     raw.json("data.json", rows)
     return packed(*(chat(n, f"Name it.\nIt is {n}.", f"A {n}") for n in N))
 
@@ -323,11 +329,8 @@ def marks_alone(raw: Raw) -> Fate:
 
 @layout("more images than marks")
 def more_images(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        paths = [raw.image(f"{m}.jpg", m) for m in (2 * n, 2 * n + 1)]
-        rows.append({"image": paths, "conversations": llava("<image>\nWhat?", f"It is {n}.")})
-    raw.json("data.json", rows)
+    paths = [[raw.image(f"{m}.jpg", m) for m in (2 * n, 2 * n + 1)] for n in N]
+    raw.json("data.json", [{"image": paths[n], "conversations": what_turns(n)} for n in N])
     return refused("<image>|mark|place")
 
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import gzip
-import json
-from typing import Any
 
 from .pictures import medium, pages, picture
 from .raw import Held, Raw
-from .sources_chats import llava
+from .sources_chats import llava, what_turns
 from .table import (
     LAYOUTS,
+    TEXTS,
     Fate,
     Layout,
     N,
     Sample,
     captioned,
     chat,
+    counted,
     layout,
     packed,
     refused,
+    textless,
 )
 
 _MEDIA = {
@@ -49,14 +50,9 @@ def _alone(ext: str) -> Layout:
     """Return the layout of tars of a medium with a text: a text alone would teach nothing."""
 
     def make(raw: Raw) -> tuple[Fate, ...]:
-        members: list[tuple[str, bytes | int]] = []
-        for n in N:
-            members += [(f"{n:04d}.{ext}", medium(ext, n)), (f"{n:04d}.txt", f"text {n}".encode())]
-        raw.tar("part-00000.tar", members)
-        if ext in _MEDIA:
-            fates: tuple[Fate, ...] = (refused(_MEDIA[ext]),)
-        else:
-            fates = ()
+        parts = {f"{n:04d}": {ext: medium(ext, n), "txt": f"text {n}"} for n in N}
+        raw.shard("part-00000.tar", parts)
+        fates: tuple[Fate, ...] = (refused(_MEDIA[ext]),) if ext in _MEDIA else ()
         if ext in (*_IMAGES, "img", "jpg.gz"):
             _are_images(raw)
             fates += (packed(*(captioned(100 + n, f"text {n}") for n in N)),)
@@ -65,22 +61,22 @@ def _alone(ext: str) -> Layout:
     return Layout(name=f"tar of {ext} and txt", make=make)
 
 
+def _both(word: str) -> Fate:
+    """Return the fate of samples of two images, one of them counted."""
+    return packed(*(captioned((n, 100 + n), f"text {n}") for n in N), says=((word, 8),))
+
+
 def _beside(ext: str) -> Layout:
     """Return the layout of tars of an image, a text and a medium."""
 
     def make(raw: Raw) -> tuple[Fate, ...]:
-        members: list[tuple[str, bytes | int]] = []
-        for n in N:
-            members += [(f"{n:04d}.jpg", n), (f"{n:04d}.{ext}", medium(ext, n))]
-            members.append((f"{n:04d}.txt", f"text {n}".encode()))
-        raw.tar("part-00000.tar", members)
+        parts = {f"{n:04d}": {"jpg": n, ext: medium(ext, n), "txt": f"text {n}"} for n in N}
+        raw.shard("part-00000.tar", parts)
         pattern = _MEDIA.get(ext, ext)
-        alone = packed(*(captioned(n, f"text {n}") for n in N), says=((pattern, 8),))
-        fates: tuple[Fate, ...] = (alone, refused(pattern))
+        fates = counted(TEXTS, pattern)
         if ext in (*_IMAGES, "img", "jpg.gz"):
             _are_images(raw)
-            both = [captioned((n, 100 + n), f"text {n}") for n in N]
-            fates += (packed(*both, says=((pattern, 8),)),)
+            fates += (_both(pattern),)
         return fates
 
     return Layout(name=f"tar of jpg, {ext} and txt", make=make)
@@ -97,66 +93,50 @@ LAYOUTS += [make(ext) for ext in (*_MEDIA, *_IMAGES) for make in (_alone, _besid
 
 
 def _pairs(raw: Raw, name: str, form: str = "{n:04d}", numbers: range = N) -> list[Sample]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in numbers:
-        key = form.format(n=n)
-        members += [(f"{key}.jpg", n), (f"{key}.txt", f"text {n}".encode())]
-    raw.tar(name, members)
+    raw.shard(name, {form.format(n=n): {"jpg": n, "txt": f"text {n}"} for n in numbers})
     return [captioned(n, f"text {n}") for n in numbers]
 
 
 # https://github.com/iejMac/video2dataset, "Output format": as img2dataset, with mp4.
 @layout("video2dataset")
 def video2dataset(raw: Raw) -> Fate:
-    rows, members = [], []
+    rows, parts = [], {}
     for n in N:
-        row: dict[str, Any] = {"url": "http://a.b/v", "caption": f"text {n}", "key": f"{n:09d}"}
+        row = {"url": "http://a.b/v", "caption": f"text {n}", "key": f"{n:09d}"}
         row |= {"status": "success", "error_message": None, "clips": [[0.0, 1.0]]}
         rows.append(row)
-        members += [(f"{n:09d}.mp4", medium("mp4", n)), (f"{n:09d}.txt", f"text {n}".encode())]
-        members.append((f"{n:09d}.json", json.dumps(row).encode()))
-    raw.tar("00000.tar", members)
+        parts[f"{n:09d}"] = {"mp4": medium("mp4", n), "txt": f"text {n}", "json": row}
+    raw.shard("00000.tar", parts)
     raw.parquet("00000.parquet", rows)
     raw.json("00000_stats.json", {"count": 8, "successes": 8})
     return refused("video|mp4")
 
 
 @layout("video2dataset with frames")
-def video_frames(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n:04d}.mp4", medium("mp4", n)), (f"{n:04d}.wav", medium("wav", n))]
-        members += [(f"{n:04d}.json", json.dumps({"caption": f"text {n}"}).encode())]
-    raw.tar("part.tar", members)
-    return (refused("video|mp4"),)
+def video_frames(raw: Raw) -> Fate:
+    texts = [{"caption": f"text {n}"} for n in N]
+    media = [{"mp4": medium("mp4", n), "wav": medium("wav", n)} for n in N]
+    raw.shard("part.tar", {f"{n:04d}": {**media[n], "json": texts[n]} for n in N})
+    return refused("video|mp4")
 
 
 @layout("tar of neither images nor texts")
 def tar_of_features(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n:04d}.npy", medium("npy", n)), (f"{n:04d}.cls", str(n).encode())]
-    raw.tar("features.tar", members)
+    raw.shard("features.tar", {f"{n:04d}": {"npy": medium("npy", n), "cls": str(n)} for n in N})
     return refused("npy|array|image")
 
 
 @layout("tar of JSON that names images it lacks")
 def tar_without_its_images(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        row = {"image": f"{n:04d}.jpg", "conversations": llava("<image>\nWhat?", f"It is {n}.")}
-        members.append((f"{n:04d}.json", json.dumps(row).encode()))
-    raw.tar("part.tar", members)
+    rows = [{"image": f"{n:04d}.jpg", "conversations": what_turns(n)} for n in N]
+    raw.shard("part.tar", {f"{n:04d}": {"json": rows[n]} for n in N})
     return refused("image")
 
 
 @layout("tar of JSON that names an image, without a mark")
 def tar_without_its_images_or_marks(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        row = {"image": f"{n:04d}.jpg", "caption": f"text {n}"}
-        members.append((f"{n:04d}.json", json.dumps(row).encode()))
-    raw.tar("part.tar", members)
+    rows = [{"image": f"{n:04d}.jpg", "caption": f"text {n}"} for n in N]
+    raw.shard("part.tar", {f"{n:04d}": {"json": rows[n]} for n in N})
     return refused("image")
 
 
@@ -164,14 +144,9 @@ def _companion(ext: str) -> Layout:
     """Return the layout of tars in which each image has another one that is about it."""
 
     def make(raw: Raw) -> tuple[Fate, ...]:
-        members: list[tuple[str, bytes | int]] = []
-        for n in N:
-            members += [(f"{n:04d}.jpg", n), (f"{n:04d}.{ext}", 100 + n)]
-            members.append((f"{n:04d}.txt", f"text {n}".encode()))
-        raw.tar("part.tar", members)
-        alone = packed(*(captioned(n, f"text {n}") for n in N), says=((ext, 8),))
-        both = packed(*(captioned((n, 100 + n), f"text {n}") for n in N), says=((ext, 8),))
-        return alone, both, refused(ext)
+        parts = {f"{n:04d}": {"jpg": n, ext: 100 + n, "txt": f"text {n}"} for n in N}
+        raw.shard("part.tar", parts)
+        return *counted(TEXTS, ext), _both(ext)
 
     return Layout(name=f"tar of jpg, {ext} and txt", make=make)
 
@@ -181,25 +156,22 @@ LAYOUTS += [_companion(ext) for ext in ("seg.png", "depth.png", "mask.png", "can
 
 @layout("tar of numbered images and a chat")
 def tar_of_several(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        row = {"conversations": llava("<image><image>\nBoth?", f"It is {n}.")}
-        members += [(f"{n}.0.jpg", n), (f"{n}.1.jpg", 20 + n)]
-        members.append((f"{n}.json", json.dumps(row).encode()))
-    raw.tar("part.tar", members)
+    turns = [llava("<image><image>\nBoth?", f"It is {n}.") for n in N]
+    parts = {f"{n}": {"0.jpg": n, "1.jpg": 20 + n, "json": {"conversations": turns[n]}} for n in N}
+    raw.shard("part.tar", parts)
     return packed(*(chat((n, 20 + n), "<image><image>Both?", f"It is {n}.") for n in N))
 
 
 # https://huggingface.co/datasets/BAAI/Infinity-MM: tars of an image and a record of LLaVA's form.
 @layout("Infinity-MM")
 def infinity_mm(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        row = {"id": str(n), "source": "llava", "image": "/path/of/the/image", "phash": [12512]}
-        row |= {"conversations": llava("<image>Poem?", f"Verses {n}"), "ram++_tags": ["wall"]}
-        members += [(f"{n:06d}.jpg", n), (f"{n:06d}.json", json.dumps(row).encode())]
-    raw.tar("stage2/llava/000000.tar", members[:8])
-    raw.tar("stage2/llava/000001.tar", members[8:])
+    for part in range(2):
+        members = {}
+        for n in range(4 * part, 4 * part + 4):
+            row = {"id": str(n), "source": "llava", "image": "/path/of/the/image", "phash": [12512]}
+            row |= {"conversations": llava("<image>Poem?", f"Verses {n}"), "ram++_tags": ["wall"]}
+            members[f"{n:06d}"] = {"jpg": n, "json": row}
+        raw.shard(f"stage2/llava/{part:06d}.tar", members)
     raw.given = raw.folder / "stage2/llava"
     return packed(*(chat(n, "<image>Poem?", f"Verses {n}") for n in N))
 
@@ -207,70 +179,53 @@ def infinity_mm(raw: Raw) -> Fate:
 # https://github.com/webdataset/webdataset, ImageNet: a class and no text.
 @layout("ImageNet as WebDataset")
 def imagenet(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"n0144{n}.jpg", n), (f"n0144{n}.cls", b"7")]
-    raw.tar("imagenet-train-000000.tar", members)
-    return packed(*(Sample((n,), ()) for n in N), says=(("no text", 8),))
+    raw.shard("imagenet-train-000000.tar", {f"n0144{n}": {"jpg": n, "cls": "7"} for n in N})
+    return packed(*map(textless, N), says=(("no text", 8),))
 
 
 # https://ai.meta.com/datasets/segment-anything/: masks in the JSON, no caption.
 @layout("SA-1B")
 def sa1b(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
+    parts = {}
     for n in N:
-        row = {"image": {"image_id": n, "file_name": f"sa_{n}.jpg", "width": 24, "height": 16}}
-        row["annotations"] = [{"id": n, "segmentation": {"size": [16, 24]}, "area": 9}]  # type: ignore
-        members += [(f"sa_{n}.jpg", n), (f"sa_{n}.json", json.dumps(row).encode())]
-    raw.tar("sa_000000.tar", members)
-    return packed(*(Sample((n,), ()) for n in N), says=(("no text", 8),)), refused("text")
+        image = {"image_id": n, "file_name": f"sa_{n}.jpg", "width": 24, "height": 16}
+        masks = [{"id": n, "segmentation": {"size": [16, 24]}, "area": 9}]
+        parts[f"sa_{n}"] = {"jpg": n, "json": {"image": image, "annotations": masks}}
+    raw.shard("sa_000000.tar", parts)
+    return packed(*map(textless, N), says=(("no text", 8),)), refused("text")
 
 
 @layout("tar of texts called alt.txt")
 def tar_alt(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.alt.txt", f"text {n}".encode())]
-    raw.tar("part.tar", members)
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    raw.shard("part.tar", {f"{n}": {"jpg": n, "alt.txt": f"text {n}"} for n in N})
+    return packed(*TEXTS)
 
 
 @layout("tar of two captions")
-def tar_two_captions(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.long.txt", b"long"), (f"{n}.short.txt", b"short")]
-    raw.tar("part.tar", members)
-    return (refused("long.txt", "short.txt"),)
+def tar_two_captions(raw: Raw) -> Fate:
+    parts = {f"{n}": {"jpg": n, "long.txt": "long", "short.txt": "short"} for n in N}
+    raw.shard("part.tar", parts)
+    return refused("long.txt", "short.txt")
 
 
 @layout("tar of a caption and another")
 def tar_caption_and_another(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.txt", f"text {n}".encode())]
-        members.append((f"{n}.blip.txt", f"blip {n}".encode()))
-    raw.tar("part.tar", members)
-    return packed(*(captioned(n, f"text {n}") for n in N), says=(("blip", 8),)), refused("blip")
+    parts = {f"{n}": {"jpg": n, "txt": f"text {n}", "blip.txt": f"blip {n}"} for n in N}
+    raw.shard("part.tar", parts)
+    return counted(TEXTS, "blip")
 
 
 @layout("tar of a question and an answer")
 def tar_question(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.question.txt", f"What {n}?".encode())]
-        members.append((f"{n}.answer.txt", f"That {n}.".encode()))
-    raw.tar("part.tar", members)
+    texts = [{"question.txt": f"What {n}?", "answer.txt": f"That {n}."} for n in N]
+    raw.shard("part.tar", {f"{n}": {"jpg": n, **texts[n]} for n in N})
     return packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N))
 
 
 @layout("tars of members in capitals")
 def tar_capitals(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"IMG_{n}.JPG", n), (f"IMG_{n}.TXT", f"text {n}".encode())]
-    raw.tar("part.tar", members)
-    return packed(*(captioned(n, f"text {n}") for n in N))
+    raw.shard("part.tar", {f"IMG_{n}": {"JPG": n, "TXT": f"text {n}"} for n in N})
+    return packed(*TEXTS)
 
 
 @layout("tars in folders, of members in folders")
@@ -307,9 +262,9 @@ def tar_gz(raw: Raw) -> Fate:
 
 @layout("a tar of images and a captions file")
 def tar_with_captions_inside(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = [(f"images/{n}.jpg", n) for n in N]
+    images = [(f"images/{n}.jpg", n) for n in N]
     lines = "".join(f"{n}.jpg\ttext {n}\n" for n in N)
-    raw.tar("part.tar", [*members, ("captions.txt", lines.encode())])
+    raw.tar("part.tar", [*images, ("captions.txt", lines)])
     return refused("tar -x", "captions")
 
 
@@ -322,32 +277,26 @@ def tar_beside_captions(raw: Raw) -> tuple[Fate, ...]:
 
 @layout("tar of an image of each of two kinds")
 def tar_two_kinds(raw: Raw) -> tuple[Fate, ...]:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", n), (f"{n}.webp", picture(100 + n, "webp"))]
-        members.append((f"{n}.txt", f"text {n}".encode()))
-    raw.tar("part.tar", members)
+    webp = [picture(100 + n, "webp") for n in N]
+    raw.shard("part.tar", {f"{n}": {"jpg": n, "webp": webp[n], "txt": f"text {n}"} for n in N})
     _are_images(raw)
-    alone = packed(*(captioned(n, f"text {n}") for n in N), says=(("webp", 8),))
-    return alone, packed(*(captioned((n, 100 + n), f"text {n}") for n in N)), refused("webp")
+    both = packed(*(captioned((n, 100 + n), f"text {n}") for n in N))
+    return *counted(TEXTS, "webp"), both
 
 
 @layout("tar with a missing image and an empty one")
 def tar_holes(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    for n in N:
-        members += [(f"{n}.jpg", b"" if n == 3 else n), (f"{n}.txt", f"text {n}".encode())]
-    raw.tar("part.tar", members)
+    parts = {f"{n}": {"jpg": b"" if n == 3 else n, "txt": f"text {n}"} for n in N}
+    raw.shard("part.tar", parts)
     raw.held[3] = Held(("part.tar:3",), "jpg", None)
-    return packed(*(captioned(n, f"text {n}") for n in N if n != 3), rejects=1, says=("empty",))
+    return packed(*TEXTS[:3], *TEXTS[4:], rejects=1, says=("empty",))
 
 
 # https://huggingface.co/datasets/mlfoundations/MINT-1T-PDF-CC-2023-23: the images of a document are
 # the pages of a TIFF, and `images` names them by their places in the PDF.
 @layout("MINT-1T of PDFs", pages="all")
 def mint_pdf(raw: Raw) -> Fate:
-    members: list[tuple[str, bytes | int]] = []
-    samples = []
+    parts, samples = {}, []
     for n in N:
         shown = [{"page": k, "xref": 9, "height": 8, "width": 8, "sha256": "a"} for k in range(2)]
         record = {
@@ -356,9 +305,8 @@ def mint_pdf(raw: Raw) -> Fate:
             "image_metadata": shown,
             "url": "http://a.b/c.pdf",
         }
-        members.append((f"{n:032x}.tiff", pages([2 * n, 2 * n + 1], "tiff")))
-        members.append((f"{n:032x}.json", json.dumps(record).encode()))
+        parts[f"{n:032x}"] = {"tiff": pages([2 * n, 2 * n + 1], "tiff"), "json": record}
         text = f"First of {n}.<image>Last of {n}."
         samples.append(Sample((2 * n, 2 * n + 1), (("user", "<image>"), ("assistant", text))))
-    raw.tar("CC-MAIN-00000.tar", members, account=False)
+    raw.shard("CC-MAIN-00000.tar", parts, account=False)
     return packed(*samples)

@@ -16,6 +16,12 @@ import pyarrow.parquet as pq
 
 from .pictures import medium, picture
 
+Content = bytes | int | str | dict[str, Any]
+"""Content of a file: as it is, the number of an image, a text, or an object in JSON."""
+
+Parts = Mapping[str, Mapping[str, Content]]
+"""Contents of files by their stems and extensions."""
+
 
 class Held(NamedTuple):
     """One image or other medium in the raw data.
@@ -114,16 +120,23 @@ class Raw:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
         return path
 
-    def tar(
-        self, name: str, members: Iterable[tuple[str, bytes | int]], account: bool = True
-    ) -> Path:
-        """Write a tar; a number is the image of that number, of the kind of its extension."""
+    def files(self, parts: Parts) -> None:
+        for name, content in _names(parts):
+            if isinstance(content, int):
+                self.image(name, content)
+            else:
+                self.bytes(name, _encode(name, content))
+
+    def shard(self, name: str, parts: Parts, account: bool = True) -> Path:
+        return self.tar(name, _names(parts), account)
+
+    def tar(self, name: str, members: Iterable[tuple[str, Content]], account: bool = True) -> Path:
         path = self.path(name)
         with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
             for member, content in members:
                 is_image = isinstance(content, int)
                 kind = member.rpartition(".")[2].lower()
-                data = picture(content, kind) if isinstance(content, int) else content
+                data = _encode(member, content)
                 info = tarfile.TarInfo(member)
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
@@ -135,3 +148,19 @@ class Raw:
                     number = content if isinstance(content, int) else None
                     self.held.append(Held(names, ext, number))
         return path
+
+
+def _names(parts: Parts) -> Iterable[tuple[str, Content]]:
+    return ((f"{stem}.{ext}", part[ext]) for stem, part in parts.items() for ext in part)
+
+
+def _encode(name: str, content: Content) -> bytes:
+    match content:
+        case int():
+            return picture(content, name.rpartition(".")[2].lower())
+        case str():
+            return content.encode()
+        case dict():
+            return json.dumps(content, ensure_ascii=False).encode()
+        case _:
+            return content

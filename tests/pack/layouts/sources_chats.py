@@ -14,6 +14,11 @@ def llava(*texts: str) -> list[dict[str, str]]:
     return [{"from": role, "value": text} for role, text in zip(roles, texts, strict=True)]
 
 
+def what_turns(n: int) -> list[dict[str, str]]:
+    """Return the turns of `CHATS[n]` as LLaVA writes them."""
+    return llava("<image>\nWhat?", f"It is {n}.")
+
+
 def openai(*texts: Any) -> list[dict[str, Any]]:
     roles = ("user", "assistant") * (len(texts) // 2)
     return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,13 @@ def chat(number: int | tuple[int, ...], *texts: Words, system: str = "") -> Samp
     return Sample(numbers, ((("system", system),) if system else ()) + turns)
 
 
+TEXTS = [captioned(n, f"text {n}") for n in N]
+"""Samples of most layouts of captions."""
+
+CHATS = [chat(n, "<image>What?", f"It is {n}.") for n in N]
+"""Samples of most layouts of conversations; `what_turns` are their turns."""
+
+
 Said = str | tuple[str, int]
 """Pattern that a line of the report must match; with a number, a line that also has it."""
 
@@ -97,6 +104,11 @@ def packed(*samples: Sample, rejects: int = 0, says: tuple[Said, ...] = ()) -> P
 
 def refused(*says: str) -> Refused:
     return Refused(says)
+
+
+def counted(samples: Iterable[Sample], word: str) -> tuple[Fate, ...]:
+    """Return the fates of 8 things that no sample can have: counted beside samples, or refused."""
+    return packed(*samples, says=((word, 8),)), refused(word)
 
 
 Fate = Packed | Refused

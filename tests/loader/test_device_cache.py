@@ -23,33 +23,30 @@ MakeText = Callable[..., datapipe.TextSpec]
 ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", "none")]
 
 
+def check_cached(make: Make, cache: CacheSpec, **options: Any) -> Loader:
+    """Assert that three epochs of a cached loader are those of a plain one, and return it."""
+    options = {"device": "cpu", "epochs": 3} | options
+    cached = make(**options, cache=cache)
+    plain = make(**options | {"workers": "threads"})
+    assert_same_batches(list(cached), list(plain))
+    return cached
+
+
+META = ("image_geometry", "text", "sample")
+
+
 @pytest.mark.parametrize("name", ON_DEVICE)
 def test_batches_are_those_without_a_cache(make: Make, name: str) -> None:
-    options: dict[str, Any] = {
-        "image": IMAGES[name],
-        "device": "cpu",
-        "epochs": 3,
-        "meta": ("image_geometry", "text", "sample"),
-    }
-    plain, cached = make(**options), make(**options, cache=CacheSpec(device=LOTS))
-    assert_same_batches(list(cached), list(plain))
-    stats = cached.stats()
-    assert stats["device"].kept == len(cached.dataset)
-    assert stats["device"].hits >= 2 * stats["device"].kept
+    cached = check_cached(make, CacheSpec(device=LOTS), image=IMAGES[name], meta=META)
+    device = cached.stats()["device"]
+    assert device.kept == len(cached.dataset)
+    assert device.hits >= 2 * device.kept
 
 
 @pytest.mark.parametrize("more", [{}, {"memory": LOTS}])
 def test_a_device_that_is_too_small_holds_a_part(make: Make, more: dict[str, Any]) -> None:
-    options: dict[str, Any] = {
-        "image": IMAGES["flip"],
-        "device": "cpu",
-        "epochs": 3,
-        "meta": ("image_geometry", "text"),
-    }
-    budget = 8 * 3 * 24 * 24
-    plain = make(**options)
-    cached = make(**options, cache=CacheSpec(device=budget, **more))
-    assert_same_batches(list(cached), list(plain))
+    cache = CacheSpec(device=8 * 3 * 24 * 24, **more)
+    cached = check_cached(make, cache, image=IMAGES["flip"], meta=META)
     stats = cached.stats()
     assert 0 < stats["device"].kept <= 8
     assert 2 * stats["device"].kept <= stats["device"].hits <= 3 * stats["device"].kept
@@ -63,45 +60,25 @@ def test_a_device_that_is_too_small_holds_a_part(make: Make, more: dict[str, Any
 
 
 def test_worker_processes_leave_out_what_lies_there(make: Make) -> None:
-    options: dict[str, Any] = {
-        "image": IMAGES["flip"],
-        "device": "cpu",
-        "epochs": 3,
-        "meta": ("image_geometry", "text"),
-    }
-    cached = make(**options, workers="processes", cache=CacheSpec(device=LOTS))
-    assert_same_batches(list(cached), list(make(**options)))
-    # Steps that were prepared ahead may be decoded once more.
-    assert cached.stats()["device"].hits > len(cached.dataset)
-    cached.close()
+    options = {"image": IMAGES["flip"], "meta": META, "workers": "processes"}
+    with check_cached(make, CacheSpec(device=LOTS), **options) as cached:
+        # Steps that were prepared ahead may be decoded once more.
+        assert cached.stats()["device"].hits > len(cached.dataset)
 
 
 def test_packs_of_tokens_are_joined_too(make: Make, text: MakeText) -> None:
-    options: dict[str, Any] = {
-        "text": text(image_tokens="per-tile"),
-        "pack": 256,
-        "image": ImageSpec(resize="tiles", size=16, tiles=4, patch=8, normalize="imagenet"),
-        "device": "cpu",
-        "epochs": 3,
-    }
-    cached = make(**options, cache=CacheSpec(device=LOTS))
-    assert_same_batches(list(cached), list(make(**options)))
+    image = ImageSpec(resize="tiles", size=16, tiles=4, patch=8, normalize="imagenet")
+    texts = text(image_tokens="per-tile")
+    cached = check_cached(make, CacheSpec(device=LOTS), image=image, text=texts, pack=256)
     assert cached.stats()["device"].hits > 0
 
 
 def test_static_shapes_are_filled_up(make: Make, text: MakeText) -> None:
-    options: dict[str, Any] = {
-        "text": text(),
-        "pack": datapipe.PackSpec(256, max_images=8, max_samples=8, static_shapes=True),
-        "image": ImageSpec(size=24, normalize="clip"),
-        "device": "cpu",
-        "epochs": 3,
-    }
-    cached = make(**options, cache=CacheSpec(device=6 * 3 * 24 * 24))
-    batches = list(cached)
-    assert_same_batches(batches, list(make(**options)))
-    assert {len(batch["pixel_values"]) for batch in batches} == {8}
+    pack = datapipe.PackSpec(256, max_images=8, max_samples=8, static_shapes=True)
+    image, cache = ImageSpec(size=24, normalize="clip"), CacheSpec(device=6 * 3 * 24 * 24)
+    cached = check_cached(make, cache, image=image, text=text(), pack=pack)
     assert cached.stats()["device"].hits > 0
+    assert {len(batch["pixel_values"]) for batch in cached} == {8}
 
 
 def test_nothing_is_decoded_once_all_lie_there(make: Make) -> None:

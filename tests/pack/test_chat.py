@@ -9,19 +9,10 @@ import pytest
 from datapipe.pack.readers.conversations import CHAT as READER
 from datapipe.text.conversation import conversation
 
+from .chats import chat, text
 from .layouts.table import Has
 
 unpack = READER.unpack
-
-
-def chat(*contents, **fields):
-    roles = ("user", "assistant")
-    turns = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
-    return {"messages": turns} | fields
-
-
-def text(value):
-    return {"type": "text", "text": value}
 
 
 def url(value):

@@ -55,21 +55,16 @@ def test_an_image_without_a_caption_is_rejected_by_name(make_coco):
     assert line == Reject("captions_val2017.json#318219", "image has no caption", "MissingMember")
 
 
-def test_the_first_caption_alone_is_taken_on_request_and_the_others_are_counted(
-    tmp_path, make_coco, members
+@pytest.mark.parametrize(("captions", "unused"), [("first", 2), ("join", 0)])
+def test_captions_are_joined_or_the_first_alone_is_taken_on_request(
+    tmp_path, make_coco, members, captions, unused
 ):
-    report = pack_dataset(make_coco(), tmp_path / "out", captions="first")
-    assert (report.samples, report.captions_unused) == (3, 2)
+    report = pack_dataset(make_coco(), tmp_path / "out", captions=captions)
+    assert (report.samples, report.captions_unused) == (3, unused)
     first, *_ = members(tmp_path / "out").values()
-    assert first["txt"].decode() == "A woman cutting a cake."
+    taken = RECORD["captions"][: 1 if unused else None]
+    assert first["txt"].decode() == "\n".join(taken)
     assert json.loads(first["json"]) == RECORD
-
-
-def test_captions_are_joined_on_request(tmp_path, make_coco, members):
-    report = pack_dataset(make_coco(), tmp_path / "out", captions="join")
-    assert (report.samples, report.captions_unused) == (3, 0)
-    first, *_ = members(tmp_path / "out").values()
-    assert first["txt"].decode() == "A woman cutting a cake.\nGröße \U0001f600\n\nA third one."
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from datapipe.pack.readers import all_readers
 from datapipe.text.conversation import conversation
 from datapipe.text.sample_text import interleaved, sample_text
 
+from .chats import chat, turns
 from .layouts.table import Has
 from .reading import choose_reader, read_all
 
@@ -21,16 +22,6 @@ TEXTS = [
     {"user": "What?", "assistant": "A cat.", "source": "VQA"},
     {"user": "Where?", "assistant": "On a mat.", "source": "VQA"},
 ]
-
-
-def turns(*texts):
-    return [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
-
-
-def chat(*contents, **fields):
-    roles = ("user", "assistant")
-    said = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
-    return {"messages": said} | fields
 
 
 LLAVA = [

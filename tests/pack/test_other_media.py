@@ -10,21 +10,8 @@ from datapipe import pack_dataset
 from datapipe.errors import DecodeError, PackError
 from datapipe.text.conversation import conversation
 
+from .chats import llava, question, text
 from .layouts.table import Has
-
-
-def llava(asked, answered="Ok.", **fields):
-    turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": answered}]
-    return {"conversations": turns} | fields
-
-
-def chat(asked, answered="Ok.", **fields):
-    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-    return {"messages": turns} | fields
-
-
-def text(value):
-    return {"type": "text", "text": value}
 
 
 def image(url):
@@ -39,24 +26,24 @@ OTHER = [
     (llava("<sound>What?", sound="clip-17"), "<sound> for what `sound` holds"),
     (llava("<vila/video>What?"), "a video (<vila/video>)"),
     (llava("Summarize it.", pdf="a.pdf"), "record has `pdf`"),
-    (chat("<file>\nSummarize.", file={"name": "a.pdf"}), "record has `file`"),
-    (chat("Summarize.", attachments=[{"url": "https://a.b/c.docx"}]), "has `attachments`"),
-    (chat("What happens?", video_path="a.mp4"), "record has `video_path`"),
-    (chat("<file>Fix it.", file="src/main.py"), "<file> for what `file` holds"),
+    (question("<file>\nSummarize.", file={"name": "a.pdf"}), "record has `file`"),
+    (question("Summarize.", attachments=[{"url": "https://a.b/c.docx"}]), "has `attachments`"),
+    (question("What happens?", video_path="a.mp4"), "record has `video_path`"),
+    (question("<file>Fix it.", file="src/main.py"), "<file> for what `file` holds"),
     # PixMo, ms-swift, SpatialRGPT
-    (chat("Where?", "Here <|POINT|>.", image="a.jpg", points=[[{"x": 1, "y": 2}]]),
+    (question("Where?", "Here <|POINT|>.", image="a.jpg", points=[[{"x": 1, "y": 2}]]),
      "<|POINT|> for what `points` holds"),
-    (chat("What is at <point>?", image="a.jpg", point=[0.1, 0.2]), "<point> for what `point`"),
-    (chat("<image>Find <ref-object>.", images=["a.jpg"], objects={"ref": ["a cat"]}),
+    (question("What is at <point>?", image="a.jpg", point=[0.1, 0.2]), "<point> for what `point`"),
+    (question("<image>Find <ref-object>.", images=["a.jpg"], objects={"ref": ["a cat"]}),
      "<ref-object> for what `objects` holds"),
-    (chat("<image> <depth> How far?", image="a.jpg", depth_path="d.png"),
+    (question("<image> <depth> How far?", image="a.jpg", depth_path="d.png"),
      "<depth> for what `depth_path` holds"),
-    (chat("<image><Mask_1> What?", image="a.jpg", masks=["m.png"]),
+    (question("<image><Mask_1> What?", image="a.jpg", masks=["m.png"]),
      "<Mask_1> for what `masks`"),
     # Parts of messages: OpenAI, vLLM, Qwen-Omni
-    (chat([{"type": "file", "file": {"file_id": "a"}}, text("?")]), "has a part (file)"),
-    (chat([{"type": "video_url", "video_url": {"url": "a.mp4"}}]), "has a part (video_url)"),
-    (chat([{"audio": "a.wav"}, {"text": "What?"}]), "has a part (audio)"),
+    (question([{"type": "file", "file": {"file_id": "a"}}, text("?")]), "has a part (file)"),
+    (question([{"type": "video_url", "video_url": {"url": "a.mp4"}}]), "has a part (video_url)"),
+    (question([{"audio": "a.wav"}, {"text": "What?"}]), "has a part (audio)"),
     # Kimi-Audio, Mi:dm
     ({"messages": [{"role": "user", "message_type": "audio", "content": "a.wav"},
                    {"role": "assistant", "message_type": "text", "content": "Hm."}]},
@@ -66,31 +53,31 @@ OTHER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("good", [llava("1+1?"), chat("1+1?")])
+@pytest.mark.parametrize("good", [llava("1+1?"), question("1+1?")])
 def test_records_with_another_medium_are_rejected(reasons_of, good):
     expected = [(record, Has(why)) for record, why in OTHER if record.keys() & good.keys()]
     assert reasons_of(good, *(record for record, _ in expected)) == [why for _, why in expected]
 
 
 WORDS = [
-    chat("What does <point> mean?", "A <point> in HTML."),
-    chat("Where?", '<point x="1" y="2" alt="cat">cat</point>', image="a.jpg", points=[[1, 2]]),
-    chat("Explain <sound>x</sound> and `<depth>`.", image="a.jpg", depth="d.png"),
-    chat("Is it List<Item> or Map<Key>?", items=[{"id": 1}], key={"a": 1}),
-    chat("Run git clone <url> or cat <path>.", image="a.jpg", url="https://a.b/c"),
-    chat("Write to <email>.", image="a.jpg", email="a@cats.org"),
-    chat("Open <website>, then read <title>.", website="https://a.b", title="Booking.com"),
-    chat("Rate it as <score>.", scores=[1, 2], label=3),
-    chat("<image>Which page is it?", image="a.jpg", pdf="a.pdf", video_path="a.mp4"),
-    chat("Who wrote it?", document="Cats sleep. Dogs bark.", file="notes.txt"),
-    chat("What was said?", speech="Four score and seven years ago"),
-    chat("Hello <name>!", name={"first": "A"}, sound=None, files=[]),
-    chat([{"text": "Fix it.", "file": "main.py"}]),
+    question("What does <point> mean?", "A <point> in HTML."),
+    question("Where?", '<point x="1" y="2" alt="cat">cat</point>', image="a.jpg", points=[[1, 2]]),
+    question("Explain <sound>x</sound> and `<depth>`.", image="a.jpg", depth="d.png"),
+    question("Is it List<Item> or Map<Key>?", items=[{"id": 1}], key={"a": 1}),
+    question("Run git clone <url> or cat <path>.", image="a.jpg", url="https://a.b/c"),
+    question("Write to <email>.", image="a.jpg", email="a@cats.org"),
+    question("Open <website>, then read <title>.", website="https://a.b", title="Booking.com"),
+    question("Rate it as <score>.", scores=[1, 2], label=3),
+    question("<image>Which page is it?", image="a.jpg", pdf="a.pdf", video_path="a.mp4"),
+    question("Who wrote it?", document="Cats sleep. Dogs bark.", file="notes.txt"),
+    question("What was said?", speech="Four score and seven years ago"),
+    question("Hello <name>!", name={"first": "A"}, sound=None, files=[]),
+    question([{"text": "Fix it.", "file": "main.py"}]),
 ]
 
 
 def test_words_and_origins_are_no_media(reasons_of):
-    assert reasons_of(chat("1+1?"), *WORDS) == [None] * len(WORDS)
+    assert reasons_of(question("1+1?"), *WORDS) == [None] * len(WORDS)
 
 
 XTUNER = [
@@ -105,9 +92,9 @@ XTUNER = [
 
 
 def test_an_image_part_of_xtuner_and_its_mark_in_the_text_are_one_image(reasons_of):
-    records = [chat(content) for content, _ in XTUNER]
-    other = chat([image("a.jpg"), text("<IMG_CONTEXT> <IMG_CONTEXT> What?")])
-    *none, said = reasons_of(chat("1+1?"), *records, other)
+    records = [question(content) for content, _ in XTUNER]
+    other = question([image("a.jpg"), text("<IMG_CONTEXT> <IMG_CONTEXT> What?")])
+    *none, said = reasons_of(question("1+1?"), *records, other)
     assert none == [None] * len(XTUNER)
     assert "3 <image> places for 1 images" in said
     for record, (content, expected) in zip(records, XTUNER, strict=True):
@@ -124,7 +111,7 @@ def test_sound_in_a_column_of_bytes_is_rejected(tmp_path, rejects):
 
 
 def test_json_in_tars_is_held_to_the_same_rule(tmp_path, make_tar, jpeg, rejects):
-    heard = chat([{"type": "input_audio", "input_audio": {"data": "UklG"}}, text("What?")])
+    heard = question([{"type": "input_audio", "input_audio": {"data": "UklG"}}, text("What?")])
     marked = {"text": "A dog barks <sound>.", "sound": "a.wav"}
     members = [(f"{n}.json", json.dumps(r).encode()) for n, r in enumerate((heard, marked))]
     make_tar(tmp_path / "raw" / "0.tar", [*members, ("c.jpg", jpeg(2)), ("2.txt", b"a cat")])
@@ -135,7 +122,7 @@ def test_json_in_tars_is_held_to_the_same_rule(tmp_path, make_tar, jpeg, rejects
 
 def test_a_part_of_sound_is_named_in_a_conversation_that_a_loader_reads():
     with pytest.raises(DecodeError, match=r"turn 1 has a part \(audio\)"):
-        conversation(chat([{"type": "audio", "audio": "a.wav"}, text("What?")]))
+        conversation(question([{"type": "audio", "audio": "a.wav"}, text("What?")]))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 
+from .chats import llava, question, text
 from .videos import picture, reasons, video_bytes, write_video
 
 
@@ -49,20 +50,6 @@ def packed_record(raw, packed_videos):
     return pack
 
 
-def llava(asked, answered="It jumps.", **fields):
-    turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": answered}]
-    return {**fields, "conversations": turns}
-
-
-def chat(asked, answered="It jumps.", **fields):
-    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-    return {"messages": turns, **fields}
-
-
-def text(value):
-    return {"type": "text", "text": value}
-
-
 def names(record):
     return [(video["name"], video["first"]) for video in record["video_frames"]]
 
@@ -100,14 +87,14 @@ def test_qwen_vl_has_several_videos_and_images_in_the_order_of_their_places(
 @pytest.mark.parametrize(
     "record",
     [
-        chat("<video>What happens?", videos=["videos/a.mp4"]),  # LLaMA-Factory
-        chat([{"type": "video", "video": "videos/a.mp4"}, text("What happens?")]),  # ms-swift
-        chat([{"type": "video_url", "video_url": {"url": "videos/a.mp4"}}, text("What?")]),
-        chat([{"video": "videos/a.mp4", "fps": 1.0}, text("What happens?")]),  # Qwen-VL
-        chat("<video>videos/a.mp4</video>What happens?"),  # ms-swift
-        chat("What happens?", video="videos/a.mp4"),
-        chat("<|vision_start|><|video_pad|><|vision_end|>What?", videos=["videos/a.mp4"]),
-        chat([{"type": "video"}, text("What happens?")], videos=["videos/a.mp4"]),
+        question("<video>What happens?", videos=["videos/a.mp4"]),  # LLaMA-Factory
+        question([{"type": "video", "video": "videos/a.mp4"}, text("What happens?")]),  # ms-swift
+        question([{"type": "video_url", "video_url": {"url": "videos/a.mp4"}}, text("What?")]),
+        question([{"video": "videos/a.mp4", "fps": 1.0}, text("What happens?")]),  # Qwen-VL
+        question("<video>videos/a.mp4</video>What happens?"),  # ms-swift
+        question("What happens?", video="videos/a.mp4"),
+        question("<|vision_start|><|video_pad|><|vision_end|>What?", videos=["videos/a.mp4"]),
+        question([{"type": "video"}, text("What happens?")], videos=["videos/a.mp4"]),
     ],
 )
 def test_chats_have_videos_beside_their_messages_and_in_their_parts(packed_record, record):
@@ -119,7 +106,7 @@ def test_chats_have_videos_beside_their_messages_and_in_their_parts(packed_recor
 def test_frames_that_are_images_keep_their_bytes_and_get_times(raw, packed_record, frames_of):
     listed = frames_of(raw / "f", 5)
     part = {"type": "video", "video": listed, "sample_fps": 2.0}
-    kept, frames, sample = packed_record(chat([part, text("What happens?")]))
+    kept, frames, sample = packed_record(question([part, text("What happens?")]))
     assert frames == [0, 1, 2, 3, 4]
     assert sample["v0.0003.jpg"] == (raw / listed[3]).read_bytes()
     assert kept["video_frames"] == [
@@ -186,7 +173,7 @@ def test_a_record_whose_places_are_not_those_of_its_videos_is_rejected(tmp_path,
         llava("<image><image>What?", video="videos/a.mp4"),
         llava("<video>What?", video="videos/none.mp4"),
         llava("What?", video="http://x/a.mp4"),
-        chat([{"type": "video", "video": "videos/a.mp4"}, text("?")], video="videos/b.mp4"),
+        question([{"type": "video", "video": "videos/a.mp4"}, text("?")], video="videos/b.mp4"),
     ]
     records.append(llava("<video>What?", video="videos/a.mp4"))
     (raw / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -245,7 +232,7 @@ def test_the_video_that_an_image_comes_from_is_no_video_of_its_sample(raw, encod
 def test_a_video_may_stand_in_a_record_as_base64(packed_record, format):
     data = base64.b64encode(video_bytes(6, format)).decode()
     for value in (data, f"data:video/mp4;base64,{data}"):
-        kept, frames, _ = packed_record(chat("<video>What happens?", videos=[value]))
+        kept, frames, _ = packed_record(question("<video>What happens?", videos=[value]))
         assert (kept["videos"], names(kept), frames) == (["video:0"], [("video:0", 0)], [0, 5])
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tarfile
+import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
@@ -55,12 +56,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Have the collections of a module's tests pass over what earlier modules left behind."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    """Have the collections of a module's tests pass over what earlier modules left behind.
+
+    Fixtures of a test are gone here, and not before: cycles among them could not be collected once
+    they were passed over.
+    """
+    done = yield
+    for thread in threading.enumerate():
+        if thread.name == "datapipe-kernel":  # it would disturb a next test that counts or measures
+            thread.join()
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+    return done
 
 
 HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"

@@ -27,9 +27,10 @@ class JobFeed(Generic[J]):
         the last job may come too late to be seen by it.
         """
         was_closed = self.is_closed
-        while most > 0 and self._jobs is not None:
+        # Read once: another thread that closes the feed sets it to None.
+        while most > 0 and (jobs := self._jobs) is not None:
             try:
-                job = next(self._jobs)
+                job = next(jobs)
             except StopIteration:
                 self._jobs = None
             except Exception as error:

@@ -111,7 +111,7 @@ class ProcessPool(Generic[J, R]):
         """Wait for messages; return those about jobs, None if time is over, or `WorkerError`."""
         poll = self._poll  # first: that of workers that another thread ends wakes, a new one never
         workers = {worker.connection.fileno(): worker for worker in self._workers}
-        if not workers:
+        if not workers or poll is not self._poll:  # sockets that are closed have no descriptors
             raise WorkerError(CLOSED)
         ready = poll.poll(None if seconds is None else seconds * 1000)
         messages = []
@@ -143,8 +143,9 @@ class ProcessPool(Generic[J, R]):
         try:
             for _ in range(self._count):
                 worker: WorkerHandle[J] = WorkerHandle(self._modules)
-                self._workers.append(worker)
+                # In this order: another thread closes the sockets of workers that are listed.
                 self._poll.register(worker.connection, select.POLLIN)
+                self._workers.append(worker)
                 self._guarded(worker, send, message(SET_UP, 0, set_up(self._script)))
                 self._guarded(worker, send, self._factory)
         except OSError as error:

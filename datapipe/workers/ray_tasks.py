@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 from datapipe.errors import DatapipeError, StoreError, WorkerError
-from datapipe.workers.job_feed import JobFeed
+from datapipe.workers.job_feed import CLOSED, JobFeed
 from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
 
 J = TypeVar("J")
@@ -109,15 +109,18 @@ class RayResults(Iterator[R], Generic[J, R]):
 
     def __next__(self) -> R:
         self._fill()
-        if not self._window:
+        window = self._window  # another thread that closes the run puts a new one in its place
+        if not window:
             raise self._feed.end()
-        while not self._window[0].has_ended:
+        while not window[0].has_ended:
             self._settle(None)
-        task = self._window[0]
+            if self._feed.is_closed:
+                raise WorkerError(CLOSED)
+        task = window[0]
         if task.error is not None:
             self.close()
             raise task.error
-        del self._window[0]
+        del window[0]
         self._fill()  # before the caller turns to this result
         result: R = task.result
         return result
@@ -125,7 +128,8 @@ class RayResults(Iterator[R], Generic[J, R]):
     def wait(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         self._fill()
-        while self._window and not self._window[0].has_ended:
+        window = self._window
+        while window and not window[0].has_ended and not self._feed.is_closed:
             if not self._settle(max(deadline - time.monotonic(), 0)):
                 return False
         return True
@@ -137,8 +141,7 @@ class RayResults(Iterator[R], Generic[J, R]):
     def close(self) -> None:
         self._feed.close()
         # Tasks run to their end: to cancel one at that moment aborts the driver (Ray 2.60).
-        self._running.clear()
-        self._window.clear()
+        self._window, self._running = [], {}
 
     def _fill(self) -> None:
         for job in self._feed.take(self._pool.window - len(self._window)):
@@ -151,23 +154,26 @@ class RayResults(Iterator[R], Generic[J, R]):
 
     def _settle(self, seconds: float | None) -> bool:
         """Wait for tasks to end; return False if the time is over."""
-        ended = self._pool.cluster.ready(list(self._running), seconds)
+        window, running = self._window, self._running
+        if self._feed.is_closed:  # by another thread, perhaps after the first of them was read
+            return True
+        ended = self._pool.cluster.ready(list(running), seconds)
         for reference in ended:
-            self._end(self._running.pop(reference))
+            self._end(running.pop(reference), window)
         return bool(ended)
 
-    def _end(self, task: _Task[J]) -> None:
-        pool, place = self._pool, self._window.index(task)
+    def _end(self, task: _Task[J], window: list[_Task[J]]) -> None:
+        pool, place = self._pool, window.index(task)
         try:
             task.result = pool.cluster.result(task.reference)
             if task.data is not None:
                 task.result = Stored(task.result, task.data)
             if (rest := pool.rest(task.job, task.result)) is not None:
-                self._window.insert(place + 1, self._begin(rest))
+                window.insert(place + 1, self._begin(rest))
         except LostTask as error:
             if len(smaller := pool.split(task.job)) > 1:
                 logger.warning("%s; it is tried again in %d tasks", error, len(smaller))
-                self._window[place : place + 1] = map(self._begin, smaller)
+                window[place : place + 1] = map(self._begin, smaller)
                 return
             try:
                 task.result = pool.give_up(task.job, error)

@@ -70,14 +70,17 @@ class ThreadPool(Generic[J, R]):
     def run(self, jobs: Iterable[J]) -> ThreadResults[J, R]:
         if (results := self._results()) is not None:
             results.close()
-        if self._crew is None:
+        crew = self._crew
+        if crew is None:
             crew = _Crew(*self._args)
             # Before the first thread, so that an interrupt in between leaves none behind.
             crew.owner = weakref.ref(self, crew.queue.put)
             crew.start()
             self._crew = crew
-        results = ThreadResults(self, self._crew.queue, jobs)
+        results = ThreadResults(self, crew.queue, jobs)
         self._results = weakref.ref(results)
+        if self._crew is not crew:  # another thread has closed the pool, before it knew of this run
+            results.cut()
         return results
 
     def close(self) -> None:
@@ -85,10 +88,10 @@ class ThreadPool(Generic[J, R]):
 
         Another thread that awaits a result gets a `WorkerError`.
         """
+        crew, self._crew = self._crew, None  # before the run is looked up: `run` checks it after
         if (results := self._results()) is not None:
             results.cut()
             results.close()
-        crew, self._crew = self._crew, None
         if crew is not None:
             crew.stop()
             crew.join()

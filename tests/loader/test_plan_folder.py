@@ -10,6 +10,7 @@ import pytest
 
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
 from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
+from tests.waiting import PATIENCE
 
 RANKS = 6
 
@@ -32,7 +33,6 @@ def order_of(blocks: PlannedBlocks) -> list[int]:
 def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path: Path) -> None:
     start = threading.Barrier(RANKS)
     planned: list[int] = []
-    make_plan().form(0)  # the packer is compiled; a rank waits for another 10 seconds at most
 
     def rank(number: int) -> list[int]:
         plan = make_plan()
@@ -44,8 +44,9 @@ def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path: Path) -> Non
             return form(block)
 
         plan.form = slowly  # type: ignore[method-assign]
-        start.wait()
-        return order_of(PlannedBlocks(plan, BlockFolder(tmp_path, "same"), ahead=number % 2 == 0))
+        start.wait(PATIENCE)
+        folder = BlockFolder(tmp_path, "same", patience=PATIENCE)
+        return order_of(PlannedBlocks(plan, folder, ahead=number % 2 == 0))
 
     with ThreadPoolExecutor(RANKS) as pool:
         orders = list(pool.map(rank, range(RANKS)))
@@ -56,8 +57,7 @@ def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path: Path) -> Non
 
 
 def test_a_rank_that_died_while_it_planned_stops_no_other(tmp_path: Path) -> None:
-    """The others wait ten seconds for it."""
-    folder = BlockFolder(tmp_path, "same")
+    folder = BlockFolder(tmp_path, "same", patience=0.1)
     expected = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
     block = sorted(tmp_path.rglob("*.npz"))[1]
     claim = block.rename(block.with_suffix(".claim"))

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 Fault = Callable[[int, str], str | None]
 """Of the number of the request and the name of its file: what goes wrong, if anything."""
 
@@ -34,7 +36,7 @@ class Server:
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
     """Serve a folder on a free port of this machine."""
-    lock, working = threading.Lock(), [0]
+    lock, working, released = threading.Lock(), [0], threading.Event()
 
     class Handler(QuietHandler):
         def do_GET(self) -> None:
@@ -68,7 +70,7 @@ def serving(folder: Path) -> Iterator[Server]:
                 return self.send(200, data)
             part = data[int(span[1]) : int(span[2]) + 1]
             if fault == "hang":
-                time.sleep(3)
+                released.wait(PATIENCE)
             if fault == "cut":
                 self.start(206, len(part))
                 self.wfile.write(part[: len(part) // 2])
@@ -94,7 +96,10 @@ def serving(folder: Path) -> Iterator[Server]:
 
     with listening(Handler) as url:
         server = Server(url=url)
-        yield server
+        try:
+            yield server
+        finally:
+            released.set()
 
 
 class _Listener(ThreadingHTTPServer):

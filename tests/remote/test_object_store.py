@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -189,7 +190,10 @@ def test_a_pack_that_was_killed_goes_on(
     tmp_path: Path,
     point: int,
 ) -> None:
+    started = threading.Event()
+
     def kill(number: int, request: Request) -> str | None:
+        assert started.wait(PATIENCE)
         if len(proxy.sent()) == point:
             child.kill()
         return "503" if len(proxy.sent()) >= point else None
@@ -199,6 +203,7 @@ def test_a_pack_that_was_killed_goes_on(
     options = {"raw": str(raw), "out": url, "staging": str(tmp_path / "staging"), "shard_size": 3}
     options |= {"max_rejects": 9, "storage_options": proxy.storage_options}
     child = subprocess.Popen([sys.executable, "-c", code, json.dumps(options)])
+    started.set()
     assert child.wait(PATIENCE) == -signal.SIGKILL
     assert "dataset.json" not in there()
     proxy.fault = lambda number, request: None
@@ -257,7 +262,8 @@ def test_few_reads_are_begun_a_second_time(folder: Any, proxy: Proxy) -> None:
         opened.begin("a.tar", start, start + 1).result()
     proxy.fault = lambda number, request: "stuck"
     reads = [opened.begin("a.tar", start, start + 1) for start in range(100, 110)]
-    wait_until(lambda: proxy.stuck >= 12 and opened.traffic.hedges >= 3)  # the first, and 10 %
+    # The first, and 10 %: also of the reads before, where the machine was slow.
+    wait_until(lambda: proxy.stuck >= 10 and opened.traffic.hedges >= 3)
     proxy.release.set()
     assert [read.result() for read in reads] == [DATA[n : n + 1] for n in range(100, 110)]
     assert opened.traffic.hedges <= 1 + 0.1 * 30

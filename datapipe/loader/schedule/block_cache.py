@@ -19,7 +19,6 @@ from datapipe.plan.units import Sizes, Units
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 10.0  # seconds that a rank has to plan a block, compiling the packer included
 _POLL, _LONGEST_POLL = 0.005, 0.2  # seconds: a thousand ranks that wait ask a file server 5,000/s
 
 
@@ -29,16 +28,18 @@ class BlockFolder:
     The ranks of a run come to a block at the same moment. The first one claims it by a file beside
     the block's, and the others wait until the claim is removed, or its rank seems to be dead. Any
     number of processes, machines and plans may share the folder; `identity` names the plan's files.
+    `patience` is the time that a rank has to plan a block, compiling the packer included.
     """
 
-    def __init__(self, folder: Path, identity: str) -> None:
+    def __init__(self, folder: Path, identity: str, *, patience: float = 10.0) -> None:  # seconds
+        self._patience = patience
         self._folder = folder / hashlib.sha256(identity.encode()).hexdigest()[:32]
 
     def get(self, epoch: int, block: int, before: int, plan: Callable[[], Units]) -> Units:
         """Return a block that a rank has planned, or plan it for all of them."""
         path = self._folder / f"epoch-{epoch}" / f"{block:08d}-{before}.npz"
         claim = path.with_suffix(".claim")
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + self._patience
         while (units := _load(path)) is None:
             if _claimed(claim) or time.monotonic() > end:
                 try:

@@ -42,9 +42,9 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
         schedule = replace(schedule, plan=replace(schedule.plan, group=group))
     _refuse_differences(schedule, fingerprint, saved)
     origin, plan = schedule.origin, schedule.plan
-    if saved["mixture"] == origin.legs.to_dict():
+    if saved.get("mixture") == origin.legs.to_dict():
         return run, schedule
-    legs = Legs.parse(saved["mixture"])
+    legs = _parse_legs(saved)
     origin, position, changes = _resume_origin(origin, legs, run.position, plan)
     for change in changes:
         step = f"{run.steps:,}"
@@ -52,6 +52,23 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
     start = position if run.start == run.position else run.start
     run = replace(run, position=position, start=start)
     return run, replace(schedule, origin=origin, _counted={})
+
+
+def _parse_legs(saved: Mapping[str, Any]) -> Legs:
+    """Return the legs in a saved plan; `StateMismatch` if they were edited and are none any more.
+
+    The checksum does not tell: it may have been computed again.
+    """
+    try:
+        return Legs.parse(saved["mixture"])
+    except (ArithmeticError, AssertionError, AttributeError, TypeError, ValueError) as error:
+        cause = str(error)
+    except LookupError as error:
+        cause = f"{error} is missing"
+    raise StateMismatch(
+        f"the mixture in the state cannot be read: {cause}; load an earlier state, as "
+        "`loader.state_dict()` returned it"
+    )
 
 
 def _refuse_differences(schedule: Schedule, fingerprint: str, saved: Mapping[str, Any]) -> None:

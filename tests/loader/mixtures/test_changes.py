@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe.errors import PlanError
+from datapipe.errors import PlanError, StateMismatch
+from datapipe.index.files.sealed_json import sum_of
 
 from .datasets import Draw, draws, of
 
@@ -265,3 +266,30 @@ def test_datasets_that_moved_are_no_change(
         moved[name] = {"path": tmp_path / name, "weight": weight}
     assert before + draws(resumed(make, moved, state)) == draws(make(WEIGHTS))
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("legs", 0, "datasets", "b", "rates"), None, "'rates' is missing"),
+        (("absent",), None, "'absent' is missing"),
+        (("legs", 0, "datasets", "b", "start"), [0, 1], "not enough values"),
+        (("legs", 0, "datasets", "b", "samples"), "many", "'str' object"),
+    ],
+    ids=str,
+)
+def test_a_state_whose_mixture_was_edited_is_refused_with_the_value(
+    make: Any, path: tuple[Any, ...], value: Any, said: str
+) -> None:
+    """Also if its checksum was computed again."""
+    _, state = stopped(make)
+    *folders, last = path
+    inner = state["plan"]["mixture"]
+    for name in folders:
+        inner = inner[name]
+    del inner[last]
+    if value is not None:
+        inner[last] = value
+    rest = {name: one for name, one in state.items() if name != "crc32"}
+    with pytest.raises(StateMismatch, match=f"the mixture in the state cannot be read: .*{said}"):
+        make(WEIGHTS).load_state_dict({**rest, "crc32": sum_of(rest)})

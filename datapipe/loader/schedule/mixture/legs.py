@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,10 @@ class PartState:
     @staticmethod
     def parse(fields: dict[str, Any]) -> PartState:
         """Return the part of `to_dict`, whose fields are taken out of the dict."""
-        number, place, samples = fields.pop("start")
+        number, place, samples = map(_parse_count, fields.pop("start"))
         return PartState(
             fingerprint=fields.pop("fingerprint"),
-            samples=fields.pop("samples"),
+            samples=_parse_count(fields.pop("samples")),
             start=Cursor(number=number, place=place, samples=samples),
             identity=fields,
         )
@@ -81,8 +82,8 @@ class Leg:
         given = {name: dict(part) for name, part in fields["datasets"].items()}
         rates = [part.pop("rates") for part in given.values()]
         return Leg(
-            start=int(fields["start"]),
-            epoch=int(fields["epoch"]),
+            start=_parse_count(fields["start"]),
+            epoch=_parse_count(fields["epoch"]),
             rates=Rates(
                 starts=np.array(fields["segments"], np.int64),
                 first=np.array([first for first, _ in rates], np.float64).T,
@@ -157,4 +158,14 @@ class Legs:
         """Return the legs of `to_dict`."""
         legs = tuple(Leg.parse(leg) for leg in fields["legs"])
         absent = {name: PartState.parse(dict(one)) for name, one in fields["absent"].items()}
-        return Legs(**{**fields, "legs": legs, "absent": absent})
+        if not legs:
+            raise ValueError("it has no legs")
+        counts = {name: _parse_count(fields[name]) for name in ("epoch", "base", "first", "before")}
+        return Legs(**{**fields, **counts, "legs": legs, "absent": absent})
+
+
+def _parse_count(value: object) -> int:
+    number = index(value)  # type: ignore[arg-type]  # TypeError if it is no integer
+    if not 0 <= number < 2**48:
+        raise ValueError(f"{number} is no possible count")
+    return number

@@ -2,17 +2,12 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from datapipe.compiled import compiled
 
 
-def test_a_cache_that_cannot_be_written_costs_a_compilation_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_cache_that_cannot_be_written_costs_a_compilation_alone(caplog):
     names: dict[str, Any] = {}
     exec("def double(number): return 2 * number", names)  # a function of no file has no cache
     with caplog.at_level(logging.INFO, "datapipe"):
@@ -21,7 +16,7 @@ def test_a_cache_that_cannot_be_written_costs_a_compilation_alone(
     assert "compiled again in each process: cannot cache" in caplog.text
 
 
-def test_numba_does_not_swap_standard_output_for_colours(tmp_path: Path) -> None:
+def test_numba_does_not_swap_standard_output_for_colours(tmp_path):
     (tmp_path / "colorama.py").write_text(
         "__version__ = '0.4.6'\n"
         "class Fore: RED = GREEN = BLUE = YELLOW = CYAN = MAGENTA = WHITE = BLACK = RESET = ''\n"

@@ -54,20 +54,20 @@ def call(
         ({"each": 1}, "each 1: give several in a list"),
     ],
 )
-def test_a_value_of_another_type_is_refused(given: dict[str, Any], message: str) -> None:
+def test_a_value_of_another_type_is_refused(given, message):
     with pytest.raises(PlanError, match=message) as error:
         call(**given)
     assert len(str(error.value)) < 300
 
 
 @pytest.mark.parametrize("three", [3, np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)])
-def test_integers_of_any_kind_become_pythons(three: Any) -> None:
+def test_integers_of_any_kind_become_pythons(three):
     assert type(call(three)["count"]) is int
     assert call(count=three, size=[three, 4]) | {"each": ()} == call(3, size=(3, 4))
     assert type(call(word=three)["word"]) is int
 
 
-def test_what_was_right_is_passed_on_as_it_is() -> None:
+def test_what_was_right_is_passed_on_as_it_is():
     path, each = Path("a"), iter([1])
     given = call(size=(1, 2), path=path, each=each)
     assert (given["size"], given["path"] is path, given["each"] is each) == ((1, 2), True, True)
@@ -76,7 +76,7 @@ def test_what_was_right_is_passed_on_as_it_is() -> None:
     assert call(path=shards)["path"] is shards
 
 
-def test_unknown_and_missing_names_are_pythons_errors() -> None:
+def test_unknown_and_missing_names_are_pythons_errors():
     with pytest.raises(TypeError, match="unexpected keyword"):
         call(other=1)  # type: ignore[call-arg]
 
@@ -86,7 +86,7 @@ class Options:
     count: Annotated[int, Within(1, 5)] = 1
 
 
-def test_fields_are_checked_and_set() -> None:
+def test_fields_are_checked_and_set():
     options = Options(np.int64(4))  # type: ignore[arg-type]
     check_fields(options, PackError)
     assert type(options.count) is int

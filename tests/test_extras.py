@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 MISSING = {"dali": "nvidia.dali", "ray": "ray", "report": "matplotlib.figure"}
 PROGRAM = f"""
@@ -27,7 +25,7 @@ for use in (
 """
 
 
-def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, make_folder: Any) -> None:
+def test_a_missing_package_is_named_with_its_extra(tmp_path, make_folder):
     make_folder(tmp_path / "raw", 1)
     command = [sys.executable, "-P", "-c", PROGRAM]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

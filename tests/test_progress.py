@@ -15,7 +15,7 @@ with Progress("planning", unit="sample") as after:
 """
 
 
-def test_a_job_inside_of_another_shows_no_bar() -> None:
+def test_a_job_inside_of_another_shows_no_bar():
     terminal, end = pty.openpty()
     subprocess.run([sys.executable, "-c", PROGRAM], stderr=end, check=True)
     os.close(end)

@@ -12,13 +12,13 @@ import datapipe.errors
 import datapipe.pack.pack_dataset  # a room of the same name must not hide a function
 
 
-def test_public_names_are_sorted_and_there() -> None:
+def test_public_names_are_sorted_and_there():
     assert sorted(datapipe.__all__) == datapipe.__all__
     for name in datapipe.__all__:
         assert callable(getattr(datapipe, name)), name
 
 
-def test_names_are_listed_before_they_are_imported_and_torch_is_not() -> None:
+def test_names_are_listed_before_they_are_imported_and_torch_is_not():
     program = (
         "import sys, datapipe, datapipe.cli; "
         "assert set(dir(datapipe)) >= {*datapipe.__all__, 'plan', 'testing', '__version__'}; "
@@ -31,17 +31,17 @@ def test_names_are_listed_before_they_are_imported_and_torch_is_not() -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
         _ = datapipe.nonsense
 
 
-def test_public_things_say_what_they_are() -> None:
+def test_public_things_say_what_they_are():
     for name in datapipe.__all__:
         assert inspect.getdoc(getattr(datapipe, name)), name
 
 
-def test_every_error_is_a_value_error_and_survives_a_process_border() -> None:
+def test_every_error_is_a_value_error_and_survives_a_process_border():
     kinds = [
         kind
         for _, kind in inspect.getmembers(datapipe.errors, inspect.isclass)
@@ -55,7 +55,7 @@ def test_every_error_is_a_value_error_and_survives_a_process_border() -> None:
         assert str(error) == "a reason"
 
 
-def test_a_sample_error_says_where() -> None:
+def test_a_sample_error_says_where():
     error = datapipe.DecodeError("cut off", key="7", member="7.jpg", shard="shard-000000.tar")
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == "sample 7 member 7.jpg of shard-000000.tar: cut off"

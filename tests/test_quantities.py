@@ -16,7 +16,7 @@ from datapipe.quantities import Amount, take_amount, take_percent, take_times
         ("4T Tokens", Amount(4 * 10**12, "tokens")),
     ],
 )
-def test_amounts_are_read_exactly(written: int | str, amount: Amount) -> None:
+def test_amounts_are_read_exactly(written, amount):
     assert take_amount(written) == amount
     assert take_amount(str(amount)) == amount
 
@@ -28,12 +28,12 @@ def test_amounts_are_read_exactly(written: int | str, amount: Amount) -> None:
         *("9e9 steps", "1,000 steps", "10000000T tokens", "5k", "samples"),
     ],
 )
-def test_other_amounts_are_refused(written: int | str) -> None:
+def test_other_amounts_are_refused(written):
     with pytest.raises(Refused):
         take_amount(written)
 
 
-def test_percent_and_times_are_exact() -> None:
+def test_percent_and_times_are_exact():
     assert take_percent(" 0.1 %") * 1000 == 1
     assert take_times("2.5x") * 2 == 5
     for text in ("", "%", "x", "10", "-1%", "1%%", "1kx", "x2"):

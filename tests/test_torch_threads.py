@@ -7,7 +7,7 @@ import torch
 from datapipe.torch_threads import single_threads
 
 
-def test_every_thread_works_alone_and_the_default_stays() -> None:
+def test_every_thread_works_alone_and_the_default_stays():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -242,9 +242,7 @@ def use(name: str, made: Any) -> None:
 
 @pytest.mark.scaled
 @pytest.mark.parametrize(("name", "argument"), CASES, ids=lambda part: part)
-def test_a_wrong_value_is_refused_by_name_or_works(
-    name: str, argument: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_value_is_refused_by_name_or_works(name, argument, shards, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     faults = []
     for number, kind in enumerate(chosen(name, argument)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,14 +32,12 @@ def result(name: str, *rates: float) -> Result:
     ],
     ids=str,
 )
-def test_a_bar_says_whether_it_was_reached(bar: Bar, said: str) -> None:
+def test_a_bar_says_whether_it_was_reached(bar, said):
     assert str(bar) == said
     assert bar.reached == ("reached" in said)
 
 
-def test_the_bars_of_a_folder_are_those_of_its_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_bars_of_a_folder_are_those_of_its_results(tmp_path, capsys):
     bars = [Bar(name="x plain", value=4.0, wanted=3.7, most=False)]
     for name, content in {
         "attention": {"title": "", **aims.as_json(bars, rehearsal=False)},
@@ -53,7 +50,7 @@ def test_the_bars_of_a_folder_are_those_of_its_results(
     assert capsys.readouterr().out == "attention.json: x plain: 4 (at least 3.7: reached)\n"
 
 
-def test_decoding_aims_for_the_best_settings_of_dali_and_for_its_limit() -> None:
+def test_decoding_aims_for_the_best_settings_of_dali_and_for_its_limit():
     results = [
         result("cpu", 20_000, 20_000),
         result("dali, batches of 32", 9_000, 9_000),
@@ -71,7 +68,7 @@ def test_decoding_aims_for_the_best_settings_of_dali_and_for_its_limit() -> None
     assert [bar.value for bar in decode.aims([], {}, 32)] == [None] * 3
 
 
-def test_feeding_concludes_from_the_parts_that_were_measured() -> None:
+def test_feeding_concludes_from_the_parts_that_were_measured():
     assert [bar.value for bar in attention.aims([])] == [None, None]
     assert all(bar.value is None for bar in feed.aims({"copies_ms": {"failed": "no driver"}}))
     reference = {
@@ -99,13 +96,13 @@ def test_feeding_concludes_from_the_parts_that_were_measured() -> None:
     }
 
 
-def test_what_a_copy_adds_is_of_steps_in_the_same_round() -> None:
+def test_what_a_copy_adds_is_of_steps_in_the_same_round():
     alone, ahead = result("alone", 100, 50, 100), result("ahead", 80, 50, 100)
     assert feed.added(ahead, alone) == pytest.approx(0)
     assert feed.added(result("ahead", 50, 40, 50), alone) == pytest.approx(10)
 
 
-def test_a_ladder_counts_rounds_that_all_rungs_have() -> None:
+def test_a_ladder_counts_rounds_that_all_rungs_have():
     rungs = ladder.rungs(True, batch=16, pack=8192, images=32, workers=4, processes=1)
     runs: dict[int, list[dict[str, Any]]] = {
         0: [{"tokens_per_s": 10}, {"tokens_per_s": 11}],
@@ -119,7 +116,7 @@ def test_a_ladder_counts_rounds_that_all_rungs_have() -> None:
     assert ladder.aims(found[1:]) == []  # it does not begin with the naive loop
 
 
-def test_checks_tell_failures_from_what_is_absent() -> None:
+def test_checks_tell_failures_from_what_is_absent():
     def absent() -> str:
         raise Absent("not installed")
 
@@ -131,7 +128,7 @@ def test_checks_tell_failures_from_what_is_absent() -> None:
     assert smoke.verdict(fails)["state"] == "FAILED"
 
 
-def test_a_decoder_that_fails_has_no_latency() -> None:
+def test_a_decoder_that_fails_has_no_latency():
     class Slow:
         def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[int]:
             yield from map(len, batches)

@@ -41,14 +41,14 @@ def load(folder: Path, name: str) -> Any:
     ],
     ids=str,
 )
-def test_wrong_options_are_said(arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_options_are_said(arguments, said):
     done = call(*arguments)
     assert done.returncode
     assert said in done.stderr
     assert not done.stdout
 
 
-def test_help_names_every_stage() -> None:
+def test_help_names_every_stage():
     done = call("--help")
     assert done.returncode == 0
     stages = ("smoke", "decode", "feed", "attention", "ladder", "asides", "profile", "suite", "all")
@@ -57,7 +57,7 @@ def test_help_names_every_stage() -> None:
 
 
 @pytest.mark.campaign
-def test_a_stage_that_is_out_of_time_ends_and_the_next_one_begins(tmp_path: Path) -> None:
+def test_a_stage_that_is_out_of_time_ends_and_the_next_one_begins(tmp_path):
     done = call("--rehearse", "--minutes", 0.02, "--out", tmp_path, "ladder", "feed")
     assert done.returncode == 1
     assert "ladder: out of time" in done.stdout
@@ -66,7 +66,7 @@ def test_a_stage_that_is_out_of_time_ends_and_the_next_one_begins(tmp_path: Path
 
 
 @pytest.mark.campaign
-def test_ctrl_c_ends_a_campaign_with_all_that_it_started(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_campaign_with_all_that_it_started(tmp_path):
     campaign = subprocess.Popen(
         [SCRIPT, "--rehearse", "--out", tmp_path, "decode", "feed"],
         stdout=subprocess.PIPE,
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_a_campaign_with_all_that_it_started(tmp_path: Path) -> None
 
 
 @pytest.mark.campaign
-def test_every_stage_can_be_rehearsed_without_a_gpu(tmp_path: Path) -> None:
+def test_every_stage_can_be_rehearsed_without_a_gpu(tmp_path):
     done = call("--rehearse", "--out", tmp_path, "all")
     assert done.returncode == 0, done.stdout + done.stderr
 

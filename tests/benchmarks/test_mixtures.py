@@ -34,13 +34,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("module", [common, data, beside, realised])
-def test_examples_hold(module: object) -> None:
+def test_examples_hold(module):
     found = doctest.testmod(module, extraglobs={"np": np})  # type: ignore[arg-type]
     assert found.failed == 0
     assert found.attempted > 0
 
 
-def test_linked_datasets_share_files_and_have_fingerprints_of_their_own() -> None:
+def test_linked_datasets_share_files_and_have_fingerprints_of_their_own():
     folders = synthetic(5, SAMPLES, kinds=2)
     opened = [open_dataset(folder) for folder in folders]
     assert len({dataset.manifest.fingerprint for dataset in opened}) == 5
@@ -49,7 +49,7 @@ def test_linked_datasets_share_files_and_have_fingerprints_of_their_own() -> Non
     assert not first.samefile(second)
 
 
-def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths() -> None:
+def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths():
     folder = synthetic(2, SAMPLES, kinds=2)[1]
     text, images = data.lengths(SAMPLES, 1, 2)
     dataset = open_dataset(folder)
@@ -64,21 +64,21 @@ def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths() -> None:
     assert set(sizes.tokens.tolist()) <= set((text + 144 * images).tolist())
 
 
-def test_small_datasets_have_sizes_by_their_weights_and_are_linked() -> None:
+def test_small_datasets_have_sizes_by_their_weights_and_are_linked():
     folders = small(3, 60, links=2)
     assert [len(open_dataset(folder)) for folder in folders] == [10, 20, 30] * 2
     assert (folders[0] / "shard-000000.tar").samefile(folders[3] / "shard-000000.tar")
     assert (folders[0] / ".nv-meta" / "split.yaml").exists()
 
 
-def test_the_largest_deviation_is_that_of_the_worst_window() -> None:
+def test_the_largest_deviation_is_that_of_the_worst_window():
     even = np.tile([0, 1], 50)
     assert deviation(even, np.array([0.5, 0.5]), 10) == (0, 0)
     uneven = np.concatenate([even, [1] * 10, even])
     assert deviation(uneven, np.array([0.5, 0.5]), 10)[0] == 0.5
 
 
-def test_a_plan_is_read_over_its_epochs() -> None:
+def test_a_plan_is_read_over_its_epochs():
     folders = synthetic(2, SAMPLES, kinds=2)
     given = dict(zip(map(str, folders), weights(2).tolist(), strict=True))
     found = order_of(given, 5 * SAMPLES, batch_size=8)
@@ -87,7 +87,7 @@ def test_a_plan_is_read_over_its_epochs() -> None:
     assert (found[: 3 * SAMPLES] >= SAMPLES).mean() == pytest.approx(2 / 3, abs=0.01)
 
 
-def test_fill_and_imbalance_are_those_of_packs() -> None:
+def test_fill_and_imbalance_are_those_of_packs():
     found = mixture_plan.balance(steps(synthetic(2, SAMPLES, kinds=2)[0]), 8192, 4)
     assert 0.9 < found["fill"] <= 1
     assert 0 <= found["text"] < 0.3
@@ -102,7 +102,7 @@ def steps(folder: Path):
 
 
 @pytest.mark.campaign
-def test_ranks_stop_together_after_each_phase() -> None:
+def test_ranks_stop_together_after_each_phase():
     options = {
         "weights": {str(synthetic(2, SAMPLES, kinds=2)[0]): 1},
         "text": {
@@ -124,13 +124,13 @@ def test_ranks_stop_together_after_each_phase() -> None:
     assert phases == ["imports", "open", "first step", "blocks", "end"]
 
 
-def test_a_rank_that_fails_says_why_while_others_wait() -> None:
+def test_a_rank_that_fails_says_why_while_others_wait():
     ranks = [Rank(f"f{n}", "mixture_plan", {"unknown": n}, ours=True) for n in (0, 1)]
     with Ranks(ranks) as group, pytest.raises(Failed, match=r"TypeError.*unknown"):
         next(group.phases())
 
 
-def test_a_peak_is_the_most_at_one_moment() -> None:
+def test_a_peak_is_the_most_at_one_moment():
     peak = Peak()
     peak.add([Seen(Memory(1, 1, 1), 3, 1), Seen(Memory(5, 4, 3), 2, 1)])
     peak.add([Seen(Memory(4, 4, 4), 1, 1), Seen(Memory(1, 1, 1), 1, 1)])
@@ -139,7 +139,7 @@ def test_a_peak_is_the_most_at_one_moment() -> None:
     assert peak.files == 3
 
 
-def test_a_mixture_that_cannot_be_read_is_said_to_be_missing() -> None:
+def test_a_mixture_that_cannot_be_read_is_said_to_be_missing():
     one = Result(name="one", note="", runs=[Run(samples=10, seconds=1.0)])
     half = Result(name="half", note="", runs=[Run(samples=10, seconds=2.0)])
     gone = Result(name="gone", note="", missing="not built")

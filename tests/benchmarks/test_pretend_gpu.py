@@ -1,7 +1,5 @@
 """The pretended GPU, as far as a build of torch for the CPU goes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from subprocess import PIPE
@@ -11,7 +9,7 @@ import torch
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="torch is built for CUDA")
-def test_without_a_module_or_cuda_it_says_what_is_missing() -> None:
+def test_without_a_module_or_cuda_it_says_what_is_missing():
     command = [sys.executable, "-m", "tools.pretend_gpu"]
     running = [
         (subprocess.Popen([*command, *more], stdout=PIPE, stderr=PIPE, text=True), said)

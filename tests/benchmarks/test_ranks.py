@@ -34,12 +34,12 @@ def ways() -> dict[str, Units]:
     }
 
 
-def test_best_fit_takes_the_fullest_pack_that_has_room() -> None:
+def test_best_fit_takes_the_fullest_pack_that_has_room():
     packs = best_fit(np.array([5, 6, 4, 3, 2]), 10)
     assert [pack.tolist() for pack in packs] == [[1, 2], [0, 3, 4]]
 
 
-def test_every_way_fills_packs_with_different_samples(ways: dict[str, Units]) -> None:
+def test_every_way_fills_packs_with_different_samples(ways):
     for units in ways.values():
         tokens = terms(units)[:, 0]
         assert tokens.max() <= CAPACITY
@@ -48,7 +48,7 @@ def test_every_way_fills_packs_with_different_samples(ways: dict[str, Units]) ->
         assert len(set(units.samples.tolist())) == len(units.samples)
 
 
-def test_a_rank_without_a_plan_packs_every_fourth_sample(ways: dict[str, Units]) -> None:
+def test_a_rank_without_a_plan_packs_every_fourth_sample(ways):
     units = ways["round-robin"]
     owners = np.repeat(np.arange(len(units)) % RANKS, np.diff(units.offsets))
     sizes = draw(6000, CAPACITY, 16)
@@ -57,12 +57,12 @@ def test_a_rank_without_a_plan_packs_every_fourth_sample(ways: dict[str, Units])
     assert (sizes.tokens[units.samples] == units.sizes.tokens).all()
 
 
-def test_balanced_packs_leave_ranks_less_to_wait_for(ways: dict[str, Units]) -> None:
+def test_balanced_packs_leave_ranks_less_to_wait_for(ways):
     found = {way: imbalance(COST.of(units).reshape(-1, RANKS)) for way, units in ways.items()}
     assert 1 <= found["by cost"] <= found["balanced"] < 1.05 < 1.1 < found["round-robin"]
 
 
-def test_a_cost_is_found_again_in_the_seconds_it_gives(ways: dict[str, Units]) -> None:
+def test_a_cost_is_found_again_in_the_seconds_it_gives(ways):
     units = steps_of(ways["round-robin"], RANKS, 2, 22)
     assert len(units) == 20 * RANKS
     found, explained = fit(units, COST.of(units))
@@ -72,7 +72,7 @@ def test_a_cost_is_found_again_in_the_seconds_it_gives(ways: dict[str, Units]) -
         fit(units, -COST.of(units))
 
 
-def test_ways_are_compared_on_equal_work(ways: dict[str, Units]) -> None:
+def test_ways_are_compared_on_equal_work(ways):
     """Twice the cost of every sample, as in a run that drew longer ones, changes no ratio."""
     units = steps_of(ways["round-robin"], RANKS, 0, 8)
     seconds = COST.of(units).reshape(-1, RANKS)

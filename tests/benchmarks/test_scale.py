@@ -21,7 +21,7 @@ def _elsewhere(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-def test_a_dataset_that_is_mostly_holes_is_opened_and_planned(tmp_path: Path) -> None:
+def test_a_dataset_that_is_mostly_holes_is_opened_and_planned(tmp_path):
     samples = 2 * SHARD + 500
     folder = dataset(tmp_path, samples)
     assert dataset(tmp_path, samples) == folder  # made once
@@ -35,7 +35,7 @@ def test_a_dataset_that_is_mostly_holes_is_opened_and_planned(tmp_path: Path) ->
     assert sum(path.stat().st_blocks for path in folder.glob("shard-*")) == 0
 
 
-def test_mixing_few_shards_reads_few_at_once_and_saves_no_request() -> None:
+def test_mixing_few_shards_reads_few_at_once_and_saves_no_request():
     rows = {row["shuffle"]: row for row in requests(100 * SHARD, [16])}
     assert rows["True"]["requests a sample"] == 1
     assert rows['"shards"']["requests a sample"] == 1

@@ -37,7 +37,7 @@ def are_known(uses: NextUses, epoch: int) -> bool:
     return bool((found < NEVER - 1).all())
 
 
-def test_a_sample_is_used_next_in_the_nearest_epoch_that_is_planned() -> None:
+def test_a_sample_is_used_next_in_the_nearest_epoch_that_is_planned():
     uses = next_uses()
     uses.of(np.arange(1), 0)
     uses.wait()
@@ -46,7 +46,7 @@ def test_a_sample_is_used_next_in_the_nearest_epoch_that_is_planned() -> None:
     assert (uses.of(np.arange(SAMPLES), 1) > found).all()
 
 
-def test_a_plan_that_is_made_while_an_epoch_begins_is_kept_if_it_is_ahead() -> None:
+def test_a_plan_that_is_made_while_an_epoch_begins_is_kept_if_it_is_ahead():
     begun, go, planned = threading.Event(), threading.Event(), []
 
     def blocks(epoch: int) -> Epoch:
@@ -67,7 +67,7 @@ def test_a_plan_that_is_made_while_an_epoch_begins_is_kept_if_it_is_ahead() -> N
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_planning_begins_again_in_the_epoch_after_a_failure() -> None:
+def test_planning_begins_again_in_the_epoch_after_a_failure():
     fails = True
 
     def blocks(epoch: int) -> Epoch:

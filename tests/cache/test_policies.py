@@ -47,9 +47,7 @@ def best(requests: list[int], budget: int) -> int:
 
 
 @given(st.lists(st.integers(0, 4), max_size=14), st.integers(1, 3))
-def test_eviction_by_next_use_serves_the_most_that_is_possible(
-    requests: list[int], budget: int
-) -> None:
+def test_eviction_by_next_use_serves_the_most_that_is_possible(requests, budget):
     sizes = dict.fromkeys(range(5), 1)
     assert serve(NextUse(budget), requests, sizes) == best(requests, budget)
 
@@ -60,9 +58,7 @@ def test_eviction_by_next_use_serves_the_most_that_is_possible(
     st.lists(st.integers(0, 12), min_size=10, max_size=10),
     st.sampled_from([NextUse, Lru]),
 )
-def test_a_policy_keeps_to_its_budget(
-    requests: list[int], budget: int, sizes: list[int], kind: type[NextUse | Lru]
-) -> None:
+def test_a_policy_keeps_to_its_budget(requests, budget, sizes, kind):
     policy = kind(budget)
     kept: set[int] = set()
     for now, sample in enumerate(requests):
@@ -84,7 +80,7 @@ def test_a_policy_keeps_to_its_budget(
         assert policy.bytes == sum(sizes[sample] for sample in kept) <= budget
 
 
-def test_what_is_used_twice_before_the_same_use_leaves_once() -> None:
+def test_what_is_used_twice_before_the_same_use_leaves_once():
     policy = NextUse(30)
     policy.offer(1, 10, 900)
     policy.offer(2, 10, 800)
@@ -97,7 +93,7 @@ def test_what_is_used_twice_before_the_same_use_leaves_once() -> None:
     assert policy.bytes == 30
 
 
-def test_a_policy_that_is_used_for_days_forgets_what_is_out_of_date() -> None:
+def test_a_policy_that_is_used_for_days_forgets_what_is_out_of_date():
     policy = NextUse(10)
     for sample in range(10):
         policy.offer(sample, 1, sample)
@@ -112,7 +108,7 @@ def sizes_of(samples: Int64) -> Int64:
 
 @pytest.mark.parametrize("count", [1, 100, 50_000])
 @pytest.mark.parametrize("part", [0.0, 0.3, 1.0])
-def test_a_fixed_part_takes_its_share_and_no_entry_overlaps(count: int, part: float) -> None:
+def test_a_fixed_part_takes_its_share_and_no_entry_overlaps(count, part):
     every = np.arange(count)
     room = int(-(-sizes_of(every) // 64).sum() * 64)
     layout = EntryLayout(count, sizes_of, int(part * room))
@@ -130,7 +126,7 @@ def test_a_fixed_part_takes_its_share_and_no_entry_overlaps(count: int, part: fl
         assert (places >= 0).reshape(100, -1).mean(axis=1).std() < 0.04
 
 
-def test_a_larger_budget_keeps_what_a_smaller_one_kept() -> None:
+def test_a_larger_budget_keeps_what_a_smaller_one_kept():
     small, large = (EntryLayout(1000, sizes_of, budget) for budget in (50_000, 120_000))
     every = np.arange(1000)
     there = small.places(every) >= 0
@@ -139,7 +135,7 @@ def test_a_larger_budget_keeps_what_a_smaller_one_kept() -> None:
     assert (large.offsets[: small.kept + 1] == small.offsets).all()
 
 
-def test_what_will_be_served_is_known_before() -> None:
+def test_what_will_be_served_is_known_before():
     assert expected_hits(NextUse, 0.5, 1) == pytest.approx(0.5, abs=0.02)
     assert expected_hits(NextUse, 0.125, 8) == pytest.approx(0.42, abs=0.03)
     assert expected_hits(NextUse, 0.25, 4) == pytest.approx(0.56, abs=0.03)

@@ -68,7 +68,7 @@ def put(cache: SampleCache, samples: Sequence[int]) -> None:
         cache.put(use(cache, sample, sample), entry_of(sample))
 
 
-def test_an_entry_is_put_into_every_tier_and_got_from_the_fastest() -> None:
+def test_an_entry_is_put_into_every_tier_and_got_from_the_fastest():
     fast, slow = DictTier("fast"), DictTier("slow")
     cache = make_cache(fast, slow)
     assert cache.get(use(cache, 3)) is None
@@ -82,7 +82,7 @@ def test_an_entry_is_put_into_every_tier_and_got_from_the_fastest() -> None:
     assert [tier.bytes for tier in stats.values()] == [SIZE, 0, 0]
 
 
-def test_an_entry_of_a_slower_tier_goes_into_the_faster_ones_alone() -> None:
+def test_an_entry_of_a_slower_tier_goes_into_the_faster_ones_alone():
     tiers = [DictTier(name) for name in ("fast", "middle", "slow", "slowest")]
     cache = make_cache(*tiers)
     for tier in tiers[2:]:
@@ -94,7 +94,7 @@ def test_an_entry_of_a_slower_tier_goes_into_the_faster_ones_alone() -> None:
     assert all(3 in tier.entries for tier in tiers)
 
 
-def test_a_cache_holds_what_any_of_its_tiers_holds() -> None:
+def test_a_cache_holds_what_any_of_its_tiers_holds():
     tiers = DictTier("fast"), DictTier("slow")
     cache = make_cache(*tiers)
     for sample, tier in enumerate(tiers):
@@ -103,7 +103,7 @@ def test_a_cache_holds_what_any_of_its_tiers_holds() -> None:
     assert not make_cache().holds(np.arange(3)).any()
 
 
-def test_room_is_in_the_fastest_tier_that_keeps_a_sample() -> None:
+def test_room_is_in_the_fastest_tier_that_keeps_a_sample():
     layout = EntryLayout(COUNT, Sizes(), 10 * SIZE)
     fixed = SharedMemoryTier(layout)
     cache = make_cache(fixed, DictTier("slow"))
@@ -121,7 +121,7 @@ def test_room_is_in_the_fastest_tier_that_keeps_a_sample() -> None:
     assert [tier.hits for tier in cache.stats().values()] == [20, 10, 0]
 
 
-def test_an_entry_in_place_in_two_tiers_is_read_once() -> None:
+def test_an_entry_in_place_in_two_tiers_is_read_once():
     tiers = [SharedMemoryTier(EntryLayout(COUNT, Sizes(), n * SIZE)) for n in (5, 15)]
     cache = make_cache(*tiers)
     put(cache, range(COUNT))
@@ -129,7 +129,7 @@ def test_an_entry_in_place_in_two_tiers_is_read_once() -> None:
     assert [int((each.starts >= 0).sum()) for each in found] == [5, 10]
 
 
-def test_uses_are_planned_ahead_and_evictions_counted_if_a_tier_needs_them() -> None:
+def test_uses_are_planned_ahead_and_evictions_counted_if_a_tier_needs_them():
     cache = make_cache(DictTier("a"), EvictingTier(NextUse(4 * SIZE)))
     assert cache.plans_ahead
     put(cache, range(COUNT - 1, -1, -1))
@@ -137,7 +137,7 @@ def test_uses_are_planned_ahead_and_evictions_counted_if_a_tier_needs_them() -> 
     assert not make_cache(DictTier("a")).plans_ahead
 
 
-def test_what_each_tier_keeps_is_said_with_what_it_will_serve() -> None:
+def test_what_each_tier_keeps_is_said_with_what_it_will_serve():
     fixed = SharedMemoryTier(EntryLayout(COUNT, Sizes(), 10 * SIZE))
     assert make_cache(DictTier("a"), fixed).describe() == [
         "everything decoded in a",

@@ -22,7 +22,6 @@ from datapipe.cache.evicting import EvictingTier
 from datapipe.cache.layout import EntryLayout, sample_draw
 from datapipe.cache.memory import SharedMemoryTier
 from datapipe.cache.next_use import NextUse
-from datapipe.cache.policy import Policy
 from datapipe.cache.tier import Tier, Use, Uses
 from tests.waiting import wait_until
 
@@ -71,7 +70,7 @@ every_tier = pytest.mark.parametrize("kind", ["shared memory", "next-use", "lru"
 
 
 @every_tier
-def test_a_tier_gives_back_what_was_put(kind: str, tmp_path: Path) -> None:
+def test_a_tier_gives_back_what_was_put(kind, tmp_path):
     tier = make_tier(kind, tmp_path)
     for sample in range(0, COUNT, 2):
         entry = entry_of(sample)
@@ -91,7 +90,7 @@ def test_a_tier_gives_back_what_was_put(kind: str, tmp_path: Path) -> None:
 
 
 @every_tier
-def test_a_tier_keeps_no_more_than_its_budget(kind: str, tmp_path: Path) -> None:
+def test_a_tier_keeps_no_more_than_its_budget(kind, tmp_path):
     tier = make_tier(kind, tmp_path, budget=1000)
     for sample in range(COUNT):
         kept = tier.room(use(sample), len(entry_of(sample))) is not None
@@ -104,7 +103,7 @@ def test_a_tier_keeps_no_more_than_its_budget(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["shared memory", "disk"])
-def test_a_tier_says_which_share_it_will_serve(kind: str, tmp_path: Path) -> None:
+def test_a_tier_says_which_share_it_will_serve(kind, tmp_path):
     tier = make_tier(kind, tmp_path)
     assert (tier.expected, tier.covered) == (1, COUNT)
     tier = make_tier(kind, tmp_path, budget=1000)
@@ -113,13 +112,13 @@ def test_a_tier_says_which_share_it_will_serve(kind: str, tmp_path: Path) -> Non
     assert (tier.expected, tier.covered) == (len(kept) / COUNT, len(kept))
 
 
-def test_a_disk_is_expected_to_serve_what_faster_tiers_do_not(tmp_path: Path) -> None:
+def test_a_disk_is_expected_to_serve_what_faster_tiers_do_not(tmp_path):
     disks = [DiskTier(tmp_path / "a", layout(), covered) for covered in (0, 20, COUNT, None)]
     assert [disk.expected for disk in disks] == [1, 0.6, 0, None]
     assert [disk.covered for disk in disks] == [COUNT, COUNT, COUNT, None]
 
 
-def test_entries_in_shared_memory_are_read_in_place() -> None:
+def test_entries_in_shared_memory_are_read_in_place():
     tier = SharedMemoryTier(layout())
     fill(tier, range(0, COUNT, 2))
     every = list(range(COUNT))
@@ -135,7 +134,7 @@ def test_entries_in_shared_memory_are_read_in_place() -> None:
 
 
 @pytest.mark.parametrize("part", [0, 1, 63])
-def test_a_mark_without_all_of_its_bytes_is_not_served(part: int) -> None:
+def test_a_mark_without_all_of_its_bytes_is_not_served(part):
     """As a process on another processor may see an entry while it is written."""
     writer = SharedMemoryTier(layout())
     reader = copy.copy(writer)  # shares the memory, as a worker process does
@@ -156,13 +155,13 @@ def test_a_mark_without_all_of_its_bytes_is_not_served(part: int) -> None:
     assert (found.starts >= 0).all()
 
 
-def test_memory_that_is_not_there_is_refused() -> None:
+def test_memory_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="cannot be shared"):
         SharedMemoryTier(EntryLayout(1, lambda s: np.full(len(s), 2**62), 2**63 - 1))
 
 
 @pytest.mark.parametrize("policy", [NextUse(400), Lru(400)], ids=["next-use", "lru"])
-def test_entries_come_and_go_under_many_threads(policy: Policy) -> None:
+def test_entries_come_and_go_under_many_threads(policy):
     tier = EvictingTier(policy)
     wrong: list[int] = []
 
@@ -191,7 +190,7 @@ def test_entries_come_and_go_under_many_threads(policy: Policy) -> None:
     assert sizes_of(np.flatnonzero(held)).sum() == policy.bytes <= 400
 
 
-def test_what_is_read_stays_whole_when_it_is_evicted() -> None:
+def test_what_is_read_stays_whole_when_it_is_evicted():
     tier = EvictingTier(NextUse(200))
     tier.put(use(2, 9), entry_of(2))
     found = tier.get(use(2, 9))
@@ -201,7 +200,7 @@ def test_what_is_read_stays_whole_when_it_is_evicted() -> None:
     assert (found == entry_of(2)).all()
 
 
-def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
+def test_a_disk_keeps_entries_over_a_restart(tmp_path):
     tier = DiskTier(tmp_path / "a", layout())
     other = DiskTier(tmp_path / "a", layout())  # of another process
     for sample in range(0, COUNT, 2):
@@ -217,7 +216,7 @@ def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
             assert (found == entry_of(sample)).all()
 
 
-def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path: Path) -> None:
+def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path):
     tier = DiskTier(tmp_path / "a", layout())
     fill(tier)
     small = DiskTier(tmp_path / "a", layout(budget=2000))
@@ -226,9 +225,7 @@ def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "zeros"])
-def test_damage_is_noticed_and_mended(
-    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_noticed_and_mended(tmp_path, harm, caplog):
     tier = DiskTier(tmp_path / "a", layout())
     fill(tier)
     path = tmp_path / "a" / "entries"
@@ -248,9 +245,7 @@ def test_damage_is_noticed_and_mended(
 
 
 @pytest.mark.parametrize("bit", [0, 32, 63])
-def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(
-    tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(tmp_path, bit, caplog):
     tier = DiskTier(tmp_path / "a", layout())
     tier.put(use(9), entry_of(9))
     path = tmp_path / "a" / "words"
@@ -262,9 +257,7 @@ def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(
     assert caplog.text.count("is damaged") == 1
 
 
-def test_a_disk_that_takes_no_more_is_said_once_and_what_is_there_still_serves(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_takes_no_more_is_said_once_and_what_is_there_still_serves(tmp_path, caplog):
     tier = DiskTier(tmp_path / "a", layout())
     tier.put(use(1), entry_of(1))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -280,7 +273,7 @@ def test_a_disk_that_takes_no_more_is_said_once_and_what_is_there_still_serves(
     assert tier.get(use(2)) is None
 
 
-def test_a_tier_that_is_gone_leaves_no_open_file(tmp_path: Path) -> None:
+def test_a_tier_that_is_gone_leaves_no_open_file(tmp_path):
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     tier = DiskTier(tmp_path / "a", layout())
@@ -290,9 +283,7 @@ def test_a_tier_that_is_gone_leaves_no_open_file(tmp_path: Path) -> None:
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # others open files for a while
 
 
-def test_room_is_made_by_removing_what_was_used_longest_ago(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_room_is_made_by_removing_what_was_used_longest_ago(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     folders = [open_folder(tmp_path, {"name": name}, None)[0] for name in ("old", "used", "new")]
     for number, folder in enumerate(folders):
@@ -314,9 +305,7 @@ def open_disk(root: Path, limit: int | None = None) -> DiskTier:
 
 
 @pytest.mark.parametrize("there", ["file", "file/below", "full/entries", "full/words"])
-def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, there: str
-) -> None:
+def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_so_once(tmp_path, caplog, there):
     (tmp_path / "file").write_text("")
     full = tmp_path / "full"
     full.mkdir()
@@ -342,13 +331,13 @@ def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_so_once(
     assert "give CacheSpec(disk=...) another folder" in caplog.text
 
 
-def test_a_limit_below_one_entry_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_below_one_entry_is_said(tmp_path, caplog):
     tier = open_disk(tmp_path, 10)
     assert tier.room(use(1), 64) is None
     assert caplog.text.count("there is no room for a single entry") == 1
 
 
-def test_equal_members_make_equal_entries_whatever_the_memory_held() -> None:
+def test_equal_members_make_equal_entries_whatever_the_memory_held():
     members = [memoryview(b"image"), memoryview(b"text")]
     entries = [np.full(24, filler, np.uint8) for filler in (0, 255)]
     for entry in entries:

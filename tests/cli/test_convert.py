@@ -1,9 +1,7 @@
 """`datapipe convert` and `datapipe pack --to memmap`: what is printed, and what is refused."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +11,6 @@ import datapipe
 from datapipe.testing import assert_same_batches
 
 from .interrupting import interrupted_at
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture
@@ -36,7 +32,7 @@ def shards(raw: Path, tmp_path: Path) -> Path:
     return tmp_path / "shards"
 
 
-def test_converting_says_what_it_did(run: Run, shards: Path, tmp_path: Path) -> None:
+def test_converting_says_what_it_did(run, shards, tmp_path):
     done = run("convert", shards, tmp_path / "arrays", "--image-size", 16)
     assert done.exit_code == 0, done.output
     assert "Converted into" in done.output
@@ -48,7 +44,7 @@ def test_converting_says_what_it_did(run: Run, shards: Path, tmp_path: Path) -> 
     assert np.load(tmp_path / "arrays/images.npy", mmap_mode="r").shape == (12, 16, 16, 3)
 
 
-def test_packing_straight_to_arrays(run: Run, raw: Path, shards: Path, tmp_path: Path) -> None:
+def test_packing_straight_to_arrays(run, raw, shards, tmp_path):
     options = ("--image", "size=16x24,resize=pad,normalize=clip", "--max-rejects", 1)
     arrays = tmp_path / "arrays"
     done = run("pack", raw, arrays, "--to", "memmap", "--shard-size", 5, *options)
@@ -74,7 +70,7 @@ def test_packing_straight_to_arrays(run: Run, raw: Path, shards: Path, tmp_path:
     assert "raw data is not what this was packed from" in changed.output
 
 
-def test_tokens_are_written(run: Run, shards: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_tokens_are_written(run, shards, tokenizer, tmp_path):
     options = ("--image", "none", "--tokenizer", tokenizer, "--template", "chatml")
     done = run("convert", shards, tmp_path / "arrays", *options)
     assert done.exit_code == 0, done.output
@@ -87,7 +83,7 @@ def test_tokens_are_written(run: Run, shards: Path, tokenizer: Path, tmp_path: P
     assert not (tmp_path / "arrays/images.npy").exists()
 
 
-def test_interrupting_and_going_on(run: Run, shards: Path, tmp_path: Path) -> None:
+def test_interrupting_and_going_on(run, shards, tmp_path):
     arrays = tmp_path / "arrays"
     command = ("convert", shards, arrays, "--image-size", 200)
     done = interrupted_at("open", ".pack/images.npy", *command)

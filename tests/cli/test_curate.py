@@ -1,14 +1,9 @@
 """`datapipe select`, `split`, `merge`, `dedup` and `diff`: what is printed, and exit codes."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-Run = Callable[..., Any]
 
 
-def test_selecting_says_what_it_did(run: Run, read: Any, shards: Path, tmp_path: Path) -> None:
+def test_selecting_says_what_it_did(run, read, shards, tmp_path):
     command = ("select", shards, tmp_path / "some", "--where", "images == 2", "--number", 9)
     done = run(*command, "--shard-size", 5, "--seed", 3)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -26,7 +21,7 @@ def test_selecting_says_what_it_did(run: Run, read: Any, shards: Path, tmp_path:
     assert "was started with other options" in other.stderr
 
 
-def test_parts_are_named_or_a_share(run: Run, read: Any, shards: Path, tmp_path: Path) -> None:
+def test_parts_are_named_or_a_share(run, read, shards, tmp_path):
     found = read(run("split", shards, tmp_path / "a", "--val", "20%", "--json"))
     assert found.keys() == {"val", "train"}
     assert found["val"]["output"] == str(tmp_path / "a" / "val")
@@ -35,7 +30,7 @@ def test_parts_are_named_or_a_share(run: Run, read: Any, shards: Path, tmp_path:
     assert sum(part["samples"] for part in named.values()) == 40
 
 
-def test_merging_and_comparing(run: Run, read: Any, shards: Path, tmp_path: Path) -> None:
+def test_merging_and_comparing(run, read, shards, tmp_path):
     options = ("--prefix", "a-,", "--sidecars", "wids")
     assert (
         read(run("merge", shards, shards, tmp_path / "both", *options, "--json"))["samples"] == 80
@@ -54,7 +49,7 @@ def test_merging_and_comparing(run: Run, read: Any, shards: Path, tmp_path: Path
     assert "no such folder" in wrong.stderr
 
 
-def test_duplicates_are_shown(run: Run, read: Any, shards: Path, tmp_path: Path) -> None:
+def test_duplicates_are_shown(run, read, shards, tmp_path):
     done = run("dedup", shards, tmp_path / "out")
     assert done.exit_code == 0, done.stderr
     assert "its images are those of sample 000000001" in done.stdout

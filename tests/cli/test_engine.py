@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,8 +11,6 @@ import datapipe
 from datapipe import CopySpec, WorkerError
 from datapipe.inspect.findings import VerifyReport
 from datapipe.workers.engine import EngineName
-
-from .conftest import Run
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +31,8 @@ on_nodes = pytest.mark.flaky(reruns=2, reruns_delay=2)
 @pytest.mark.campaign
 @on_nodes
 def test_a_copy_a_check_and_a_count_on_a_cluster_are_those_of_one_machine(
-    nodes: None, run: Run, shards: Path, tokenizer: Path, tmp_path: Path, contents: Any
-) -> None:
+    nodes, run, shards, tokenizer, tmp_path, contents
+):
     counting = ("index", shards, "--tokenizer", tokenizer, "--template", "chatml")
     copying = ("select", shards, "--where", "images > 0", "--shard-size", "9")
     damaged = damage(shards, tmp_path / "damaged")
@@ -64,9 +61,7 @@ def damage(shards: Path, folder: Path) -> Path:
 
 @pytest.mark.campaign
 @on_nodes
-def test_checks_of_arrays_and_views_on_a_cluster_are_those_of_one_machine(
-    nodes: None, shards: Path, tmp_path: Path
-) -> None:
+def test_checks_of_arrays_and_views_on_a_cluster_are_those_of_one_machine(nodes, shards, tmp_path):
     arrays, view = tmp_path / "arrays", tmp_path / "view"
     image = datapipe.ImageSpec(size=8)
     datapipe.convert_dataset(shards, arrays, image=image)
@@ -101,9 +96,7 @@ def reports(dataset: Path) -> list[VerifyReport]:
 
 @pytest.mark.campaign
 @on_nodes
-def test_arrays_that_a_node_does_not_see_are_named(
-    nodes: None, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_a_node_does_not_see_are_named(nodes, shards, tmp_path, monkeypatch):
     arrays = tmp_path / "arrays"
     datapipe.convert_dataset(shards, arrays, image=datapipe.ImageSpec(size=8))
     monkeypatch.chdir(tmp_path)  # the nodes have another working folder
@@ -120,8 +113,8 @@ def test_arrays_that_a_node_does_not_see_are_named(
 @pytest.mark.campaign
 @on_nodes
 def test_arrays_and_copies_of_a_cluster_are_those_of_one_machine(
-    nodes: None, run: Run, shards: Path, tokenizer: Path, tmp_path: Path, contents: Any
-) -> None:
+    nodes, run, shards, tokenizer, tmp_path, contents
+):
     damaged = damage(shards, tmp_path / "damaged")
     options = ("--image-size", "32", "--tokenizer", tokenizer, "--template", "chatml")
     for engine in ("local", "ray"):
@@ -141,14 +134,8 @@ def test_arrays_and_copies_of_a_cluster_are_those_of_one_machine(
 @pytest.mark.campaign
 @on_nodes
 def test_a_node_that_does_not_see_dataset_or_output_is_named(
-    nodes: None,
-    run: Run,
-    raw: Path,
-    shards: Path,
-    tokenizer: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    nodes, run, raw, shards, tokenizer, tmp_path, monkeypatch
+):
     # Each process has a working folder of its own, and those of the nodes hold no dataset.
     monkeypatch.chdir(shards.parent)
     hidden = Path("/proc/self/cwd") / shards.name

@@ -26,9 +26,7 @@ def fields_of(run: Run, *arguments: Any) -> Any:
     return json.loads(done.stdout)["fields"]
 
 
-def test_fields_are_indexed_with_the_pack_and_later(
-    run: Run, raw: Path, tmp_path: Path, tokenizer: Path
-) -> None:
+def test_fields_are_indexed_with_the_pack_and_later(run, raw, tmp_path, tokenizer):
     out = tmp_path / "out"
     done = run("pack", raw, out, "--fields", "score")
     assert done.exit_code == 0, done.output
@@ -45,7 +43,7 @@ def test_fields_are_indexed_with_the_pack_and_later(
         assert json.loads(done.stdout)["left_out"]["where"] == 8, done.stdout
 
 
-def test_fields_of_a_url_are_indexed_in_the_cache(run: Run, raw: Path, tmp_path: Path) -> None:
+def test_fields_of_a_url_are_indexed_in_the_cache(run, raw, tmp_path):
     pytest.importorskip("aiohttp")
     run("pack", raw, tmp_path / "out")
     with serving(tmp_path / "out") as server:
@@ -54,7 +52,7 @@ def test_fields_of_a_url_are_indexed_in_the_cache(run: Run, raw: Path, tmp_path:
     assert not (tmp_path / "out" / "fields").exists()
 
 
-def test_what_cannot_be_indexed_is_refused(run: Run, raw: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_indexed_is_refused(run, raw, tmp_path):
     done = run("pack", raw, tmp_path / "out", "--fields", "scores")
     assert "no sample has a field 'scores' in its JSON member" in done.output
     assert done.exit_code == 1

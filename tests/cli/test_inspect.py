@@ -5,10 +5,8 @@ import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -17,8 +15,6 @@ from PIL import Image
 
 import datapipe
 from datapipe.index.manifest import read_manifest, write_manifest
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture
@@ -31,7 +27,7 @@ def shards(tmp_path: Path) -> Path:
     return tmp_path / "shards"
 
 
-def test_shards_and_arrays(run: Run, shards: Path, tmp_path: Path) -> None:
+def test_shards_and_arrays(run, shards, tmp_path):
     done = run("inspect", shards, "--image-size", 16)
     assert done.exit_code == 0, done.output
     for part in ("samples    4", "shards, cached decoded", "arrays", "datapipe profile"):
@@ -51,16 +47,14 @@ def test_shards_and_arrays(run: Run, shards: Path, tmp_path: Path) -> None:
     assert "images.npy" in arrays.output
 
 
-def test_texts_alone_have_no_form_to_choose(run: Run, shards: Path, tmp_path: Path) -> None:
+def test_texts_alone_have_no_form_to_choose(run, shards, tmp_path):
     run("convert", shards, tmp_path / "texts", "--image", "none")
     done = run("inspect", tmp_path / "texts")
     assert done.exit_code == 0, done.output
     assert "datapipe profile" not in done.output
 
 
-def test_a_billion_samples_are_known_from_the_manifest(
-    run: Run, shards: Path, tmp_path: Path
-) -> None:
+def test_a_billion_samples_are_known_from_the_manifest(run, shards, tmp_path):
     """At most four of 10,000 indexes are read, and no shard and no column."""
     manifest = read_manifest(shards)
     whole = manifest.shards[0]
@@ -80,9 +74,7 @@ def test_a_billion_samples_are_known_from_the_manifest(
     assert sorted(path.name for path in (tmp_path / "large").iterdir()) == before
 
 
-def test_a_dataset_behind_a_url_is_summarised_without_its_columns(
-    shards: Path, tmp_path: Path
-) -> None:
+def test_a_dataset_behind_a_url_is_summarised_without_its_columns(shards, tmp_path):
     url = f"memory:/{tmp_path}/shards"
     fsspec.filesystem("memory").put(str(shards), url, recursive=True)
     here, there = datapipe.summarize_dataset(shards), datapipe.summarize_dataset(url)
@@ -108,7 +100,7 @@ def chats(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("which", [("1",), ("000000001",), ("000000001", "--key")], ids=str)
-def test_a_sample_is_shown(run: Run, chats: Path, tmp_path: Path, which: tuple[str, ...]) -> None:
+def test_a_sample_is_shown(run, chats, tmp_path, which):
     done = run("inspect", chats, *which, "-o", tmp_path / "a.jpg")
     assert done.exit_code == 0, done.output
     lines = [" ".join(line.split()) for line in done.output.splitlines()]
@@ -128,7 +120,7 @@ def test_a_sample_is_shown(run: Run, chats: Path, tmp_path: Path, which: tuple[s
     assert (tmp_path / "a-1.jpg").read_bytes() == (tmp_path / "0.jpg").read_bytes()
 
 
-def test_damage_of_a_sample_is_named(run: Run, chats: Path) -> None:
+def test_damage_of_a_sample_is_named(run, chats):
     sample = datapipe.inspect_sample(chats, 0)
     image, record = sample.members
     content = bytearray((chats / "shard-000000.tar").read_bytes())
@@ -142,7 +134,7 @@ def test_damage_of_a_sample_is_named(run: Run, chats: Path) -> None:
     assert record.problem == ""
 
 
-def test_a_sample_of_arrays_is_shown(run: Run, shards: Path, tmp_path: Path) -> None:
+def test_a_sample_of_arrays_is_shown(run, shards, tmp_path):
     run("convert", shards, tmp_path / "arrays", "--image-size", 16)
     done = run("inspect", tmp_path / "arrays", 2, "-o", tmp_path / "a.png")
     assert done.exit_code == 0, done.output
@@ -154,7 +146,7 @@ def test_a_sample_of_arrays_is_shown(run: Run, shards: Path, tmp_path: Path) -> 
     assert stored.crc32 == zlib.crc32(pixels)
 
 
-def test_counted_tokens_are_shown(run: Run, chats: Path, tokenizer: Path) -> None:
+def test_counted_tokens_are_shown(run, chats, tokenizer):
     text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=4)
     datapipe.make_loader(chats, batch_size=1, text=text, num_workers=0)
     values = json.loads(run("inspect", chats, 2, "--json").stdout)["columns"]

@@ -35,7 +35,7 @@ def keywords(*arguments: Any) -> dict[str, Any]:
     return got
 
 
-def test_what_is_not_given_stays_as_make_loader_has_it() -> None:
+def test_what_is_not_given_stays_as_make_loader_has_it():
     made = keywords("--batch-size", 4)
     defaults = inspect.signature(datapipe.make_loader).parameters
     assert made.pop("batch_size") == datapipe.BatchSpec(4)
@@ -44,7 +44,7 @@ def test_what_is_not_given_stays_as_make_loader_has_it() -> None:
         assert value == defaults[name].default, name
 
 
-def test_every_option_reaches_make_loader_under_its_name(tokenizer: Path) -> None:
+def test_every_option_reaches_make_loader_under_its_name(tokenizer):
     made = keywords(
         *("other", "--image", "qwen2-vl,max_pixels=3136", "--dtype", "bfloat16", "--pack", 512),
         *("--tokenizer", tokenizer, "--template", "chatml", "--max-length", 99),
@@ -77,14 +77,14 @@ def test_every_option_reaches_make_loader_under_its_name(tokenizer: Path) -> Non
     assert made.keys() - {"shards", "given"} <= names
 
 
-def test_what_was_given_can_be_given_again() -> None:
+def test_what_was_given_can_be_given_again():
     arguments = ("--batch-size", 4, "--where", "width > 336", "--no-verify", "--drop-last")
     first = keywords(*arguments)
     assert first["given"] == ["--batch-size 4", "--where 'width > 336'", "--drop-last",
                               "--no-verify"]  # fmt: skip
 
 
-def test_buckets_are_a_number_or_boundaries(tokenizer: Path) -> None:
+def test_buckets_are_a_number_or_boundaries(tokenizer):
     options = ("--tokenizer", tokenizer, "--template", "chatml", "--batch-size", 4)
     made = keywords(*options, "--max-tokens", 99, "--image-tokens", 7)
     assert (made["max_tokens"], made["text"].image_tokens) == (99, 7)
@@ -100,7 +100,7 @@ def test_buckets_are_a_number_or_boundaries(tokenizer: Path) -> None:
         ("224,scaled_decode", {"size": 224, "scaled_decode": True}),
     ],
 )
-def test_images_are_said_by_size_and_options(asked: str, options: Any) -> None:
+def test_images_are_said_by_size_and_options(asked, options):
     made = keywords("--batch-size", 4, "--image", asked)
     assert made["image"] == datapipe.ImageSpec(**options)
     assert keywords("--batch-size", 4, "--image", "none")["image"] is None
@@ -122,13 +122,13 @@ def test_images_are_said_by_size_and_options(asked: str, options: Any) -> None:
         (TextSpec, "image_tokens", "native", "native"),
     ],
 )
-def test_a_text_means_what_the_field_takes(owner: Any, field: str, text: Any, value: Any) -> None:
+def test_a_text_means_what_the_field_takes(owner, field, text, value):
     found = field_value(owner, field, text, "--option")
     assert found == value
     assert type(found) is type(value)
 
 
-def test_type_default_and_help_are_those_of_the_field() -> None:
+def test_type_default_and_help_are_those_of_the_field():
     window = flag_of(PackSpec, "window", "pack_window")
     assert (window.option, window.kind, window.default) == ("--pack-window", int, 256)
     assert window.help == "Most samples that wait for a pack they fit into."
@@ -137,7 +137,7 @@ def test_type_default_and_help_are_those_of_the_field() -> None:
     assert help_of(TextSpec, "template").startswith("llava, chatml, caption, or a file")
 
 
-def test_every_option_says_in_a_sentence_what_it_is() -> None:
+def test_every_option_says_in_a_sentence_what_it_is():
     for flag in LOADER_FLAGS:
         assert flag.help.endswith("."), flag.name
         assert len(flag.help) < 200, flag.name
@@ -145,6 +145,6 @@ def test_every_option_says_in_a_sentence_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("spec", [PackSpec, DeviceSpec])
-def test_every_field_of_a_spec_has_an_option(spec: Any) -> None:
+def test_every_field_of_a_spec_has_an_option(spec):
     known = {flag.field for flag in LOADER_FLAGS if flag.owner is spec}
     assert known == {field.name for field in fields(spec)}

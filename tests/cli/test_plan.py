@@ -12,7 +12,6 @@ import datapipe
 from datapipe.cli.output import bars
 
 Run = Callable[..., Any]
-Read = Callable[[Any], dict[str, Any]]
 
 SAMPLES = 40
 IMAGE = 8  # tokens
@@ -27,8 +26,8 @@ def plan(run: Run, shards: Path, tokenizer: Path) -> Run:
 
 
 def test_the_plan_that_is_described_is_the_one_that_training_follows(
-    read: Read, plan: Run, shards: Path, tokenizer: Path, lengths: Any
-) -> None:
+    read, plan, shards, tokenizer, lengths
+):
     report = read(plan("--pack", 512, "--world-size", 2, "--seed", 5, "--epoch", 3, "--json"))
     text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=IMAGE)
     loader = datapipe.make_loader(
@@ -46,9 +45,7 @@ def test_the_plan_that_is_described_is_the_one_that_training_follows(
     assert step == loader.plan.step(1).to_dict()
 
 
-def test_overlong_samples_are_counted_whether_dropped_or_cut(
-    read: Read, plan: Run, lengths: Any
-) -> None:
+def test_overlong_samples_are_counted_whether_dropped_or_cut(read, plan, lengths):
     limit = int(np.sort(lengths)[-3]) + 2 * IMAGE
     options = ("--batch-size", 4, "--max-length", limit, "--json")
     dropped = read(plan(*options, "--overlong", "drop"))
@@ -66,9 +63,7 @@ def test_overlong_samples_are_counted_whether_dropped_or_cut(
     assert "overlong='drop'" in refused.stderr
 
 
-def test_images_that_truncation_takes_away_are_counted(
-    plan: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_images_that_truncation_takes_away_are_counted(plan, caplog):
     said = plan("--pack", IMAGE - 1, "--overlong", "truncate")
     images = sum(number % 3 for number in range(SAMPLES))
     assert f"{images} images, " in next(
@@ -77,7 +72,7 @@ def test_images_that_truncation_takes_away_are_counted(
     assert f"truncation removes all {images} images" in caplog.text
 
 
-def test_what_where_leaves_out_is_not_overlong(read: Read, plan: Run) -> None:
+def test_what_where_leaves_out_is_not_overlong(read, plan):
     report = read(
         plan("--pack", 128, "--overlong", "drop", "--where", "text_tokens < 120", "--json")
     )
@@ -86,7 +81,7 @@ def test_what_where_leaves_out_is_not_overlong(read: Read, plan: Run) -> None:
     assert report["samples"] == SAMPLES - len(LONG)
 
 
-def test_every_sample_is_accounted_for(read: Read, plan: Run) -> None:
+def test_every_sample_is_accounted_for(read, plan):
     options = ("--max-images", 1, "--overlong", "drop", "--world-size", 3, "--drop-last", "--json")
     report = read(plan("--pack", 128, *options))
     assert report["left_out"]["images"] > 0
@@ -95,12 +90,12 @@ def test_every_sample_is_accounted_for(read: Read, plan: Run) -> None:
     assert report["dataset_samples"] == SAMPLES
 
 
-def test_what_drop_last_drops_is_counted(read: Read, run: Run, shards: Path) -> None:
+def test_what_drop_last_drops_is_counted(read, run, shards):
     report = read(run("plan", shards, "--batch-size", 7, "--drop-last", "--json"))
     assert (report["steps"], report["samples"], report["left_out"]["last_step"]) == (5, 35, 5)
 
 
-def test_the_order_is_the_one_that_training_takes(read: Read, run: Run, shards: Path) -> None:
+def test_the_order_is_the_one_that_training_takes(read, run, shards):
     options = ("--batch-size", 4, "--step", 0, "--json")
     whole, mixed, still = (
         read(run("plan", shards, *options, *more))
@@ -111,13 +106,11 @@ def test_the_order_is_the_one_that_training_takes(read: Read, run: Run, shards: 
     assert mixed == loader.plan.step(0).to_dict()
 
 
-def test_a_single_sample_shows_beside_thousands() -> None:
+def test_a_single_sample_shows_beside_thousands():
     assert [row.rstrip() for row in bars([1, 0, 1000])] == ["#", "", "#" * 40]
 
 
-def test_without_a_tokenizer_steps_and_samples_are_known(
-    read: Read, run: Run, shards: Path
-) -> None:
+def test_without_a_tokenizer_steps_and_samples_are_known(read, run, shards):
     report = read(run("plan", shards, "--batch-size", 3, "--world-size", 4, "--json"))
     assert (report["steps"], report["samples"], report["repeats"]) == (4, SAMPLES, 8)
     assert (report["tokens"], report["fill"], report["histogram"]) == (None, None, [])
@@ -127,7 +120,7 @@ def test_without_a_tokenizer_steps_and_samples_are_known(
     assert "fill" not in [line.split()[0] for line in lines]
 
 
-def test_the_plan_is_readable_when_piped(plan: Run) -> None:
+def test_the_plan_is_readable_when_piped(plan):
     result = plan("--pack", 512, "--world-size", 2)
     assert result.exit_code == 0
     assert result.stdout.isascii()
@@ -143,9 +136,7 @@ def test_the_plan_is_readable_when_piped(plan: Run) -> None:
     assert max(bins, key=lambda line: int(line[-1]))[3] == "#" * 40
 
 
-def test_unusable_texts_are_left_out_and_counted(
-    run: Run, tmp_path: Path, make_tar: Any, tokenizer: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unusable_texts_are_left_out_and_counted(run, tmp_path, make_tar, tokenizer, caplog):
     make_tar(tmp_path / "0.tar", [("0.txt", b"hello"), ("1.txt", b"\xff\xfe"), ("2.txt", b"you")])
     options = ("--tokenizer", tokenizer, "--template", "caption", "--batch-size", 1, "--json")
     result = run("plan", tmp_path, *options)
@@ -154,9 +145,7 @@ def test_unusable_texts_are_left_out_and_counted(
     assert "they are left out" in caplog.text
 
 
-def test_images_of_their_own_size_are_planned_as_training_takes_them(
-    run: Run, read: Read, shards: Path, tokenizer: Path
-) -> None:
+def test_images_of_their_own_size_are_planned_as_training_takes_them(run, read, shards, tokenizer):
     text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens="native")
     image = datapipe.ImageSpec.preset("qwen2-vl", max_pixels=28 * 28 * 4)
     options = ("--tokenizer", tokenizer, "--template", "chatml", "--pack", 512)
@@ -169,9 +158,7 @@ def test_images_of_their_own_size_are_planned_as_training_takes_them(
     assert max(len(batch["pixel_values"]) for batch in batches if "pixel_values" in batch) <= 64
 
 
-def test_tokens_of_an_image_follow_from_its_size_and_patch(
-    run: Run, read: Read, shards: Path, tokenizer: Path, lengths: Any
-) -> None:
+def test_tokens_of_an_image_follow_from_its_size_and_patch(run, read, shards, tokenizer, lengths):
     options = ("--tokenizer", tokenizer, "--template", "chatml", "--batch-size", 4, "--json")
     report = read(run("plan", shards, *options, "--image", "clip"))
     assert report["tokens"] == lengths.sum() + 256 * report["images"]

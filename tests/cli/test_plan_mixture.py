@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,8 +11,6 @@ import datapipe
 from datapipe.cli.mixture import datasets_table, phase_lines
 from datapipe.loader.plan_report import DatasetPlan, LeftOut, MixturePlan, Phase
 
-Run = Callable[..., Any]
-Read = Callable[[Any], dict[str, Any]]
 IMAGE = 8  # tokens
 
 MIXTURE = """
@@ -60,9 +57,7 @@ def rows_of(stdout: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("options", [("--pack", 512), ("--batch-size", 3)])
-def test_figures_of_each_dataset_are_those_of_its_batches(
-    run: Run, read: Read, write: Any, options: tuple[Any, ...]
-) -> None:
+def test_figures_of_each_dataset_are_those_of_its_batches(run, read, write, options):
     path = write()
     report = read(run("plan", path, *options, "--epoch", 1, "--json"))
     loader = datapipe.make_loader(
@@ -96,7 +91,7 @@ def test_figures_of_each_dataset_are_those_of_its_batches(
     assert found["long"]["passes"] == pytest.approx(2 * found["short"]["passes"], rel=0.1)
 
 
-def test_padding_of_datasets_adds_up_to_that_of_the_plan(run: Run, read: Read, write: Any) -> None:
+def test_padding_of_datasets_adds_up_to_that_of_the_plan(run, read, write):
     for options in (("--batch-size", 3, "--world-size", 2), ("--max-tokens", 900)):
         report = read(run("plan", write(), *options, "--json"))
         each = report["mixture"]["datasets"]
@@ -104,7 +99,7 @@ def test_padding_of_datasets_adds_up_to_that_of_the_plan(run: Run, read: Read, w
         assert 1 - report["tokens"] / slots == pytest.approx(report["padding"])
 
 
-def test_samples_left_out_are_of_their_dataset(run: Run, read: Read, write: Any) -> None:
+def test_samples_left_out_are_of_their_dataset(run, read, write):
     report = read(run("plan", write(), "--batch-size", 4, "--json"))
     found = {each["name"]: each for each in report["mixture"]["datasets"]}
     left_out = {
@@ -119,7 +114,7 @@ def test_samples_left_out_are_of_their_dataset(run: Run, read: Read, write: Any)
     assert "2 by where, 18 over limit" in run("plan", write(), "--batch-size", 4).stdout
 
 
-def test_a_dataset_that_is_not_drawn_has_a_row(run: Run, read: Read, write: Any) -> None:
+def test_a_dataset_that_is_not_drawn_has_a_row(run, read, write):
     text = """
 text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}
 datasets:
@@ -134,7 +129,7 @@ datasets:
     assert rows["later"][-2:] == ["-", "0.00"]
 
 
-def test_images_of_datasets_are_planned_without_an_option(run: Run, read: Read, write: Any) -> None:
+def test_images_of_datasets_are_planned_without_an_option(run, read, write):
     text = """
 text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: native}}
 image: {{preset: qwen2-vl, max_pixels: 3136}}
@@ -147,7 +142,7 @@ datasets: {{shards/: 1, more: {{path: shards, weight: 1}}}}
     assert report["tokens"] == sum(batch["input_ids"].shape[1] for batch in batches)
 
 
-def test_the_run_counts_all_epochs(run: Run, read: Read, write: Any) -> None:
+def test_the_run_counts_all_epochs(run, read, write):
     one = read(run("plan", write(), "--batch-size", 4, "--json"))["mixture"]
     three = read(run("plan", write(), "--batch-size", 4, "--epochs", 3, "--json"))["mixture"]
     assert (one["epochs"], three["epochs"]) == (1, 3)
@@ -160,7 +155,7 @@ def test_the_run_counts_all_epochs(run: Run, read: Read, write: Any) -> None:
         )
 
 
-def test_groups_add_up_in_a_plain_table(run: Run, shards: Path, write: Any) -> None:
+def test_groups_add_up_in_a_plain_table(run, shards, write):
     assert "passes" not in run("plan", shards, "--batch-size", 4).stdout  # one dataset has none
     table = run("plan", write(), "--batch-size", 4).stdout
     assert table.isascii()
@@ -177,9 +172,7 @@ def test_groups_add_up_in_a_plain_table(run: Run, shards: Path, write: Any) -> N
 
 
 @pytest.mark.parametrize("unit", [("--batch-size", 4), ("--pack", 512)])
-def test_a_schedule_shows_when_its_phases_begin(
-    run: Run, read: Read, shards: Path, tokenizer: Path, unit: tuple[Any, ...]
-) -> None:
+def test_a_schedule_shows_when_its_phases_begin(run, read, shards, tokenizer, unit):
     path = shards.parent / "schedule.json"
     text = {"tokenizer": str(tokenizer), "template": "chatml", "image_tokens": IMAGE}
     schedule = [
@@ -222,7 +215,7 @@ def test_a_schedule_shows_when_its_phases_begin(
     assert lines[begin + 4].endswith(": new 100.00%")
 
 
-def test_the_validation_is_planned_by_itself(run: Run, read: Read, write: Any) -> None:
+def test_the_validation_is_planned_by_itself(run, read, write):
     path = write(VALIDATION)
     report = read(run("plan", path, "--validation", "--batch-size", 2, "--json"))
     assert [each["name"] for each in report["mixture"]["datasets"]] == ["held"]
@@ -232,7 +225,7 @@ def test_the_validation_is_planned_by_itself(run: Run, read: Read, write: Any) -
     assert "held" not in names
 
 
-def test_overlong_samples_of_a_mixture_are_counted(run: Run, read: Read, write: Any) -> None:
+def test_overlong_samples_of_a_mixture_are_counted(run, read, write):
     path = write()
     options = ("--pack", 200)
     report = read(run("plan", path, *options, "--json"))
@@ -251,7 +244,7 @@ def dataset_plan(name: str, drawn: int, groups: tuple[str, ...] = ()) -> Dataset
     )  # fmt: skip
 
 
-def test_a_table_of_a_thousand_datasets_shows_the_largest() -> None:
+def test_a_table_of_a_thousand_datasets_shows_the_largest():
     plans = [dataset_plan(f"d{number}", number + 1, ("all of it",)) for number in range(1000)]
     mixture = MixturePlan(epochs=1, datasets=tuple(plans), phases=())
     header, rows = datasets_table(mixture)
@@ -264,7 +257,7 @@ def test_a_table_of_a_thousand_datasets_shows_the_largest() -> None:
     assert len(mixture.to_dict()["datasets"]) == 1000
 
 
-def test_long_and_strange_names_stay_on_one_line() -> None:
+def test_long_and_strange_names_stay_on_one_line():
     long = "/data/" + "folder/" * 30 + "end"
     plans = (dataset_plan(long, 1), dataset_plan("evil\x1b[31m", 2))
     _, rows = datasets_table(MixturePlan(epochs=1, datasets=plans, phases=()))
@@ -274,7 +267,7 @@ def test_long_and_strange_names_stay_on_one_line() -> None:
     assert rows[1][0] == "evil\\x1b[31m"
 
 
-def test_many_phases_and_shares_are_cut() -> None:
+def test_many_phases_and_shares_are_cut():
     shares = {f"d{number}": 0.01 for number in range(100)}
     phases = [
         Phase(start=10 * number, epoch=0, step=number, first=shares, last=shares)
@@ -307,9 +300,7 @@ def test_many_phases_and_shares_are_cut() -> None:
          ("--batch-size", 2), "mixture.yaml:2: dataset 'b' of the mixture has no text"),
     ],
 )  # fmt: skip
-def test_wrong_mixtures_are_one_message(
-    run: Run, write: Any, shards: Path, text: str, options: tuple[Any, ...], message: str
-) -> None:
+def test_wrong_mixtures_are_one_message(run, write, shards, text, options, message):
     (shards.parent / "empty").mkdir()
     result = run("plan", write(text=text), *options)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -318,7 +309,7 @@ def test_wrong_mixtures_are_one_message(
     assert message in result.stderr
 
 
-def test_other_commands_take_a_mixture(run: Run, read: Read, write: Any) -> None:
+def test_other_commands_take_a_mixture(run, read, write):
     path, common = write(), ("--pack", 512, "--image", 16, "--json")
     tuned = run("tune-workers", path, *common, "--budget", "300s", "--num-workers", 0)
     assert tuned.exit_code == 0, tuned.stderr

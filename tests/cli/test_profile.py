@@ -35,9 +35,7 @@ def read(result: Any) -> dict[str, Any]:
     return document
 
 
-def test_the_verdict_comes_first_and_report_and_trace_are_written(
-    run: Any, shards: Path, tmp_path: Path
-) -> None:
+def test_the_verdict_comes_first_and_report_and_trace_are_written(run, shards, tmp_path):
     pytest.importorskip("matplotlib")
     files = ("--report", tmp_path / "out.html", "--trace", tmp_path / "trace.json")
     result = run("profile", shards, *SHORT, "--num-workers", 2, "--decoder", "cpu", *files)
@@ -51,9 +49,7 @@ def test_the_verdict_comes_first_and_report_and_trace_are_written(
     assert {event["name"] for event in events} >= {"read", "decode"}
 
 
-def test_tars_of_someone_else_can_be_profiled_as_json(
-    run: Any, tmp_path: Path, make_tar: Any, jpeg: Any
-) -> None:
+def test_tars_of_someone_else_can_be_profiled_as_json(run, tmp_path, make_tar, jpeg):
     pairs = ((f"{n:03d}", jpeg(n)) for n in range(9))
     members = [
         part for key, image in pairs for part in ((f"{key}.jpg", image), (f"{key}.txt", b"a"))
@@ -73,9 +69,7 @@ def test_tars_of_someone_else_can_be_profiled_as_json(
         rare(("--batch-size", 4, "--image", "none")),
     ],
 )
-def test_tokenizers_are_metered(
-    run: Any, shards: Path, tokenizer: Path, options: tuple[Any, ...]
-) -> None:
+def test_tokenizers_are_metered(run, shards, tokenizer, options):
     document = read(
         run(
             "profile", shards, "--tokenizer", tokenizer, *TEXT, *options, "--seconds", 0.3, "--json"
@@ -101,7 +95,7 @@ def damaged(shards: Path) -> Path:
     return shards
 
 
-def test_damaged_samples_end_it_or_are_skipped_as_asked(run: Any, damaged: Path) -> None:
+def test_damaged_samples_end_it_or_are_skipped_as_asked(run, damaged):
     result = run("profile", damaged, *SHORT)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: sample ")
@@ -113,7 +107,7 @@ def test_damaged_samples_end_it_or_are_skipped_as_asked(run: Any, damaged: Path)
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards: Path, workers: str) -> None:
+def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards, workers):
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", TELLING, "profile", str(shards), *map(str, SHORT[:4])),

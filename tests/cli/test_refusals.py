@@ -8,8 +8,6 @@ import pytest
 
 import datapipe
 
-from .conftest import Run
-
 LINES = (Path(__file__).parent / "refusals.txt").read_text("utf-8").splitlines()
 REFUSALS = [line.split(" => ") for line in LINES if " => " in line]
 
@@ -35,8 +33,8 @@ def folder(
 
 @pytest.mark.parametrize(("command", "message"), REFUSALS)
 def test_a_command_says_what_it_cannot_do_and_writes_no_dataset(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
-) -> None:
+    run, folder, monkeypatch, command, message
+):
     monkeypatch.chdir(folder)
     before = written(folder)
     done = run(*shlex.split(command))

@@ -1,28 +1,17 @@
 """Token counts of the commands that pack and index."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-Run = Callable[..., Any]
-Read = Callable[[Any], dict[str, Any]]
 SAMPLES = 40
 
 
 @pytest.mark.parametrize("command", ["index", "pack"])
 def test_tokens_are_counted_at_pack_time_and_afterwards(
-    read: Read,
-    run: Run,
-    raw: Path,
-    shards: Path,
-    tmp_path: Path,
-    tokenizer: Path,
-    lengths: Any,
-    command: str,
-) -> None:
+    read, run, raw, shards, tmp_path, tokenizer, lengths, command
+):
     options = ("--tokenizer", tokenizer, "--template", "chatml")
     places = (shards,) if command == "index" else (raw, tmp_path / "new")
     report = read(run(command, *places, *options, "--json"))["tokens"]
@@ -42,9 +31,7 @@ def test_tokens_are_counted_at_pack_time_and_afterwards(
     assert f"  label tokens {report['labels']['total']:,} (mean" in shown
 
 
-def test_foreign_tars_are_indexed_and_counted(
-    read: Read, run: Run, tmp_path: Path, make_tar: Any, jpeg: Any, tokenizer: Path
-) -> None:
+def test_foreign_tars_are_indexed_and_counted(read, run, tmp_path, make_tar, jpeg, tokenizer):
     members = [("0.jpg", jpeg(0)), ("0.txt", b"hello"), ("1.txt", b"\xff\xfe no text")]
     make_tar(tmp_path / "0.tar", members)
     options = ("--tokenizer", tokenizer, "--template", "caption")
@@ -58,9 +45,7 @@ def test_foreign_tars_are_indexed_and_counted(
     assert Path(lines[-1].removeprefix("all failures: ")).exists()
 
 
-def test_a_dry_run_counts_nothing(
-    read: Read, run: Run, raw: Path, tmp_path: Path, tokenizer: Path
-) -> None:
+def test_a_dry_run_counts_nothing(read, run, raw, tmp_path, tokenizer):
     options = ("--tokenizer", tokenizer, "--template", "chatml", "--dry-run", "--json")
     assert "tokens" not in read(run("pack", raw, tmp_path / "out", *options))
     assert not (tmp_path / "out").exists()

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -52,7 +51,7 @@ def script(tmp_path: Path) -> Path:
 QUICK = ("--num-workers", "1", "--prefetch-factor", "2", "--budget", "300s")  # one, so it ends
 
 
-def test_a_dataset_is_tuned_and_the_result_kept(run: Any, read: Any, shards: Path) -> None:
+def test_a_dataset_is_tuned_and_the_result_kept(run, read, shards):
     options = ("--batch-size", 4, "--image", 32, *QUICK)
     result = run("tune-workers", shards, *options, "--json")
     document = json.loads(result.stdout)
@@ -67,7 +66,7 @@ def test_a_dataset_is_tuned_and_the_result_kept(run: Any, read: Any, shards: Pat
 
 
 @pytest.mark.campaign
-def test_the_report_is_plain_when_piped(shards: Path, tmp_path: Path) -> None:
+def test_the_report_is_plain_when_piped(shards, tmp_path):
     options = ["--batch-size", "4", "--image", "32", *QUICK, "--report", str(tmp_path / "r.html")]
     result = subprocess.run(
         [sys.executable, "-m", "datapipe", "tune-workers", str(shards), *options],
@@ -89,9 +88,7 @@ def test_the_report_is_plain_when_piped(shards: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(
-    run: Any, script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(run, script, monkeypatch):
     monkeypatch.syspath_prepend(script.parent / "other")  # and the path is as before at the end
     result = run(
         *("tune-workers", "--target", f"{script}:make", "--train", f"{script}:step", "--json"),
@@ -134,7 +131,7 @@ def make(num_workers, prefetch_factor):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path: Path, workers: str) -> None:
+def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path, workers):
     script = tmp_path / "hangs.py"
     script.write_text(HANGS)
     process = subprocess.Popen(
@@ -159,7 +156,7 @@ def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path: Path, workers
     assert not psutil.wait_procs(children, timeout=PATIENCE)[1]
 
 
-def test_units_are_read_as_people_write_them() -> None:
+def test_units_are_read_as_people_write_them():
     assert [parse_seconds(text, "-x") for text in ("60s", "120ms", "2min", "1.5")] == [
         60, 0.12, 120, 1.5
     ]  # fmt: skip

@@ -20,7 +20,6 @@ from datapipe.testing import assert_same_batches
 from ..remote.server import serving
 from .conftest import SAMPLES, data_at_offsets, flip, rows
 
-Members = Callable[[Path], dict[str, dict[str, bytes]]]
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 
 
@@ -58,9 +57,7 @@ sizes = st.sampled_from(["1", "3", "2KB", "6KB", "1MB"])
 
 @settings(max_examples=6)
 @given(drawn=tars, size=sizes, seed=st.integers(0, 99), share=st.floats(0.2, 0.8))
-def test_nothing_is_lost_or_doubled(
-    drawn: Any, size: str, seed: int, share: float, make_tars: Any, members: Members
-) -> None:
+def test_nothing_is_lost_or_doubled(drawn, size, seed, share, make_tars, members):
     with TemporaryDirectory() as name:
         home, output = Path(name), CopySpec(shard_size=size)
         samples = make_tars(home / "tars", drawn)
@@ -95,7 +92,7 @@ def test_nothing_is_lost_or_doubled(
     shares=st.lists(st.integers(1, 9), min_size=2, max_size=4),
     salt=st.sampled_from(["", "a", "\u00e9"]),
 )
-def test_parts_are_the_whole(shares: list[int], salt: str, shards: Path, members: Members) -> None:
+def test_parts_are_the_whole(shares, salt, shards, members):
     total = sum(shares)
     parts = {f"part{number}": share / total for number, share in enumerate(shares)}
     with TemporaryDirectory() as name:
@@ -115,9 +112,7 @@ def test_parts_are_the_whole(shares: list[int], salt: str, shards: Path, members
 
 
 @pytest.mark.parametrize("size", ["4", "10KB"])
-def test_a_copy_of_everything_is_what_packing_would_write(
-    raw: Path, shards: Path, tmp_path: Path, size: str
-) -> None:
+def test_a_copy_of_everything_is_what_packing_would_write(raw, shards, tmp_path, size):
     datapipe.pack_dataset(raw, tmp_path / "packed", shard_size=size, workers=1)
     output = CopySpec(shard_size=size)
     datapipe.select_samples(shards, tmp_path / "copied", number=SAMPLES, output=output)
@@ -128,9 +123,7 @@ def test_a_copy_of_everything_is_what_packing_would_write(
 
 
 @pytest.mark.parametrize("view", [False, True])
-def test_a_loader_gives_the_samples_that_a_filter_gives(
-    shards: Path, tmp_path: Path, view: bool
-) -> None:
+def test_a_loader_gives_the_samples_that_a_filter_gives(shards, tmp_path, view):
     where = "width >= 42 and height < 33"
     output = CopySpec(shard_size="4", view=view)
     report = datapipe.select_samples(shards, tmp_path / "some", where=where, output=output)
@@ -143,9 +136,7 @@ def test_a_loader_gives_the_samples_that_a_filter_gives(
     )
 
 
-def test_views_of_views_are_copied_as_what_they_show(
-    shards: Path, tmp_path: Path, members: Members
-) -> None:
+def test_views_of_views_are_copied_as_what_they_show(shards, tmp_path, members):
     view = CopySpec(view=True)
     datapipe.select_samples(shards, tmp_path / "a" / "view", number=9, output=view)
     datapipe.merge_datasets(
@@ -158,9 +149,7 @@ def test_views_of_views_are_copied_as_what_they_show(
     assert found == whole
 
 
-def test_a_sample_stays_in_its_part_when_the_data_grow(
-    raw: Path, tmp_path: Path, make_folder: Any, members: Members
-) -> None:
+def test_a_sample_stays_in_its_part_when_the_data_grow(raw, tmp_path, make_folder, members):
     grown, more = tmp_path / "grown", make_folder(tmp_path / "more", 30)
     datapipe.pack_dataset(raw, grown, workers=1)
     datapipe.split_dataset(grown, tmp_path / "before", val=0.3)
@@ -173,9 +162,7 @@ def test_a_sample_stays_in_its_part_when_the_data_grow(
     assert members(tmp_path / "after/val").items() < members(tmp_path / "larger/val").items()
 
 
-def test_keys_that_clash_are_refused_with_the_remedies(
-    shards: Path, tmp_path: Path, members: Members
-) -> None:
+def test_keys_that_clash_are_refused_with_the_remedies(shards, tmp_path, members):
     with pytest.raises(PackError, match=r"20 keys belong to more.*'000000000'.*--prefix.*--renumb"):
         datapipe.merge_datasets([shards, shards], tmp_path / "out")
     datapipe.merge_datasets([shards, shards], tmp_path / "named", prefixes=["a-", "b-"])
@@ -190,9 +177,7 @@ def test_keys_that_clash_are_refused_with_the_remedies(
     assert sources == 2 * [row["source"] for row in rows(shards)]
 
 
-def test_keys_that_no_member_of_ours_can_have_are_refused(
-    tmp_path: Path, make_tar: Any, jpeg: Any, members: Members
-) -> None:
+def test_keys_that_no_member_of_ours_can_have_are_refused(tmp_path, make_tar, jpeg, members):
     make_tar(tmp_path / "tars" / "0.tar", [("a/1.jpg", jpeg(1)), ("a/2.jpg", jpeg(2))])
     make_tar(tmp_path / "tars" / "1.tar", [("3.jpg", jpeg(3))])
     with pytest.raises(PackError, match=r"member name 'a/1\.jpg'.*--renumber, which makes new"):
@@ -204,7 +189,7 @@ def test_keys_that_no_member_of_ours_can_have_are_refused(
     assert members(tmp_path / "out") == numbered
 
 
-def test_samples_are_copied_from_urls(shards: Path, tmp_path: Path, contents: Any) -> None:
+def test_samples_are_copied_from_urls(shards, tmp_path, contents):
     options: Any = {"number": 7, "output": CopySpec(shard_size="3")}
     with serving(shards) as server:
         datapipe.select_samples(server.url, tmp_path / "from_url", **options)
@@ -214,7 +199,7 @@ def test_samples_are_copied_from_urls(shards: Path, tmp_path: Path, contents: An
     assert contents(tmp_path / "from_url") == contents(tmp_path / "from_folder")
 
 
-def test_damaged_bytes_are_not_copied(shards: Path, tmp_path: Path) -> None:
+def test_damaged_bytes_are_not_copied(shards, tmp_path):
     damaged = shutil.copytree(shards, tmp_path / "damaged")
     flip(damaged / "shard-000001.tar", 600)
     with pytest.raises(datapipe.StoreError, match=r"shard-000001\.tar, sample 000000006, member"):
@@ -244,8 +229,8 @@ REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def test_what_cannot_be_copied_is_refused_before_anything_is_written(
-    shards: Path, raw: Path, tmp_path: Path, contents: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shards, raw, tmp_path, contents, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(shards, "shards")
     datapipe.convert_dataset(shards, "arrays", image=datapipe.ImageSpec(size=8))

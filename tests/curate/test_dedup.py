@@ -56,9 +56,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"near": 0}, {12: 3, 13: 4}),
     ],
 )
-def test_the_first_is_kept_and_others_are_listed(
-    shards: Path, tmp_path: Path, rejects: Any, options: Any, dropped: dict[int, int]
-) -> None:
+def test_the_first_is_kept_and_others_are_listed(shards, tmp_path, rejects, options, dropped):
     report = datapipe.dedup_dataset(shards, tmp_path / "out", **options)
     found = rejects(tmp_path / "out")
     if options.get("near") == 0:  # compression may leave the hash as it was
@@ -74,9 +72,7 @@ def test_the_first_is_kept_and_others_are_listed(
     assert rows(tmp_path / "out", "offset") == kept
 
 
-def test_samples_of_several_images_need_the_same_ones(
-    tmp_path: Path, make_llava: Any, rejects: Any
-) -> None:
+def test_samples_of_several_images_need_the_same_ones(tmp_path, make_llava, rejects):
     names = [["a.jpg", "b.jpg"], ["b.jpg", "a.jpg"], ["a.jpg"], ["a.jpg", "b.jpg"], [], []]
     (tmp_path / "raw").mkdir()
     for number, name in enumerate(("a.jpg", "b.jpg")):
@@ -96,7 +92,7 @@ def test_samples_of_several_images_need_the_same_ones(
     assert [line["file"] for line in rejects(tmp_path / "text")] == ["000000003", "000000005"]
 
 
-def test_what_was_decoded_is_not_decoded_again(shards: Path, tmp_path: Path, contents: Any) -> None:
+def test_what_was_decoded_is_not_decoded_again(shards, tmp_path, contents):
     """Images of a shard that cannot be read stop it after the shards before."""
     tar, out = shards / "shard-000002.tar", tmp_path / "out"
 
@@ -132,9 +128,7 @@ def flipped(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-def test_images_that_cannot_be_decoded_are_like_no_other(
-    tmp_path: Path, make_tar: Any, members: Any
-) -> None:
+def test_images_that_cannot_be_decoded_are_like_no_other(tmp_path, make_tar, members):
     broken = encoded(scene(1))[:900]
     held = {"1": encoded(scene(1)), "2": broken, "3": broken + b"2", "4": encoded(scene(1))}
     make_tar(tmp_path / "tars" / "0.tar", [(f"{key}.jpg", data) for key, data in held.items()])

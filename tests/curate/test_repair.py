@@ -40,9 +40,7 @@ def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_samples_are_brought_back_as_they_were(
-    kind: str, lost: str, unchecked: bool, originals: dict[str, Original], tmp_path: Path
-) -> None:
+def test_samples_are_brought_back_as_they_were(kind, lost, unchecked, originals, tmp_path):
     whole = originals[kind]
     counts: Counter[str] = Counter()
     for number in range(ROUNDS):
@@ -116,9 +114,7 @@ def lose(folder: Path, shard: str, lost: str, choice: random.Random) -> None:
         shutil.rmtree(folder / "columns")
 
 
-def test_lost_indexes_are_made_again_as_they_were(
-    originals: dict[str, Original], tmp_path: Path
-) -> None:
+def test_lost_indexes_are_made_again_as_they_were(originals, tmp_path):
     for kind in KINDS:
         whole = originals[kind]
         folder = whole.restore(tmp_path / kind)
@@ -130,7 +126,7 @@ def test_lost_indexes_are_made_again_as_they_were(
         assert original(folder).files == whole.files
 
 
-def test_a_lost_manifest_is_made_again(originals: dict[str, Original], tmp_path: Path) -> None:
+def test_a_lost_manifest_is_made_again(originals, tmp_path):
     whole = originals["packed"]
     folder = whole.restore(tmp_path / "harmed")
     (folder / "dataset.json").write_text("{")
@@ -145,9 +141,7 @@ def test_a_lost_manifest_is_made_again(originals: dict[str, Original], tmp_path:
     assert sum(len(batch["key"]) for batch in loader) == 12
 
 
-def test_a_damaged_shard_is_not_repaired_in_place(
-    originals: dict[str, Original], tmp_path: Path
-) -> None:
+def test_a_damaged_shard_is_not_repaired_in_place(originals, tmp_path):
     folder = originals["packed"].restore(tmp_path / "harmed")
     harm(folder / "shard-000001.tar", "cut", random.Random(3))
     before = original(folder).files
@@ -156,9 +150,7 @@ def test_a_damaged_shard_is_not_repaired_in_place(
     assert original(folder).files == before
 
 
-def test_a_tar_of_someone_else_that_was_cut_is_salvaged(
-    originals: dict[str, Original], tmp_path: Path
-) -> None:
+def test_a_tar_of_someone_else_that_was_cut_is_salvaged(originals, tmp_path):
     """It was never indexed; the sample before the cut may have lost a member."""
     (tmp_path / "tars").mkdir()
     content = originals["gnu"].files["000.tar"]
@@ -169,9 +161,7 @@ def test_a_tar_of_someone_else_that_was_cut_is_salvaged(
     assert "damage is next to it" in report.lost[1].problem
 
 
-def test_samples_without_a_checksum_are_left_out_unless_asked_for(
-    originals: dict[str, Original], tmp_path: Path
-) -> None:
+def test_samples_without_a_checksum_are_left_out_unless_asked_for(originals, tmp_path):
     """A bit of a text flipped, and it can be read as before; index and columns are gone."""
     whole = originals["packed"]
     folder = whole.restore(tmp_path / "harmed")
@@ -199,9 +189,7 @@ def test_samples_without_a_checksum_are_left_out_unless_asked_for(
         datapipe.repair_dataset(folder, tmp_path / "none")
 
 
-def test_the_manifest_vouches_for_an_index_that_is_made_again_as_it_was(
-    originals: dict[str, Original], tmp_path: Path
-) -> None:
+def test_the_manifest_vouches_for_an_index_that_is_made_again_as_it_was(originals, tmp_path):
     """The manifest of someone else's tars has a digest of the index, and so of all checksums."""
     folder = originals["gnu"].restore(tmp_path / "harmed")
     next(folder.glob("*.parquet")).unlink()

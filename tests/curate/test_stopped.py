@@ -58,8 +58,8 @@ def killed(source: Path, out: Path, mode: str, command: str) -> list[str]:
 @pytest.mark.parametrize("mode", ["again", "every"])
 @pytest.mark.parametrize("command", ["select", "view", "merge", "dedup"])
 def test_a_copy_killed_again_and_again_or_at_any_system_call_is_finished(
-    shards: Path, tmp_path: Path, contents: Any, mode: str, command: str
-) -> None:
+    shards, tmp_path, contents, mode, command
+):
     names = killed(shards, tmp_path, mode, command)
     assert len(names) > 30 or names == ["again"]
     whole = contents(tmp_path / "whole")
@@ -78,8 +78,8 @@ def marks(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_a_full_disk_is_named_and_the_same_call_copies_what_is_left(
-    shards: Path, tmp_path: Path, contents: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shards, tmp_path, contents, monkeypatch
+):
     out, calls = tmp_path / "out", itertools.count()
 
     def full(*arguments: Any, real: Any = os.pwrite) -> int:
@@ -120,9 +120,7 @@ def refuse_others(shards: Path, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
-    shards: Path, tmp_path: Path
-) -> None:
+def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(shards, tmp_path):
     with pytest.raises(PackError, match=r"samples to copy, [\d.]+ KB are needed, 10.0 KB are free"):
         some(shards, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.tar"))

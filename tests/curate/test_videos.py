@@ -42,7 +42,7 @@ def pixels(path: Path, **options: Any) -> list[np.ndarray]:
     return [batch["pixel_values"].numpy() for batch in loader]
 
 
-def test_selected_samples_have_their_frames_in_order(shards: Path, tmp_path: Path) -> None:
+def test_selected_samples_have_their_frames_in_order(shards, tmp_path):
     datapipe.select_samples(shards, tmp_path / "out", where="images > 10")
     kept = [
         list(sample.items()) for samples in members(tmp_path / "out").values() for sample in samples
@@ -52,14 +52,14 @@ def test_selected_samples_have_their_frames_in_order(shards: Path, tmp_path: Pat
     assert [len(images) for images in pixels(tmp_path / "out", max_frames=4)] == [8, 4]
 
 
-def test_equal_videos_are_duplicates(tmp_path: Path) -> None:
+def test_equal_videos_are_duplicates(tmp_path):
     twice = make_shards(tmp_path / "twice", repeats=2)
     datapipe.dedup_dataset(twice, tmp_path / "out")
     found = members(tmp_path / "out")
     assert sum(map(len, found.values())) == len(FRAMES)
 
 
-def test_verify_reads_every_frame(shards: Path) -> None:
+def test_verify_reads_every_frame(shards):
     datapipe.index_shards(shards)
     assert datapipe.verify_dataset(shards, deep=True).is_whole
     path = shards / "shard-000000.tar"
@@ -68,7 +68,7 @@ def test_verify_reads_every_frame(shards: Path) -> None:
     assert any("v0.0020.jpg" in str(finding) for finding in report.findings)
 
 
-def test_damaged_columns_of_fewer_frames_are_found_and_made_again(shards: Path) -> None:
+def test_damaged_columns_of_fewer_frames_are_found_and_made_again(shards):
     datapipe.index_shards(shards)
     before = pixels(shards, max_frames=4)
     assert datapipe.verify_dataset(shards).is_whole
@@ -81,7 +81,7 @@ def test_damaged_columns_of_fewer_frames_are_found_and_made_again(shards: Path) 
     assert datapipe.verify_dataset(shards).is_whole
 
 
-def test_arrays_of_videos_are_the_same_images(shards: Path, tmp_path: Path) -> None:
+def test_arrays_of_videos_are_the_same_images(shards, tmp_path):
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=datapipe.ImageSpec(size=16))
     for there, here in zip(pixels(shards), pixels(tmp_path / "arrays"), strict=True):
         assert np.array_equal(there, here)

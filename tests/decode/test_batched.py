@@ -51,8 +51,8 @@ def by_the_loader(images: Tensor, mean_std: object, dtype: torch.dtype) -> Tenso
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mean_std", [None, IMAGENET, CLIP, HALF])
 def test_normalised_batches_have_the_bits_of_the_loaders_kernel(
-    kernel: str, mean_std: object, dtype: torch.dtype, channels_last: bool, device: str
-) -> None:
+    kernel, mean_std, dtype, channels_last, device
+):
     images = every_value()
     expected = by_the_loader(images, mean_std, dtype)
     got = normalize_batch(images.to(device), mean_std, dtype, channels_last=channels_last)  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def test_normalised_batches_have_the_bits_of_the_loaders_kernel(
     assert torch.equal(got.cpu(), expected.view(4, 3, 256))
 
 
-def test_pixels_that_stay_as_they_are_are_not_copied() -> None:
+def test_pixels_that_stay_as_they_are_are_not_copied():
     images = every_value()
     assert normalize_batch(images, None, torch.uint8) is images
     assert resize_batch(images, 16, 16) is images
@@ -74,7 +74,7 @@ def test_pixels_that_stay_as_they_are_are_not_copied() -> None:
     assert torch.equal(turned, images)
 
 
-def test_lists_and_numpy_values_do_for_mean_and_std() -> None:
+def test_lists_and_numpy_values_do_for_mean_and_std():
     given = ([np.float32(0.5)] * 3, [0.5, 0.5, 0.5])
     got = normalize_batch(every_value(), given, torch.float32)  # type: ignore[arg-type]
     assert torch.equal(got, normalize_batch(every_value(), HALF, torch.float32))
@@ -95,15 +95,13 @@ def test_lists_and_numpy_values_do_for_mean_and_std() -> None:
         (lambda x: resize_batch(x, 8, 8, "lanczos"), "filter 'lanczos': give 'bilinear' or"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_a_reason(call: object, message: str) -> None:
+def test_what_cannot_be_done_is_refused_with_a_reason(call, message):
     with pytest.raises(PlanError, match=message):
         call(every_value())  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(
-    photos: list[Tensor], filter: str
-) -> None:
+def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(photos, filter):
     batch = torch.stack([photos[0], photos[0].flip(-1)])
     resized = resize_batch(batch, 96, 128, filter)  # type: ignore[arg-type]
     for image, expected in zip(batch, resized, strict=True):
@@ -117,9 +115,7 @@ def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(
     new=st.tuples(st.integers(2, 400), st.integers(2, 400)),
     filter=st.sampled_from(["bilinear", "bicubic"]),
 )
-def test_matrix_products_resize_as_the_loaders_kernel_does(
-    photos: list[Tensor], old: tuple[int, int], new: tuple[int, int], filter: str
-) -> None:
+def test_matrix_products_resize_as_the_loaders_kernel_does(photos, old, new, filter):
     photo = photos[0][:, : old[0], : old[1]].contiguous()
     expected = resize_batch(photo[None], *new, filter)[0]  # type: ignore[arg-type]
     got = resize_by_products(photo[None], *new, filter)[0]  # type: ignore[arg-type]
@@ -129,7 +125,7 @@ def test_matrix_products_resize_as_the_loaders_kernel_does(
     assert off.sum() <= 0.05 * off.numel() + 12
 
 
-def test_batches_too_large_for_memory_are_resized_in_parts(photos: list[Tensor]) -> None:
+def test_batches_too_large_for_memory_are_resized_in_parts(photos):
     # 194 images of 300 x 451 pixels are 300 MB as float32; 164 are resized at once.
     batch = photos[0].expand(194, -1, -1, -1)
     expected = resize_by_products(photos[0][None], 16, 16, "bilinear")[0]
@@ -137,7 +133,7 @@ def test_batches_too_large_for_memory_are_resized_in_parts(photos: list[Tensor])
         assert (parts.int() - expected.int()).abs().max() <= 1
 
 
-def test_autocast_does_not_reach_the_pixels(photos: list[Tensor]) -> None:
+def test_autocast_does_not_reach_the_pixels(photos):
     batch = photos[0][None]
     expected = resize_by_products(batch, 64, 64, "bilinear")
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -145,7 +141,7 @@ def test_autocast_does_not_reach_the_pixels(photos: list[Tensor]) -> None:
 
 
 @on_each_device
-def test_what_lies_outside_of_an_image_becomes_zero(device: str) -> None:
+def test_what_lies_outside_of_an_image_becomes_zero(device):
     pixels = torch.ones(3, 3, 4, 5, device=device)
     sizes = torch.tensor([[4, 5], [2, 3], [0, 0]], device=device)
     assert zero_outside(pixels, sizes) is pixels
@@ -156,7 +152,7 @@ def test_what_lies_outside_of_an_image_becomes_zero(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_the_gpu_resizes_as_the_cpu_does(photos: list[Tensor], filter: str, tf32: bool) -> None:
+def test_the_gpu_resizes_as_the_cpu_does(photos, filter, tf32):
     batch = photos[0][None]
     expected = resize_batch(batch, 224, 200, filter)  # type: ignore[arg-type]
     before = torch.backends.cuda.matmul.allow_tf32

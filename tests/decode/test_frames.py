@@ -75,9 +75,7 @@ def placed(spec: ImageSpec, frames: list[Image.Image]) -> tuple[Tensor, list[lis
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("count", [2, 3, 8])
 @pytest.mark.parametrize("size", [(320, 180), (90, 200), (23, 17)], ids=str)
-def test_patches_are_those_of_the_video_processor(
-    name: str, count: int, size: tuple[int, int]
-) -> None:
+def test_patches_are_those_of_the_video_processor(name, count, size):
     spec, frames = SPECS[name], frames_of(count, size)
     with with_pillow():
         expected = processor(name)(
@@ -95,7 +93,7 @@ def test_patches_are_those_of_the_video_processor(
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_frames_from_a_cache_are_written_as_decoded_ones(name: str) -> None:
+def test_frames_from_a_cache_are_written_as_decoded_ones(name):
     spec, frames = SPECS[name], frames_of(3, (64, 48))
     expected, _ = placed(spec, frames)
     plain = FrameTransform(replace(spec, normalize=None), 3)
@@ -116,9 +114,7 @@ def test_frames_from_a_cache_are_written_as_decoded_ones(name: str) -> None:
     frames=st.integers(2, 800),
     limits=st.sampled_from([(4096, 25165824), (128 * 1024, 768 * 1024), (12544, 47040000)]),
 )
-def test_sizes_of_all_frames_together_are_those_of_qwen3_vl(
-    sizes: list[tuple[int, int]], frames: int, limits: tuple[int, int]
-) -> None:
+def test_sizes_of_all_frames_together_are_those_of_qwen3_vl(sizes, frames, limits):
     least, most = limits
     expected = []
     for width, height in sizes:

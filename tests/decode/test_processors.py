@@ -120,7 +120,7 @@ PRESETS: dict[str, tuple[ImageSpec, Any]] = {
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_does_what_its_processor_does(name: str, preset: str) -> None:
+def test_a_preset_does_what_its_processor_does(name, preset):
     (spec, processor), image = PRESETS[preset], PHOTOS[name]()
     theirs = processor(images=[image])
     pixels = np.asarray(theirs["pixel_values"])
@@ -143,7 +143,7 @@ def test_a_preset_does_what_its_processor_does(name: str, preset: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_imagenet_is_resizing_to_256_and_cutting_out_the_centre(name: str) -> None:
+def test_imagenet_is_resizing_to_256_and_cutting_out_the_centre(name):
     spec = ImageSpec.preset("imagenet")
     image = PHOTOS[name]()
     width, height = image.size

@@ -1,7 +1,6 @@
 """What an ImageSpec takes, and what it refuses with value, cause and remedy."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -89,12 +88,12 @@ GRIDS = ((336, 672), (672, 336))
         ({"random_crop": (0.1, 1.0), "resize": "pad"}, "only with resize='stretch'"),
     ],
 )
-def test_impossible_specs_are_refused_with_a_remedy(options: dict[str, Any], cause: str) -> None:
+def test_impossible_specs_are_refused_with_a_remedy(options, cause):
     with pytest.raises(PlanError, match=cause):
         ImageSpec(**options)
 
 
-def test_a_preset_can_be_changed() -> None:
+def test_a_preset_can_be_changed():
     spec = ImageSpec.preset("clip", size=336, dtype=torch.bfloat16)
     assert (spec.height, spec.width, spec.out_dtype) == (336, 336, torch.bfloat16)
     assert spec.mean_std == ImageSpec.preset("clip").mean_std
@@ -103,14 +102,14 @@ def test_a_preset_can_be_changed() -> None:
     assert not ImageSpec.preset("qwen2-vl", mrope=False).mrope
 
 
-def test_a_preset_that_there_is_none_of_is_refused() -> None:
+def test_a_preset_that_there_is_none_of_is_refused():
     with pytest.raises(PlanError, match="preset 'clipp' is not one of 'imagenet', 'clip'"):
         ImageSpec.preset("clipp")
     with pytest.raises(PlanError, match="crop_from=256 is less than the 384"):
         ImageSpec.preset("imagenet", size=384)
 
 
-def test_sizes_that_are_not_given_are_those_of_the_mode() -> None:
+def test_sizes_that_are_not_given_are_those_of_the_mode():
     assert ImageSpec().height == 336
     assert ImageSpec(resize="tiles").height == 448
     assert ImageSpec(resize="tiles", grids=GRIDS).height == 336
@@ -131,7 +130,7 @@ def test_sizes_that_are_not_given_are_those_of_the_mode() -> None:
         (ImageSpec(size=28, resize="tiles", patch=14, merge=2, thumbnail=False), [4 * 2, 6 * 2]),
     ],
 )
-def test_tokens_follow_from_the_side_of_a_patch(spec: ImageSpec, expected: list[int]) -> None:
+def test_tokens_follow_from_the_side_of_a_patch(spec, expected):
     tokens = make_transform(spec).tokens(np.array([500, 300]), np.array([250, 100]))
     assert tokens.dtype == np.int64
     assert tokens.tolist() == expected
@@ -140,6 +139,6 @@ def test_tokens_follow_from_the_side_of_a_patch(spec: ImageSpec, expected: list[
 @pytest.mark.parametrize(
     "spec", [ImageSpec(), ImageSpec(resize="tiles"), ImageSpec(resize="tiles", grids=GRIDS)]
 )
-def test_tokens_of_an_unknown_patch_are_asked_for(spec: ImageSpec) -> None:
+def test_tokens_of_an_unknown_patch_are_asked_for(spec):
     with pytest.raises(PlanError, match="image_tokens, or the side of a patch"):
         make_transform(spec).tokens(np.array([5]), np.array([5]))

@@ -44,7 +44,7 @@ def noise(width: int, height: int) -> Decoded:
 
 
 @pytest.mark.parametrize("size", [(100, 40), (40, 101), (28, 28), (1, 60), (60, 1), (2000, 4200)])
-def test_an_image_is_padded_before_it_is_resized(size: tuple[int, int]) -> None:
+def test_an_image_is_padded_before_it_is_resized(size):
     image = noise(*size)
     longer, (height, width, _) = max(size), image.pixels.shape
     top, left = (longer - height) // 2, (longer - width) // 2
@@ -58,24 +58,24 @@ def test_an_image_is_padded_before_it_is_resized(size: tuple[int, int]) -> None:
     )
 
 
-def test_the_square_of_a_line_is_never_made_whole() -> None:
+def test_the_square_of_a_line_is_never_made_whole():
     found, _ = square_of(decoded(Image.new("RGB", (60_000, 1), (255, 255, 255))))  # 10 GB
     assert (found[[0, -1]] == COLOUR).all()
 
 
-def test_a_square_has_the_tokens_of_a_tile_and_one_more() -> None:
+def test_a_square_has_the_tokens_of_a_tile_and_one_more():
     image = noise(100, 40)
     assert squares().rows(*size_of(image)).tolist() == [1]
     assert squares().tokens(*size_of(image)).tolist() == [2 * 2 + 1]
     assert squares().facts(*size_of(image))["image_sizes"].tolist() == [[40, 100]]
 
 
-def test_other_forms_make_no_difference_between_images() -> None:
+def test_other_forms_make_no_difference_between_images():
     assert make_transform(ImageSpec(resize="tiles")).of_several is None
     assert make_transform(ImageSpec(resize="tiles", grids=((336, 336),))).of_several is None
 
 
-def test_rows_of_tiles_are_refused() -> None:
+def test_rows_of_tiles_are_refused():
     out = torch.zeros(3, 3, 28, 28, dtype=torch.uint8)
     with pytest.raises(DecodeError, match="index the dataset again"):
         squares().place(noise(100, 40), array_of(out))

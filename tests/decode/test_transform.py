@@ -69,9 +69,7 @@ def grid_of(spec: ImageSpec, image: Decoded) -> tuple[int, int]:
 
 @settings(deadline=None)
 @given(name=st.sampled_from(sorted(SPECS)), width=SIDES, height=SIDES)
-def test_every_row_is_filled_and_facts_say_what_was_made(
-    name: str, width: int, height: int
-) -> None:
+def test_every_row_is_filled_and_facts_say_what_was_made(name, width, height):
     spec = dataclasses.replace(SPECS[name], dtype=torch.float32)
     assume(spec.resize != "native" or max(width, height) <= 200 * min(width, height))
     image = gradient(width, height)
@@ -100,7 +98,7 @@ def test_every_row_is_filled_and_facts_say_what_was_made(
     name=st.sampled_from(sorted(SPECS)),
     sizes=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8),
 )
-def test_many_images_are_sized_as_each_by_itself(name: str, sizes: list[tuple[int, int]]) -> None:
+def test_many_images_are_sized_as_each_by_itself(name, sizes):
     transform = make_transform(SPECS[name])
     widths, heights = np.array(sizes, np.int64).T
     alone = [(np.array([w]), np.array([h])) for w, h in sizes]
@@ -117,7 +115,7 @@ def test_many_images_are_sized_as_each_by_itself(name: str, sizes: list[tuple[in
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_no_images_take_no_rows(name: str) -> None:
+def test_no_images_take_no_rows(name):
     transform = make_transform(SPECS[name])
     none = np.empty(0, np.int64)
     assert transform.rows(none, none).tolist() == []
@@ -133,9 +131,7 @@ def test_no_images_take_no_rows(name: str) -> None:
     height=st.integers(20, 250),
     key=st.none() | st.integers(0, 10**6),
 )
-def test_points_lie_where_the_placement_says(
-    name: str, width: int, height: int, key: int | None
-) -> None:
+def test_points_lie_where_the_placement_says(name, width, height, key):
     spec = dataclasses.replace(SPECS[name], dtype=torch.uint8, normalize=None)
     if spec.resize in ("stretch", "crop"):
         spec = dataclasses.replace(spec, random_crop=(0.3, 1.0), flip=0.5)
@@ -178,7 +174,7 @@ def test_points_lie_where_the_placement_says(
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_an_image_that_the_index_knows_as_another_size_is_refused(name: str) -> None:
+def test_an_image_that_the_index_knows_as_another_size_is_refused(name):
     transform = make_transform(SPECS[name])
     image = gradient(100, 60)
     out = rows_for(transform, image)
@@ -187,7 +183,7 @@ def test_an_image_that_the_index_knows_as_another_size_is_refused(name: str) -> 
             transform.place(image, wrong.contiguous().numpy())
 
 
-def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones() -> None:
+def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones():
     spec = ImageSpec(size=20, resize="shortest", normalize="clip")
     transform = make_transform(spec)
     images = [gradient(40, 20), gradient(20, 50)]
@@ -203,7 +199,7 @@ def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones() -> None:
     assert (out[1, :, :, :20] != 0).all()
 
 
-def test_the_padding_of_a_canvas_has_the_colour_asked_for() -> None:
+def test_the_padding_of_a_canvas_has_the_colour_asked_for():
     image = gradient(200, 20)
     for spec, expected in (
         (ImageSpec(size=28, resize="tiles", grids=GRIDS, fill=(1, 2, 3)), [1, 2, 3]),
@@ -216,7 +212,7 @@ def test_the_padding_of_a_canvas_has_the_colour_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_pixels_of_any_strides_are_the_same_image(name: str) -> None:
+def test_pixels_of_any_strides_are_the_same_image(name):
     pixels = np.array(photo("chelsea.png").crop((100, 100, 190, 160)))
     turned = np.ascontiguousarray(pixels[::-1, ::-1])[::-1, ::-1]
     read_only = pixels.copy()
@@ -228,7 +224,7 @@ def test_pixels_of_any_strides_are_the_same_image(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_scaled_decoding_reads_less_and_shows_the_same(name: str) -> None:
+def test_scaled_decoding_reads_less_and_shows_the_same(name):
     photograph = photo("astronaut.png").resize((1000, 800), Image.Resampling.BICUBIC)
     data = io.BytesIO()
     photograph.save(data, "JPEG", quality=90)
@@ -246,7 +242,7 @@ def test_scaled_decoding_reads_less_and_shows_the_same(name: str) -> None:
     assert where_too == pytest.approx(dataclasses.astuple(where)) or where_too == where
 
 
-def test_scaled_decoding_leaves_enough_for_the_smallest_crop() -> None:
+def test_scaled_decoding_leaves_enough_for_the_smallest_crop():
     data = io.BytesIO()
     photo("astronaut.png").resize((1600, 1200)).save(data, "JPEG")
     for least, expected in ((1.0, 8), (0.25, 4), (0.08, 2), (0.005, 1)):
@@ -255,7 +251,7 @@ def test_scaled_decoding_leaves_enough_for_the_smallest_crop() -> None:
         assert decoded_part.pixels.shape[1] == 1600 // expected, least
 
 
-def test_scaled_decoding_leaves_enough_for_the_tile_of_the_whole() -> None:
+def test_scaled_decoding_leaves_enough_for_the_tile_of_the_whole():
     data = io.BytesIO()
     photo("astronaut.png").resize((1000, 100)).save(data, "JPEG")
     spec = ImageSpec(size=28, resize="tiles", grids=GRIDS, scaled_decode=True)
@@ -263,7 +259,7 @@ def test_scaled_decoding_leaves_enough_for_the_tile_of_the_whole() -> None:
     assert make_transform(spec).decode(data.getvalue()).pixels.shape == (50, 500, 3)
 
 
-def test_random_crops_of_a_scaled_image_lie_where_they_do_in_the_whole() -> None:
+def test_random_crops_of_a_scaled_image_lie_where_they_do_in_the_whole():
     spec = ImageSpec(size=60, random_crop=(0.2, 0.5), flip=0.5)
     whole = decoded(photo("astronaut.png"))
     half = Decoded(np.array(photo("astronaut.png").reduce(2)), 512, 512)
@@ -275,7 +271,7 @@ def test_random_crops_of_a_scaled_image_lie_where_they_do_in_the_whole() -> None
         assert corner == pytest.approx(corner_too, abs=0.5)
 
 
-def test_what_is_random_is_decided_by_the_draw_alone() -> None:
+def test_what_is_random_is_decided_by_the_draw_alone():
     spec = ImageSpec(size=40, resize="crop", random_crop=(0.3, 1.0), flip=0.5)
     image = decoded(photo("coffee.png"))
     first = [place(spec, image, Draw(key)) for key in range(8)]
@@ -291,7 +287,7 @@ def test_what_is_random_is_decided_by_the_draw_alone() -> None:
     assert torch.equal(place(plain, image, Draw(3))[0], place(plain, image)[0])
 
 
-def test_cropping_a_line_needs_no_mountain_of_memory() -> None:
+def test_cropping_a_line_needs_no_mountain_of_memory():
     line = np.zeros((1, 60_000, 3), np.uint8)
     line[:, 29_000:31_000] = 200
     spec = ImageSpec(size=336, resize="crop")

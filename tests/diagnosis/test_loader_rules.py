@@ -53,7 +53,7 @@ CASES: list[tuple[LoaderFigures, str]] = [
 
 
 @pytest.mark.parametrize(("case", "said"), CASES)
-def test_a_planted_limit_is_named_with_what_was_seen(case: LoaderFigures, said: str) -> None:
+def test_a_planted_limit_is_named_with_what_was_seen(case, said):
     limit, (named, says) = find_limit(case), said.split(": ")
     assert f"{limit.resource} {limit.stage}" == named
     assert says in limit.reason

@@ -126,7 +126,7 @@ CASES: dict[str, dict[str, LoopFigures]] = {
 @pytest.mark.parametrize(
     ("said", "name"), [(said, name) for said, cases in CASES.items() for name in cases]
 )
-def test_the_verdict_follows_from_the_figures(said: str, name: str) -> None:
+def test_the_verdict_follows_from_the_figures(said, name):
     verdict = judge(CASES[said][name])
     assert f"{verdict.level} {verdict.kind}" == said
     assert verdict.actions
@@ -135,13 +135,13 @@ def test_the_verdict_follows_from_the_figures(said: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("losses", range(1, 20))
-def test_the_largest_loss_is_named(losses: int) -> None:
+def test_the_largest_loss_is_named(losses):
     share = losses / 20
     verdict = judge(figures(wait=share, synchronisation=1 - share))
     assert verdict.kind == ("data" if share > 0.5 else "synchronisation") or share == 0.5
 
 
-def test_the_operator_that_waits_is_named_with_the_way_to_its_lines() -> None:
+def test_the_operator_that_waits_is_named_with_the_way_to_its_lines():
     verdict = judge(figures(synchronisation=0.5, waiter="aten::item"))
     assert verdict.sentence == (
         "synchronisation-bound: for 50% of the time Python waits for values from the device, "
@@ -150,7 +150,7 @@ def test_the_operator_that_waits_is_named_with_the_way_to_its_lines() -> None:
     assert "set_sync_debug_mode" in "\n".join(verdict.actions)
 
 
-def test_exchange_beside_operators_is_called_hidden_on_a_gpu_alone() -> None:
+def test_exchange_beside_operators_is_called_hidden_on_a_gpu_alone():
     on_cpu = judge(figures(exchange=0.26, beside=0.43)).sentence
     assert "26% to 69% of the time" in on_cpu
     assert "hidden" not in on_cpu
@@ -159,13 +159,13 @@ def test_exchange_beside_operators_is_called_hidden_on_a_gpu_alone() -> None:
     assert "43% is hidden" in on_gpu
 
 
-def test_the_operator_that_memory_limits_is_named() -> None:
+def test_the_operator_that_memory_limits_is_named():
     found = judge(figures(roofline=roofline(memory=0.7, longest="aten::mul_")))
     assert "70% of a step is what its operators need to move their bytes" in found.sentence
     assert "mostly aten::mul_" in found.sentence
 
 
-def test_a_verdict_does_not_contradict_its_own_figures() -> None:
+def test_a_verdict_does_not_contradict_its_own_figures():
     given = roofline(memory=0.03, arithmetic=0.05, seconds=0.352, moved=0.0105, at_peak=0.0164)
     verdict = judge(figures(operators=0.84, roofline=given))
     assert "nothing that was measured explains most of a step" in verdict.sentence
@@ -181,13 +181,13 @@ def test_a_verdict_does_not_contradict_its_own_figures() -> None:
         (ranks(holding=0.4), r"the other ranks wait for this one \(rank 1\)"),
     ],
 )
-def test_the_slow_rank_is_named_with_its_cause(given: RankTimes, said: str) -> None:
+def test_the_slow_rank_is_named_with_its_cause(given, said):
     verdict = judge(figures(exchange=given.waiting + 0.1, ranks=given))
     assert verdict.kind == "straggler"
     assert re.search(said, verdict.sentence)
 
 
-def test_exchange_is_answered_by_accumulation_buckets_and_compression() -> None:
+def test_exchange_is_answered_by_accumulation_buckets_and_compression():
     remedies = "\n".join(judge(figures(exchange=0.6, beside=0.1)).actions)
     for word in ("compare this report on all ranks", "no_sync", "bucket_cap_mb", "comm_hook"):
         assert word in remedies
@@ -235,7 +235,7 @@ STAGES: dict[str, tuple[Any, str, str]] = {
 }
 
 
-def test_threads_that_hold_the_lock_while_batches_are_sent_are_to_be_fewer_or_processes() -> None:
+def test_threads_that_hold_the_lock_while_batches_are_sent_are_to_be_fewer_or_processes():
     reading = loader({"transfer": 7.0}, workers=16, idle=12.0)
     advice = {
         processes: find_limit(LoaderFigures(reading=reading, in_loop=True, processes=processes))
@@ -246,7 +246,7 @@ def test_threads_that_hold_the_lock_while_batches_are_sent_are_to_be_fewer_or_pr
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_the_stage_follows_from_what_the_loader_says(name: str) -> None:
+def test_the_stage_follows_from_what_the_loader_says(name):
     reading, expected, action = STAGES[name]
     limit = find_limit(LoaderFigures(reading=reading, in_loop=True))
     assert limit.stage == expected

@@ -10,7 +10,7 @@ def step(*ranks: tuple[float, float]) -> dict[int, RankStep]:
     return {rank: RankStep(0.1, *times) for rank, times in enumerate(ranks)}
 
 
-def test_equal_ranks_only_exchange() -> None:
+def test_equal_ranks_only_exchange():
     steps = {turn: step((0.0, 0.07), (0.0, 0.07)) for turn in (5, 20)}
     found = compare_ranks(steps, 0)
     assert found is not None
@@ -18,7 +18,7 @@ def test_equal_ranks_only_exchange() -> None:
 
 
 @pytest.mark.parametrize("waited", [0.0, 0.06])
-def test_the_rank_that_never_waits_is_the_slowest(waited: float) -> None:
+def test_the_rank_that_never_waits_is_the_slowest(waited):
     steps = {turn: step((0.0, 0.07), (0.0, 0.07), (waited, 0.01)) for turn in (5, 20, 80)}
     one, late = compare_ranks(steps, 0), compare_ranks(steps, 2)
     assert one is not None
@@ -31,7 +31,7 @@ def test_the_rank_that_never_waits_is_the_slowest(waited: float) -> None:
     assert one.for_data == late.for_data == pytest.approx(1.0 if waited else 0.0)
 
 
-def test_nobody_is_named_if_it_is_another_one_each_time() -> None:
+def test_nobody_is_named_if_it_is_another_one_each_time():
     shifts = [(0.05, 0.01, 0.05), (0.01, 0.05, 0.05), (0.05, 0.05, 0.01)]
     steps = {turn: step(*((0.0, own) for own in shift)) for turn, shift in enumerate(shifts)}
     found = compare_ranks(steps, 0)
@@ -40,7 +40,7 @@ def test_nobody_is_named_if_it_is_another_one_each_time() -> None:
     assert found.waiting == pytest.approx(0.4)
 
 
-def test_only_steps_that_others_recorded_too_count() -> None:
+def test_only_steps_that_others_recorded_too_count():
     steps = {5: step((0.0, 0.07)), 20: {1: RankStep(0.1, 0.0, 0.0)}}
     assert compare_ranks(steps, 0) is None
     assert compare_ranks({}, 0) is None

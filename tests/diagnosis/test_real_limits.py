@@ -40,17 +40,17 @@ def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None
     return LoaderFigures(reading=reading, usage=usage)
 
 
-def test_real_python_code_in_threads_is_limited_by_the_lock() -> None:
+def test_real_python_code_in_threads_is_limited_by_the_lock():
     found = measured(lambda: [None for _ in range(1000)] and None)
     assert find_limit(found).resource == "lock"
 
 
-def test_real_kernels_that_release_the_lock_are_limited_by_cores() -> None:
+def test_real_kernels_that_release_the_lock_are_limited_by_cores():
     data = np.random.default_rng(0).random(1 << 18)
     assert find_limit(measured(lambda: np.sort(data) is None and None)).resource == "cpu"
 
 
-def test_real_waiting_for_what_is_read_is_limited_by_storage() -> None:
+def test_real_waiting_for_what_is_read_is_limited_by_storage():
     # What the meter of a loader says whose reads sleep.
     found = measured(lambda: time.sleep(0.05), stages={"read": Stage(seconds=2.0, cpu=0.01)})
     # On a machine that others keep busy, it is their cores that are seen first.

@@ -18,7 +18,7 @@ def operator(name: str, **values: Any) -> Operator:
     # 10 FLOPs a byte is where float32 turns; of bfloat16 the machine does eight times as many.
     [("float32", 0.2), ("bfloat16", 0.3), ("an unknown one", 0.2)],
 )
-def test_an_operator_is_limited_by_what_takes_longer(dtype: str, memory: float) -> None:
+def test_an_operator_is_limited_by_what_takes_longer(dtype, memory):
     operators = [
         operator("aten::mm", dtype=dtype, flops=2 * 10**10, bytes=10**9, seconds=0.06),
         operator("aten::add", bytes=10**9, seconds=0.02),
@@ -32,7 +32,7 @@ def test_an_operator_is_limited_by_what_takes_longer(dtype: str, memory: float) 
     assert found.longest == ("aten::mm" if dtype == "bfloat16" else "aten::add")
 
 
-def test_no_operator_takes_longer_at_the_peaks_than_it_took() -> None:
+def test_no_operator_takes_longer_at_the_peaks_than_it_took():
     operators = [
         operator("aten::mm", flops=10**12, seconds=0.04),  # 1 s at the peak
         operator("aten::add", bytes=10**11, seconds=0.05),  # in the caches
@@ -44,6 +44,6 @@ def test_no_operator_takes_longer_at_the_peaks_than_it_took() -> None:
     assert fastest(operators) == {"float32": pytest.approx(2.5e13)}
 
 
-def test_a_step_without_operators_is_limited_by_neither() -> None:
+def test_a_step_without_operators_is_limited_by_neither():
     found = place([], PEAKS, 0.1)
     assert (found.memory, found.arithmetic, found.longest) == (0.0, 0.0, "")

@@ -29,7 +29,7 @@ def tracked_texts() -> dict[str, str]:
     return texts
 
 
-def test_no_text_advises_to_install_the_other_project_of_this_name() -> None:
+def test_no_text_advises_to_install_the_other_project_of_this_name():
     for advice in (
         "pip install '{}[dali]'",
         "uv pip install -U {}",
@@ -46,7 +46,7 @@ def test_no_text_advises_to_install_the_other_project_of_this_name() -> None:
     assert wrong == []
 
 
-def test_every_advised_extra_exists() -> None:
+def test_every_advised_extra_exists():
     advised = {
         extra
         for name, text in tracked_texts().items()
@@ -59,12 +59,12 @@ def test_every_advised_extra_exists() -> None:
     assert advised <= set(EXTRAS)
 
 
-def test_the_project_has_the_name_that_messages_say() -> None:
+def test_the_project_has_the_name_that_messages_say():
     assert PROJECT["name"] == DISTRIBUTION
     assert install_command("ray") == f"pip install '{DISTRIBUTION}[ray]'"
 
 
-def test_the_changelog_describes_this_version_on_a_page() -> None:
+def test_the_changelog_describes_this_version_on_a_page():
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     assert re.findall(r"^## (.*)$", changelog, re.MULTILINE)[-1] == "0.1.0"
     assert f"## {datapipe.__version__}\n" in changelog

@@ -37,7 +37,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_links_lead_to_files_and_headings_that_exist(name: str) -> None:
+def test_links_lead_to_files_and_headings_that_exist(name):
     path = ROOT / name
     for target, anchor in LINK.findall(prose(path)):
         linked = (path.parent / target).resolve()
@@ -48,7 +48,7 @@ def test_links_lead_to_files_and_headings_that_exist(name: str) -> None:
         assert anchor in anchors(path), anchor
 
 
-def test_links_become_links_of_the_site_or_are_refused() -> None:
+def test_links_become_links_of_the_site_or_are_refused():
     for name in NAMES:
         rewrite((ROOT / name).read_text("utf-8"), name)
     assert rewrite("[a](docs/plan.md#x)", "README.md") == "[a](plan.md#x)"
@@ -60,7 +60,7 @@ def test_links_become_links_of_the_site_or_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", *(n for n in NAMES if "/internals/" in n)])
-def test_paths_in_documents_on_the_code_exist(name: str) -> None:
+def test_paths_in_documents_on_the_code_exist(name):
     paths = [
         code
         for code in CODE.findall(prose(ROOT / name))
@@ -76,7 +76,7 @@ def test_paths_in_documents_on_the_code_exist(name: str) -> None:
         assert len(paths) > 60
 
 
-def test_versions_in_the_architecture_exist() -> None:
+def test_versions_in_the_architecture_exist():
     text = prose(ROOT / "ARCHITECTURE.md")
     names = [code for code in CODE.findall(text) if re.fullmatch(r"[a-z_.]+\._?[A-Z_]+", code)]
     assert len(names) >= 8
@@ -85,7 +85,7 @@ def test_versions_in_the_architecture_exist() -> None:
         assert isinstance(getattr(importlib.import_module(f"datapipe.{module}"), constant), int)
 
 
-def test_the_architecture_says_how_large_rooms_are() -> None:
+def test_the_architecture_says_how_large_rooms_are():
     big = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## What is big")[2]
     named = re.findall(r"((?:`\w+/`,?\s(?:and\s)?)+)\(([\d,]+)\)", big)
     assert len(named) >= 4
@@ -95,7 +95,7 @@ def test_the_architecture_says_how_large_rooms_are() -> None:
         assert counted == pytest.approx(int(lines.replace(",", "")), rel=0.2), rooms
 
 
-def test_the_architecture_says_what_ten_changes_touch() -> None:
+def test_the_architecture_says_what_ten_changes_touch():
     changes = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Ten changes")[2]
     rows = re.findall(r"^\| (\w.*?) \| (.*?) \|$", changes, re.MULTILINE)[1:]
     assert len(rows) == 10
@@ -106,12 +106,12 @@ def test_the_architecture_says_what_ten_changes_touch() -> None:
             assert (ROOT / "datapipe" / path).exists(), f"{change}: {path}"
 
 
-def test_the_readme_and_the_architecture_stay_short() -> None:
+def test_the_readme_and_the_architecture_stay_short():
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
     assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").splitlines()) <= 150
 
 
-def test_messages_of_the_package_name_pages_that_exist() -> None:
+def test_messages_of_the_package_name_pages_that_exist():
     named = {
         (path.relative_to(ROOT).as_posix(), page)
         for path in (ROOT / "datapipe").rglob("*.py")
@@ -126,13 +126,13 @@ def test_messages_of_the_package_name_pages_that_exist() -> None:
             assert anchor in anchors(ROOT / path), f"{source}: {page}"
 
 
-def test_the_api_pages_have_every_public_name() -> None:
+def test_the_api_pages_have_every_public_name():
     pages = "".join(path.read_text("utf-8") for path in (ROOT / "docs/api").glob("*.md"))
     shown = re.findall(r"^::: datapipe\.(\w+)$", pages, re.MULTILINE)
     assert sorted(shown) == datapipe.__all__
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
     listed = re.findall(r"[\w/-]+\.md", navigation)
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
@@ -140,7 +140,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(pages | made)
 
 
-def test_the_page_of_the_command_has_every_subcommand_and_option() -> None:
+def test_the_page_of_the_command_has_every_subcommand_and_option():
     page = command_page()
     for name in ("pack", "convert", "inspect", "index", "plan", "profile", "tune-workers"):
         assert f"## datapipe {name}\n" in page
@@ -150,7 +150,7 @@ def test_the_page_of_the_command_has_every_subcommand_and_option() -> None:
     assert "Default: `512MB`." in page
 
 
-def test_every_documented_result_is_drawn_and_from_its_file_alone(tmp_path: Path) -> None:
+def test_every_documented_result_is_drawn_and_from_its_file_alone(tmp_path):
     results = ROOT / "benchmarks/results"
     page = (ROOT / "docs/benchmarks.md").read_text("utf-8")
     assert {name for _, name in MARK.findall(page)} == {path.stem for path in results.glob("*")}
@@ -168,7 +168,7 @@ def test_every_documented_result_is_drawn_and_from_its_file_alone(tmp_path: Path
         with_figures("<!-- figure race missing -->", tmp_path)
 
 
-def test_figures_of_the_readme_are_those_of_the_results() -> None:
+def test_figures_of_the_readme_are_those_of_the_results():
     table = re.sub(r"\*\*", "", (ROOT / "README.md").read_text("utf-8"))
     for name, contestant, *references in (
         ("loaders-float32", "datapipe", "torch", "ffcv"),

@@ -55,14 +55,12 @@ def data(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name, _ in public()])
-def test_public_functions_and_classes_have_an_example(name: str) -> None:
+def test_public_functions_and_classes_have_an_example(name):
     assert "Examples:\n" in (inspect.getdoc(dict(public())[name]) or "")
 
 
 @pytest.mark.parametrize("module", [*modules_with_examples()])
-def test_examples_run(
-    module: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_run(module, data, tmp_path, monkeypatch):
     imported = importlib.import_module(module)
     known = vars(imported) | {"datapipe": datapipe, "torch": torch, "np": np, "Path": Path}
     tests = [

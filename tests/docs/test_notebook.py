@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.campaign
-def test_every_cell_of_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cell_of_the_notebook_runs(tmp_path, monkeypatch):
     import nbformat
     from nbclient import NotebookClient
 
@@ -34,7 +34,7 @@ def test_every_cell_of_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.Mon
     assert not [word for word in ("Warning", "Error", "Traceback") if word in told], told
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
+def test_the_notebook_is_kept_without_outputs():
     import json
 
     notebook = json.loads((ROOT / "examples/first_steps.ipynb").read_text("utf-8"))

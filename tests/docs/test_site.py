@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+def test_pages_load_nothing_from_elsewhere(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
     for page in pages:
@@ -40,12 +40,12 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
         assert loaded == [], page.name
 
 
-def test_search_needs_no_server(site: Path) -> None:
+def test_search_needs_no_server(site):
     assert (site / "search/search_index.js").stat().st_size > 100_000
     assert "assets/iframe-worker.js" in (site / "index.html").read_text("utf-8")
 
 
-def test_public_names_and_figures_are_on_their_pages(site: Path) -> None:
+def test_public_names_and_figures_are_on_their_pages(site):
     assert 'id="datapipe.make_loader"' in (site / "api/load.html").read_text("utf-8")
     benchmarks = (site / "benchmarks.html").read_text("utf-8")
     assert benchmarks.count("<svg viewBox") > 10

@@ -15,7 +15,7 @@ BLOCK = re.compile(r'^```(bash|python)(?: title="([\w.]+)")?\n(.*?)^```$', re.MU
 
 
 @pytest.mark.campaign
-def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
+def test_every_block_of_the_tutorial_runs(tmp_path):
     folder = tmp_path / "tutorial"
     folder.mkdir()
     (tmp_path / "tools").symlink_to(ROOT / "tools")

@@ -15,7 +15,7 @@ def texts(part: str) -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in paths}
 
 
-def test_no_docstring_begins_with_a_question() -> None:
+def test_no_docstring_begins_with_a_question():
     docstring = re.compile(rf'(?:\A|:)\s*r?"""\s*(?:{"|".join(RIDDLES)})')
     assert docstring.search('def f(a) -> int:\n    """Which it is."""')
     every = {name: text for part in PARTS for name, text in texts(part).items()}
@@ -24,7 +24,7 @@ def test_no_docstring_begins_with_a_question() -> None:
     assert asked == []
 
 
-def test_a_class_name_means_one_thing() -> None:
+def test_a_class_name_means_one_thing():
     found = re.compile(r"^\s*class _*(\w+)[(:\[]", re.MULTILINE)
     names = Counter(name for text in texts("datapipe").values() for name in found.findall(text))
     assert len(names) > 300

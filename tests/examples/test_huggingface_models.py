@@ -134,9 +134,7 @@ def model(request: pytest.FixtureRequest, shards: Path) -> Model:
     ],
     ids=str,
 )
-def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
-    model: Model, shards: Path, options: dict[str, Any]
-) -> None:
+def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(model, shards, options):
     seen = 0
     for batch in loader_of(shards, model.name, **options):
         images = "where" not in options or options["where"] != "images == 0"
@@ -147,9 +145,7 @@ def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
     assert seen == (24 if "where" not in options else {0: 4, 2: 4}[int(options["where"][-1])])
 
 
-def test_gradients_of_an_epoch_are_those_of_its_samples_one_by_one(
-    model: Model, shards: Path
-) -> None:
+def test_gradients_of_an_epoch_are_those_of_its_samples_one_by_one(model, shards):
     expected = model.gradients(loader_of(shards, model.name, batch_size=1))
     assert any("vision" in name or "visual" in name for name in expected)
     # The loss is float32, and gradients such as those of a key's bias are 0 but for its rounding.
@@ -162,7 +158,7 @@ def test_gradients_of_an_epoch_are_those_of_its_samples_one_by_one(
             assert error < 1e-4 * float(gradient.norm()) + rounding, f"{name} with {options}"
 
 
-def test_packs_of_constant_shape_are_taken_by_smolvlm(shards: Path) -> None:
+def test_packs_of_constant_shape_are_taken_by_smolvlm(shards):
     model = Model("smolvlm", "sdpa", shards)
     options = {"pack": datapipe.PackSpec(512, max_images=6, static_shapes=True)}
     for more in ({}, {"where": "images == 0"}):
@@ -172,7 +168,7 @@ def test_packs_of_constant_shape_are_taken_by_smolvlm(shards: Path) -> None:
                 assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
 
 
-def test_qwen2_vl_counts_the_positions_that_batches_bring(shards: Path) -> None:
+def test_qwen2_vl_counts_the_positions_that_batches_bring(shards):
     model = Model("qwen2-vl", "sdpa", shards)
     image_id = model.module.config.image_token_id
     family = example.FAMILIES["qwen2-vl"]
@@ -190,7 +186,7 @@ def test_qwen2_vl_counts_the_positions_that_batches_bring(shards: Path) -> None:
 
 
 @pytest.mark.parametrize("name", example.FAMILIES)
-def test_a_few_steps_lower_the_loss(shards: Path, name: str) -> None:
+def test_a_few_steps_lower_the_loss(shards, name):
     run = datapipe.RunSpec(max_steps=12)
     loader = loader_of(shards, name, meta=(), epochs=None, run=run, pack=512)
     losses = list(example.train(build(name), loader))
@@ -198,14 +194,14 @@ def test_a_few_steps_lower_the_loss(shards: Path, name: str) -> None:
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
 
 
-def test_the_tokenizer_spells_any_text() -> None:
+def test_the_tokenizer_spells_any_text():
     tokenizer = example.byte_tokenizer()
     text = "Grüße, 世界\n\x00 \U0001f40d"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
     assert tokenizer.encode("<image>").ids == [tokenizer.token_to_id("<image>")]
 
 
-def test_a_tokenizer_without_a_token_for_images_is_refused() -> None:
+def test_a_tokenizer_without_a_token_for_images_is_refused():
     bare = Tokenizer(example.byte_tokenizer().model)
     bare.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     spec = datapipe.TextSpec(tokenizer=bare, template="chatml")
@@ -215,11 +211,7 @@ def test_a_tokenizer_without_a_token_for_images_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [("--pack", "600"), ("--batch-size", "4")], ids=str)
-def test_the_command_line_prints_the_loss_of_each_step(
-    shards: Path,
-    options: tuple[str, str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_line_prints_the_loss_of_each_step(shards, options, capsys):
     example.main([str(shards), "--family", "qwen2-vl", "--steps", "3", *options])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("qwen2-vl: ")
@@ -228,9 +220,7 @@ def test_the_command_line_prints_the_loss_of_each_step(
     ]
 
 
-def test_the_command_line_says_plainly_what_is_missing(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_says_plainly_what_is_missing(shards, tmp_path, monkeypatch):
     missing, tokenizer = str(tmp_path / "none"), str(tmp_path / "tokenizer.json")
     for arguments, said in (
         ([missing], f"IndexMismatch: .*{missing}"),

@@ -36,9 +36,7 @@ def endless(pipeline: Any) -> Any:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 7, 8, 11])
-def test_raw_samples_resume_behind_mapped_batched_and_prefetched_ones(
-    shards: Path, steps: int
-) -> None:
+def test_raw_samples_resume_behind_mapped_batched_and_prefetched_ones(shards, steps):
     source = datapipe.webdataset_source(shards, batch_size=4)
     expected = []
     for epoch in range(2):
@@ -52,7 +50,7 @@ def test_raw_samples_resume_behind_mapped_batched_and_prefetched_ones(
 
 
 @pytest.mark.parametrize("steps", [0, 3, 4, 6])
-def test_batches_of_a_loader_resume(shards: Path, steps: int) -> None:
+def test_batches_of_a_loader_resume(shards, steps):
     def make() -> datapipe.Loader:
         return datapipe.make_loader(shards, batch_size=8, image=datapipe.ImageSpec(size=8))
 
@@ -70,7 +68,7 @@ def test_batches_of_a_loader_resume(shards: Path, steps: int) -> None:
     assert_same_batches(seen + rest, [*whole, *whole])
 
 
-def test_another_number_of_ranks_takes_over(shards: Path) -> None:
+def test_another_number_of_ranks_takes_over(shards):
     def node(rank: int, world_size: int) -> Any:
         return example.DatapipeNode(
             datapipe.webdataset_source(shards, batch_size=1, rank=rank, world_size=world_size)
@@ -90,9 +88,7 @@ def test_another_number_of_ranks_takes_over(shards: Path) -> None:
     assert sorted(seen) == [f"{number:09}" for number in range(SAMPLES)]
 
 
-def test_the_program_goes_on_with_the_next_batch(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_program_goes_on_with_the_next_batch(shards, tmp_path, capsys):
     def lines(*options: Any) -> list[str]:
         example.main([str(shards), *map(str, options)])
         return capsys.readouterr().out.splitlines()
@@ -101,9 +97,7 @@ def test_the_program_goes_on_with_the_next_batch(
     assert lines("--steps", 3, *state) + lines("--steps", 5, *state) == lines("--steps", 8)
 
 
-def test_without_torchdata_the_program_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_torchdata_the_program_says_what_to_install(monkeypatch):
     import runpy
 
     monkeypatch.setitem(sys.modules, "torchdata", None)

@@ -24,7 +24,7 @@ PACK = 300
 Run = Callable[..., None]
 
 
-def test_the_example_is_short() -> None:
+def test_the_example_is_short():
     assert len(EXAMPLE.read_text().splitlines()) < 80
 
 
@@ -69,8 +69,8 @@ def run(
 @pytest.mark.campaign
 @pytest.mark.flaky(reruns=1)  # Ray's own processes may not start on a busy machine
 def test_a_run_goes_on_exactly_after_a_worker_died_and_on_another_number_of_workers(
-    run: Run, checkpoint: Path, shards: Path, tmp_path: Path
-) -> None:
+    run, checkpoint, shards, tmp_path
+):
     def noted(name: str) -> list[str]:
         return (tmp_path / name).read_text().splitlines()
 

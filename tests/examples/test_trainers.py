@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 import socket
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from transformers import AutoModelForImageTextToText
 import datapipe
 
 from .tiny_checkpoint import save_tiny_checkpoint
-from .trainer_runs import EXAMPLES, FOLDER, PACK, Example, Process
+from .trainer_runs import EXAMPLES, FOLDER, PACK, Process
 
 STEPS = 8  # into the second epoch, of 7 packs
 EACH = [
@@ -56,15 +55,13 @@ def two_ranks(line: list[str], folder: Path) -> list[Process]:
     ]
 
 
-def test_every_file_is_a_short_example_that_is_tested() -> None:
+def test_every_file_is_a_short_example_that_is_tested():
     files = list(FOLDER.glob("*.py"))
     assert {path.stem for path in files} == set(EXAMPLES)
     assert max(len(path.read_text().splitlines()) for path in files) < 80
 
 
-def test_samples_of_a_pack_have_the_losses_that_they_have_alone(
-    checkpoint: Path, shards: Path
-) -> None:
+def test_samples_of_a_pack_have_the_losses_that_they_have_alone(checkpoint, shards):
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
     meta = ("key", "valid", "num_items_in_batch")
     common: dict[str, Any] = {"model": checkpoint, "meta": meta, "num_workers": 0}
@@ -85,8 +82,8 @@ def test_samples_of_a_pack_have_the_losses_that_they_have_alone(
 @pytest.mark.campaign
 @pytest.mark.parametrize("example", EACH)
 def test_a_killed_run_goes_on_by_the_same_command_with_the_same_packs_and_losses(
-    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
-) -> None:
+    example, checkpoint, shards, tmp_path
+):
     whole = Process(example.line(checkpoint, shards, tmp_path / "a", STEPS), tmp_path / "whole")
     line = example.line(checkpoint, shards, tmp_path / "b", STEPS)
     killed = Process(line, tmp_path / "killed", KILL_AT="5")
@@ -111,8 +108,8 @@ def test_a_killed_run_goes_on_by_the_same_command_with_the_same_packs_and_losses
 @pytest.mark.campaign
 @pytest.mark.parametrize("example", EACH)
 def test_the_labels_of_accumulated_packs_count_the_same_and_a_finished_run_does_nothing(
-    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
-) -> None:
+    example, checkpoint, shards, tmp_path
+):
     accumulate = 2 if example.accumulates else 1
     line = example.line(checkpoint, shards, tmp_path / "out", STEPS, accumulate)
     run = Process(line, tmp_path / "run")
@@ -126,9 +123,7 @@ def test_the_labels_of_accumulated_packs_count_the_same_and_a_finished_run_does_
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("example", EACH)
-def test_two_ranks_learn_what_one_does_with_two_packs_a_step(
-    example: Example, checkpoint: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_two_ranks_learn_what_one_does_with_two_packs_a_step(example, checkpoint, shards, tmp_path):
     steps = 3
     line = example.line(checkpoint, shards, tmp_path / "out", steps)
     ranks = two_ranks(line, tmp_path)
@@ -140,9 +135,7 @@ def test_two_ranks_learn_what_one_does_with_two_packs_a_step(
 
 
 @pytest.mark.campaign
-def test_one_rank_goes_on_where_two_were_in_the_loop_as_in_torchtitan(
-    checkpoint: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_one_rank_goes_on_where_two_were_in_the_loop_as_in_torchtitan(checkpoint, shards, tmp_path):
     example = EXAMPLES["train_torchtitan"]
     out = tmp_path / "out"
     for rank in two_ranks(example.line(checkpoint, shards, out, 3), tmp_path):
@@ -156,9 +149,7 @@ def test_one_rank_goes_on_where_two_were_in_the_loop_as_in_torchtitan(
 
 @pytest.mark.parametrize("example", EACH)
 @pytest.mark.filterwarnings("ignore")
-def test_a_wrong_path_ends_with_one_line(
-    example: Example, checkpoint: Path, tmp_path: Path, run_program: Callable[[list[str]], None]
-) -> None:
+def test_a_wrong_path_ends_with_one_line(example, checkpoint, tmp_path, run_program):
     with pytest.raises(SystemExit, match=f"{example.name}: .*/none: no such folder; give the one"):
         run_program(example.line(checkpoint, tmp_path / "none", tmp_path, STEPS))
     gc.collect()  # frameworks keep what they have in reference cycles

@@ -38,9 +38,7 @@ def run_naive(inputs: Sequence[Tensor], segments: Segments) -> list[Tensor]:
 @causality
 @settings(max_examples=30, deadline=None)
 @given(lengths=LENGTHS, heads=HEADS)
-def test_plain_is_attention_by_its_definition_in_every_segment(
-    lengths: list[int], heads: tuple[int, int], causal: bool
-) -> None:
+def test_plain_is_attention_by_its_definition_in_every_segment(lengths, heads, causal):
     inputs = make_inputs(sum(lengths), *heads)
     segments = make_segments(lengths, causal)
     assert_same(run("plain", inputs, segments), run_naive(inputs, segments), 1e-10)
@@ -50,9 +48,7 @@ def test_plain_is_attention_by_its_definition_in_every_segment(
 @causality
 @settings(max_examples=30, deadline=None)
 @given(lengths=LENGTHS, heads=HEADS)
-def test_kernels_agree_with_plain_in_outputs_and_gradients(
-    kernel: str, lengths: list[int], heads: tuple[int, int], causal: bool
-) -> None:
+def test_kernels_agree_with_plain_in_outputs_and_gradients(kernel, lengths, heads, causal):
     inputs = make_inputs(sum(lengths), *heads)
     segments = make_segments(lengths, causal)
     assert_same(run(kernel, inputs, segments), run("plain", inputs, segments), 1e-10)
@@ -62,9 +58,7 @@ def test_kernels_agree_with_plain_in_outputs_and_gradients(
 @causality
 @settings(max_examples=20, deadline=None)
 @given(rows=st.integers(1, 4), length=st.integers(1, 40), heads=HEADS)
-def test_rows_of_one_length_are_segments(
-    kernel: str, rows: int, length: int, heads: tuple[int, int], causal: bool
-) -> None:
+def test_rows_of_one_length_are_segments(kernel, rows, length, heads, causal):
     inputs = make_inputs(rows * length, *heads)
     segments = Segments.of_rows(rows, length, causal=causal, device=torch.device("cpu"))
     assert segments.bounds.tolist() == [length * row for row in range(rows + 1)]
@@ -72,7 +66,7 @@ def test_rows_of_one_length_are_segments(
 
 
 @pytest.mark.parametrize("kernel", ON_CPU)
-def test_half_precision_stays_half_and_near(kernel: str) -> None:
+def test_half_precision_stays_half_and_near(kernel):
     inputs = make_inputs(60)
     segments = make_segments([20, 1, 0, 39], True)
     wanted = run("plain", inputs, segments)
@@ -84,9 +78,7 @@ def test_half_precision_stays_half_and_near(kernel: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kernel", ON_CPU)
 @causality
-def test_what_a_segment_holds_changes_no_bit_of_the_others(
-    kernel: str, dtype: torch.dtype, causal: bool
-) -> None:
+def test_what_a_segment_holds_changes_no_bit_of_the_others(kernel, dtype, causal):
     lengths = [33, 70, 1, 150, 0, 18]
     inputs = make_inputs(sum(lengths), dtype=dtype)
     others = [x.clone() for x in inputs]
@@ -116,7 +108,7 @@ def assert_flex_is_plain(inputs: Sequence[Tensor], segments: Segments) -> None:
 @pytest.mark.campaign
 @needs_a_compiler
 @pytest.mark.usefixtures("fresh_compiler")
-def test_flex_agrees_with_plain_and_compiles_once_for_all_lengths_of_a_row() -> None:
+def test_flex_agrees_with_plain_and_compiles_once_for_all_lengths_of_a_row():
     inputs = make_inputs(64, dtype=torch.float32)
     for lengths in ([10, 30, 24], [1, 0, 63, 0], [16] * 4):
         assert_flex_is_plain(inputs, make_segments(lengths, True))
@@ -127,14 +119,14 @@ def test_flex_agrees_with_plain_and_compiles_once_for_all_lengths_of_a_row() -> 
 @needs_a_compiler
 @causality
 @pytest.mark.usefixtures("fresh_compiler")
-def test_flex_agrees_with_plain_in_rows_of_one_length(causal: bool) -> None:
+def test_flex_agrees_with_plain_in_rows_of_one_length(causal):
     rows = Segments.of_rows(3, 20, causal=causal, device=torch.device("cpu"))
     assert_flex_is_plain(make_inputs(60, dtype=torch.float32), rows)
 
 
 @pytest.mark.campaign
 @pytest.mark.usefixtures("fresh_compiler")
-def test_flex_is_compiled_for_all_that_a_run_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_is_compiled_for_all_that_a_run_meets(monkeypatch):
     """On a GPU these are numbers of tokens, one image, float32, and all that without gradients."""
     eager = torch.compile(flex_attention, backend="eager", fullgraph=True, dynamic=False)
     monkeypatch.setattr(kernels, "compiled_flex", lambda device: eager)
@@ -147,7 +139,7 @@ def test_flex_is_compiled_for_all_that_a_run_meets(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("kernel", ON_CPU)
 @pytest.mark.usefixtures("fresh_compiler")
-def test_a_compiled_layer_is_not_compiled_again_for_other_lengths(kernel: str) -> None:
+def test_a_compiled_layer_is_not_compiled_again_for_other_lengths(kernel):
     compiled: list[Any] = []
 
     def backend(graph: Any, _: Any) -> Any:
@@ -171,7 +163,7 @@ def test_a_compiled_layer_is_not_compiled_again_for_other_lengths(kernel: str) -
 
 @pytest.mark.parametrize("kernel", ON_CPU)
 @causality
-def test_dropped_weights_leave_the_mean_as_it_is(kernel: str, causal: bool) -> None:
+def test_dropped_weights_leave_the_mean_as_it_is(kernel, causal):
     """Over many draws; and a share of the weights of one token is zero in each."""
     torch.manual_seed(0)
     q, k, _, _ = make_inputs(40)

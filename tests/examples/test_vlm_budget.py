@@ -6,7 +6,6 @@ import json
 import re
 import weakref
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,9 +109,7 @@ def assert_activations(config: ModelConfig, load: Load, words: int, switches: Te
 @precisions
 @forms
 @pytest.mark.parametrize("switches", TECHNIQUES[:3], ids=str)
-def test_activations_are_those_that_autograd_keeps(
-    packed: bool, precision: Any, switches: dict[str, Any]
-) -> None:
+def test_activations_are_those_that_autograd_keeps(packed, precision, switches):
     chosen = Techniques(precision=precision, **switches)
     assert_activations(TINY, replace(LOAD, packed=packed), WORDS, chosen)
 
@@ -121,9 +118,7 @@ def test_activations_are_those_that_autograd_keeps(
 @pytest.mark.parametrize(("precision", "words"), [("bf16", WORDS), ("fp32", 32_000)])
 @forms
 @techniques
-def test_activations_of_wider_models_and_vocabularies(
-    packed: bool, precision: Any, switches: dict[str, Any], words: int
-) -> None:
+def test_activations_of_wider_models_and_vocabularies(packed, precision, switches, words):
     chosen = Techniques(precision=precision, **switches)
     assert_activations(SHRUNKEN, Load(tokens=1024, images=6, packed=packed), words, chosen)
 
@@ -163,7 +158,7 @@ def assert_step(config: ModelConfig, load: Load, words: int, switches: Technique
 
 @precisions
 @pytest.mark.parametrize("switches", TECHNIQUES[:2], ids=str)
-def test_the_peak_of_a_step_is_the_one_measured(precision: Any, switches: dict[str, Any]) -> None:
+def test_the_peak_of_a_step_is_the_one_measured(precision, switches):
     assert_step(TINY, LOAD, WORDS, Techniques(precision=precision, **switches))
 
 
@@ -172,14 +167,12 @@ def test_the_peak_of_a_step_is_the_one_measured(precision: Any, switches: dict[s
     ("tokens", "precision", "words"), [(256, "bf16", WORDS), (2048, "fp32", 32_000)]
 )
 @techniques
-def test_the_peak_of_larger_steps_is_the_one_measured(
-    tokens: int, precision: Any, switches: dict[str, Any], words: int
-) -> None:
+def test_the_peak_of_larger_steps_is_the_one_measured(tokens, precision, switches, words):
     load = Load(tokens=tokens, images=tokens // 170)
     assert_step(SHRUNKEN, load, words, Techniques(precision=precision, **switches))
 
 
-def test_gradients_that_are_there_from_the_batch_before_add_to_the_peak() -> None:
+def test_gradients_that_are_there_from_the_batch_before_add_to_the_peak():
     load = Load(tokens=4096, images=8)
     alone, added = (
         estimate(TINY, load, Techniques(accumulate=count), vocabulary=WORDS) for count in (1, 2)
@@ -188,14 +181,14 @@ def test_gradients_that_are_there_from_the_batch_before_add_to_the_peak() -> Non
     assert added.peak - alone.peak > 0.8 * alone.gradients
 
 
-def test_a_gpu_keeps_less_and_plain_attention_is_not_counted() -> None:
+def test_a_gpu_keeps_less_and_plain_attention_is_not_counted():
     here, there = (estimate(TINY, LOAD, device=device) for device in ("cpu", "cuda"))
     assert there.activations < here.activations
     with pytest.raises(ValueError, match="'plain' keeps every score"):
         estimate(TINY, LOAD, kernel="plain")
 
 
-def test_stages_of_zero_divide_what_they_are_for() -> None:
+def test_stages_of_zero_divide_what_they_are_for():
     ddp, *zeros = (estimate(TINY, LOAD, ranks=4, zero=zero) for zero in (0, 1, 2, 3))
     divided = [
         [getattr(each, use) < 0.3 * getattr(ddp, use) for each in zeros]
@@ -210,14 +203,14 @@ def test_stages_of_zero_divide_what_they_are_for() -> None:
         assert zero.peak < ddp.peak
 
 
-def test_states_of_8_bits_are_a_quarter() -> None:
+def test_states_of_8_bits_are_a_quarter():
     full, small = (
         estimate(SMALL, LOAD, Techniques(optimizer=kind)).optimizer for kind in ("fused", "8bit")
     )
     assert 0.25 < small / full < 0.27
 
 
-def test_the_command_prints_a_table_that_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_table_that_adds_up(capsys):
     common = ["--model", "base", "--pack", "8192", "--images", "16", "--precision", "bf16"]
     program.main([*common, "--ranks", "8", "--zero", "3", "--memory", "80GB"])
     lines = capsys.readouterr().out.splitlines()
@@ -240,13 +233,13 @@ def test_the_command_prints_a_table_that_adds_up(capsys: pytest.CaptureFixture[s
         ("--pack 99 --memory much", "much"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(arguments: str, reason: str) -> None:
+def test_options_that_make_no_sense_are_refused(arguments, reason):
     with pytest.raises(SystemExit, match=reason):
         program.main(arguments.split())
 
 
 @pytest.mark.campaign
-def test_what_fsdp_holds_is_what_zero_3_says(tmp_path: Path) -> None:
+def test_what_fsdp_holds_is_what_zero_3_says(tmp_path):
     measured = json.loads(start_ranks(2, "fsdp_sizes", tmp_path)[0])
     found = estimate(TINY, LOAD, vocabulary=WORDS, ranks=2, zero=3, device="cpu")
     for use in ("parameters", "gradients", "optimizer"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ SHAPES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=str)
-def test_losses_by_dataset_sum_to_that_of_the_step(shards: Path, options: dict[str, Any]) -> None:
+def test_losses_by_dataset_sum_to_that_of_the_step(shards, options):
     run, sums = make_run(CONFIG, ALONE, "plain", "ddp"), sums_of(ALONE)
     steps = 0
     for group in groups(shards, **options):
@@ -51,7 +50,7 @@ def test_losses_by_dataset_sum_to_that_of_the_step(shards: Path, options: dict[s
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=str)
-def test_they_are_those_of_the_samples_alone(shards: Path, options: dict[str, Any]) -> None:
+def test_they_are_those_of_the_samples_alone(shards, options):
     model, sums = make_model("plain"), sums_of(ALONE)
     losses: dict[str, float] = defaultdict(float)
     labels: Counter[str] = Counter()
@@ -72,7 +71,7 @@ def test_they_are_those_of_the_samples_alone(shards: Path, options: dict[str, An
         assert padded or each.tokens == tokens[each.name]
 
 
-def test_every_token_counts_for_the_dataset_of_its_own_segment() -> None:
+def test_every_token_counts_for_the_dataset_of_its_own_segment():
     """Also the first and the last of a segment, which chat templates seldom let learn."""
     sums, losses = sums_of(ALONE), 2.0 ** torch.arange(12)
     batch = {
@@ -96,7 +95,7 @@ def test_every_token_counts_for_the_dataset_of_its_own_segment() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", SHAPES, ids=str)
-def test_sums_on_a_gpu_wait_for_nothing(shards: Path, options: dict[str, Any]) -> None:
+def test_sums_on_a_gpu_wait_for_nothing(shards, options):
     gpu = Ranks(0, 1, torch.device("cuda"))
     here, there = sums_of(ALONE), sums_of(gpu)
     for batch in map(named, load(shards, FIXED, **options)):
@@ -122,15 +121,13 @@ def test_sums_on_a_gpu_wait_for_nothing(shards: Path, options: dict[str, Any]) -
 
 
 @pytest.mark.campaign
-def test_two_processes_have_the_sums_of_one(shards: Path, tmp_path: Path) -> None:
+def test_two_processes_have_the_sums_of_one(shards, tmp_path):
     for printed in start_ranks(RANKS, "dataset_ranks", shards, tmp_path):
         assert json.loads(printed) == dict.fromkeys(CASES, "")
 
 
 @pytest.mark.usefixtures("small_model")
-def test_a_run_on_a_mixture_logs_and_reports_them(
-    shards: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_on_a_mixture_logs_and_reports_them(shards, tmp_path, capfd):
     path, given = tmp_path / "mixture.json", {"often": 3, "rare": 1}
     datasets = {name: {"path": str(shards), "weight": weight} for name, weight in given.items()}
     path.write_text(json.dumps({"datasets": datasets, "epoch": 40}))
@@ -152,7 +149,7 @@ def test_a_run_on_a_mixture_logs_and_reports_them(
     assert fit(shards, *PACKED, "--steps", 1).datasets == ()  # of one folder
 
 
-def test_tables_show_the_largest_of_many_datasets() -> None:
+def test_tables_show_the_largest_of_many_datasets():
     figures = tuple(
         DatasetFigures(f"set {n}", None if n % 2 else 2.5, n, 10 * n, n, 0.25, n / 1000)
         for n in range(50)

@@ -40,7 +40,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     why_not.cache_clear()
 
 
-def test_an_unknown_kernel_is_an_error_that_names_the_known() -> None:
+def test_an_unknown_kernel_is_an_error_that_names_the_known():
     with pytest.raises(ValueError, match="'fast' is none of") as error:
         why_not("fast", "cpu", torch.float32)
     assert all(name in str(error.value) for name in (AUTO, *KERNELS))
@@ -61,15 +61,7 @@ def test_an_unknown_kernel_is_an_error_that_names_the_known() -> None:
         ("flash", "cuda", torch.float32, "", "not torch.float32", "--precision bf16"),
     ],
 )
-def test_a_reason_names_cause_and_remedy(
-    modules: set[str],
-    kernel: str,
-    device: str,
-    dtype: torch.dtype,
-    missing: str,
-    cause: str,
-    remedy: str,
-) -> None:
+def test_a_reason_names_cause_and_remedy(modules, kernel, device, dtype, missing, cause, remedy):
     modules.discard(missing)
     reason = why_not(kernel, device, dtype)
     assert reason.startswith(kernel)
@@ -77,9 +69,7 @@ def test_a_reason_names_cause_and_remedy(
     assert remedy in reason.split(";")[1]
 
 
-def test_varlen_of_a_torch_that_takes_no_window_is_left_out(
-    modules: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_varlen_of_a_torch_that_takes_no_window_is_left_out(modules, monkeypatch):
     monkeypatch.setattr(choosing, "TORCH", (2, 10))
     reason = why_not("varlen", "cuda", torch.bfloat16)
     assert reason.startswith("varlen needs torch 2.11 or newer")
@@ -87,21 +77,21 @@ def test_varlen_of_a_torch_that_takes_no_window_is_left_out(
 
 
 @pytest.mark.parametrize("kernel", ["varlen", "flash"])
-def test_a_gpu_older_than_ampere_is_told_to_take_sdpa(modules: set[str], kernel: str) -> None:
+def test_a_gpu_older_than_ampere_is_told_to_take_sdpa(modules, kernel):
     modules.discard("ampere")
     assert "Ampere" in why_not(kernel, "cuda", torch.float16)
     assert "sdpa" in why_not(kernel, "cuda", torch.float16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_the_kernel_chosen_on_the_cpu_trains(dtype: torch.dtype) -> None:
+def test_the_kernel_chosen_on_the_cpu_trains(dtype):
     kernel = choose(torch.device("cpu"), dtype)
     assert why_not(kernel, "cpu", dtype) == ""
     inputs = make_inputs(30, dtype=dtype)
     assert all(x.isfinite().all() for x in run(kernel, inputs, make_segments([10, 0, 20], True)))
 
 
-def test_the_kernel_chosen_on_a_gpu_is_the_best_that_is_there(modules: set[str]) -> None:
+def test_the_kernel_chosen_on_a_gpu_is_the_best_that_is_there(modules):
     gpu = torch.device("cuda")
     choices = []
     for missing in ("", "flash_attn.flash_attn_interface", "torch.nn.attention.varlen"):

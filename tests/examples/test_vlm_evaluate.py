@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 
 from examples.vlm import train as program
 from examples.vlm.evaluate import evaluate
-from examples.vlm.loop import Run
 from examples.vlm.model.inputs import IGNORE, make_inputs
 from examples.vlm.parallel.ranks import Ranks
 
@@ -32,7 +30,7 @@ def doubled(batch: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "options", [{"pack": 300}, {"batch_size": 7}, {"pack": 300, "batch_size": 2}], ids=str
 )
-def test_it_is_the_mean_over_samples_one_by_one(shards: Path, options: dict[str, Any]) -> None:
+def test_it_is_the_mean_over_samples_one_by_one(shards, options):
     """Seven does not divide 25: repeats in the last batch must not count."""
     model = make_model("split")
     total, labels = 0.0, 0
@@ -47,7 +45,7 @@ def test_it_is_the_mean_over_samples_one_by_one(shards: Path, options: dict[str,
     assert found.loss == pytest.approx(total / labels, rel=1e-12)
 
 
-def test_the_device_is_read_once_and_the_model_is_left_as_it_was(shards: Path) -> None:
+def test_the_device_is_read_once_and_the_model_is_left_as_it_was(shards):
     model = make_model("split").train()
     modes: list[bool] = []
     model.register_forward_pre_hook(lambda *_: modes.append(model.training))
@@ -61,7 +59,7 @@ def test_the_device_is_read_once_and_the_model_is_left_as_it_was(shards: Path) -
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_ranks_add_their_shares(shards: Path) -> None:
+def test_ranks_add_their_shares(shards):
     """Two loaders, and the sum that the first rank would be sent by the other."""
     model = make_model("split")
     whole = evaluate(model, map(doubled, load(shards, FIXED, batch_size=2)), ALONE)
@@ -76,7 +74,7 @@ def test_ranks_add_their_shares(shards: Path) -> None:
     assert mean == pytest.approx(whole.loss, rel=1e-12)
 
 
-def test_samples_without_labels_are_refused(shards: Path) -> None:
+def test_samples_without_labels_are_refused(shards):
     batches = (
         batch | {"labels": torch.full_like(batch["labels"], IGNORE)}
         for batch in map(doubled, load(shards, FIXED, batch_size=5))
@@ -87,8 +85,8 @@ def test_samples_without_labels_are_refused(shards: Path) -> None:
 
 @pytest.mark.usefixtures("small_model")
 def test_a_run_is_evaluated_on_the_way_and_at_the_end_and_learns_the_same(
-    shards: Path, tmp_path: Path, runs: list[Run], capfd: pytest.CaptureFixture[str]
-) -> None:
+    shards, tmp_path, runs, capfd
+):
     plain = fit(shards, *PACKED, "--steps", 7, "--dropout", 0.2)
     report = fit(
         *(shards, *PACKED, "--steps", 7, "--dropout", 0.2),
@@ -105,9 +103,7 @@ def test_a_run_is_evaluated_on_the_way_and_at_the_end_and_learns_the_same(
     assert math.isfinite(losses[-1])
 
 
-def test_a_period_without_a_dataset_is_refused(
-    shards: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_period_without_a_dataset_is_refused(shards, capfd):
     with pytest.raises(SystemExit):
         program.main([str(shards), "--evaluate-every", "3"])
     assert "--evaluate-every does nothing without --evaluate" in capfd.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from examples.vlm import train as program
 from examples.vlm.data.texts import Vocabulary
-from examples.vlm.loop import Run
 from examples.vlm.measure.find_batch import (
     OutOfMemory,
     Trial,
@@ -37,7 +35,7 @@ def largest(trials: list[Trial]) -> int:
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([1, 7, 64]))
-def test_bisection_finds_the_largest(most: int, start: int, unit: int) -> None:
+def test_bisection_finds_the_largest(most, start, unit):
     trials = bisect(lambda size: Trial(size, size <= most, None), start, unit=unit)
     assert len({trial.size for trial in trials}) == len(trials) < 30
     if most >= unit:
@@ -45,7 +43,7 @@ def test_bisection_finds_the_largest(most: int, start: int, unit: int) -> None:
         assert found <= most < found + 2 * unit
 
 
-def test_a_step_that_runs_out_of_memory_is_survived() -> None:
+def test_a_step_that_runs_out_of_memory_is_survived():
     def step(size: int) -> Trial:
         try:
             with surviving():
@@ -66,7 +64,7 @@ def test_a_step_that_runs_out_of_memory_is_survived() -> None:
         torch.ones(2) + torch.ones(3)
 
 
-def test_the_peak_of_a_call_is_that_of_its_tensors() -> None:
+def test_the_peak_of_a_call_is_that_of_its_tensors():
     def call() -> None:
         first = torch.empty(1_000_000)
         second = torch.empty(500_000)
@@ -76,7 +74,7 @@ def test_the_peak_of_a_call_is_that_of_its_tensors() -> None:
     assert peak_of(call, torch.device("cpu")) == 6_000_000
 
 
-def test_the_heaviest_batches_are_those_of_the_plan(shards: Path, runs: list[Run]) -> None:
+def test_the_heaviest_batches_are_those_of_the_plan(shards, runs):
     fit(shards, "--batch-size", 4, "--steps", 1)
     fit(shards, *PACKED, "--steps", 1)
     padded, packed = (run.loader for run in runs)
@@ -100,9 +98,7 @@ def test_the_heaviest_batches_are_those_of_the_plan(shards: Path, runs: list[Run
     ],
     ids=str,
 )
-def test_the_largest_batch_under_a_limit_is_found(
-    shards: Path, arguments: tuple[Any, ...], runs: list[Run]
-) -> None:
+def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
     common = (*arguments, "--overlong", "drop", "--steps", 2)
     fit(shards, *common)
     run = runs[-1]
@@ -132,7 +128,7 @@ def test_the_largest_batch_under_a_limit_is_found(
     )
 
 
-def test_the_command_prints_what_it_tried(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_it_tried(shards, capsys):
     common = [str(shards), "--device", "cpu", "--batch-size", "1", "--find-batch-size"]
     program.main([*common, "8MB"])
     lines = capsys.readouterr().out.splitlines()
@@ -170,7 +166,7 @@ train.main(sys.argv[1:])
 
 
 @pytest.mark.campaign
-def test_a_process_whose_memory_is_limited_goes_on(shards: Path) -> None:
+def test_a_process_whose_memory_is_limited_goes_on(shards):
     """The limit given is far too high; the system's own ends the steps that do not fit."""
     line = [str(shards), "--device", "cpu", "--pack", "512"]
     done = subprocess.run(

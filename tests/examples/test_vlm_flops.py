@@ -96,14 +96,12 @@ def step(
     [{"recompute": "all"}, {"freeze_vision": True}, {"lora": 2, "recompute": "all"}],
     ids=str,
 )
-def test_flops_are_those_that_torch_counts(
-    shards: Path, form: str, kernel: str, sizes: dict[str, Any], techniques: dict[str, Any]
-) -> None:
+def test_flops_are_those_that_torch_counts(shards, form, kernel, sizes, techniques):
     counted, meter = step(shards, form, kernel, Techniques(**techniques), **sizes)
     assert meter.flops().computed == pytest.approx(counted, rel=1e-3)
 
 
-def test_logits_in_parts_are_computed_again(shards: Path) -> None:
+def test_logits_in_parts_are_computed_again(shards):
     """With 80,000 words, logits of 52 tokens are computed at a time; with 8,000, all."""
     again = []
     for words in (8_000, 80_000):
@@ -113,7 +111,7 @@ def test_logits_in_parts_are_computed_again(shards: Path) -> None:
     assert 250 < (again[1] - again[0]) / (2 * SMALL.width * 80_000) <= 300  # tokens
 
 
-def test_tokens_that_causal_attention_hides_count_nothing() -> None:
+def test_tokens_that_causal_attention_hides_count_nothing():
     torch.manual_seed(0)
     model = VLM(SMALL, WORDS.size, WORDS.image_id, "split")
     sizes = Sizes(tokens=300, patches=64, token_squares=300**2, patch_squares=4 * 16**2)
@@ -124,9 +122,7 @@ def test_tokens_that_causal_attention_hides_count_nothing() -> None:
     assert whole["vision"] == half["vision"]
 
 
-def test_a_run_tells_its_flops_and_their_share_of_the_peak(
-    shards: Path, small_model: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_tells_its_flops_and_their_share_of_the_peak(shards, small_model, capfd):
     common = (*PACKED, "--steps", 6, "--warm-up", 2, "--log-every", 3)
     report = fit(shards, *common, "--peak-flops", 1e12)
     assert report.mfu == pytest.approx(report.flops_per_s / 1e12)
@@ -143,9 +139,7 @@ def test_a_run_tells_its_flops_and_their_share_of_the_peak(
     assert capfd.readouterr().err.count("MFU") == 4
 
 
-def test_steps_may_exceed_a_peak_that_was_measured_and_none_that_was_given(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_steps_may_exceed_a_peak_that_was_measured_and_none_that_was_given(caplog):
     """Another process may have had the CPU when it was measured."""
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)  # a number not measured yet
@@ -162,9 +156,7 @@ def test_steps_may_exceed_a_peak_that_was_measured_and_none_that_was_given(
 
 
 @pytest.mark.usefixtures("small_model")
-def test_no_share_of_a_peak_is_above_all_of_it(
-    shards: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_share_of_a_peak_is_above_all_of_it(shards, capfd):
     report = fit(shards, *PACKED, "--steps", 4, "--log-every", 2, "--peak-flops", 10)
     assert (report.mfu, report.hfu) == (None, None)
     assert report.flops_per_s > 10

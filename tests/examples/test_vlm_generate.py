@@ -13,7 +13,6 @@ from torch import Tensor
 
 from examples.vlm import generate as program
 from examples.vlm.checkpoint import save
-from examples.vlm.loop import Run
 from examples.vlm.model.attention import Table, attend
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.sampling import Prompts, generate, logits_of
@@ -41,9 +40,7 @@ def logits(model: VLM, prompts: Prompts, tokens: Sequence[Tensor], cached: bool)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kernel", ["split", "sdpa", "plain"])
 @pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 400}], ids=str)
-def test_a_cache_changes_no_token_and_no_logit(
-    shards: Path, form: str, kernel: str, options: dict[str, Any]
-) -> None:
+def test_a_cache_changes_no_token_and_no_logit(shards, form, kernel, options):
     model = make_model(kernel)
     batch = batch_of(shards, FORMS[form], **options)
     prompts = Prompts.of_batch(model, batch)
@@ -61,7 +58,7 @@ def test_a_cache_changes_no_token_and_no_logit(
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_logits_are_those_that_training_has_its_losses_of(shards: Path) -> None:
+def test_logits_are_those_that_training_has_its_losses_of(shards):
     """The loss of a label behind the prompt is that of the token that would be drawn there."""
     model = make_model("split")
     for batch in islice(load(shards, FIXED, batch_size=1, shuffle=False), 3):
@@ -81,7 +78,7 @@ def test_logits_are_those_that_training_has_its_losses_of(shards: Path) -> None:
             torch.testing.assert_close(found[token], loss, rtol=1e-9, atol=1e-9)
 
 
-def test_no_token_of_an_image_is_written() -> None:
+def test_no_token_of_an_image_is_written():
     model = make_model("split")
     prompts = Prompts.of_tokens(model, [[5, 6, 7]])
     free = generate(model, prompts, max_new_tokens=STEPS)
@@ -89,7 +86,7 @@ def test_no_token_of_an_image_is_written() -> None:
     assert free[0][0] not in generate(model, prompts, max_new_tokens=STEPS)[0]
 
 
-def test_the_images_of_a_prompt_matter_to_it_alone(shards: Path) -> None:
+def test_the_images_of_a_prompt_matter_to_it_alone(shards):
     model = make_model("split")
     batch = batch_of(shards, batch_size=3)
     first = int(batch["input_ids"][0].eq(WORDS.image_id).sum()) // 4
@@ -103,7 +100,7 @@ def test_the_images_of_a_prompt_matter_to_it_alone(shards: Path) -> None:
     assert not torch.equal(seen[0][1], seen[1][1])
 
 
-def test_texts_end_at_a_token_of_stop_and_others_go_on(shards: Path) -> None:
+def test_texts_end_at_a_token_of_stop_and_others_go_on(shards):
     model, before = make_model("split").train(), torch.get_rng_state()
     prompts = Prompts.of_batch(model, batch_of(shards, batch_size=4))
     free = generate(model, prompts, max_new_tokens=STEPS)
@@ -118,7 +115,7 @@ def test_texts_end_at_a_token_of_stop_and_others_go_on(shards: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_drawn_tokens_are_among_the_likeliest_and_repeat_with_the_seed() -> None:
+def test_drawn_tokens_are_among_the_likeliest_and_repeat_with_the_seed():
     model = make_model("split")
     prompts = Prompts.of_tokens(model, [[5, 6, 7], [8, 9]])
     scores = logits(model, prompts, [], cached=True)[0]
@@ -148,7 +145,7 @@ def test_drawn_tokens_are_among_the_likeliest_and_repeat_with_the_seed() -> None
         ({"max_new_tokens": 1, "top_k": 3}, "top_k=3 does nothing with temperature=0"),
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any], reason: str) -> None:
+def test_options_out_of_range_are_refused(options, reason):
     model = make_model("split")
     with pytest.raises(ValueError, match=reason):
         generate(model, Prompts.of_tokens(model, [[1, 2]]), **options)
@@ -157,9 +154,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], reason: str) 
 
 
 @pytest.mark.usefixtures("small_model")
-def test_a_run_and_its_checkpoint_write_the_same(
-    shards: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_and_its_checkpoint_write_the_same(shards, tmp_path, capfd):
     """After 60 steps on a few samples, the model writes the answers that it was taught."""
     file, answers = tmp_path / "run.pt", ("--generate", 3, "--new-tokens", 6)
     fit(shards, *PACKED, "--steps", 60, "--lr", 1e-2, "--lr-steps", 60, "--save", file, *answers)
@@ -172,7 +167,7 @@ def test_a_run_and_its_checkpoint_write_the_same(
         program.main(["nowhere.pt", str(shards), "--device", "cpu"])
 
 
-def test_the_command_lists_its_own_options_alone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_its_own_options_alone(capfd):
     with pytest.raises(SystemExit):
         program.main(["--help"])
     listed = capfd.readouterr().out
@@ -184,7 +179,7 @@ def test_the_command_lists_its_own_options_alone(capfd: pytest.CaptureFixture[st
     assert "unrecognized arguments: --steps" in capfd.readouterr().err
 
 
-def test_native_images_and_tables_of_kernels_serve_prompts(shards: Path) -> None:
+def test_native_images_and_tables_of_kernels_serve_prompts(shards):
     table = Table.read([Path("benchmarks/results/attention-cpu.json")])
     texts = []
     for kernel in (table, "plain"):
@@ -196,9 +191,7 @@ def test_native_images_and_tables_of_kernels_serve_prompts(shards: Path) -> None
 
 
 @pytest.mark.usefixtures("small_model")
-def test_a_checkpoint_of_many_ranks_writes_what_the_model_does(
-    shards: Path, tmp_path: Path, runs: list[Run], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_of_many_ranks_writes_what_the_model_does(shards, tmp_path, runs, capfd):
     answers = ("--generate", 2, "--new-tokens", 5)
     fit(shards, *PACKED, "--steps", 3, *answers)
     written = capfd.readouterr().out

@@ -48,7 +48,7 @@ def fit(shards: Path, *arguments: Any) -> Report:
         return program.run(options, ranks)
 
 
-def test_a_gpu_learns_what_the_cpu_learns(shards: Path) -> None:
+def test_a_gpu_learns_what_the_cpu_learns(shards):
     here, there = (fit(shards, *PACKED, "--device", device) for device in ("cpu", "cuda"))
     assert there.losses == pytest.approx(here.losses, rel=2e-3)
 
@@ -56,9 +56,7 @@ def test_a_gpu_learns_what_the_cpu_learns(shards: Path) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("form", [PACKED, ("--batch-size", 6), (*PACKED, "--native")], ids=str)
-def test_every_kernel_learns_what_the_plain_one_does(
-    shards: Path, kernel: str, precision: str, form: tuple[Any, ...]
-) -> None:
+def test_every_kernel_learns_what_the_plain_one_does(shards, kernel, precision, form):
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     if reason := why_not(kernel, "cuda", dtype):
         pytest.skip(reason)
@@ -87,9 +85,7 @@ def test_every_kernel_learns_what_the_plain_one_does(
     ids=str,
 )
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_technique_learns_the_same_on_a_gpu(
-    shards: Path, arguments: tuple[Any, ...], precision: str
-) -> None:
+def test_a_technique_learns_the_same_on_a_gpu(shards, arguments, precision):
     common = (*PACKED, "--precision", precision)
     alone = ("--lora", "--accumulate-tokens")
     reference = ("--device", "cpu", *arguments) if arguments[0] in alone else ()
@@ -100,9 +96,7 @@ def test_a_technique_learns_the_same_on_a_gpu(
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("form", [PACKED, ("--batch-size", 6), (*PACKED, "--native")], ids=str)
-def test_a_resumed_run_goes_on_where_it_was(
-    shards: Path, tmp_path: Path, form: tuple[Any, ...], precision: str, exact: bool
-) -> None:
+def test_a_resumed_run_goes_on_where_it_was(shards, tmp_path, form, precision, exact):
     """Bit for bit where sums come in a fixed order."""
     common = (*form, "--precision", precision, *["--deterministic"] * exact)
     whole = fit(shards, *common, "--steps", 8)
@@ -115,13 +109,7 @@ def test_a_resumed_run_goes_on_where_it_was(
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("more", [(), ("--resident", "1GB"), ("--device-cache", "1GB")], ids=str)
 @pytest.mark.parametrize("form", [PACKED, ("--batch-size", 6), (*PACKED, "--native")], ids=str)
-def test_no_step_waits_for_the_gpu(
-    shards: Path,
-    form: tuple[Any, ...],
-    more: tuple[Any, ...],
-    precision: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_step_waits_for_the_gpu(shards, form, more, precision, monkeypatch):
     """Nor does the loader in between; what is compiled or allocated first, may."""
     step, taken = loop.train_step, 0
 
@@ -142,7 +130,7 @@ def test_no_step_waits_for_the_gpu(
 
 
 @pytest.mark.parametrize("mode", [(), ("--compile",), ("--compile", "reduce-overhead")], ids=str)
-def test_a_run_is_evaluated_on_the_way(shards: Path, mode: tuple[str, ...]) -> None:
+def test_a_run_is_evaluated_on_the_way(shards, mode):
     more = ("--static-shapes", *mode, "--evaluate", shards, "--evaluate-every", 3)
     plain = fit(shards, *PACKED, "--device", "cpu", "--evaluate", shards, "--evaluate-every", 3)
     found = fit(shards, *PACKED, *more)
@@ -151,7 +139,7 @@ def test_a_run_is_evaluated_on_the_way(shards: Path, mode: tuple[str, ...]) -> N
         assert one.loss == pytest.approx(other.loss, rel=0.01)
 
 
-def test_watching_phases_leaves_the_peak_as_it_is(shards: Path) -> None:
+def test_watching_phases_leaves_the_peak_as_it_is(shards):
     torch.cuda.reset_peak_memory_stats()
     plain = fit(shards, *PACKED).memory["peak"]
     torch.cuda.reset_peak_memory_stats()
@@ -159,7 +147,7 @@ def test_watching_phases_leaves_the_peak_as_it_is(shards: Path) -> None:
     assert watched == pytest.approx(plain, rel=0.1)
 
 
-def test_the_largest_batch_under_a_limit_is_found(shards: Path) -> None:
+def test_the_largest_batch_under_a_limit_is_found(shards):
     # Beside what tests before may have left, such as those whose failure is still to be shown.
     limit = 256_000_000 + torch.cuda.memory_allocated()
     line = [shards, "--batch-size", 2, "--num-workers", 2, "--find-batch-size", limit]
@@ -169,7 +157,7 @@ def test_the_largest_batch_under_a_limit_is_found(shards: Path) -> None:
     assert size >= 2
 
 
-def test_steps_are_timed_by_the_gpu_and_memory_is_its_own(shards: Path) -> None:
+def test_steps_are_timed_by_the_gpu_and_memory_is_its_own(shards):
     report = fit(shards, *PACKED, "--steps", 20)
     assert 0 < report.step_p50 <= report.step_p99
     parameters = report.memory["parameters"]

@@ -21,8 +21,8 @@ from .stand_ins import STAND_INS, use, varlen_result, windowed
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=["each its keys", "grouped"])
 @causality
 def test_what_kernels_of_a_gpu_are_given_makes_the_result_of_plain(
-    name: str, heads: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, heads, causal, monkeypatch
+):
     kernel, modules = STAND_INS[name]
     use(monkeypatch, modules())
     ragged = make_segments([7, 0, 1, 20, 12], causal)
@@ -35,8 +35,8 @@ def test_what_kernels_of_a_gpu_are_given_makes_the_result_of_plain(
 
 @causality
 def test_varlen_of_a_torch_that_knows_no_groups_is_given_the_heads_of_keys_repeated(
-    causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    causal, monkeypatch
+):
     def varlen_attn(
         *given: Any, return_aux: Any = None, scale: Any = None, window_size: Any = (-1, -1)
     ) -> Tensor:
@@ -53,7 +53,7 @@ def test_varlen_of_a_torch_that_knows_no_groups_is_given_the_heads_of_keys_repea
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-def test_varlen_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varlen_compiles_into_one_graph(monkeypatch):
     pytest.importorskip("torch.nn.attention.varlen")
 
     def stand_in(
@@ -72,9 +72,7 @@ def test_varlen_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "plain"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_kernels_on_a_gpu_are_as_near_to_the_truth_as_plain(
-    kernel: str, dtype: torch.dtype
-) -> None:
+def test_kernels_on_a_gpu_are_as_near_to_the_truth_as_plain(kernel, dtype):
     if reason := why_not(kernel, "cuda", dtype):
         pytest.skip(reason)
     inputs = [x.cuda() for x in make_inputs(512, 4, 2, 64, dtype)]

@@ -29,7 +29,7 @@ TURNED, SEGMENTS = angles(torch.arange(TOKENS), 8), make_segments([7, 5], True)
         ("sequential:2", Recompute(segments=2)),
     ],
 )
-def test_blocks_are_chosen_by_a_text(text: str, wanted: Recompute) -> None:
+def test_blocks_are_chosen_by_a_text(text, wanted):
     assert read_recompute(text, 5) == wanted
     if "," in text:
         assert read_recompute(text, 5, whole=False) == NONE
@@ -50,7 +50,7 @@ def test_blocks_are_chosen_by_a_text(text: str, wanted: Recompute) -> None:
         ("sequential:0", "5 blocks make 1 to 5 runs"),
     ],
 )
-def test_other_texts_are_refused_with_those_that_are_not(text: str, reason: str) -> None:
+def test_other_texts_are_refused_with_those_that_are_not(text, reason):
     with pytest.raises(ValueError, match=reason):
         read_recompute(text, 5)
 
@@ -65,7 +65,7 @@ def test_other_texts_are_refused_with_those_that_are_not(text: str, reason: str)
         ("sequential:2", [0, 1]),
     ],
 )
-def test_chosen_blocks_run_twice_and_gradients_stay_bit_equal(text: str, twice: list[int]) -> None:
+def test_chosen_blocks_run_twice_and_gradients_stay_bit_equal(text, twice):
     torch.manual_seed(0)
     model = Transformer(width=32, layers=5, heads=4, kv_heads=2, hidden=64)
     for block in model.blocks:
@@ -92,7 +92,7 @@ def test_chosen_blocks_run_twice_and_gradients_stay_bit_equal(text: str, twice: 
     assert sum(calls.values()) == 10 + len(twice)
 
 
-def test_weights_are_dropped_in_training_alone() -> None:
+def test_weights_are_dropped_in_training_alone():
     torch.manual_seed(0)
     layer = Attention(width=32, heads=4, kv_heads=2)
     x = torch.randn(TOKENS, 32)

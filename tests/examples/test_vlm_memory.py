@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ class Hungry(torch.nn.Linear):
         return rows.square().sum()
 
 
-def test_phases_follow_a_step_on_the_cpu() -> None:
+def test_phases_follow_a_step_on_the_cpu():
     model = Hungry(1, 2)
     optimizer = torch.optim.SGD(model.parameters())
     phases = Phases(model, optimizer, CPU)
@@ -55,7 +54,7 @@ def test_phases_follow_a_step_on_the_cpu() -> None:
     assert not model._forward_pre_hooks
 
 
-def test_phases_end_with_a_step_that_fails() -> None:
+def test_phases_end_with_a_step_that_fails():
     model = Hungry(1, 2)
     optimizer = torch.optim.SGD(model.parameters())
     with (
@@ -69,7 +68,7 @@ def test_phases_end_with_a_step_that_fails() -> None:
 
 
 @pytest.mark.usefixtures("small_model")
-def test_phases_tell_what_recomputing_saves(shards: Path) -> None:
+def test_phases_tell_what_recomputing_saves(shards):
     kept, again = (
         {phase.name: phase.bytes for phase in fit(shards, *PHASES, *more).memory_phases}
         for more in ((), ("--recompute",))
@@ -84,8 +83,8 @@ def test_phases_tell_what_recomputing_saves(shards: Path) -> None:
 
 
 def test_each_phase_of_a_gpu_is_read_where_it_says_and_leaves_the_peak_of_a_run_as_it_is(
-    shards: Path, small_model: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shards, small_model, monkeypatch
+):
     """On a GPU every phase begins the count of torch anew."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters())
@@ -108,7 +107,7 @@ def test_each_phase_of_a_gpu_is_read_where_it_says_and_leaves_the_peak_of_a_run_
     assert [phase.bytes["peak"] for phase in told.memory_phases] == [5, 70, 40, 6]
 
 
-def test_fragmentation_is_what_is_reserved_and_not_allocated() -> None:
+def test_fragmentation_is_what_is_reserved_and_not_allocated():
     sizes = {"allocated": 60, "reserved": 80, "peak": 75, "split": 15}
     phase = Phase("after forward", sizes)
     assert phase.fragmentation == pytest.approx(0.25)
@@ -116,9 +115,7 @@ def test_fragmentation_is_what_is_reserved_and_not_allocated() -> None:
     assert Phase("", {"resident": 1}).fragmentation is None
 
 
-def test_a_run_tells_its_memory_by_phase(
-    shards: Path, small_model: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_tells_its_memory_by_phase(shards, small_model, capsys):
     report = fit(shards, *PACKED, "--steps", 2, "--memory-phases")
     assert list(report.to_dict()["memory_phases"]) == list(Phases.ORDER)
     line = [str(shards), "--device", "cpu", "--pack", "300", "--steps", "2"]

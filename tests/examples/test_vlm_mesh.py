@@ -52,12 +52,12 @@ FOUR = Ranks(0, 4, torch.device("cpu"))
         ("--tensor 2 --static-graph", "--static-graph does not go"),
     ],
 )
-def test_options_that_do_not_go_with_groups_of_ranks_are_named(line: str, reason: str) -> None:
+def test_options_that_do_not_go_with_groups_of_ranks_are_named(line, reason):
     with pytest.raises(ValueError, match=reason):
         join_mesh(FOUR, parse(["shards", *line.split()], ""))
 
 
-def test_without_groups_there_is_no_mesh() -> None:
+def test_without_groups_there_is_no_mesh():
     assert join_mesh(FOUR, parse(["shards", "--pack", "64", "--hook", "bf16"], "")) == FOUR
 
 
@@ -70,15 +70,13 @@ def test_without_groups_there_is_no_mesh() -> None:
         ("small", 2, 8, r"8 heads of the language model .* 16 ranks \(tensor 2, context 8\)"),
     ],
 )
-def test_heads_that_do_not_divide_are_refused(
-    model: str, tensor: int, context: int, reason: str
-) -> None:
+def test_heads_that_do_not_divide_are_refused(model, tensor, context, reason):
     with pytest.raises(ValueError, match=reason):
         check_heads(MODELS[model], tensor, context)
     check_heads(MODELS["tiny"], 1, 4)  # more than its heads of keys
 
 
-def test_adapters_are_not_divided() -> None:
+def test_adapters_are_not_divided():
     pytest.importorskip("peft")
     model = make_model("plain")
     check_plain(model)
@@ -89,7 +87,7 @@ def test_adapters_are_not_divided() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kernel", ["split", "sdpa", "plain"])
-def test_the_shares_of_ranks_are_the_row(shards: Path, form: str, kernel: str) -> None:
+def test_the_shares_of_ranks_are_the_row(shards, form, kernel):
     model = make_model(kernel)
     batches = list(load(shards, FORMS[form], pack=datapipe.PackSpec(240, multiple_of=4)))
     merged, encoded, whole = CONFIG.vision.merge**2, 0, 0
@@ -118,7 +116,7 @@ def embed(model: VLM, inputs: Inputs) -> Tensor:
         return place(model.embedding(inputs.ids), features, wanted, inputs.skipped)
 
 
-def test_a_row_that_does_not_divide_is_refused(shards: Path) -> None:
+def test_a_row_that_does_not_divide_is_refused(shards):
     inputs = make_inputs(next(iter(load(shards, FORMS["fixed"], pack=239))), CONFIG, "split")
     with fake_rank(0, 64):
         assert dist.group.WORLD is not None
@@ -140,7 +138,7 @@ def results(shards: Path, folder: Path) -> Results:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("check", CHECKS)
-def test_four_ranks_learn_what_one_does(results: Results, check: str) -> None:
+def test_four_ranks_learn_what_one_does(results, check):
     for rank, found in enumerate(results):
         assert not found[check]["error"], f"rank {rank}: {found[check]['error']}"
 
@@ -153,9 +151,7 @@ def alone(shards: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report
 
 
 @pytest.mark.campaign
-def test_the_program_on_four_ranks_has_the_losses_of_one(
-    results: Results, alone: Callable[..., Report]
-) -> None:
+def test_the_program_on_four_ranks_has_the_losses_of_one(results, alone):
     found = {name: check["value"] for name, check in results[0].items() if check["value"]}
     wanted = alone("--steps", 9).losses
     assert len(set(wanted)) == 9
@@ -173,9 +169,7 @@ def test_the_program_on_four_ranks_has_the_losses_of_one(
 
 
 @pytest.mark.campaign
-def test_tokens_that_peers_share_are_counted_once(
-    results: Results, alone: Callable[..., Report]
-) -> None:
+def test_tokens_that_peers_share_are_counted_once(results, alone):
     wanted = alone("--steps", 6)
     assert results[0]["whole run"]["value"]["tokens"] == pytest.approx(
         wanted.tokens_per_s * wanted.seconds
@@ -184,8 +178,6 @@ def test_tokens_that_peers_share_are_counted_once(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(("path", "start"), [("begun", 3), ("file", 6), ("shards", 8)])
-def test_a_run_on_four_ranks_goes_on_in_one_process(
-    results: Results, folder: Path, alone: Callable[..., Report], path: str, start: int
-) -> None:
+def test_a_run_on_four_ranks_goes_on_in_one_process(results, folder, alone, path, start):
     rest = alone("--steps", 9, "--resume", folder / path).losses
     assert rest == pytest.approx(alone("--steps", 9).losses[start:], rel=1e-4)

@@ -120,9 +120,7 @@ def losses_alone(shards: Path, form: str, kernel: str) -> dict[str, Tensor]:
     ],
     ids=str,
 )
-def test_losses_of_a_sample_are_those_it_has_alone(
-    shards: Path, form: str, kernel: str, options: dict[str, Any]
-) -> None:
+def test_losses_of_a_sample_are_those_it_has_alone(shards, form, kernel, options):
     pack = options.get("pack")
     if form == "native" and isinstance(pack, datapipe.PackSpec) and pack.static_shapes:
         options = options | {"pack": replace(pack, max_images=None, max_patches=300)}
@@ -141,8 +139,8 @@ def test_losses_of_a_sample_are_those_it_has_alone(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_gradients_of_packs_are_those_of_padded_batches_and_of_samples_one_by_one(
-    shards: Path, form: str, kernel: str
-) -> None:
+    shards, form, kernel
+):
     model = make_model(kernel)
     alone, padded, packed = (
         gradients(model, load(shards, FORMS[form], **options))
@@ -158,8 +156,8 @@ def test_gradients_of_packs_are_those_of_padded_batches_and_of_samples_one_by_on
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("options", [{"batch_size": 6}, {"pack": 500}], ids=str)
 def test_another_text_or_image_in_a_sample_leaves_the_losses_of_the_others_bit_equal(
-    shards: Path, kernel: str, options: dict[str, Any]
-) -> None:
+    shards, kernel, options
+):
     model = make_model(kernel).float()
     batch = next(iter(load(shards, FIXED, **options)))
     ids, pixels = batch["input_ids"].clone(), batch["pixel_values"].clone()
@@ -186,7 +184,7 @@ def test_another_text_or_image_in_a_sample_leaves_the_losses_of_the_others_bit_e
     assert (was != now)[~others & counted].all()
 
 
-def test_the_pixels_of_an_image_matter_to_its_own_sample(shards: Path) -> None:
+def test_the_pixels_of_an_image_matter_to_its_own_sample(shards):
     model = make_model("split")
     for batch in load(shards, FIXED, batch_size=1):
         if "pixel_values" not in batch:
@@ -199,7 +197,7 @@ def test_the_pixels_of_an_image_matter_to_its_own_sample(shards: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_batch_without_images_runs_the_encoder_all_the_same(shards: Path, kernel: str) -> None:
+def test_a_batch_without_images_runs_the_encoder_all_the_same(shards, kernel):
     model = make_model(kernel)
     batch = next(b for b in load(shards, FIXED, batch_size=1) if "pixel_values" not in b)
     losses_of(model, batch).sum().backward()
@@ -208,7 +206,7 @@ def test_a_batch_without_images_runs_the_encoder_all_the_same(shards: Path, kern
         assert parameter.grad.any() != name.startswith(("vision", "projector")), name
 
 
-def test_a_sample_that_is_left_empty_counts_nothing(shards: Path) -> None:
+def test_a_sample_that_is_left_empty_counts_nothing(shards):
     model = make_model("split")
     whole = list(load(shards, FIXED, pack=400))
     keys = whole[0]["key"]
@@ -222,7 +220,7 @@ def test_a_sample_that_is_left_empty_counts_nothing(shards: Path) -> None:
                 torch.testing.assert_close(kept[key], losses)
 
 
-def test_square_images_are_cut_as_native_ones_are() -> None:
+def test_square_images_are_cut_as_native_ones_are():
     pixels = torch.randn(2, 3, 16, 16)
     wanted = [
         image[:, top + 4 * i : top + 4 * i + 4, left + 4 * j : left + 4 * j + 4].flatten()
@@ -236,7 +234,7 @@ def test_square_images_are_cut_as_native_ones_are() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_patch_knows_its_row_and_column(shards: Path, form: str) -> None:
+def test_every_patch_knows_its_row_and_column(shards, form):
     batch = next(iter(load(shards, FORMS[form], batch_size=8)))
     patches = make_inputs(batch, CONFIG, "split").patches
     grids = batch.get("image_grid_thw", torch.tensor([[1, 4, 4]] * len(batch["pixel_values"])))
@@ -269,14 +267,14 @@ SMALL = {"resize": "native", "patch": 4, "merge": 2, "min_pixels": 1024, "max_pi
         (ImageSpec(**SMALL | SIGLIP), r"was made for 40; give ImageSpec\(max_pixels=640\)"),
     ],
 )
-def test_images_of_another_form_are_refused(shards: Path, image: ImageSpec, reason: str) -> None:
+def test_images_of_another_form_are_refused(shards, image, reason):
     tokens = "native" if image.resize == "native" else 4
     loader = load(shards, {"image": image, "image_tokens": tokens}, batch_size=8)
     with pytest.raises(ValueError, match=reason):
         make_inputs(next(iter(loader)), CONFIG, "split")
 
 
-def test_texts_with_more_places_than_images_fill_are_refused(shards: Path) -> None:
+def test_texts_with_more_places_than_images_fill_are_refused(shards):
     loader = load(shards, FIXED | {"image_tokens": 5}, batch_size=8)
     model = make_model("split")
     with pytest.raises(ValueError, match="give TextSpec the model's image_tokens"):
@@ -284,9 +282,7 @@ def test_texts_with_more_places_than_images_fill_are_refused(shards: Path) -> No
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 300}], ids=str)
-def test_every_token_is_to_say_the_next_one_of_its_own_sample(
-    shards: Path, options: dict[str, Any]
-) -> None:
+def test_every_token_is_to_say_the_next_one_of_its_own_sample(shards, options):
     for batch in load(shards, FIXED, **options):
         inputs = make_inputs(batch, CONFIG, "split")
         bounds = inputs.segments.bounds.tolist()
@@ -305,9 +301,7 @@ def test_every_token_is_to_say_the_next_one_of_its_own_sample(
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_patch_sees_all_of_its_image_and_no_other(
-    shards: Path, form: str, kernel: str
-) -> None:
+def test_every_patch_sees_all_of_its_image_and_no_other(shards, form, kernel):
     model = make_model(kernel)
     batch = next(iter(load(shards, FORMS[form], batch_size=8)))
     inputs = make_inputs(batch, CONFIG, kernel)
@@ -324,7 +318,7 @@ def test_every_patch_sees_all_of_its_image_and_no_other(
     assert moved == list(range(first, second))
 
 
-def test_losses_in_parts_are_those_of_the_whole(shards: Path) -> None:
+def test_losses_in_parts_are_those_of_the_whole(shards):
     """With this many words, logits of 69 tokens are computed at a time."""
     model = make_model("split", words=60_000)
     batch = next(iter(load(shards, FIXED, pack=200)))
@@ -342,7 +336,7 @@ def test_losses_in_parts_are_those_of_the_whole(shards: Path) -> None:
     torch.testing.assert_close(model.head.weight.grad, weight.grad)
 
 
-def test_a_vision_config_says_what_is_wrong() -> None:
+def test_a_vision_config_says_what_is_wrong():
     with pytest.raises(ValueError, match="give 112"):
         VisionConfig(width=16, layers=1, heads=2, image_size=120)
     with pytest.raises(ValueError, match="a multiple of 4"):

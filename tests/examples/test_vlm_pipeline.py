@@ -66,7 +66,7 @@ def alone(shards: Path, lines: Any) -> Any:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", RUNS)
-def test_two_ranks_learn_what_one_process_learns(two: list[Found], alone: Any, name: str) -> None:
+def test_two_ranks_learn_what_one_process_learns(two, alone, name):
     if name == "adapters":
         pytest.importorskip("peft")
     wanted = alone(*RUNS[name])
@@ -81,9 +81,7 @@ def test_two_ranks_learn_what_one_process_learns(two: list[Found], alone: Any, n
 
 
 @pytest.mark.campaign
-def test_a_pipeline_goes_on_as_one_process_and_as_one_of_three_ranks(
-    two: list[Found], alone: Any, lines: Any, folder: Path
-) -> None:
+def test_a_pipeline_goes_on_as_one_process_and_as_one_of_three_ranks(two, alone, lines, folder):
     losses = alone(*THREE, "--steps", 6).losses
     assert two[0]["saved"]["losses"] == pytest.approx(losses[:2], rel=1e-5)
     rest = alone(*THREE, "--steps", 4, "--resume", "FOLDER", "--save", "FILE").losses
@@ -108,7 +106,7 @@ def test_a_pipeline_goes_on_as_one_process_and_as_one_of_three_ranks(
         ("--pack 64 --generate 2", "--generate; run examples.vlm.generate"),
     ],
 )
-def test_options_that_do_not_go_with_a_pipeline_are_named(line: str, reason: str) -> None:
+def test_options_that_do_not_go_with_a_pipeline_are_named(line, reason):
     options = parse(["shards", "--parallel", "pipeline", *line.split()], "")
     name, remedy = reason.split("; ")
     said = f"{name} does not go together with --parallel pipeline; {remedy}"
@@ -116,7 +114,7 @@ def test_options_that_do_not_go_with_a_pipeline_are_named(line: str, reason: str
         join_mesh(TWO, options)
 
 
-def test_options_of_other_ranks_are_refused() -> None:
+def test_options_of_other_ranks_are_refused():
     options = parse(["shards", "--parallel", "pipeline", "--hook", "bf16"], "")
     with pytest.raises(
         ValueError, match=r"--hook configures DDP and has no effect with .* pipeline"
@@ -127,7 +125,7 @@ def test_options_of_other_ranks_are_refused() -> None:
         parallel_of(options, Techniques(), TWO._replace(world_size=1))
 
 
-def test_every_part_of_the_model_is_on_one_rank() -> None:
+def test_every_part_of_the_model_is_on_one_rank():
     whole = make_model("split")
     parts = []
     for number in range(3):

@@ -51,9 +51,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, part: type) -> None:
 @pytest.mark.parametrize(
     "more", [(), ("--profile-stacks",), ("--recompute", "--precision", "bf16")], ids=str
 )
-def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
-) -> None:
+def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(shards, tmp_path, monkeypatch, more):
     reports: dict[str, Report] = {}
     for name, part in {"vision": VisionEncoder, "projector": Projector}.items():
         with monkeypatch.context() as patch:
@@ -69,7 +67,7 @@ def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(
         assert report.stages["exchange"] == 0
 
 
-def test_calls_of_python_in_a_trace_with_stacks_belong_to_their_own_stage() -> None:
+def test_calls_of_python_in_a_trace_with_stacks_belong_to_their_own_stage():
     """They all have the number 0, so numbers do not tell them apart."""
     events: list[FunctionEvent] = []
 
@@ -99,9 +97,7 @@ def test_calls_of_python_in_a_trace_with_stacks_belong_to_their_own_stage() -> N
     }
 
 
-def test_a_range_of_the_gpu_is_not_counted_beside_its_kernels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_range_of_the_gpu_is_not_counted_beside_its_kernels(monkeypatch):
     kinds = torch.autograd.DeviceType
     rows = [
         SimpleNamespace(key=key, device_type=kind, self_device_time_total=micros, count=1)
@@ -118,9 +114,7 @@ def test_a_range_of_the_gpu_is_not_counted_beside_its_kernels(
     assert shares == ["75.0%", "25.0%", "0.0%"]
 
 
-def test_stages_add_up_to_the_steps(
-    shards: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_stages_add_up_to_the_steps(shards, tmp_path, capfd):
     folder = tmp_path / "new" / "traces"
     report = fit(shards, *PACKED, *STEPS, "--profile", folder, "--profile-shapes")
     said = capfd.readouterr().err
@@ -140,16 +134,14 @@ def test_stages_add_up_to_the_steps(
 
 
 @pytest.mark.campaign
-def test_a_trace_has_lines_of_source_where_asked(shards: Path, tmp_path: Path) -> None:
+def test_a_trace_has_lines_of_source_where_asked(shards, tmp_path):
     fit(shards, *PACKED, *STEPS, "--profile", tmp_path, "--profile-stacks")
     (file,) = tmp_path.glob("*.pt.trace.json")
     events = json.loads(file.read_text())["traceEvents"]
     assert any("layers.py" in str(event.get("name")) for event in events)
 
 
-def test_a_model_is_left_without_ranges(
-    shards: Path, tmp_path: Path, runs: list[Any], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_left_without_ranges(shards, tmp_path, runs, capfd):
     fit(shards, *PACKED, "--steps", 3, "--profile", tmp_path)
     assert "no trace: it needs 10 steps" in capfd.readouterr().err
     model = runs[0].model
@@ -166,19 +158,19 @@ def test_a_model_is_left_without_ranges(
         ({"path": Path("nowhere/trace.json")}, "there is no folder nowhere"),
     ],
 )
-def test_options_that_do_nothing_are_refused(options: dict[str, Any], reason: str) -> None:
+def test_options_that_do_nothing_are_refused(options, reason):
     with pytest.raises(ValueError, match=reason):
         Profiling(**options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_ranges_of_a_gpu_need_one() -> None:
+def test_ranges_of_a_gpu_need_one():
     with pytest.raises(ValueError, match="torch finds none here"):
         Profiling(nvtx=True)
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.39, False), (0.41, True)])
-def test_an_encoder_that_takes_most_of_a_step_is_named(share: float, said: bool) -> None:
+def test_an_encoder_that_takes_most_of_a_step_is_named(share, said):
     times = dict.fromkeys(NAMES, 0.0) | {"vision": 3 * share}
     found = verdict(Stages(steps=3, seconds=3.0, by_stage=times))
     assert ("--freeze-vision" in found) == said

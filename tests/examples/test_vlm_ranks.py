@@ -69,12 +69,12 @@ ALIVE = rank(0, EXCHANGE, 9, 1)
         ([ALIVE, rank(1, "finished", 12, 99, gone=True)], None),
     ],
 )
-def test_the_rank_that_others_wait_for_is_named(seen: list[Seen], said: str | None) -> None:
+def test_the_rank_that_others_wait_for_is_named(seen, said):
     found = verdict(seen, 30)
     assert found is None if said is None else found is not None and found.startswith(said)
 
 
-def test_processes_that_are_stopped_are_killed_on_this_machine_alone() -> None:
+def test_processes_that_are_stopped_are_killed_on_this_machine_alone():
     """SIGTERM of torchrun reaches no stopped process, and it waits for half a minute."""
     sleepers = [subprocess.Popen(["sleep", "600"]) for _ in range(4)]
     try:
@@ -101,13 +101,13 @@ def test_processes_that_are_stopped_are_killed_on_this_machine_alone() -> None:
             sleeper.wait()
 
 
-def test_notices_come_after_more_than_the_usual_time() -> None:
+def test_notices_come_after_more_than_the_usual_time():
     assert notice_after(Place("", 0, "", step=1, seconds=0.1)) == 60
     assert notice_after(Place("", 0, "", step=9, seconds=0.1)) == 10
     assert notice_after(Place("", 0, "", step=9, seconds=4)) == 20
 
 
-def test_a_place_goes_through_the_store() -> None:
+def test_a_place_goes_through_the_store():
     place = Place.here()
     place.step, place.stage, place.age = 3, DATA, 1.5
     assert Place.parse(place.dump().encode()) == place
@@ -123,11 +123,11 @@ def test_a_place_goes_through_the_store() -> None:
         (ValueError("gloo"), False),
     ],
 )
-def test_errors_of_the_exchange_are_known(error: Exception, is_of_the_exchange: bool) -> None:
+def test_errors_of_the_exchange_are_known(error, is_of_the_exchange):
     assert broke(error) is is_of_the_exchange
 
 
-def test_options_that_differ_are_named_with_the_rank() -> None:
+def test_options_that_differ_are_named_with_the_rank():
     found = [{"lr": "1", "clip": "1"}, {"lr": "1", "clip": "1"}, {"lr": "2"}]
     assert differences(found) == [
         "--lr is 1 on rank 0 and 2 on rank 2",
@@ -159,14 +159,14 @@ def options_of(line: str) -> argparse.Namespace:
         ("--static-graph --accumulate-tokens 9", 2, "does not go together with accumulation"),
     ],
 )
-def test_options_that_do_nothing_are_refused(line: str, world_size: int, reason: str) -> None:
+def test_options_that_do_nothing_are_refused(line, world_size, reason):
     options = options_of(line)
     ranks = Ranks(0, world_size, torch.device("cpu"))
     with pytest.raises(ValueError, match=re.escape(reason)):
         parallel_of(options, program.techniques_of(options), ranks)
 
 
-def test_options_of_ranks_reach_what_they_are_for() -> None:
+def test_options_of_ranks_reach_what_they_are_for():
     options = options_of("--hook powersgd --bucket-mb 5 --static-graph --lr-warmup 40")
     found = parallel_of(options, program.techniques_of(options), Ranks(0, 2, torch.device("cuda")))
     assert (found.kind, found.hook, found.bucket_mb, found.static_graph) == (
@@ -177,7 +177,7 @@ def test_options_of_ranks_reach_what_they_are_for() -> None:
         options_of("--rank-timeout 1")
 
 
-def test_gloo_gets_all_gradients_of_powersgd_in_one_bucket() -> None:
+def test_gloo_gets_all_gradients_of_powersgd_in_one_bucket():
     # With several, two processes hung or aborted as soon as its factors were sent.
     model, powersgd = torch.nn.Linear(1000, 9000), Parallel(hook="powersgd")
     gloo, nccl = (Ranks(0, 2, torch.device(name)) for name in ("cpu", "cuda"))
@@ -189,7 +189,7 @@ def test_gloo_gets_all_gradients_of_powersgd_in_one_bucket() -> None:
 
 
 @given(ends=st.sets(st.integers(0, 29)), count=st.integers(1, 5))
-def test_a_group_ends_with_the_epoch(ends: set[int], count: int) -> None:
+def test_a_group_ends_with_the_epoch(ends, count):
     taken = -1
 
     def batches() -> Any:
@@ -207,7 +207,7 @@ def test_a_group_ends_with_the_epoch(ends: set[int], count: int) -> None:
 
 
 @pytest.mark.usefixtures("small_model")
-def test_steps_of_a_global_batch_are_those_of_a_large_one(shards: Path) -> None:
+def test_steps_of_a_global_batch_are_those_of_a_large_one(shards):
     """25 samples: the fourth step has one, and the next epoch begins with the fifth."""
     large = fit(shards, "--batch-size", 8, "--steps", 6)
     small = fit(shards, "--batch-size", 2, "--global-batch-size", 8, "--steps", 6)
@@ -216,7 +216,7 @@ def test_steps_of_a_global_batch_are_those_of_a_large_one(shards: Path) -> None:
         fit(shards, *PACKED, "--global-batch-size", 8, "--accumulate", 2, "--steps", 1)
 
 
-def test_norms_are_of_all_that_was_noted() -> None:
+def test_norms_are_of_all_that_was_noted():
     norms = Norms()
     assert norms.take() is None
     norms.note(torch.tensor([3.0]))
@@ -227,7 +227,7 @@ def test_norms_are_of_all_that_was_noted() -> None:
     assert norms.take() is None
 
 
-def test_the_log_names_the_ranks_at_both_ends() -> None:
+def test_the_log_names_the_ranks_at_both_ends():
     ranks = (RankFigures(0, 2.0, None, 0.1), RankFigures(1, None, None, 0.3))
     assert spread(ranks) == (
         "    of ranks: loss 2.000 (rank 0) to 2.000 (rank 0), "
@@ -235,7 +235,7 @@ def test_the_log_names_the_ranks_at_both_ends() -> None:
     )
 
 
-def test_every_option_is_documented() -> None:
+def test_every_option_is_documented():
     text = DOCS.read_text()
     given = vars(options_of(""))
     for name in ("parallel", "hook", "powersgd_rank", "bucket_mb", "static_graph"):

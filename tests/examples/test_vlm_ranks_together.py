@@ -19,7 +19,6 @@ import pytest
 import torch
 
 import datapipe
-from examples.vlm.loop import Run
 
 from .vlm_runs import PACKED, fit
 
@@ -162,7 +161,7 @@ def alone(shards: Path, *arguments: Any) -> list[float]:
     return fit(shards, *COMMON, *arguments).losses
 
 
-def test_two_ranks_learn_what_one_process_learns(shards: Path, two: list[Found]) -> None:
+def test_two_ranks_learn_what_one_process_learns(shards, two):
     first = two[0]
     padded = alone(shards, "--batch-size", 2, "--steps", 15)
     packed = alone(shards, *PACKED, "--batch-size", 2, "--steps", 6)
@@ -183,16 +182,14 @@ def test_two_ranks_learn_what_one_process_learns(shards: Path, two: list[Found])
     }
 
 
-def test_shards_are_parts_of_the_model(two: list[Found]) -> None:
+def test_shards_are_parts_of_the_model(two):
     whole = two[0]["packed ddp"]["parameters"]
     parts = [rank["packed fsdp"]["parameters"] for rank in two]
     assert max(parts) < 0.6 * whole
     assert sum(parts) == whole
 
 
-def test_the_norm_of_a_rank_is_of_its_own_gradients(
-    shards: Path, two: list[Found], runs: list[Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_norm_of_a_rank_is_of_its_own_gradients(shards, two, runs, monkeypatch):
     make = datapipe.make_loader
     wanted = []
     for rank in range(2):
@@ -212,7 +209,7 @@ def test_the_norm_of_a_rank_is_of_its_own_gradients(
     assert theirs == pytest.approx(ours, rel=1e-2)
 
 
-def test_compressed_gradients_teach_nearly_the_same(two: list[Found]) -> None:
+def test_compressed_gradients_teach_nearly_the_same(two):
     exact = two[0]["no hook"]["losses"]
     fallen = exact[0] - exact[-1]
     assert fallen > 0.5
@@ -222,19 +219,17 @@ def test_compressed_gradients_teach_nearly_the_same(two: list[Found]) -> None:
         assert losses[0] - losses[-1] > least * fallen
 
 
-def test_options_that_differ_are_told_with_both_values(two: list[Found]) -> None:
+def test_options_that_differ_are_told_with_both_values(two):
     for rank in two:
         assert "--clip is 1.0 on rank 0 and 2.0 on rank 1" in rank["differ"]["error"]
 
 
-def test_a_rank_that_is_killed_is_named(killed: str) -> None:
+def test_a_rank_that_is_killed_is_named(killed):
     assert "rank 1 (" in killed
     assert ", process PID) is gone, last seen " in killed
 
 
-def test_runs_go_on_with_another_number_of_ranks(
-    shards: Path, folder: Path, four: list[Found], two: list[Found]
-) -> None:
+def test_runs_go_on_with_another_number_of_ranks(shards, folder, four, two):
     done = step_of(folder / "killed")
     last = max(7, done + 5)
     whole = alone(shards, "--batch-size", 8, "--steps", last)
@@ -248,7 +243,7 @@ def test_runs_go_on_with_another_number_of_ranks(
     assert [path.name for path in (folder / "sharded").glob("step-*")] == ["step-3"]
 
 
-def test_samples_that_ranks_do_not_divide_hang_no_rank(shards: Path, four: list[Found]) -> None:
+def test_samples_that_ranks_do_not_divide_hang_no_rank(shards, four):
     """25 samples make two steps of 12, and a third with one sample, on the first rank."""
     wanted = alone(shards, "--batch-size", 12, "--steps", 4)
     for name in ("uneven", "uneven fsdp"):
@@ -256,7 +251,7 @@ def test_samples_that_ranks_do_not_divide_hang_no_rank(shards: Path, four: list[
 
 
 @pytest.mark.measuring
-def test_a_rank_that_hangs_in_the_data_is_named_with_its_stack(shards: Path) -> None:
+def test_a_rank_that_hangs_in_the_data_is_named_with_its_stack(shards):
     run = torchrun(shards, *UNEVEN, "--rank-timeout", 60, HANG=1)
     try:
         _, text = run.communicate(timeout=TIMEOUT)

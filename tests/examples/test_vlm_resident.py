@@ -38,9 +38,7 @@ def resident(shards: Path, form: str, limit: int = 10**9, **options: Any) -> Res
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", SHAPES, ids=str)
-def test_they_are_those_of_the_loader_over_epochs(
-    shards: Path, form: str, options: dict[str, Any]
-) -> None:
+def test_they_are_those_of_the_loader_over_epochs(shards, form, options):
     wanted = load(shards, FORMS[form], epochs=3, meta=META, **options)
     count = 0
     for one, other in zip(wanted, resident(shards, form, **options), strict=False):
@@ -55,7 +53,7 @@ def test_they_are_those_of_the_loader_over_epochs(
     assert count == len(wanted) > 3
 
 
-def test_a_position_is_gone_on_with(shards: Path) -> None:
+def test_a_position_is_gone_on_with(shards):
     whole = [batch["key"] for batch in islice(resident(shards, "fixed", pack=300), 15)]
     begun = resident(shards, "fixed", pack=300)
     first = [batch["key"] for batch in islice(begun, 9)]
@@ -64,7 +62,7 @@ def test_a_position_is_gone_on_with(shards: Path) -> None:
     assert first + [batch["key"] for batch in islice(rest, 6)] == whole
 
 
-def test_states_of_other_orders_are_refused(shards: Path) -> None:
+def test_states_of_other_orders_are_refused(shards):
     one = resident(shards, "fixed", pack=300)
     with pytest.raises(ValueError, match="of a run without --resident"):
         one.load_state_dict(load(shards, FORMS["fixed"], pack=300).state_dict())
@@ -72,13 +70,13 @@ def test_states_of_other_orders_are_refused(shards: Path) -> None:
         one.load_state_dict(resident(shards, "fixed", pack=350).state_dict())
 
 
-def test_data_that_do_not_fit_are_refused_with_what_may(shards: Path) -> None:
+def test_data_that_do_not_fit_are_refused_with_what_may(shards):
     with pytest.raises(ValueError, match=r"bytes already, and 50,000 are allowed.*--device-cache"):
         resident(shards, "fixed", limit=50_000, pack=300)
 
 
 @pytest.mark.usefixtures("small_model")
-def test_a_run_learns_the_same_and_goes_on(shards: Path, tmp_path: Path) -> None:
+def test_a_run_learns_the_same_and_goes_on(shards, tmp_path):
     common = (*PACKED, "--resident", "1GB")
     plain = fit(shards, *PACKED, "--steps", 9)
     begun = fit(shards, *common, "--steps", 4, "--save", tmp_path / "run.pt")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from examples.vlm import train as program
-from examples.vlm.loop import Run
 from examples.vlm.measure.report import Line
 
 from .vlm_runs import PACKED, fit
@@ -38,8 +35,8 @@ pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
     ids=lambda arguments: " ".join(map(str, arguments)),
 )
 def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one_bit_for_bit(
-    shards: Path, tmp_path: Path, arguments: tuple[Any, ...]
-) -> None:
+    shards, tmp_path, arguments
+):
     file = tmp_path / "folder" / "run.pt"
     whole = fit(shards, *arguments, "--steps", 9)
     begun = fit(shards, *arguments, "--steps", 4, "--save", file)
@@ -49,7 +46,7 @@ def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one_bit_for_bit(
     assert not list(file.parent.glob("*.tmp"))
 
 
-def test_a_run_that_is_resumed_twice_goes_on_the_same(shards: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_resumed_twice_goes_on_the_same(shards, tmp_path):
     file = tmp_path / "run.pt"
     whole = fit(shards, *PACKED, "--steps", 9)
     losses = fit(shards, *PACKED, "--steps", 2, "--save", file).losses
@@ -58,7 +55,7 @@ def test_a_run_that_is_resumed_twice_goes_on_the_same(shards: Path, tmp_path: Pa
     assert losses == whole.losses
 
 
-def test_the_scale_of_gradients_goes_on_too(shards: Path, tmp_path: Path, runs: list[Run]) -> None:
+def test_the_scale_of_gradients_goes_on_too(shards, tmp_path, runs):
     half = (*PACKED, "--precision", "fp16")
     fit(shards, *half, "--steps", 6)
     fit(shards, *half, "--steps", 4, "--save", tmp_path / "run.pt")
@@ -67,9 +64,7 @@ def test_the_scale_of_gradients_goes_on_too(shards: Path, tmp_path: Path, runs: 
     assert scales[0] == scales[2] != scales[1]
 
 
-def test_ctrl_c_ends_after_the_step_and_saves(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_ends_after_the_step_and_saves(shards, tmp_path, monkeypatch, capfd):
     file, common = tmp_path / "run.pt", (*PACKED, "--steps", 6)
     handler = signal.getsignal(signal.SIGINT)
     whole = fit(shards, *common)
@@ -88,7 +83,7 @@ def test_ctrl_c_ends_after_the_step_and_saves(
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_a_checkpoint_of_another_model_is_refused(shards: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_refused(shards, tmp_path):
     file = tmp_path / "run.pt"
     fit(shards, *PACKED, "--steps", 1, "--save", file)
     with pytest.raises(ValueError, match=r"a run with lora 0, and this one has 4"):
@@ -104,8 +99,8 @@ def test_a_checkpoint_of_another_model_is_refused(shards: Path, tmp_path: Path) 
 
 
 def test_a_run_goes_on_with_another_number_of_ranks_and_says_what_starts_anew(
-    shards: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    shards, tmp_path, caplog
+):
     file = tmp_path / "run.pt"
     whole = fit(shards, *PACKED, "--steps", 5)
     begun = fit(shards, *PACKED, "--steps", 3, "--save", file)

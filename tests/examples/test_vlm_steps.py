@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,9 +29,7 @@ from .vlm_runs import PACKED, fit
     exchanged=st.floats(0, 100),
     target=st.floats(0.01, 0.99),
 )
-def test_the_accumulation_is_the_least_that_pays(
-    compute: float, exchanged: float, target: float
-) -> None:
+def test_the_accumulation_is_the_least_that_pays(compute, exchanged, target):
     batches = accumulation_for(exchanged / (compute + exchanged), target)
 
     def share(batches: int) -> float:
@@ -43,12 +40,12 @@ def test_the_accumulation_is_the_least_that_pays(
 
 
 @pytest.mark.parametrize(("share", "target"), [(1.0, 0.1), (-0.1, 0.1), (0.5, 0.0), (0.5, 1.0)])
-def test_shares_out_of_range_are_refused(share: float, target: float) -> None:
+def test_shares_out_of_range_are_refused(share, target):
     with pytest.raises(ValueError, match="give shares of the time"):
         accumulation_for(share, target)
 
 
-def test_groups_are_as_small_as_they_can_be_with_their_samples() -> None:
+def test_groups_are_as_small_as_they_can_be_with_their_samples():
     batches: list[dict[str, Any]] = [{"key": "x" * n} for n in (3, 1, 2, 5, 1, 1, 1)]
     groups = groups_of(batches, count=1, samples=4)
     assert [[len(b["key"]) for b in group] for group in groups] == [[3, 1], [2, 5], [1, 1, 1]]
@@ -56,7 +53,7 @@ def test_groups_are_as_small_as_they_can_be_with_their_samples() -> None:
     assert [[len(b["key"]) for b in group] for group in groups] == [[3, 1], [2, 5], [1, 1, 1]]
 
 
-def test_rates_follow_the_batch_by_its_rule() -> None:
+def test_rates_follow_the_batch_by_its_rule():
     assert scaled_rate(1e-3, rule="linear", samples=256, base=64) == pytest.approx(4e-3)
     assert scaled_rate(1e-3, rule="sqrt", samples=256, base=64) == pytest.approx(2e-3)
     assert scaled_rate(1e-3, rule="sqrt", samples=16, base=64) == pytest.approx(0.5e-3)
@@ -64,7 +61,7 @@ def test_rates_follow_the_batch_by_its_rule() -> None:
         scaled_rate(1e-3, rule="linear", samples=256, base=0)
 
 
-def test_samples_of_a_step_are_known_from_the_plan(shards: Path) -> None:
+def test_samples_of_a_step_are_known_from_the_plan(shards):
     packs = load(shards, FIXED, pack=300)
     steps = len(packs)
     assert samples_of_step(packs.plan.steps(), count=3) == pytest.approx(3 * 25 / steps)
@@ -77,7 +74,7 @@ def test_samples_of_a_step_are_known_from_the_plan(shards: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_model")
-def test_the_rate_of_a_run_is_scaled(shards: Path, runs: list[Run]) -> None:
+def test_the_rate_of_a_run_is_scaled(shards, runs):
     four = ("--batch-size", 4, "--steps", 3, "--lr", 1e-3)
     fit(shards, *four)
     fit(shards, *four, "--scale-lr", "sqrt", "--base-batch", 1)
@@ -91,9 +88,7 @@ def test_the_rate_of_a_run_is_scaled(shards: Path, runs: list[Run]) -> None:
 
 
 @pytest.mark.usefixtures("small_model")
-def test_one_process_is_told_that_it_exchanges_nothing(
-    shards: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_one_process_is_told_that_it_exchanges_nothing(shards, capfd):
     plain = fit(shards, *PACKED, "--steps", 2)
     auto = fit(shards, *PACKED, "--steps", 2, "--accumulate", "auto")
     assert "one process exchanges nothing, so 1 batch a step" in capfd.readouterr().err
@@ -103,9 +98,7 @@ def test_one_process_is_told_that_it_exchanges_nothing(
 
 
 @pytest.mark.usefixtures("small_model")
-def test_the_share_is_of_the_passes_that_exchange(
-    shards: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_share_is_of_the_passes_that_exchange(shards, runs, monkeypatch):
     """Passes with an exchange take 4 s, the others 3, and noise comes on top."""
     passes: list[bool] = []
     noise = iter([9.0, 9.0, 0.5, 0.0, 0.0, 0.7, 0.3, 0.3, 0.1, 0.1, 0.2, 0.2])
@@ -121,9 +114,7 @@ def test_the_share_is_of_the_passes_that_exchange(
 
 
 @pytest.mark.campaign
-def test_ranks_choose_the_same_accumulation_and_learn_as_with_it_given(
-    shards: Path, tmp_path: Path
-) -> None:
+def test_ranks_choose_the_same_accumulation_and_learn_as_with_it_given(shards, tmp_path):
     def train(*arguments: str) -> tuple[Any, str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", "2", "-m", "examples.vlm.train", str(shards)]

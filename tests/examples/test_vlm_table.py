@@ -53,7 +53,7 @@ def table(tmp_path: Path) -> Table:
     return Table.read([write(tmp_path / "table.json", rows, mixed)])
 
 
-def test_the_fastest_at_the_nearest_length_of_its_setting_is_taken(table: Table) -> None:
+def test_the_fastest_at_the_nearest_length_of_its_setting_is_taken(table):
     def packs(length: int) -> str:
         return table.fastest(make_segments([length, 1], True))
 
@@ -66,7 +66,7 @@ def test_the_fastest_at_the_nearest_length_of_its_setting_is_taken(table: Table)
     assert [equal(n) for n in (64, 300, 400, 8000)] == ["sdpa", "sdpa", "split", "split"]
 
 
-def test_non_causal_attention_has_a_table_of_its_own(tmp_path: Path) -> None:
+def test_non_causal_attention_has_a_table_of_its_own(tmp_path):
     causal = write(tmp_path / "causal.json", {128: "sdpa"}, {128: "plain"})
     other = write(tmp_path / "other.json", {4096: "split"}, {}, causal=False)
     both = Table.read([causal, other])
@@ -76,7 +76,7 @@ def test_non_causal_attention_has_a_table_of_its_own(tmp_path: Path) -> None:
     assert both.fastest(make_segments([100, 28], False)) == "plain"
 
 
-def test_kernels_that_cannot_train_here_are_left_out(tmp_path: Path) -> None:
+def test_kernels_that_cannot_train_here_are_left_out(tmp_path):
     path = write(tmp_path / "t.json", {128: "flex sdpa", 256: "flex"}, {128: "flex split"})
     left = choose_by(Table.read([path]), CPU, torch.float32)
     assert left.kernels == ["sdpa", "split"]
@@ -86,7 +86,7 @@ def test_kernels_that_cannot_train_here_are_left_out(tmp_path: Path) -> None:
         choose_by(Table.read([path]), CPU, torch.float32)
 
 
-def test_segments_are_prepared_for_the_kernel_of_their_length(table: Table) -> None:
+def test_segments_are_prepared_for_the_kernel_of_their_length(table):
     short, long = make_segments([60, 4], True), make_segments([1000, 24], True)
     assert prepare(short, 64, table).kernel == "plain"
     assert prepare(short, 64, table).mask is not None
@@ -104,23 +104,19 @@ def test_segments_are_prepared_for_the_kernel_of_their_length(table: Table) -> N
     ],
     ids=str,
 )
-def test_a_table_that_says_nothing_of_this_run_is_refused(
-    tmp_path: Path, more: dict[str, Any], reason: str
-) -> None:
+def test_a_table_that_says_nothing_of_this_run_is_refused(tmp_path, more, reason):
     path = write(tmp_path / "table.json", {128: "sdpa"}, {}, **more)
     with pytest.raises(ValueError, match=reason) as error:
         choose_by(Table.read([path]), CPU, torch.float32)
     assert "python -m benchmarks.attention" in str(error.value)
 
 
-def test_a_missing_table_is_named() -> None:
+def test_a_missing_table_is_named():
     with pytest.raises(ValueError, match=r"nowhere.json: there is no table; write it"):
         Table.read([Path("nowhere.json")])
 
 
-def test_a_table_that_the_benchmark_writes_on_a_cpu_is_one(
-    tmp_path: Path,
-) -> None:
+def test_a_table_that_the_benchmark_writes_on_a_cpu_is_one(tmp_path):
     path = tmp_path / "table.json"
     line = ["--device", "cpu", "--lengths", 16, "--rounds", 1, "--tokens", 32, "--heads", 1]
     line += ["--size", 8, "--threads", 1, "--kernels", "split", "plain", "--json", path]
@@ -132,16 +128,14 @@ def test_a_table_that_the_benchmark_writes_on_a_cpu_is_one(
         Table.read([path])
 
 
-def test_the_documented_table_is_one() -> None:
+def test_the_documented_table_is_one():
     table = Table.read([Path("benchmarks/results/attention-cpu.json")])
     assert {row.length for row in table.rows} == {256, 512, 1024, 2048, 4096, 8192}
     assert choose_by(table, CPU, torch.float32).fastest(make_segments([900, 100], True)) == "split"
 
 
 @pytest.mark.usefixtures("small_model")
-def test_training_takes_the_kernel_of_the_table(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
+def test_training_takes_the_kernel_of_the_table(shards, tmp_path, monkeypatch, capfd):
     used: set[tuple[str, bool]] = set()
     kernels = program.choose_by.__globals__["KERNELS"]
     for name in ("plain", "sdpa", "split"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.vlm.data.accumulate import LABELS, groups_of
-from examples.vlm.loop import Run
 from examples.vlm.model.layers import Block
 from examples.vlm.techniques.compiling import check_compiler
 from examples.vlm.techniques.switches import Techniques
@@ -51,17 +49,15 @@ pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
     ids=str,
 )
 def test_a_switch_changes_how_a_step_is_computed_and_not_what_is_learnt(
-    shards: Path, arguments: tuple[Any, ...], tolerance: float
-) -> None:
+    shards, arguments, tolerance
+):
     plain = fit(shards, *PACKED, "--max-images", 8, "--steps", 9)
     other = fit(shards, *PACKED, "--max-images", 8, "--steps", 9, *arguments)
     assert other.losses == pytest.approx(plain.losses, rel=tolerance, abs=0)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_gradients_are_clipped_to_the_norm_asked_for(
-    shards: Path, runs: list[Run], precision: str
-) -> None:
+def test_gradients_are_clipped_to_the_norm_asked_for(shards, runs, precision):
     for most in (0, 0.01):
         fit(shards, *PACKED, "--steps", 2, "--clip", most, "--precision", precision)
     free, clipped = (
@@ -71,7 +67,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for(
     assert clipped == pytest.approx(0.01, rel=0.01)
 
 
-def test_losses_are_read_when_they_are_logged_and_not_before(shards: Path) -> None:
+def test_losses_are_read_when_they_are_logged_and_not_before(shards):
     def reads(*more: str) -> int:
         with Reads() as reads:
             fit(shards, *PACKED, "--steps", 6, "--warm-up", 0, "--clip", 0, *more)
@@ -80,7 +76,7 @@ def test_losses_are_read_when_they_are_logged_and_not_before(shards: Path) -> No
     assert reads("--wait-for-losses") == reads() + 6
 
 
-def test_switches_reach_what_they_are_for(shards: Path, runs: list[Run]) -> None:
+def test_switches_reach_what_they_are_for(shards, runs):
     two = (*PACKED, "--steps", 2)
     plain = fit(shards, *two, "--optimizer", "loop")
     fit(shards, *two, "--optimizer", "foreach", "--zero-gradients", "--attention", "sdpa")
@@ -104,7 +100,7 @@ def test_switches_reach_what_they_are_for(shards: Path, runs: list[Run]) -> None
     assert not any(gradient is None or gradient.any() for gradient in zeroed)
 
 
-def test_groups_of_an_optimizer_decay_matrices_alone(shards: Path, runs: list[Run]) -> None:
+def test_groups_of_an_optimizer_decay_matrices_alone(shards, runs):
     fit(shards, *PACKED, "--steps", 1)
     for group, flat in zip(runs[0].optimizer.param_groups, (False, True), strict=True):
         assert all((p.ndim <= 1) == flat for p in group["params"])
@@ -114,9 +110,7 @@ def test_groups_of_an_optimizer_decay_matrices_alone(shards: Path, runs: list[Ru
 @needs_a_compiler
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("mode", [(), ("default",)], ids=str)
-def test_compiled_blocks_learn_the_same_and_are_compiled_once(
-    shards: Path, mode: tuple[str, ...]
-) -> None:
+def test_compiled_blocks_learn_the_same_and_are_compiled_once(shards, mode):
     pack = (*PACKED, "--max-images", 8, "--static-shapes", "--attention", "sdpa")
     plain = fit(shards, *pack, "--steps", 2)
     assert plain.compiled == (0, 0)
@@ -143,8 +137,8 @@ def test_compiled_blocks_learn_the_same_and_are_compiled_once(
     ids=str,
 )
 def test_modes_reach_the_compiler_and_what_keeps_gradients_its_check(
-    shards: Path, mode: str, more: tuple[Any, ...], keeps: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shards, mode, more, keeps, monkeypatch
+):
     asked: list[Any] = []
     checked: list[Any] = []
 
@@ -158,9 +152,7 @@ def test_modes_reach_the_compiler_and_what_keeps_gradients_its_check(
     assert checked == [(mode, keeps)]
 
 
-def test_what_cannot_be_compiled_is_refused_with_what_to_install(
-    shards: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_compiled_is_refused_with_what_to_install(shards, monkeypatch):
     with pytest.raises(ValueError, match=r"replays CUDA graphs.*give --compile default"):
         fit(shards, *PACKED, "--steps", 1, "--compile", "reduce-overhead")
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -168,9 +160,7 @@ def test_what_cannot_be_compiled_is_refused_with_what_to_install(
         fit(shards, *PACKED, "--steps", 1, "--compile")
 
 
-def test_cuda_graphs_are_refused_where_they_would_overwrite_gradients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cuda_graphs_are_refused_where_they_would_overwrite_gradients(monkeypatch):
     gpu, triton = torch.device("cuda"), ModuleType("triton")
     triton.__spec__ = ModuleSpec("triton", None)
     monkeypatch.setitem(sys.modules, "triton", None)
@@ -189,9 +179,7 @@ def test_cuda_graphs_are_refused_where_they_would_overwrite_gradients(
 
 
 @pytest.mark.parametrize("option", [("--accumulate", 4), ("--accumulate-samples", 7)], ids=str)
-def test_accumulated_batches_teach_what_one_large_batch_does(
-    shards: Path, option: tuple[Any, ...]
-) -> None:
+def test_accumulated_batches_teach_what_one_large_batch_does(shards, option):
     large = fit(shards, "--batch-size", 8, "--steps", 3)
     small = fit(shards, "--batch-size", 2, "--steps", 3, *option)
     assert small.losses == pytest.approx(large.losses, rel=1e-4)
@@ -202,7 +190,7 @@ def test_accumulated_batches_teach_what_one_large_batch_does(
     count=st.integers(1, 5),
     least=st.integers(0, 120),
 )
-def test_groups_are_as_small_as_they_can_be(labels: list[int], count: int, least: int) -> None:
+def test_groups_are_as_small_as_they_can_be(labels, count, least):
     taken = 0
 
     def batches() -> Any:
@@ -226,7 +214,7 @@ def test_groups_are_as_small_as_they_can_be(labels: list[int], count: int, least
             assert len(numbers) == count
 
 
-def test_frozen_parts_stay_and_the_others_learn(shards: Path, runs: list[Run]) -> None:
+def test_frozen_parts_stay_and_the_others_learn(shards, runs):
     for arguments in ((), ("--freeze-vision",), ("--lora", "2")):
         fit(shards, *PACKED, "--steps", 1, *arguments)
         fit(shards, *PACKED, "--steps", 4, *arguments)
@@ -238,7 +226,7 @@ def test_frozen_parts_stay_and_the_others_learn(shards: Path, runs: list[Run]) -
         assert moved == set(filter(learns, was))
 
 
-def test_missing_packages_are_named(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(shards, monkeypatch):
     for module, arguments in (
         ("bitsandbytes.optim", ("--optimizer", "8bit")),
         ("peft", ("--lora", 2)),
@@ -248,9 +236,7 @@ def test_missing_packages_are_named(shards: Path, monkeypatch: pytest.MonkeyPatc
             fit(shards, *PACKED, "--steps", 1, *arguments)
 
 
-def test_states_of_8_bits_take_a_quarter_and_learn_and_go_on(
-    shards: Path, tmp_path: Path, runs: list[Run]
-) -> None:
+def test_states_of_8_bits_take_a_quarter_and_learn_and_go_on(shards, tmp_path, runs):
     pytest.importorskip("bitsandbytes", reason="pip install 'datapipe-vlm[train]'")
     whole = fit(shards, *PACKED, "--steps", 9, "--optimizer", "8bit")
     plain = fit(shards, *PACKED, "--steps", 9)

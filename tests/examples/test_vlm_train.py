@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +26,7 @@ def main(capfd: pytest.CaptureFixture[str], *arguments: Any) -> tuple[str, str]:
     return read.out, read.err
 
 
-def test_memory_is_told_by_use(shards: Path) -> None:
+def test_memory_is_told_by_use(shards):
     whole, adapters = (
         fit(shards, *PACKED, "--steps", 2, *more).memory for more in ((), ("--lora", 2))
     )
@@ -40,7 +39,7 @@ def test_memory_is_told_by_use(shards: Path) -> None:
         assert sum(memory.values()) - memory["peak"] == memory["peak"]
 
 
-def test_what_was_measured_is_of_what_follows_the_warm_up(shards: Path) -> None:
+def test_what_was_measured_is_of_what_follows_the_warm_up(shards):
     report = fit(shards, "--batch-size", 5, "--steps", 8, "--warm-up", 3)
     assert (report.steps, report.measured, len(report.losses)) == (8, 5, 8)
     assert report.samples_per_s == pytest.approx(25 / report.seconds)
@@ -52,7 +51,7 @@ def test_what_was_measured_is_of_what_follows_the_warm_up(shards: Path) -> None:
     )
 
 
-def test_worker_processes_load_what_threads_load(shards: Path) -> None:
+def test_worker_processes_load_what_threads_load(shards):
     ways = ((), ("--workers", "processes"))
     lines = [(*PACKED, "--steps", 3, "--num-workers", 1, *more) for more in ways]
     threads, processes = (fit(shards, *line).losses for line in lines)
@@ -71,13 +70,11 @@ def test_worker_processes_load_what_threads_load(shards: Path) -> None:
         ("keep CacheSpec(plan=...), 'a=b' and x = 3", "keep CacheSpec(plan=...), 'a=b' and x = 3"),
     ],
 )
-def test_advice_names_options_of_the_program(message: str, wanted: str) -> None:
+def test_advice_names_options_of_the_program(message, wanted):
     assert in_options(message) == wanted
 
 
-def test_a_run_shorter_than_the_warm_up_has_times_of_its_last_steps(
-    shards: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_shorter_than_the_warm_up_has_times_of_its_last_steps(shards, capfd):
     report = fit(shards, *PACKED, "--steps", 5, "--warm-up", 5)
     assert report.measured == 1
     assert report.step_p50 is not None
@@ -88,7 +85,7 @@ def test_a_run_shorter_than_the_warm_up_has_times_of_its_last_steps(
     assert "waiting" not in out + err
 
 
-def test_how_busy_a_gpu_is_comes_from_whoever_knows_best() -> None:
+def test_how_busy_a_gpu_is_comes_from_whoever_knows_best():
     def times(step: float, transfer: float, idle: float) -> SimpleNamespace:
         named = {"step": step, "transfer": transfer, "idle": idle}
         return SimpleNamespace(**{k: SimpleNamespace(total=v) for k, v in named.items()})
@@ -99,9 +96,7 @@ def test_how_busy_a_gpu_is_comes_from_whoever_knows_best() -> None:
     assert busy(SimpleNamespace(gpu=None, device=None)) is None
 
 
-def test_the_command_line_prints_and_writes_what_it_measured(
-    shards: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_prints_and_writes_what_it_measured(shards, tmp_path, capfd):
     common = (shards, "--device", "cpu", *PACKED, "--steps", 3)
     out, err = main(capfd, *common)
     assert "3 steps, loss" in out
@@ -133,9 +128,7 @@ def test_the_command_line_prints_and_writes_what_it_measured(
     ],
     ids=str,
 )
-def test_what_is_wrong_is_said_in_a_line(
-    shards: Path, arguments: tuple[str, ...], reason: str
-) -> None:
+def test_what_is_wrong_is_said_in_a_line(shards, arguments, reason):
     line = [argument.replace("SHARDS", str(shards)) for argument in arguments]
     with pytest.raises(SystemExit) as stopped:
         program.main([*line, "--device", "cpu", "--steps", "2"])
@@ -144,12 +137,12 @@ def test_what_is_wrong_is_said_in_a_line(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_said_to_be_missing(shards: Path) -> None:
+def test_a_gpu_that_is_not_there_is_said_to_be_missing(shards):
     with pytest.raises(SystemExit, match="finds no GPU here; give --device cpu"):
         program.main([str(shards), "--device", "cuda"])
 
 
-def test_the_learning_rate_rises_and_falls() -> None:
+def test_the_learning_rate_rises_and_falls():
     rates = [rate_at(step, steps=20, warmup=4, peak=2.0) for step in range(30)]
     assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
     assert rates[4:21] == sorted(rates[4:21], reverse=True)

@@ -136,12 +136,12 @@ def _no_log() -> Any:
     logging.disable(logging.NOTSET)
 
 
-def test_each_parser_has_seeds() -> None:
+def test_each_parser_has_seeds():
     assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_kept_inputs(name: str) -> None:
+def test_kept_inputs(name):
     for data in seeds(name):
         check(name, data)
 
@@ -149,14 +149,14 @@ def test_kept_inputs(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TARGETS.keys() - SLOW))
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 99), changes=edits)
-def test_some_damaged_inputs(name: str, seed: int, changes: Any) -> None:
+def test_some_damaged_inputs(name, seed, changes):
     kept = seeds(name)
     check(name, edited(kept[seed % len(kept)], changes))
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", TARGETS)
-def test_many_damaged_inputs(name: str) -> None:
+def test_many_damaged_inputs(name):
     kept = seeds(name)
 
     @settings(

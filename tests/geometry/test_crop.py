@@ -15,9 +15,7 @@ AREAS = st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)).map(lambda pair: tuple
 
 
 @given(width=SIDES, height=SIDES, areas=AREAS, key=st.integers(0, 2**64 - 1))
-def test_a_part_lies_inside_and_is_large_enough(
-    width: int, height: int, areas: tuple[float, float], key: int
-) -> None:
+def test_a_part_lies_inside_and_is_large_enough(width, height, areas, key):
     box = random_box(width, height, areas, Draw(key))
     assert 0 <= box.left <= box.left + box.width <= width
     assert 0 <= box.top <= box.top + box.height <= height
@@ -26,7 +24,7 @@ def test_a_part_lies_inside_and_is_large_enough(
     assert box.width >= max(1, math.floor(least_width))
 
 
-def test_areas_shapes_and_places_are_spread_over_their_ranges() -> None:
+def test_areas_shapes_and_places_are_spread_over_their_ranges():
     boxes = [random_box(1200, 1000, (0.1, 0.5), Draw(key)) for key in range(3000)]
     areas = np.array([box.width * box.height for box in boxes]) / 1_200_000
     shapes = np.log([box.width / box.height for box in boxes])
@@ -42,7 +40,7 @@ def test_areas_shapes_and_places_are_spread_over_their_ranges() -> None:
     assert places.max() > 0.99
 
 
-def test_an_image_too_long_for_any_part_shows_its_middle() -> None:
+def test_an_image_too_long_for_any_part_shows_its_middle():
     for key in range(20):
         box = random_box(1000, 30, (0.9, 1.0), Draw(key))
         assert (box.left, box.top, box.width, box.height) == (480, 0, 40, 30)
@@ -50,7 +48,7 @@ def test_an_image_too_long_for_any_part_shows_its_middle() -> None:
         assert (box.left, box.top, box.width, box.height) == (0, 480, 30, 40)
 
 
-def test_equal_keys_draw_equal_parts() -> None:
+def test_equal_keys_draw_equal_parts():
     def some(keys: range) -> list[object]:
         return [random_box(640, 480, (0.1, 1.0), Draw(key)) for key in keys]
 
@@ -62,7 +60,7 @@ def test_equal_keys_draw_equal_parts() -> None:
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
-def test_images_are_mirrored_as_often_as_asked_whatever_part_they_show(probability: float) -> None:
+def test_images_are_mirrored_as_often_as_asked_whatever_part_they_show(probability):
     draws = [Draw(key) for key in range(4000)]
     mirrored = [draw.mirrors(probability) for draw in draws]
     most = 0.03 if 0 < probability < 1 else 0

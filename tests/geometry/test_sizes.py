@@ -1,6 +1,5 @@
 """Sizes, tiles and tokens of images, against the functions of transformers."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,9 +44,7 @@ def pairs(found: Any) -> Sizes:
     factor=st.sampled_from([28, 32]),
     limits=st.sampled_from([(56 * 56, 28 * 28 * 1280), (4 * 784, 256 * 784), (65536, 16777216)]),
 )
-def test_native_sizes_are_those_of_qwen2_vl(
-    sizes: Sizes, factor: int, limits: tuple[int, int]
-) -> None:
+def test_native_sizes_are_those_of_qwen2_vl(sizes, factor, limits):
     sizes = [(w, h) for w, h in sizes if max(w, h) / min(w, h) <= 200]
     assume(sizes)
     least, most = limits
@@ -57,7 +54,7 @@ def test_native_sizes_are_those_of_qwen2_vl(
     assert pairs((heights, widths)) == [smart_resize(h, w, factor, *limits) for w, h in sizes]
 
 
-def test_a_long_image_is_never_resized_to_nothing() -> None:
+def test_a_long_image_is_never_resized_to_nothing():
     limits = {"min_pixels": 4 * 784, "max_pixels": 256 * 784}
     (width,), (height,) = native_size(np.array([11900]), np.array([60]), multiple_of=32, **limits)
     assert (height, width) == smart_resize(60, 11900, 32, **limits) == (32, 6304)
@@ -65,14 +62,14 @@ def test_a_long_image_is_never_resized_to_nothing() -> None:
     assert native(np.array([1, 50_000]), np.array([50_000, 3])).min() > 0
 
 
-def test_native_tokens_are_patches_merged_two_by_two() -> None:
+def test_native_tokens_are_patches_merged_two_by_two():
     widths, heights = np.array([280, 1000, 1]), np.array([560, 1000, 1])
     assert native(widths, heights).tolist() == [10 * 20, 35 * 35, 4]
 
 
 @settings(deadline=None)
 @given(sizes=SIZES, side=st.integers(1, 1000))
-def test_the_shorter_side_becomes_what_transformers_makes_of_it(sizes: Sizes, side: int) -> None:
+def test_the_shorter_side_becomes_what_transformers_makes_of_it(sizes, side):
     sizes = [(w, h) for w, h in sizes if max(w, h) <= LONGEST * min(w, h)]
     assume(sizes)
     widths, heights = shortest(*columns(sizes), side=side)
@@ -82,15 +79,13 @@ def test_the_shorter_side_becomes_what_transformers_makes_of_it(sizes: Sizes, si
     ]
 
 
-def test_a_line_does_not_become_a_mountain() -> None:
+def test_a_line_does_not_become_a_mountain():
     assert pairs(shortest(*one(20_000, 1), side=336)) == [(LONGEST * 336, 336)]
     assert pairs(shortest(*one(3, 60_000), side=336)) == [(336, LONGEST * 336)]
 
 
 @given(width=SIDES, height=SIDES, box=st.tuples(SIDES, SIDES))
-def test_what_covers_is_the_smallest_and_what_is_contained_the_largest(
-    width: int, height: int, box: tuple[int, int]
-) -> None:
+def test_what_covers_is_the_smallest_and_what_is_contained_the_largest(width, height, box):
     scales = box[0] / height, box[1] / width
     new_height, new_width = cover(width, height, inner=box)
     assert new_height >= box[0]
@@ -109,20 +104,20 @@ def test_what_covers_is_the_smallest_and_what_is_contained_the_largest(
 
 @settings(deadline=None)
 @given(sizes=SIZES, tile=st.sampled_from([448, 384]), most=st.sampled_from([1, 6, 12]))
-def test_tile_grids_are_those_of_internvl(sizes: Sizes, tile: int, most: int) -> None:
+def test_tile_grids_are_those_of_internvl(sizes, tile, most):
     assert pairs(tile_grid(*columns(sizes), tile=tile, max_tiles=most)) == [
         get_optimal_tiled_canvas((h, w), (tile, tile), 1, most) for w, h in sizes
     ]
 
 
-def test_tiles_have_a_thumbnail_beside_them_if_there_are_several() -> None:
+def test_tiles_have_a_thumbnail_beside_them_if_there_are_several():
     widths, heights = np.array([448, 896, 4480]), np.array([448, 448, 448])
     assert per_tile(widths, heights).tolist() == [256, 3 * 256, 11 * 256]
 
 
 @settings(deadline=None)
 @given(sizes=SIZES, grids=st.sampled_from([PUBLISHED, TALL]))
-def test_canvases_and_tokens_are_those_of_llava_next(sizes: Sizes, grids: Grids) -> None:
+def test_canvases_and_tokens_are_those_of_llava_next(sizes, grids):
     across, down = best_grid(*columns(sizes), grids=grids)
     assert pairs((down, across)) == [select_best_resolution((h, w), list(grids)) for w, h in sizes]
     processor: Any = SimpleNamespace(
@@ -146,9 +141,7 @@ def test_canvases_and_tokens_are_those_of_llava_next(sizes: Sizes, grids: Grids)
     most=st.sampled_from([1, 4, 9]),
     tile=st.sampled_from([28, 384]),
 )
-def test_features_of_large_canvases_are_scaled_as_by_llava_onevision(
-    sizes: Sizes, sides: int, most: int, tile: int
-) -> None:
+def test_features_of_large_canvases_are_scaled_as_by_llava_onevision(sizes, sides, most, tile):
     numbers = range(1, sides + 1)
     grids = tuple((down * tile, across * tile) for down in numbers for across in numbers)
     processor: Any = SimpleNamespace(
@@ -164,7 +157,7 @@ def test_features_of_large_canvases_are_scaled_as_by_llava_onevision(
     assert tokens.tolist() == [counted(processor, h, w, tile, tile) for w, h in sizes]
 
 
-def test_the_whole_image_is_a_tile_of_its_own() -> None:
+def test_the_whole_image_is_a_tile_of_its_own():
     widths, heights = np.array([672, 100]), np.array([336, 1000])
     tiles = anyres_tiles(widths, heights, grids=PUBLISHED, tile=336)
     assert tiles.tolist() == [1 + 2, 1 + 3]
@@ -181,6 +174,6 @@ def test_the_whole_image_is_a_tile_of_its_own() -> None:
         (lambda: per_tile(*one(5, 0)), "5 x 0 pixels"),
     ],
 )
-def test_sizes_and_limits_of_nothing_are_refused(call: Callable[[], Any], message: str) -> None:
+def test_sizes_and_limits_of_nothing_are_refused(call, message):
     with pytest.raises(PlanError, match=message):
         call()

@@ -29,7 +29,7 @@ import pytest
 import datapipe
 
 from ..remote.server import serving
-from .cases import Source, Way, open_loader
+from .cases import open_loader
 from .configurations import CASES
 from .data import CONVERTED, DATA, SHARD_SIZE, Data, conversation_tokens
 from .digest import (
@@ -83,13 +83,13 @@ def check(found: Entry, name: str) -> None:
     pytest.fail(f"batches of {name!r} changed: {differs}", pytrace=False)
 
 
-def test_every_configuration_is_recorded() -> None:
+def test_every_configuration_is_recorded():
     assert GOLDEN["batches"].keys() == CASES.keys()
     assert GOLDEN["plans"].keys() == PLANS.keys()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_batches_are_those_recorded(data: Data, tmp_path: Path, name: str) -> None:
+def test_batches_are_those_recorded(data, tmp_path, name):
     case = CASES[name]
     if case.needs is not None:
         pytest.importorskip(case.needs)
@@ -97,9 +97,7 @@ def test_batches_are_those_recorded(data: Data, tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(("name", "way"), WAYS)
-def test_other_ways_give_the_batches_recorded(
-    data: Data, tmp_path: Path, request: pytest.FixtureRequest, name: str, way: Way
-) -> None:
+def test_other_ways_give_the_batches_recorded(data, tmp_path, request, name, way):
     if way.data == "served":
         request.getfixturevalue("served")
     found, _ = run_case(
@@ -109,19 +107,17 @@ def test_other_ways_give_the_batches_recorded(
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.stop is not None])
-def test_saved_states_go_on_with_the_batches_recorded(
-    data: Data, tmp_path: Path, name: str
-) -> None:
+def test_saved_states_go_on_with_the_batches_recorded(data, tmp_path, name):
     state = json.loads(state_path(name).read_text("utf-8"))
     check(run_case(data, CASES[name], tmp_path, num_workers=1, state=state)[0], name)
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_plans_are_those_recorded(data: Data, name: str) -> None:
+def test_plans_are_those_recorded(data, name):
     assert run_plan(data, PLANS[name]) == GOLDEN["plans"][name]
 
 
-def test_a_disk_cache_serves_every_sample(data: Data, tmp_path: Path) -> None:
+def test_a_disk_cache_serves_every_sample(data, tmp_path):
     cache = datapipe.CacheSpec(disk=data.cache, disk_size="16MB")
     options = {**CASES["stretch"].options, "cache": cache}
     with closing(open_loader(data, "shards", options, tmp_path, num_workers=1)) as loader:
@@ -131,7 +127,7 @@ def test_a_disk_cache_serves_every_sample(data: Data, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["shards", "arrays"])
-def test_what_was_derived_is_still_good(tmp_path: Path, source: Source) -> None:
+def test_what_was_derived_is_still_good(tmp_path, source):
     """Columns, token counts and filters are opened, not made anew."""
     data = Data(tmp_path / "data")
     before = _files(getattr(data, source))
@@ -147,7 +143,7 @@ def _files(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {str(path): (path.stat().st_ino, path.read_bytes()) for path in files}
 
 
-def test_packing_gives_the_shards_that_it_gave(data: Data, tmp_path: Path) -> None:
+def test_packing_gives_the_shards_that_it_gave(data, tmp_path):
     datapipe.pack_dataset(data.raw / "chat", tmp_path / "out", shard_size=SHARD_SIZE, workers=1)
     with ZipFile(DATA / "shards.zip") as golden:
         names = sorted(name for name in golden.namelist() if name.endswith(".tar"))
@@ -156,7 +152,7 @@ def test_packing_gives_the_shards_that_it_gave(data: Data, tmp_path: Path) -> No
             assert (tmp_path / "out" / name).read_bytes() == golden.read(name), name
 
 
-def test_converting_gives_the_arrays_that_it_gave(data: Data, tmp_path: Path) -> None:
+def test_converting_gives_the_arrays_that_it_gave(data, tmp_path):
     text = conversation_tokens()
     datapipe.convert_dataset(data.shards, tmp_path / "out", image=CONVERTED, text=text, workers=1)
     names = sorted(path.name for path in data.arrays.glob("*.npy"))

@@ -22,9 +22,7 @@ def part(**options: object) -> Contribution:
     "parts", [(), (part(), part(text=HARD, nested={"list": [1, {"a": None}]}))]
 )
 @pytest.mark.parametrize("arrays", [None, Arrays(files={"b": 1, "a": 2}, checksums_crc32=3)])
-def test_the_text_is_that_of_json_with_an_indent_of_one(
-    shards: tuple[Shard, ...], parts: tuple[Contribution, ...], arrays: Arrays | None
-) -> None:
+def test_the_text_is_that_of_json_with_an_indent_of_one(shards, parts, arrays):
     text = Manifest(shards=shards, parts=parts, arrays=arrays).to_json()
     document = json.loads(text)
     assert text == json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -48,7 +48,7 @@ def plain_parts(draw: st.DrawFn) -> list[Any]:
 
 
 @given(parts=plain_parts(), data=st.data())
-def test_values_are_those_of_the_concatenation(parts: list[Any], data: st.DataObject) -> None:
+def test_values_are_those_of_the_concatenation(parts, data):
     whole, array = np.concatenate(parts), joined(parts)
     assert len(array) == len(whole)
     assert array[:].tolist() == whole.tolist()
@@ -72,7 +72,7 @@ def test_values_are_those_of_the_concatenation(parts: list[Any], data: st.DataOb
 
 
 @given(lengths=sizes, data=st.data())
-def test_offsets_lead_into_the_concatenation(lengths: list[int], data: st.DataObject) -> None:
+def test_offsets_lead_into_the_concatenation(lengths, data):
     counts = [
         np.array(data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n)), np.int64)
         for n in lengths
@@ -97,7 +97,7 @@ def test_offsets_lead_into_the_concatenation(lengths: list[int], data: st.DataOb
 
 
 @given(parts=plain_parts(), data=st.data())
-def test_numbers_out_of_range_are_refused(parts: list[Any], data: st.DataObject) -> None:
+def test_numbers_out_of_range_are_refused(parts, data):
     whole, array = np.concatenate(parts), joined(parts)
     inside = list(range(len(whole)))[:2]
     beyond = data.draw(st.sampled_from([len(whole), len(whole) + 7, -len(whole) - 1]))
@@ -157,7 +157,7 @@ def columns(parts: list[Columns]) -> MixtureColumns:
     return MixtureColumns.of(as_parts(parts), [ColumnCounts.of(part) for part in parts])
 
 
-def test_columns_are_those_of_each_dataset(parts: list[Columns], columns: MixtureColumns) -> None:
+def test_columns_are_those_of_each_dataset(parts, columns):
     offsets = {"sample_member": "member_size", "sample_image": "image_width"}
     for name in DTYPES:
         if name.endswith(("_key", "_source")) or name.startswith(("key_", "source_")):
@@ -176,9 +176,7 @@ def test_columns_are_those_of_each_dataset(parts: list[Columns], columns: Mixtur
             assert whole.dtype == whole[:].dtype == values.dtype
 
 
-def test_samples_have_their_keys_members_and_shards(
-    parts: list[Columns], columns: MixtureColumns
-) -> None:
+def test_samples_have_their_keys_members_and_shards(parts, columns):
     keys, sources, members, shards, before = [], [], [], [], 0
     for part in parts:
         numbers = np.arange(len(part.text_bytes))
@@ -202,14 +200,14 @@ def test_samples_have_their_keys_members_and_shards(
     assert columns.key(9) == keys[9]
 
 
-def test_keys_are_found_in_joined_columns(parts: list[Columns], columns: MixtureColumns) -> None:
+def test_keys_are_found_in_joined_columns(parts, columns):
     keys = columns.keys(np.arange(15))
     assert len(set(keys)) < 15  # some are those of another dataset
     found = find_keys(columns, [*keys, "none"])
     assert found == {key: keys.index(key) for key in keys}
 
 
-def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders: list[Path]) -> None:
+def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders):
     dataset = mixture_of(folders)
     Opener.opened = 0
     assert len(dataset) == 15
@@ -223,9 +221,7 @@ def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders: list[Pat
     assert Opener.opened == 1
 
 
-def test_keys_of_large_columns_are_compared_before_they_are_read(
-    folders: list[Path], tmp_path: Path
-) -> None:
+def test_keys_of_large_columns_are_compared_before_they_are_read(folders, tmp_path):
     own = [Path(shutil.copytree(folder, tmp_path / folder.name)) for folder in folders]
     plain = [open_dataset(folder).columns for folder in own]
     expected = [key for part in plain for key in part.keys(np.arange(len(part.text_bytes)))][::-1]
@@ -242,7 +238,7 @@ def test_keys_of_large_columns_are_compared_before_they_are_read(
     assert columns.keys(samples[whole]) == [expected[number] for number in whole]
 
 
-def test_the_fingerprint_is_of_names_and_contents(folders: list[Path]) -> None:
+def test_the_fingerprint_is_of_names_and_contents(folders):
     first = mixture_of(folders).fingerprint
     assert first == mixture_of(folders).fingerprint
     assert first != mixture_of(folders[::-1]).fingerprint

@@ -21,7 +21,7 @@ def _is_mapped(path: Path) -> bool:
     return str(path) in Path("/proc/self/maps").read_text()
 
 
-def test_values_are_those_of_the_file_and_read_only(path: Path) -> None:
+def test_values_are_those_of_the_file_and_read_only(path):
     whole, values = map_file(path), map_npy(path, "<i4", (2,))
     assert values.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert whole.tobytes() == path.read_bytes()
@@ -31,7 +31,7 @@ def test_values_are_those_of_the_file_and_read_only(path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux tells what is mapped")
-def test_a_file_is_mapped_as_long_as_an_array_of_it_is_held(path: Path) -> None:
+def test_a_file_is_mapped_as_long_as_an_array_of_it_is_held(path):
     values = map_npy(path, "<i4", (2,))[1:]
     plain = map_plain(path, "<i4", (2,))
     gc.collect()

@@ -2,7 +2,6 @@
 
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from datapipe.index.files.random_read import read_at
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_slow_disk_is_told_of_the_next_reads_and_not_of_one_slow_read_among_fast_ones(
-    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    every, tmp_path, monkeypatch
+):
     data = np.random.default_rng(0).bytes(40_000)
     (tmp_path / "data").write_bytes(data)
     told: list[int] = []

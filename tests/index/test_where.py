@@ -60,7 +60,7 @@ def kept(expression: str, columns: Columns = COLUMNS) -> list[int]:
         ("text_bytes * 1000000000000001 > 1e18 + 0.5", [3]),
     ],
 )
-def test_an_expression_keeps_the_samples_it_says(expression: str, samples: list[int]) -> None:
+def test_an_expression_keeps_the_samples_it_says(expression, samples):
     assert kept(expression) == samples
 
 
@@ -95,7 +95,7 @@ COMPARISONS = st.tuples(NUMBERS, COMPARED, NUMBERS).map(" ".join) | st.tuples(
 
 @settings(deadline=None, max_examples=200)
 @given(expression=nested(COMPARISONS, "and or", "not ", 6))
-def test_python_keeps_the_same_samples(expression: str) -> None:
+def test_python_keeps_the_same_samples(expression):
     expected, undefined = [], set()
     for number, (_, _, sizes, text) in enumerate(KNOWN):
         row = dict(zip(NAMES, (*sizes[0], len(sizes), text), strict=True))
@@ -119,7 +119,7 @@ SQL_LEAVES = st.tuples(
 
 @settings(deadline=None, max_examples=300)
 @given(expression=nested(SQL_LEAVES, "and or", "not ", 6))
-def test_a_missing_number_is_neither_more_nor_less_as_in_sql(expression: str) -> None:
+def test_a_missing_number_is_neither_more_nor_less_as_in_sql(expression):
     base = sqlite3.connect(":memory:")
     base.execute("create table samples (number, width, height, images, text_bytes)")
     for number, (_, _, sizes, text) in enumerate(ROWS):
@@ -132,7 +132,7 @@ def test_a_missing_number_is_neither_more_nor_less_as_in_sql(expression: str) ->
 
 
 @given(start=st.integers(0, 6), length=st.integers(0, 6))
-def test_a_stretch_is_judged_as_in_the_whole(start: int, length: int) -> None:
+def test_a_stretch_is_judged_as_in_the_whole(start, length):
     stop = min(start + length, 6)
     for expression in (
         "width >= 336",
@@ -148,7 +148,7 @@ def test_a_stretch_is_judged_as_in_the_whole(start: int, length: int) -> None:
         assert part.tolist() == whole[start:stop].tolist()
 
 
-def test_spaces_quotes_and_needless_parentheses_make_no_other_expression() -> None:
+def test_spaces_quotes_and_needless_parentheses_make_no_other_expression():
     forms = [
         "width>=336 and source in ('a','b')",
         ' (width  >= 336)   and source in ("a", "b") ',
@@ -220,9 +220,7 @@ def test_spaces_quotes_and_needless_parentheses_make_no_other_expression() -> No
         ("text_bytes + 9223372036854775807 > 3", 1, "exceeds 64 bits"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(
-    expression: str, character: int, message: str
-) -> None:
+def test_what_is_wrong_is_said_with_its_place(expression, character, message):
     with pytest.raises(PlanError, match=message) as caught:
         evaluate(parse_where(expression), COLUMNS, {}, 0, len(ROWS))
     assert f"character {character}: " in str(caught.value)
@@ -230,7 +228,7 @@ def test_what_is_wrong_is_said_with_its_place(
 
 
 @pytest.mark.parametrize("expression", ["", "  \n ", 3, None, lambda width: width > 3])
-def test_what_is_no_expression_is_refused(expression: str) -> None:
+def test_what_is_no_expression_is_refused(expression):
     with pytest.raises(PlanError, match=r"where (is|must be)"):
         parse_where(expression)
 
@@ -251,26 +249,26 @@ def test_what_is_no_expression_is_refused(expression: str) -> None:
         "width > " + "9" * 5000,
     ],
 )
-def test_an_expression_that_would_exhaust_python_is_refused(expression: str) -> None:
+def test_an_expression_that_would_exhaust_python_is_refused(expression):
     with pytest.raises(PlanError, match="where") as caught:
         evaluate(parse_where(expression), COLUMNS, {}, 0, len(ROWS))
     assert len(str(caught.value)) < 400
 
 
-def test_long_lists_and_long_chains_are_no_deep_ones() -> None:
+def test_long_lists_and_long_chains_are_no_deep_ones():
     names = ", ".join(f"'{number}'" for number in range(8000))
     assert kept(f"source in ({names}, 'coco.json')") == [5]
     assert kept(" or ".join(["width == 335"] * 5000)) == [5]
     assert kept("<=".join(["0"] * 500) + " < width < 340") == [1, 5]
 
 
-def test_an_extra_column_gives_one_integer_a_sample() -> None:
+def test_an_extra_column_gives_one_integer_a_sample():
     for wrong in (np.zeros(5, np.int64), np.zeros(6), np.zeros((6, 1), np.int64)):
         with pytest.raises(AssertionError, match="tokens"):
             evaluate(parse_where("tokens > 3"), COLUMNS, {"tokens": lambda _, w=wrong: w}, 0, 6)
 
 
-def test_a_sample_that_would_be_divided_by_zero_is_not_kept() -> None:
+def test_a_sample_that_would_be_divided_by_zero_is_not_kept():
     assert kept("images > 0 and text_bytes / images >= 10") == [0, 3, 5]
     assert kept("not (images == 0 or text_bytes / images < 10)") == [0, 3, 5]
     assert kept("0 < images <= text_bytes / images") == [0, 3, 4, 5]

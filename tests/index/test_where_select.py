@@ -32,7 +32,7 @@ def asked(folder: Path, columns: Columns, expression: str | None = "width < 300"
     return select_where(where, columns, options.pop("extra"), folder=folder, **options)
 
 
-def test_a_selection_is_what_the_expression_keeps(many: Columns, tmp_path: Path) -> None:
+def test_a_selection_is_what_the_expression_keeps(many, tmp_path):
     bits, digest, kept = asked(tmp_path / "where", many)
     expected = np.flatnonzero(many.image_width < 300)
     selection = Selection(bits, 5003)
@@ -46,9 +46,7 @@ def test_a_selection_is_what_the_expression_keeps(many: Columns, tmp_path: Path)
     assert not bits.flags.writeable
 
 
-def test_a_selection_is_found_again_without_a_look_at_the_samples(
-    many: Columns, tmp_path: Path
-) -> None:
+def test_a_selection_is_found_again_without_a_look_at_the_samples(many, tmp_path):
     first = asked(tmp_path, many, keep=lambda span, _: np.arange(span.start, span.stop) % 2 == 0)
     assert Selection(first.bits, 5003).select([0]) % 2 == 0
 
@@ -64,15 +62,13 @@ def test_a_selection_is_found_again_without_a_look_at_the_samples(
     "other",
     [{"expression": "width < 301"}, {"fingerprint": "e" * 64}, {"identity": "other limits"}],
 )
-def test_another_question_has_an_answer_of_its_own(
-    many: Columns, tmp_path: Path, other: dict[str, str]
-) -> None:
+def test_another_question_has_an_answer_of_its_own(many, tmp_path, other):
     asked(tmp_path, many)
     asked(tmp_path, many, **other)
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_equal_selections_have_equal_digests(many: Columns, tmp_path: Path) -> None:
+def test_equal_selections_have_equal_digests(many, tmp_path):
     one, same = asked(tmp_path, many), asked(tmp_path, many, "not width >= 300")
     assert one.digest == same.digest != asked(tmp_path, many, "width < 301").digest
 
@@ -101,7 +97,7 @@ HARM: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_damaged_selection_is_made_anew(many: Columns, tmp_path: Path, harm: str) -> None:
+def test_a_damaged_selection_is_made_anew(many, tmp_path, harm):
     expected = asked(tmp_path, many).bits.tolist()
     [place] = tmp_path.iterdir()
     before = {path.name: path.read_bytes() for path in place.iterdir()}
@@ -111,9 +107,7 @@ def test_a_damaged_selection_is_made_anew(many: Columns, tmp_path: Path, harm: s
     assert list(tmp_path.iterdir()) == [place]
 
 
-def test_a_folder_that_cannot_be_written_is_replaced_by_the_cache(
-    many: Columns, tmp_path: Path, deny: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_written_is_replaced_by_the_cache(many, tmp_path, deny, caplog):
     deny(tmp_path / "where")
     expected = np.flatnonzero(many.image_width < 300).tolist()
     for _ in range(2):
@@ -123,9 +117,7 @@ def test_a_folder_that_cannot_be_written_is_replaced_by_the_cache(
     assert list((tmp_path / "cache").rglob("bits.npy"))
 
 
-def test_a_full_disk_is_no_reason_to_go_elsewhere(
-    many: Columns, tmp_path: Path, deny: Callable[..., None]
-) -> None:
+def test_a_full_disk_is_no_reason_to_go_elsewhere(many, tmp_path, deny):
     deny(tmp_path / "where", errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
         asked(tmp_path / "where", many)
@@ -136,16 +128,14 @@ def _ask_from_a_process(folder: Path, columns: Columns, _: int) -> str:
     return asked(folder, columns).digest
 
 
-def test_processes_that_ask_at_once_get_one_answer(many: Columns, tmp_path: Path) -> None:
+def test_processes_that_ask_at_once_get_one_answer(many, tmp_path):
     with multiprocessing.get_context("fork").Pool(4) as pool:
         digests = pool.map(partial(_ask_from_a_process, tmp_path, many), range(8), chunksize=1)
     assert set(digests) == {asked(tmp_path, many).digest}
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_expression_that_keeps_nothing_says_what_each_term_keeps(
-    many: Columns, tmp_path: Path
-) -> None:
+def test_an_expression_that_keeps_nothing_says_what_each_term_keeps(many, tmp_path):
     count = int((many.image_width < 300).sum())
     with pytest.raises(PlanError) as caught:
         asked(tmp_path, many, "width < 300 and height > 9000 and 1 / (images - 1) > 3")
@@ -155,9 +145,7 @@ def test_an_expression_that_keeps_nothing_says_what_each_term_keeps(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_condition_that_keeps_nothing_of_what_the_expression_keeps_is_named(
-    many: Columns, tmp_path: Path
-) -> None:
+def test_a_condition_that_keeps_nothing_of_what_the_expression_keeps_is_named(many, tmp_path):
     nothing = {"keep": lambda span, _: np.zeros(span.stop - span.start, bool)}
     with pytest.raises(PlanError, match="the 5,003 that it keeps are all too large, or without"):
         asked(tmp_path, many, "images == 1", **nothing)
@@ -165,14 +153,14 @@ def test_a_condition_that_keeps_nothing_of_what_the_expression_keeps_is_named(
         asked(tmp_path, many, None, **nothing)
 
 
-def test_many_long_terms_make_no_long_message(many: Columns, tmp_path: Path) -> None:
+def test_many_long_terms_make_no_long_message(many, tmp_path):
     term = f"source in ({', '.join(map(repr, map(str, range(100))))})"
     with pytest.raises(PlanError, match=r"'9'…` keeps 0, .* and 32 more terms; ") as caught:
         asked(tmp_path, many, " and ".join([term] * 40))
     assert len(str(caught.value)) < 1000
 
 
-def test_an_error_leaves_nothing_behind(many: Columns, tmp_path: Path) -> None:
+def test_an_error_leaves_nothing_behind(many, tmp_path):
     def refuses(span: slice, chosen: np.ndarray) -> np.ndarray:
         raise PlanError("too long")
 
@@ -183,16 +171,14 @@ def test_an_error_leaves_nothing_behind(many: Columns, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_column_is_missed_even_where_the_answer_is_known(
-    many: Columns, tmp_path: Path
-) -> None:
+def test_a_missing_column_is_missed_even_where_the_answer_is_known(many, tmp_path):
     asked(tmp_path, many, "tokens >= 0", extra={"tokens": lambda span: np.arange(5003)[span]})
     with pytest.raises(PlanError, match="tokens needs text="):
         asked(tmp_path, many, "tokens >= 0")
 
 
 @pytest.mark.parametrize("samples", [1, 511, 512, 513, 1024, 1 << 18, (1 << 19) + 1])
-def test_a_bitmap_fits_whatever_the_number_of_samples(samples: int, tmp_path: Path) -> None:
+def test_a_bitmap_fits_whatever_the_number_of_samples(samples, tmp_path):
     columns = replace(
         columns_of([]),
         shard_sample=np.array([0, samples]),

@@ -27,9 +27,7 @@ def counts(diff: DatasetDiff) -> tuple[int, ...]:
     return diff.equal, diff.changed, diff.renamed, diff.only_a, diff.only_b
 
 
-def test_datasets_with_the_same_samples_are_the_same(
-    shards: Path, raw: Path, tmp_path: Path
-) -> None:
+def test_datasets_with_the_same_samples_are_the_same(shards, raw, tmp_path):
     datapipe.pack_dataset(raw, tmp_path / "again", shard_size=2, workers=1)
     diff = datapipe.diff_datasets(shards, tmp_path / "again")
     assert diff.is_same
@@ -38,9 +36,7 @@ def test_datasets_with_the_same_samples_are_the_same(
     assert not any(diff.examples.values())
 
 
-def test_every_difference_is_counted_and_named(
-    shards: Path, tmp_path: Path, make_tar: Any, members: Any
-) -> None:
+def test_every_difference_is_counted_and_named(shards, tmp_path, make_tar, members):
     held = members(shards)
     del held["000000000"]
     held["000000001"]["txt"] = b"another text"
@@ -63,7 +59,7 @@ def test_every_difference_is_counted_and_named(
     assert back.examples["only_b"] == diff.examples["only_a"]
 
 
-def test_samples_that_come_twice_count_twice(shards: Path, tmp_path: Path) -> None:
+def test_samples_that_come_twice_count_twice(shards, tmp_path):
     output = CopySpec(renumber=True)
     datapipe.merge_datasets([shards, shards], tmp_path / "twice", output=output)
     assert counts(datapipe.diff_datasets(shards, tmp_path / "twice")) == (9, 0, 0, 0, 9)
@@ -74,7 +70,7 @@ def test_samples_that_come_twice_count_twice(shards: Path, tmp_path: Path) -> No
     )
 
 
-def test_arrays_are_refused(shards: Path, tmp_path: Path) -> None:
+def test_arrays_are_refused(shards, tmp_path):
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=datapipe.ImageSpec(size=8))
     with pytest.raises(datapipe.IndexMismatch, match="arrays; give the shards"):
         datapipe.diff_datasets(shards, tmp_path / "arrays")

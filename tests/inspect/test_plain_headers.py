@@ -18,7 +18,7 @@ def plain(between: bytearray, *, own: bool) -> list[bool]:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_each_byte_of_a_header_and_of_padding_counts(own: bool) -> None:
+def test_each_byte_of_a_header_and_of_padding_counts(own):
     headers = [member_header(*member) for member in MEMBERS]
     between = bytearray(headers[0] + bytes(BLOCK - 5) + headers[1] + headers[2])
     assert plain(between, own=own) == [True] * 3

@@ -115,9 +115,7 @@ def quarters(pixels: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_images_are_shown_as_the_model_sees_them(
-    form: str, shards: Path, content: Callable[..., Any]
-) -> None:
+def test_images_are_shown_as_the_model_sees_them(form, shards, content):
     shown = samples_of(content(shards, image=FORMS[form], samples=4))
     assert len(shown) == 4
     for sample in shown:
@@ -134,7 +132,7 @@ def test_images_are_shown_as_the_model_sees_them(
             assert np.abs(quarters(np.vstack(rows)) - COLOURS).max() < 24
 
 
-def test_a_crop_is_framed_on_the_original(shards: Path, content: Callable[..., Any]) -> None:
+def test_a_crop_is_framed_on_the_original(shards, content):
     shown = samples_of(content(shards, image=FORMS["crop"], samples=1))
     left, top, right, bottom = shown[0]["images"][0]["seen"]
     assert (top, bottom) == (0, 1)
@@ -143,9 +141,7 @@ def test_a_crop_is_framed_on_the_original(shards: Path, content: Callable[..., A
 
 
 @pytest.mark.parametrize("pack", [None, 400])
-def test_tokens_are_those_of_the_batch(
-    pack: int | None, shards: Path, tokenizer: Path, content: Callable[..., Any]
-) -> None:
+def test_tokens_are_those_of_the_batch(pack, shards, tokenizer, content):
     text = datapipe.TextSpec(
         tokenizer=tokenizer, template="chatml", image_tokens=5, max_length=95, overlong="truncate"
     )
@@ -185,9 +181,7 @@ def test_tokens_are_those_of_the_batch(
         assert kept.endswith("ser\nSure?") or removed
 
 
-def test_a_step_of_a_rank_is_the_one_that_training_takes(
-    shards: Path, content: Callable[..., Any]
-) -> None:
+def test_a_step_of_a_rank_is_the_one_that_training_takes(shards, content):
     options: dict[str, Any] = {"batch_size": 1, "image": FORMS["stretch"], "seed": 3}
     page = content(shards, step=2, rank=1, world_size=2, epoch=1, samples=1, **options)
     loader = datapipe.make_loader(shards, rank=1, world_size=2, epochs=None, **options)
@@ -199,7 +193,7 @@ def test_a_step_of_a_rank_is_the_one_that_training_takes(
         content(shards, step=9, epoch=1, **options)
 
 
-def test_equal_images_and_rejects_are_named(shards: Path, content: Callable[..., Any]) -> None:
+def test_equal_images_and_rejects_are_named(shards, content):
     page = content(shards, image=FORMS["stretch"])
     duplicates = page["facts"]["duplicates"]
     assert (duplicates["images"], duplicates["repeated"]) == (6, 1)
@@ -210,9 +204,7 @@ def test_equal_images_and_rejects_are_named(shards: Path, content: Callable[...,
     assert all(reason["examples"][0]["file"].endswith(".png") for reason in page["rejected"])
 
 
-def test_a_damaged_sample_is_shown_with_its_error(
-    shards: Path, tmp_path: Path, content: Callable[..., Any]
-) -> None:
+def test_a_damaged_sample_is_shown_with_its_error(shards, tmp_path, content):
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in shards.iterdir():
@@ -230,9 +222,7 @@ def test_a_damaged_sample_is_shown_with_its_error(
     assert all(sample["valid"] and not sample["error"] for sample in shown.values())
 
 
-def test_captions_cannot_become_part_of_the_page(
-    tmp_path: Path, make_folder: Any, content: Callable[..., Any]
-) -> None:
+def test_captions_cannot_become_part_of_the_page(tmp_path, make_folder, content):
     raw = make_folder(tmp_path / "raw", 2)
     evil = "</script><script>alert(1)</script><!-- \u2028 &amp;"
     (raw / "000.txt").write_text(evil, encoding="utf-8")
@@ -242,9 +232,7 @@ def test_captions_cannot_become_part_of_the_page(
     assert "alert(1)</script>" not in (tmp_path / "preview.html").read_text("utf-8")
 
 
-def test_a_mixture_shows_which_dataset_each_sample_is_of(
-    shards: Path, tmp_path: Path, make_folder: Any, content: Callable[..., Any]
-) -> None:
+def test_a_mixture_shows_which_dataset_each_sample_is_of(shards, tmp_path, make_folder, content):
     datapipe.pack_dataset(make_folder(tmp_path / "raw"), tmp_path / "more")
     mixture = {"colours": {"path": str(shards)}, "more": {"path": str(tmp_path / "more")}}
     page = content(mixture, image=FORMS["stretch"], samples=14)
@@ -252,9 +240,7 @@ def test_a_mixture_shows_which_dataset_each_sample_is_of(
     assert {sample["dataset"] for sample in samples_of(page)} == {"colours", "more"}
 
 
-def test_arrays_show_what_the_model_sees(
-    shards: Path, tmp_path: Path, content: Callable[..., Any]
-) -> None:
+def test_arrays_show_what_the_model_sees(shards, tmp_path, content):
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=datapipe.ImageSpec(size=64))
     for sample in samples_of(content(tmp_path / "arrays", samples=2)):
         (image,) = sample["images"]
@@ -263,15 +249,15 @@ def test_arrays_show_what_the_model_sees(
 
 
 def test_a_page_of_many_large_samples_ends_before_eight_megabytes(
-    tmp_path: Path, content: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, shards: Path
-) -> None:
+    tmp_path, content, monkeypatch, shards
+):
     monkeypatch.setattr("datapipe.inspect.preview.build._ROOM", 4_000)
     page = content(shards, image=FORMS["stretch"], batch_size=1)
     assert 1 <= len(samples_of(page)) < 6
     assert page["full"]
 
 
-def test_the_command_writes_a_page_or_says_how(shards: Path, tmp_path: Path) -> None:
+def test_the_command_writes_a_page_or_says_how(shards, tmp_path):
     from typer.testing import CliRunner
 
     from datapipe.cli.command import app
@@ -290,9 +276,7 @@ def test_the_command_writes_a_page_or_says_how(shards: Path, tmp_path: Path) -> 
     assert "a.html" in nowhere.output
 
 
-def test_of_many_samples_without_token_counts_a_page_shows_some(
-    tokenizer: Path, tmp_path: Path
-) -> None:
+def test_of_many_samples_without_token_counts_a_page_shows_some(tokenizer, tmp_path):
     from typer.testing import CliRunner
 
     from datapipe.cli.command import app
@@ -317,7 +301,7 @@ def test_of_many_samples_without_token_counts_a_page_shows_some(
     assert run()["title"] == str(out)
 
 
-def test_a_served_page_shows_the_step_that_is_asked_for(shards: Path) -> None:
+def test_a_served_page_shows_the_step_that_is_asked_for(shards):
     script = "from datapipe.cli.command import run; run()"
     options = ["--serve", "0", "--image", "size=64", "--batch-size", "2", "--samples", "2"]
     process = subprocess.Popen(

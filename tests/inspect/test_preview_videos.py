@@ -22,7 +22,7 @@ def shown(path: Path, tmp_path: Path, **options: Any) -> dict[str, Any]:
     return {sample["key"]: sample for step in steps for sample in step["samples"]}
 
 
-def test_a_video_is_a_strip_of_its_frames(tmp_path: Path) -> None:
+def test_a_video_is_a_strip_of_its_frames(tmp_path):
     samples = shown(make_shards(tmp_path / "shards"), tmp_path)
     for key, sample in samples.items():
         assert [video["count"] for video in sample["videos"]] == list(FRAMES[key])
@@ -35,13 +35,13 @@ def test_a_video_is_a_strip_of_its_frames(tmp_path: Path) -> None:
     assert all(frame["picture"].startswith("data:image/webp") for frame in second["frames"])
 
 
-def test_of_a_long_video_some_frames_are_shown(tmp_path: Path) -> None:
+def test_of_a_long_video_some_frames_are_shown(tmp_path):
     (video,) = shown(make_shards(tmp_path / "shards"), tmp_path)["003"]["videos"]
     numbers = [frame["image"] for frame in video["frames"]]
     assert (video["count"], len(numbers), numbers[0], numbers[-1]) == (40, 32, 0, 39)
     assert (tmp_path / "preview.html").stat().st_size < 200_000
 
 
-def test_frames_are_those_that_the_loader_takes(tmp_path: Path) -> None:
+def test_frames_are_those_that_the_loader_takes(tmp_path):
     (video,) = shown(make_shards(tmp_path / "shards"), tmp_path, max_frames=3)["003"]["videos"]
     assert [frame["time"] for frame in video["frames"]] == [0, 10, 19.5]

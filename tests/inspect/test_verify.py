@@ -52,9 +52,7 @@ def tokenizer(tmp_path: Path) -> Path:
 
 @pytest.mark.scaled
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_at_random_is_named(
-    kind: str, originals: dict[str, Original], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_at_random_is_named(kind, originals, tmp_path, monkeypatch):
     whole = originals[kind]
     for number in range(ROUNDS):
         monkeypatch.setattr(shard_check, "_HEADERS", number % 4 + 1)  # of 8 in a shard
@@ -88,9 +86,7 @@ def test_damage_at_random_is_named(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_threads_that_share_a_shard_find_the_same(
-    kind: str, originals: dict[str, Original], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_share_a_shard_find_the_same(kind, originals, tmp_path, monkeypatch):
     """Shards over 64 MB are divided; here, all of them, into more parts than they have members."""
     whole = originals[kind]
     for number, way in enumerate(WAYS):
@@ -106,16 +102,14 @@ def test_threads_that_share_a_shard_find_the_same(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("deep", [False, True])
-def test_nothing_is_found_in_a_whole_dataset(
-    kind: str, deep: bool, originals: dict[str, Original]
-) -> None:
+def test_nothing_is_found_in_a_whole_dataset(kind, deep, originals):
     report = datapipe.verify_dataset(originals[kind].folder, deep=deep)
     assert report.is_whole
     assert (report.findings, report.notes) == ((), ())
     assert (report.samples, report.members, report.files) == (12, 24, 3)
 
 
-def test_an_empty_shard_is_damage(originals: dict[str, Original], tmp_path: Path) -> None:
+def test_an_empty_shard_is_damage(originals, tmp_path):
     """It is the first that a thread looks at."""
     folder = originals["packed"].restore(tmp_path / "harmed")
     (folder / "shard-000000.tar").write_bytes(b"")
@@ -127,8 +121,8 @@ def test_an_empty_shard_is_damage(originals: dict[str, Original], tmp_path: Path
 @pytest.mark.parametrize("at", [0, 134], ids=["name", "size"])
 @pytest.mark.parametrize("kind", ["packed", "gnu"])
 def test_a_header_of_another_member_is_damage_though_its_checksum_is_right(
-    kind: str, at: int, originals: dict[str, Original], tmp_path: Path
-) -> None:
+    kind, at, originals, tmp_path
+):
     folder = originals[kind].restore(tmp_path / "harmed")
     shard = min(folder.glob("*.tar"))
     data = bytearray(shard.read_bytes())
@@ -147,9 +141,7 @@ def found_in(folder: Path, **options: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["dataset.json", "*1.parquet", "columns/member_crc32.npy"])
 @pytest.mark.parametrize("way", ["damaged", "lost"])
-def test_shards_are_checked_where_other_files_are_damaged(
-    name: str, way: str, originals: dict[str, Original], tmp_path: Path
-) -> None:
+def test_shards_are_checked_where_other_files_are_damaged(name, way, originals, tmp_path):
     whole = originals["packed"]
     folder = whole.restore(tmp_path / "harmed")
     path = next(folder.glob(name))
@@ -166,9 +158,7 @@ def test_shards_are_checked_where_other_files_are_damaged(
     assert report.damaged_samples == 1
 
 
-def test_a_shard_without_any_index_is_checked_by_its_headers(
-    originals: dict[str, Original], tmp_path: Path
-) -> None:
+def test_a_shard_without_any_index_is_checked_by_its_headers(originals, tmp_path):
     whole = originals["packed"]
     folder = whole.restore(tmp_path / "harmed")
     for path in folder.glob("*.parquet"):
@@ -187,7 +177,7 @@ def test_a_shard_without_any_index_is_checked_by_its_headers(
     assert "shard-000002.tar" in found_in(folder, deep=True)
 
 
-def test_arrays_are_compared(originals: dict[str, Original], tmp_path: Path) -> None:
+def test_arrays_are_compared(originals, tmp_path):
     arrays = tmp_path / "arrays"
     datapipe.convert_dataset(originals["packed"].folder, arrays, image=ImageSpec(size=8))
     assert datapipe.verify_dataset(arrays).is_whole
@@ -206,7 +196,7 @@ def test_arrays_are_compared(originals: dict[str, Original], tmp_path: Path) -> 
     assert "is missing" in found_in(arrays)["image_crc32.npy"]
 
 
-def test_damage_behind_a_url_is_named(originals: dict[str, Original], tmp_path: Path) -> None:
+def test_damage_behind_a_url_is_named(originals, tmp_path):
     folder = originals["packed"].restore(tmp_path / "harmed")
     with serving(folder) as server:
         assert datapipe.verify_dataset(server.url, deep=True).is_whole
@@ -226,9 +216,7 @@ def test_damage_behind_a_url_is_named(originals: dict[str, Original], tmp_path: 
     }
 
 
-def test_token_counts_are_compared(
-    originals: dict[str, Original], tmp_path: Path, tokenizer: Path
-) -> None:
+def test_token_counts_are_compared(originals, tmp_path, tokenizer):
     folder = originals["packed"].restore(tmp_path / "counted")
     text = datapipe.TextSpec(
         tokenizer=tokenizer, template="chatml", image_tokens=4, image_token="<image>"
@@ -251,7 +239,7 @@ def scored(tmp_path: Path, make_tar: Any) -> Path:
 
 
 @pytest.mark.parametrize("way", ["flip", "cut", "remove"])
-def test_columns_of_fields_are_compared(scored: Path, way: str) -> None:
+def test_columns_of_fields_are_compared(scored, way):
     assert datapipe.verify_dataset(scored, deep=True).is_whole
     path = sorted(scored.glob("fields/*/*.arrow"))[0]
     harm(path, way, random.Random(0))
@@ -261,7 +249,7 @@ def test_columns_of_fields_are_compared(scored: Path, way: str) -> None:
     assert datapipe.verify_dataset(scored, deep=True).is_whole
 
 
-def test_columns_of_fields_with_other_values_are_found_by_deep(scored: Path) -> None:
+def test_columns_of_fields_with_other_values_are_found_by_deep(scored):
     """Their own checksum is right: they hold the values of another shard with as many samples."""
     (about,) = scored.glob("fields/*/field.json")
     files = FieldFiles(scored / "fields", "score")
@@ -282,7 +270,7 @@ def test_columns_of_fields_with_other_values_are_found_by_deep(scored: Path) -> 
     assert datapipe.verify_dataset(scored).is_whole
 
 
-def test_columns_of_another_index_are_named(originals: dict[str, Original], tmp_path: Path) -> None:
+def test_columns_of_another_index_are_named(originals, tmp_path):
     """Their own checksums are right."""
     folder = originals["packed"].restore(tmp_path / "harmed")
     columns = folder / "columns"
@@ -295,9 +283,7 @@ def test_columns_of_another_index_are_named(originals: dict[str, Original], tmp_
     assert list(found_in(folder)) == ["columns/"]
 
 
-def test_columns_of_an_earlier_manifest_are_no_damage(
-    originals: dict[str, Original], tmp_path: Path, make_folder: Any
-) -> None:
+def test_columns_of_an_earlier_manifest_are_no_damage(originals, tmp_path, make_folder):
     folder = originals["packed"].restore(tmp_path / "grown")
     before = {path.name: path.read_bytes() for path in (folder / "columns").iterdir()}
     datapipe.pack_dataset(make_folder(tmp_path / "more", 2), folder, append=True, workers=1)
@@ -306,9 +292,7 @@ def test_columns_of_an_earlier_manifest_are_no_damage(
     assert datapipe.verify_dataset(folder).is_whole
 
 
-def test_an_image_that_training_cannot_decode_is_found_by_deep(
-    tmp_path: Path, make_tar: Any, jpeg: Any
-) -> None:
+def test_an_image_that_training_cannot_decode_is_found_by_deep(tmp_path, make_tar, jpeg):
     cut = jpeg(1)[:-300]
     members = [("a.jpg", jpeg(0)), ("a.txt", b"whole"), ("b.jpg", cut), ("b.txt", b"cut")]
     make_tar(tmp_path / "tars" / "0.tar", members)
@@ -330,15 +314,13 @@ def test_an_image_that_training_cannot_decode_is_found_by_deep(
         (lambda path: f"memory:/{path}/none", "no shards are there"),
     ],
 )
-def test_what_is_no_dataset_is_refused(tmp_path: Path, make: Any, message: str) -> None:
+def test_what_is_no_dataset_is_refused(tmp_path, make, message):
     (tmp_path / "given").mkdir()
     with pytest.raises(IndexMismatch, match=message):
         datapipe.verify_dataset(make(tmp_path / "given"))
 
 
-def test_members_that_are_read_part_by_part_are_compared(
-    tmp_path: Path, make_tar: Any, jpeg: Any
-) -> None:
+def test_members_that_are_read_part_by_part_are_compared(tmp_path, make_tar, jpeg):
     """Those over 64 MB are."""
     large = jpeg(0) + bytes(65 << 20)
     members = [("a.txt", b"a"), ("b.jpg", large), ("b.txt", b"b"), ("c.txt", b"c")]
@@ -356,9 +338,7 @@ def test_members_that_are_read_part_by_part_are_compared(
     assert report.damaged_samples == 2
 
 
-def test_bytes_that_the_disk_cannot_read_are_named(
-    originals: dict[str, Original], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_that_the_disk_cannot_read_are_named(originals, monkeypatch):
     whole = originals["packed"]
     bad = whole.samples[5].spans[0][0] + 10  # in the second shard
     path = str(whole.folder / "shard-000001.tar")

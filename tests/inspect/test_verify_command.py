@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in args])
 
 
-def test_the_command_names_damage_and_the_next_step(packed: Original, tmp_path: Path) -> None:
+def test_the_command_names_damage_and_the_next_step(packed, tmp_path):
     folder = packed.restore(tmp_path / "harmed")
     begin = packed.samples[4].spans[0][0]
     damaged_file(folder, "*1.tar", begin + 100)
@@ -46,7 +45,7 @@ def test_the_command_names_damage_and_the_next_step(packed: Original, tmp_path: 
     assert "--in-place" in told.stderr
 
 
-def test_an_interrupt_ends_quietly(packed: Original, tmp_path: Path) -> None:
+def test_an_interrupt_ends_quietly(packed, tmp_path):
     program = (
         "import datapipe, sys, signal, os\n"
         "from datapipe.cli import main\n"

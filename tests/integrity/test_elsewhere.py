@@ -14,9 +14,7 @@ from datapipe.errors import PlanError
 @pytest.mark.parametrize(
     "data", ["shards", "arrays", "tars", "tars/*.tar", "tars/shard-000000.tar"]
 )
-def test_relative_paths_are_those_of_the_start(
-    tmp_path: Path, make_folder: Any, monkeypatch: pytest.MonkeyPatch, data: str
-) -> None:
+def test_relative_paths_are_those_of_the_start(tmp_path, make_folder, monkeypatch, data):
     image = ImageSpec(size=8)
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 8), tmp_path / "shards", shard_size="4")
     datapipe.convert_dataset(tmp_path / "shards", tmp_path / "arrays", image=image)
@@ -42,6 +40,6 @@ def test_relative_paths_are_those_of_the_start(
 
 
 @pytest.mark.parametrize("disk", ["", 5, b"cache"])
-def test_a_disk_cache_needs_a_folder(disk: Any) -> None:
+def test_a_disk_cache_needs_a_folder(disk):
     with pytest.raises(PlanError, match=r"cache disk .*: give a path"):
         CacheSpec(disk=disk)

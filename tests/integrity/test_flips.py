@@ -42,13 +42,7 @@ SAID = "damaged|not as it|left out|cut off"
 
 @pytest.mark.scaled
 @pytest.mark.parametrize("name", SCENES)
-def test_damage_is_named_or_mended(
-    name: str,
-    tmp_path: Path,
-    jpeg: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
     scene = Maker(tmp_path, jpeg, monkeypatch).make(name)
     caplog.set_level(logging.INFO, "datapipe")
     outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in sorted(scene.kinds)}
@@ -123,7 +117,7 @@ def no_hang() -> Iterator[None]:
 
 
 @pytest.mark.scaled
-def test_a_changed_state_is_refused(tmp_path: Path, make_folder: Any) -> None:
+def test_a_changed_state_is_refused(tmp_path, make_folder):
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 7), tmp_path / "out")
     loader = make_loader(
         tmp_path / "out", batch_size=2, image=ImageSpec(size=8), epochs=2, num_workers=1

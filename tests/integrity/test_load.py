@@ -60,7 +60,7 @@ def write_texts(raw: Path, samples: int) -> Path:
     return raw
 
 
-def test_many_small_samples_are_packed_verified_and_read_once_each(tmp_path: Path) -> None:
+def test_many_small_samples_are_packed_verified_and_read_once_each(tmp_path):
     peaks = []
     for samples in (10_000, 1_000_000 if FULL else 50_000):
         home = tmp_path / str(samples)
@@ -76,7 +76,7 @@ def test_many_small_samples_are_packed_verified_and_read_once_each(tmp_path: Pat
     assert many < few + 100_000, f"{few:,} and {many:,} KB"
 
 
-def test_a_member_beyond_four_gigabytes(tmp_path: Path, jpeg: Callable[[int], bytes]) -> None:
+def test_a_member_beyond_four_gigabytes(tmp_path, jpeg):
     size = (4 << 30) + 5 if FULL else (2 << 30) + 5
     tar = tmp_path / "raw" / "000.tar"
     tar.parent.mkdir()
@@ -106,7 +106,7 @@ def test_a_member_beyond_four_gigabytes(tmp_path: Path, jpeg: Callable[[int], by
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_sixty_four_workers_change_no_batch(packed: Path, kind: Any) -> None:
+def test_sixty_four_workers_change_no_batch(packed, kind):
     def loader(**options: Any) -> datapipe.Loader:
         image = ImageSpec(size=32)
         return datapipe.make_loader(packed, batch_size=4, image=image, epochs=8, **options)
@@ -131,7 +131,7 @@ class Counting:
         return self.made >= samples
 
 
-def test_a_slow_consumer_is_not_run_ahead_of_without_bound(packed: Path) -> None:
+def test_a_slow_consumer_is_not_run_ahead_of_without_bound(packed):
     workers, prefetch, size = 3, 2, 4
     counting = Counting()
     loader = datapipe.make_loader(
@@ -153,7 +153,7 @@ def test_a_slow_consumer_is_not_run_ahead_of_without_bound(packed: Path) -> None
     assert max(ahead) <= (prefetch + workers + 1) * size
 
 
-def test_a_slow_producer_changes_no_batch(packed: Path) -> None:
+def test_a_slow_producer_changes_no_batch(packed):
     times = random.Random(0)
     slow = Counting(lambda: time.sleep(times.choice([0, 0, 0, 0.02])))
 
@@ -171,9 +171,7 @@ def test_a_slow_producer_changes_no_batch(packed: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "policy"), [("threads", "next-use"), ("processes", "pin")])
-def test_epochs_of_days_leave_memory_threads_and_files_as_they_are(
-    packed: Path, tmp_path: Path, kind: Any, policy: Any
-) -> None:
+def test_epochs_of_days_leave_memory_threads_and_files_as_they_are(packed, tmp_path, kind, policy):
     loader = datapipe.make_loader(
         packed,
         batch_size=4,

@@ -19,9 +19,6 @@ from datapipe.testing import assert_resumes_exactly, assert_same_batches
 from ..campaigns import rare
 from ..remote.server import serving
 
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
-
 SPECS = {
     "stretch": ImageSpec(size=24),
     "pad": ImageSpec(size=(20, 28), resize="pad", normalize="clip"),
@@ -80,26 +77,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_batches_are_those_of_the_shards(
-    pair: Callable[..., tuple[Loader, Loader]], case: str
-) -> None:
+def test_batches_are_those_of_the_shards(pair, case):
     form, options = CASES[case]
     shards, arrays = pair(form, **options)
     assert_same_batches(arrays, shards)
 
 
 @pytest.mark.parametrize("case", ["float32", "bfloat16", "flip", "flip uint8", "pad"])
-def test_kernel_and_torch_write_the_same_pixels(
-    pair: Callable[..., tuple[Loader, Loader]], kernel: str, case: str
-) -> None:
+def test_kernel_and_torch_write_the_same_pixels(pair, kernel, case):
     form, options = CASES[case]
     shards, arrays = pair(form, **options)
     assert_same_batches(arrays, shards)
 
 
-def test_images_on_the_device_are_those_of_the_shards(
-    pair: Callable[..., tuple[Loader, Loader]],
-) -> None:
+def test_images_on_the_device_are_those_of_the_shards(pair):
     for budget in ("1MB", "20KB"):
         cache = CacheSpec(device=budget)
         shards, arrays = pair(device="cpu", epochs=3, cache=cache, image=CLIP)
@@ -119,14 +110,7 @@ def test_images_on_the_device_are_those_of_the_shards(
     ids=str,
 )
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "encoded"])
-def test_tokens_are_those_of_the_shards(
-    packed: Path,
-    text: MakeText,
-    tmp_path: Path,
-    options: dict[str, Any],
-    meta: tuple[str, ...],
-    stored: bool,
-) -> None:
+def test_tokens_are_those_of_the_shards(packed, text, tmp_path, options, meta, stored):
     overlong = options.get("overlong", "raise")
     rest = {name: value for name, value in options.items() if name != "overlong"}
     spec = text(overlong=overlong)
@@ -139,9 +123,7 @@ def test_tokens_are_those_of_the_shards(
     assert_same_batches(arrays, shards)
 
 
-def test_stored_tokens_are_taken_unless_another_tokenizer_is_given(
-    packed: Path, text: MakeText, tmp_path: Path
-) -> None:
+def test_stored_tokens_are_taken_unless_another_tokenizer_is_given(packed, text, tmp_path):
     convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"], text=text())
     for spec, more in (
         (text(), {"num_workers": 0}),
@@ -154,9 +136,7 @@ def test_stored_tokens_are_taken_unless_another_tokenizer_is_given(
         arrays.close()
 
 
-def test_arrays_that_lie_elsewhere_are_refused(
-    converted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_lie_elsewhere_are_refused(converted, tmp_path, monkeypatch):
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with (
@@ -166,7 +146,7 @@ def test_arrays_that_lie_elsewhere_are_refused(
         datapipe.make_loader(server.url, batch_size=4)
 
 
-def test_texts_alone(packed: Path, text: MakeText, tmp_path: Path) -> None:
+def test_texts_alone(packed, text, tmp_path):
     """Also of samples with images, which take no room then."""
     convert_dataset(packed, tmp_path / "arrays", image=None, text=text())
     assert not (tmp_path / "arrays/images.npy").exists()
@@ -177,7 +157,7 @@ def test_texts_alone(packed: Path, text: MakeText, tmp_path: Path) -> None:
         datapipe.make_loader(tmp_path / "arrays", image=CLIP, **common)
 
 
-def test_resuming_is_exact(converted: dict[str, Path], text: MakeText) -> None:
+def test_resuming_is_exact(converted, text):
     options: dict[str, Any] = {"image": CLIP, "text": text(), "pack": 200, "meta": ("key", "valid")}
     assert_resumes_exactly(
         lambda **more: datapipe.make_loader(converted["stretch"], **options, **more),
@@ -186,7 +166,7 @@ def test_resuming_is_exact(converted: dict[str, Path], text: MakeText) -> None:
     )
 
 
-def test_numpy_reads_them(converted: dict[str, Path], make: Make) -> None:
+def test_numpy_reads_them(converted, make):
     folder = converted["stretch"]
     images = np.load(folder / "images.npy", mmap_mode="r")
     offsets = np.load(folder / "image_offsets.npy", mmap_mode="r")
@@ -216,9 +196,7 @@ def test_numpy_reads_them(converted: dict[str, Path], make: Make) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_had_is_refused(
-    converted: dict[str, Path], options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_had_is_refused(converted, options, message):
     with pytest.raises(PlanError, match=message):
         datapipe.make_loader(converted["stretch"], batch_size=4, **options)
 
@@ -230,7 +208,7 @@ def test_what_cannot_be_had_is_refused(
         ("texts.npy", "its text in texts.npy is not the one"),
     ],
 )
-def test_damage_is_found(packed: Path, tmp_path: Path, name: str, what: str) -> None:
+def test_damage_is_found(packed, tmp_path, name, what):
     convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"])
     with (tmp_path / "arrays" / name).open("r+b") as file:
         file.seek(-1000, os.SEEK_END)
@@ -257,7 +235,7 @@ def test_damage_is_found(packed: Path, tmp_path: Path, name: str, what: str) -> 
 
 
 @pytest.mark.parametrize("name", ["images.npy", "texts.npy", "image_crc32.npy"])
-def test_a_file_that_was_cut_is_refused(packed: Path, tmp_path: Path, name: str) -> None:
+def test_a_file_that_was_cut_is_refused(packed, tmp_path, name):
     convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"])
     path = tmp_path / "arrays" / name
     os.truncate(path, path.stat().st_size - 1)
@@ -268,16 +246,14 @@ def test_a_file_that_was_cut_is_refused(packed: Path, tmp_path: Path, name: str)
         datapipe.make_loader(tmp_path / "arrays", batch_size=4)
 
 
-def test_images_that_are_not_in_memory_are_asked_for(converted: dict[str, Path]) -> None:
+def test_images_that_are_not_in_memory_are_asked_for(converted):
     array = open_images(open_dataset(converted["stretch"]))
     assert array is not None
     assert array.begin(np.arange(5)) == 5 * 24 * 24 * 3
     assert array.begin(np.zeros(0, np.int64)) == 0
 
 
-def test_arrays_that_are_removed_meanwhile_are_read_to_the_end(
-    converted: dict[str, Path], tmp_path: Path
-) -> None:
+def test_arrays_that_are_removed_meanwhile_are_read_to_the_end(converted, tmp_path):
     shutil.copytree(converted["stretch"], tmp_path / "arrays")
     loader = datapipe.make_loader(tmp_path / "arrays", batch_size=4, num_workers=0)
     iterator = iter(loader)

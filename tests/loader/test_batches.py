@@ -4,7 +4,6 @@ import io
 import re
 import tarfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import torch
 from PIL import Image
 
 import datapipe
-from datapipe import ImageSpec, Loader
+from datapipe import ImageSpec
 from datapipe.testing import assert_same_batches, valid_keys
-
-Make = Callable[..., Loader]
 
 SAMPLES = 37  # in the packed dataset
 
@@ -43,7 +40,7 @@ def pictures(found: dict[str, bytes], key: str) -> list[Image.Image]:
     ]
 
 
-def test_images_of_all_samples_stand_one_behind_the_other(make: Make, packed: Path) -> None:
+def test_images_of_all_samples_stand_one_behind_the_other(make, packed):
     found = members(packed)
     for batch in make(batch_size=8, drop_last=True, image=ImageSpec(size=24)):
         expected = [
@@ -59,7 +56,7 @@ def test_images_of_all_samples_stand_one_behind_the_other(make: Make, packed: Pa
         assert np.abs(actual - np.stack(expected)).max() <= 1
 
 
-def test_normalised_values_are_those_of_the_uint8_image(make: Make) -> None:
+def test_normalised_values_are_those_of_the_uint8_image(make):
     plain = next(iter(make(image=ImageSpec(size=20))))
     normal = next(iter(make(image=ImageSpec(size=20, normalize="imagenet"))))
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in ImageSpec(normalize="imagenet").mean_std)
@@ -67,7 +64,7 @@ def test_normalised_values_are_those_of_the_uint8_image(make: Make) -> None:
     torch.testing.assert_close(normal["pixel_values"], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_conversation_is_read_as_text_and_on_request_as_it_is(make: Make) -> None:
+def test_a_conversation_is_read_as_text_and_on_request_as_it_is(make):
     batch = next(iter(make(shuffle=False, batch_size=2, meta=("id", "conversations", "absent"))))
     assert batch["text"][1] == "user: <image>What is number 1?\nassistant: It is 1."
     assert batch["id"] == ["id-0", "id-1"]
@@ -75,27 +72,27 @@ def test_a_conversation_is_read_as_text_and_on_request_as_it_is(make: Make) -> N
     assert batch["absent"] == [None, None]
 
 
-def test_text_alone_makes_a_batch_without_images(make: Make) -> None:
+def test_text_alone_makes_a_batch_without_images(make):
     batch = list(make(shuffle=False, batch_size=1))[9]
     assert batch["images_per_sample"].tolist() == [0]
     assert batch["pixel_values"].shape == (0, 3, 32, 32)
     assert batch["text"] == ["user: What is number 9?\nassistant: It is 9."]
 
 
-def test_images_can_be_left_out(make: Make) -> None:
+def test_images_can_be_left_out(make):
     batch = next(iter(make(image=None)))
     assert "pixel_values" not in batch
     assert all(batch["text"])
 
 
-def test_an_epoch_has_every_sample_once_and_len_is_exact(make: Make) -> None:
+def test_an_epoch_has_every_sample_once_and_len_is_exact(make):
     loader = make(batch_size=5)
     batches = list(loader)
     assert len(batches) == len(loader) == 8
     assert len(set(valid_keys(batches))) == len(valid_keys(batches)) == SAMPLES
 
 
-def test_epochs_differ_in_order_and_shuffle_false_keeps_the_dataset_order(make: Make) -> None:
+def test_epochs_differ_in_order_and_shuffle_false_keeps_the_dataset_order(make):
     loader = make()
     first, second = valid_keys(loader), valid_keys(loader)
     assert first != second
@@ -103,24 +100,20 @@ def test_epochs_differ_in_order_and_shuffle_false_keeps_the_dataset_order(make: 
 
 
 @pytest.mark.parametrize(("num_workers", "prefetch_factor"), [(1, 5), (3, 1), (8, 5)])
-def test_workers_and_prefetch_do_not_change_a_bit(
-    make: Make, num_workers: int, prefetch_factor: int
-) -> None:
+def test_workers_and_prefetch_do_not_change_a_bit(make, num_workers, prefetch_factor):
     alone = make(num_workers=0)
     many = make(num_workers=num_workers, prefetch_factor=prefetch_factor)
     assert_same_batches(alone, many)
 
 
-def test_a_batch_that_is_kept_is_never_written_over(make: Make) -> None:
+def test_a_batch_that_is_kept_is_never_written_over(make):
     kept = list(make())
     copies = [batch["pixel_values"].clone() for batch in make()]
     assert all(torch.equal(b["pixel_values"], c) for b, c in zip(kept, copies, strict=True))
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {}, {"device": "cpu"}], ids=str)
-def test_batches_made_in_inference_mode_are_ordinary_tensors(
-    make: Make, options: dict[str, Any]
-) -> None:
+def test_batches_made_in_inference_mode_are_ordinary_tensors(make, options):
     expected = list(make(image=ImageSpec(size=16, normalize="clip")))
     loader = make(image=ImageSpec(size=16, normalize="clip"), **options)
     iterator = iter(loader)
@@ -132,7 +125,7 @@ def test_batches_made_in_inference_mode_are_ordinary_tensors(
         assert not any(torch.is_tensor(v) and v.is_inference() for v in batch.values())
 
 
-def test_defaults_of_torch_do_not_change_the_numbers(make: Make) -> None:
+def test_defaults_of_torch_do_not_change_the_numbers(make):
     spec = ImageSpec(size=16, normalize="clip", resize="pad")
     expected = list(make(image=spec))
     torch.set_default_dtype(torch.bfloat16)
@@ -145,9 +138,7 @@ def test_defaults_of_torch_do_not_change_the_numbers(make: Make) -> None:
     assert_same_batches(changed, expected)
 
 
-def test_a_field_that_no_sample_has_is_named_once(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_field_that_no_sample_has_is_named_once(make, caplog):
     for _ in range(2):
         list(make(meta=("keys", "id", "source")))
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
@@ -156,9 +147,7 @@ def test_a_field_that_no_sample_has_is_named_once(
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 300}], ids=str)
-def test_a_batch_may_be_written_to(
-    make: Make, text: Callable[..., datapipe.TextSpec], options: dict[str, Any]
-) -> None:
+def test_a_batch_may_be_written_to(make, text, options):
     names = ("sample", "images_per_sample", "valid")
     options = options | {"text": text(), "meta": names, "num_workers": 0}
     expected, loader = list(make(**options)), make(**options)
@@ -172,7 +161,7 @@ def test_a_batch_may_be_written_to(
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_torch_works_alone_inside_a_batch_only(make: Make, num_workers: int) -> None:
+def test_torch_works_alone_inside_a_batch_only(make, num_workers):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     seen: list[int] = []

@@ -7,7 +7,7 @@ from datapipe.loader.batch.buffer_pool import BufferPool
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_memory_comes_back_when_the_last_tensor_that_shares_it_is_gone(dtype: torch.dtype) -> None:
+def test_memory_comes_back_when_the_last_tensor_that_shares_it_is_gone(dtype):
     pool = BufferPool(keep=2)
     tensor = pool.allocate((4, 3, 8, 8), dtype)
     assert tensor.dtype == dtype
@@ -26,7 +26,7 @@ def test_memory_comes_back_when_the_last_tensor_that_shares_it_is_gone(dtype: to
     assert pool.allocate((4, 3, 8, 8), dtype).data_ptr() == address
 
 
-def test_idle_memory_is_bounded() -> None:
+def test_idle_memory_is_bounded():
     pool = BufferPool(keep=3)
     held = [pool.allocate((1000,), torch.uint8) for _ in range(10)]
     held.clear()
@@ -36,7 +36,7 @@ def test_idle_memory_is_bounded() -> None:
     assert pool.idle == 3
 
 
-def test_a_somewhat_larger_buffer_serves_and_a_much_larger_one_does_not() -> None:
+def test_a_somewhat_larger_buffer_serves_and_a_much_larger_one_does_not():
     pool = BufferPool(keep=3)
     address = pool.allocate((1000,), torch.uint8).data_ptr()
     gc.collect()
@@ -45,7 +45,7 @@ def test_a_somewhat_larger_buffer_serves_and_a_much_larger_one_does_not() -> Non
     assert pool.allocate((100,), torch.uint8).data_ptr() != address
 
 
-def test_memory_is_reused_while_older_batches_are_kept_for_good() -> None:
+def test_memory_is_reused_while_older_batches_are_kept_for_good():
     pool = BufferPool(keep=2)
     kept = [pool.allocate((100,), torch.uint8).fill_(number) for number in range(5)]
     address = pool.allocate((100,), torch.uint8).fill_(9).data_ptr()

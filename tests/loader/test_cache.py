@@ -4,7 +4,6 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,9 @@ from PIL import Image
 
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, Loader
-from datapipe.late_module import LateModule
 from datapipe.testing import assert_same_batches
 
 from ..campaigns import rare
-
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 IMAGES = {
     "stretch": ImageSpec(size=24, normalize="clip"),
@@ -62,9 +57,7 @@ def spec_of(tier: str, folder: Path, **options: Any) -> CacheSpec:
         *(rare(tier, form) for tier in ("disk", "memory and disk") for form in IMAGES),
     ],
 )
-def test_batches_are_those_without_a_cache(
-    make: Make, tmp_path: Path, form: str, tier: str
-) -> None:
+def test_batches_are_those_without_a_cache(make, tmp_path, form, tier):
     options = {"image": IMAGES[form], "epochs": 3, "meta": ("source", "id")}
     if form != "none":
         options["meta"] += ("image_geometry",)
@@ -78,16 +71,14 @@ def test_batches_are_those_without_a_cache(
 @pytest.mark.parametrize("keep", ["decoded", "encoded"])
 @pytest.mark.parametrize("memory", [rare(1000), 40_000, rare(100_000)])
 @pytest.mark.parametrize("policy", ["pin", "next-use"])
-def test_a_cache_that_is_too_small_changes_nothing(
-    make: Make, keep: str, memory: int, policy: str
-) -> None:
+def test_a_cache_that_is_too_small_changes_nothing(make, keep, memory, policy):
     options = {"image": IMAGES["stretch"], "epochs": 4}
     cache = CacheSpec(memory=memory, keep=keep, policy=policy)  # type: ignore[arg-type]
     assert_same_batches(make(cache=cache, **options), make(**options))
 
 
 @pytest.mark.parametrize("tier", ["memory", "disk"])
-def test_worker_processes_share_a_cache(make: Make, tmp_path: Path, tier: str) -> None:
+def test_worker_processes_share_a_cache(make, tmp_path, tier):
     options = {"image": IMAGES["stretch"], "epochs": 3}
     expected = list(make(**options))
     loader = make(cache=spec_of(tier, tmp_path), workers="processes", **options)
@@ -98,7 +89,7 @@ def test_worker_processes_share_a_cache(make: Make, tmp_path: Path, tier: str) -
     loader.close()
 
 
-def test_packs_and_truncated_texts_are_cached_too(make: Make, text: MakeText) -> None:
+def test_packs_and_truncated_texts_are_cached_too(make, text):
     cut = text(max_length=24, overlong="truncate")
     for unit in ({"text": text(), "pack": 200}, {"text": cut, "batch_size": 4}):
         options = {"image": IMAGES["stretch"], "epochs": 3, **unit}
@@ -107,7 +98,7 @@ def test_packs_and_truncated_texts_are_cached_too(make: Make, text: MakeText) ->
         assert reads_of(loader) <= 48
 
 
-def test_other_images_have_a_cache_of_their_own(make: Make, tmp_path: Path) -> None:
+def test_other_images_have_a_cache_of_their_own(make, tmp_path):
     cache = spec_of("disk", tmp_path)
     for form in ("stretch", "pad", "stretch", "native"):
         options = {"image": IMAGES[form]}
@@ -119,9 +110,7 @@ def test_other_images_have_a_cache_of_their_own(make: Make, tmp_path: Path) -> N
     assert len(list((tmp_path / "cache").iterdir())) == 3
 
 
-def test_damaged_entries_are_made_anew(
-    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_entries_are_made_anew(make, tmp_path, caplog):
     cache, options = spec_of("disk", tmp_path), {"image": IMAGES["stretch"]}
     expected = list(make(cache=cache, **options))
     (entries,) = (tmp_path / "cache").glob("*/entries")
@@ -173,9 +162,7 @@ assert len(found) == 20 and all(torch.equal(a, b) for a, b in zip(found, expecte
 @pytest.mark.parametrize(
     ("limit", "serves"), [("0", False), ("posix_fallocate", False), ("65000", True)]
 )
-def test_a_disk_that_is_full_does_not_end_training(
-    packed: Path, tmp_path: Path, limit: str, serves: bool
-) -> None:
+def test_a_disk_that_is_full_does_not_end_training(packed, tmp_path, limit, serves):
     command = [sys.executable, "-c", FULL, packed, tmp_path / "cache", limit]
     out = subprocess.run(command, timeout=300, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
@@ -185,9 +172,7 @@ def test_a_disk_that_is_full_does_not_end_training(
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_a_cache_folder_that_cannot_be_made_does_not_end_training(
-    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, workers: str
-) -> None:
+def test_a_cache_folder_that_cannot_be_made_does_not_end_training(make, tmp_path, caplog, workers):
     (tmp_path / "file").touch()
     options = {"image": IMAGES["stretch"], "workers": workers}
     loader = make(cache=CacheSpec(disk=tmp_path / "file" / "cache"), **options)
@@ -198,7 +183,7 @@ def test_a_cache_folder_that_cannot_be_made_does_not_end_training(
 
 
 @pytest.mark.campaign
-def test_a_killed_process_leaves_a_good_cache(packed: Path, make: Make, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_a_good_cache(packed, make, tmp_path):
     program = """
 import sys, os, signal, datapipe
 image = datapipe.ImageSpec(size=24, normalize="clip")
@@ -217,9 +202,7 @@ for step, _ in enumerate(loader):
     assert 0 < reads_of(loader) < 30
 
 
-def test_foreign_tars_that_were_replaced_are_not_served_from_the_cache(
-    tmp_path: Path, make_tar: Any, encode: Any
-) -> None:
+def test_foreign_tars_that_were_replaced_are_not_served_from_the_cache(tmp_path, make_tar, encode):
     def images(path: Path, **options: Any) -> list[torch.Tensor]:
         loader = datapipe.make_loader(
             path, batch_size=2, shuffle=False, image=IMAGES["uint8"], **options
@@ -241,7 +224,7 @@ def test_foreign_tars_that_were_replaced_are_not_served_from_the_cache(
         ] * 2
 
 
-def test_a_disk_cache_keeps_to_its_size(make: Make, tmp_path: Path) -> None:
+def test_a_disk_cache_keeps_to_its_size(make, tmp_path):
     cache = spec_of("disk", tmp_path, disk_size=60_000)
     options = {"image": IMAGES["stretch"], "epochs": 2}
     loader = make(cache=cache, **options)
@@ -251,7 +234,7 @@ def test_a_disk_cache_keeps_to_its_size(make: Make, tmp_path: Path) -> None:
     assert entries.stat().st_blocks * 512 <= 60_000 + 4096 * 37
 
 
-def test_stats_say_where_samples_came_from(make: Make, tmp_path: Path) -> None:
+def test_stats_say_where_samples_came_from(make, tmp_path):
     options = {"batch_size": 37, "epochs": 3, "num_workers": 0}
     loader = make(cache=spec_of("memory and disk", tmp_path), **options)
     list(loader)
@@ -266,7 +249,7 @@ def test_stats_say_where_samples_came_from(make: Make, tmp_path: Path) -> None:
     assert loader.stats()["memory"].bytes > 0
 
 
-def test_skipped_samples_are_not_kept(damaged: Path) -> None:
+def test_skipped_samples_are_not_kept(damaged):
     def batches(**options: Any) -> Any:
         return datapipe.make_loader(
             damaged, batch_size=4, image=IMAGES["stretch"], on_error="skip", epochs=3, **options
@@ -277,9 +260,7 @@ def test_skipped_samples_are_not_kept(damaged: Path) -> None:
     assert cached.skipped == 6
 
 
-def test_what_was_served_is_said_beside_what_was_expected(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_served_is_said_beside_what_was_expected(make, caplog):
     loader = make(image=IMAGES["uint8"], cache=CacheSpec(memory=LOTS), epochs=3, num_workers=0)
     with caplog.at_level(logging.INFO, logger="datapipe"):
         list(loader)
@@ -290,9 +271,7 @@ def test_what_was_served_is_said_beside_what_was_expected(
 
 @pytest.mark.parametrize("form", ["uint8", "bfloat16", "pad", "flip"])
 @pytest.mark.parametrize("device", [None, "cpu"])
-def test_compiled_kernels_restore_the_same_batches(
-    make: Make, kernel_loader: LateModule, form: str, device: str | None
-) -> None:
+def test_compiled_kernels_restore_the_same_batches(make, kernel_loader, form, device):
     kernel_loader.load()
     options: dict[str, Any] = {"image": IMAGES[form], "epochs": 3, "device": device}
     expected = list(make(**options))

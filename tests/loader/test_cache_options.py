@@ -2,16 +2,13 @@
 
 import logging
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, Loader
+from datapipe import CacheSpec, ImageSpec
 from datapipe.testing import assert_same_batches
-
-Make = Callable[..., Loader]
 
 LOTS = 1 << 30
 
@@ -21,7 +18,7 @@ def flip_colours(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
     return sample
 
 
-def test_a_transform_works_on_encoded_entries(make: Make) -> None:
+def test_a_transform_works_on_encoded_entries(make):
     image = ImageSpec(size=24, normalize="clip")
     options = {"image": image, "transform": flip_colours, "epochs": 2}
     loader = make(cache=CacheSpec(memory=LOTS), **options)
@@ -29,7 +26,7 @@ def test_a_transform_works_on_encoded_entries(make: Make) -> None:
     assert loader.stats()["source"].hits <= 40
 
 
-def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_choice_is_said(make, caplog):
     caplog.set_level(logging.INFO)
     list(make(cache=CacheSpec(memory=LOTS)))
     assert re.search(r"keeps 37 of 37 samples \(.*\) decoded in memory", caplog.text)
@@ -48,7 +45,7 @@ def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> Non
         (3.5, "cache 3.5: give an integer, a string, a CacheSpec or None"),
     ],
 )
-def test_a_size_that_cannot_be_meant_is_refused(make: Any, cache: Any, said: str) -> None:
+def test_a_size_that_cannot_be_meant_is_refused(make, cache, said):
     with pytest.raises(datapipe.PlanError, match=said):
         make(cache=cache)
     if isinstance(cache, str | int):
@@ -58,7 +55,7 @@ def test_a_size_that_cannot_be_meant_is_refused(make: Any, cache: Any, said: str
             CacheSpec(disk="kept", disk_size=cache)
 
 
-def test_a_size_is_the_short_form_of_a_cache_in_memory(make: Any) -> None:
+def test_a_size_is_the_short_form_of_a_cache_in_memory(make):
     assert CacheSpec("1.5GB") == CacheSpec(memory=1_500_000_000)
     assert CacheSpec(" 20 KB ").memory == 20_000
     assert CacheSpec("20000000").memory == 20_000_000
@@ -70,7 +67,7 @@ def test_a_size_is_the_short_form_of_a_cache_in_memory(make: Any) -> None:
         CacheSpec("1GB", "cache/")  # type: ignore[misc]
 
 
-def test_a_cache_that_holds_no_sample_says_so(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_that_holds_no_sample_says_so(make, caplog):
     make(cache=CacheSpec(8192, keep="encoded"))
     assert "the cache keeps nothing in memory: no sample of" in caplog.text
     assert "fits into 8,192 bytes; give more, such as '8GB'" in caplog.text

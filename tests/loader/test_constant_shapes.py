@@ -1,6 +1,5 @@
 """Padded batches of constant shapes."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,8 +7,6 @@ import torch
 
 from datapipe import BatchSpec, ImageSpec, PlanError
 from datapipe.loader.plan_report import report_plan
-
-Make = Callable[..., Any]
 
 TILES = ImageSpec(resize="tiles", size=16, tiles=4)
 DYNAMIC = ImageSpec(resize="dynamic", patch=8, min_pixels=256, max_pixels=1024)
@@ -21,7 +18,7 @@ def shapes(loader: Any) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
     }
 
 
-def test_all_batches_have_one_shape_the_last_one_too(make: Make, text: Make) -> None:
+def test_all_batches_have_one_shape_the_last_one_too(make, text):
     batch = BatchSpec(4, pad_to=64, sample_images=2)
     loader = make(text=text(), batch_size=batch, epochs=2, meta=("valid", "images_per_sample"))
     assert shapes(loader) == {((4, 64), (8, 3, 32, 32))}
@@ -34,7 +31,7 @@ def test_all_batches_have_one_shape_the_last_one_too(make: Make, text: Make) -> 
     assert images < 8
 
 
-def test_padding_alone_differs_from_batches_of_their_own_length(make: Make, text: Make) -> None:
+def test_padding_alone_differs_from_batches_of_their_own_length(make, text):
     padded = list(make(text=text(), batch_size=BatchSpec(4, pad_to=64, sample_images=2)))
     for constant, own in zip(padded, make(text=text(), batch_size=4), strict=True):
         length, images = own["input_ids"].shape[1], len(own["pixel_values"])
@@ -47,7 +44,7 @@ def test_padding_alone_differs_from_batches_of_their_own_length(make: Make, text
 
 
 @pytest.mark.parametrize("buckets", [None, 3])
-def test_lengths_are_rounded_up_to_a_multiple(make: Make, text: Make, buckets: int | None) -> None:
+def test_lengths_are_rounded_up_to_a_multiple(make, text, buckets):
     options = {"text": text(), "buckets": buckets}
     rounded = make(batch_size=BatchSpec(4, multiple_of=16), **options)
     for batch, own in zip(rounded, make(batch_size=4, **options), strict=True):
@@ -56,7 +53,7 @@ def test_lengths_are_rounded_up_to_a_multiple(make: Make, text: Make, buckets: i
         assert torch.equal(batch["input_ids"][:, :length], own["input_ids"])
 
 
-def test_patches_are_filled_up_to_those_of_every_sample(make: Make, text: Make) -> None:
+def test_patches_are_filled_up_to_those_of_every_sample(make, text):
     image = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels=1024)
     batch = BatchSpec(3, pad_to=64, sample_patches=40)
     loader = make(text=text(image_tokens="native"), batch_size=batch, image=image)
@@ -69,7 +66,7 @@ def test_patches_are_filled_up_to_those_of_every_sample(make: Make, text: Make) 
         )
 
 
-def test_samples_that_are_too_large_are_treated_as_asked(make: Make, text: Make) -> None:
+def test_samples_that_are_too_large_are_treated_as_asked(make, text):
     with pytest.raises(PlanError, match=r"do not fit.*more than 28 tokens"):
         make(text=text(), batch_size=BatchSpec(4, pad_to=28))
     with pytest.raises(PlanError, match=r"do not fit.*more than 64 tokens or 1 images"):
@@ -83,7 +80,7 @@ def test_samples_that_are_too_large_are_treated_as_asked(make: Make, text: Make)
     assert {batch["input_ids"].shape for batch in cut} == {(4, 28)}
 
 
-def test_the_plan_counts_the_padding(make: Make, text: Make) -> None:
+def test_the_plan_counts_the_padding(make, text):
     def fill(**options: Any) -> float:
         loader = make(text=text(), batch_size=BatchSpec(4, **options), meta="valid")
         tokens = slots = 0

@@ -3,7 +3,6 @@
 import json
 import resource
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from ..remote.server import serving
 from .conftest import DAMAGED
 
 IMAGE = ImageSpec(size=24)
-MakeText = Callable[..., datapipe.TextSpec]
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -33,7 +31,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_bytes_do_not_depend_on_threads(packed: Path, text: MakeText, tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_threads(packed, text, tmp_path):
     for workers in (1, 3):
         convert_dataset(packed, tmp_path / str(workers), image=IMAGE, text=text(), workers=workers)
     assert content(tmp_path / "1") == content(tmp_path / "3")
@@ -56,9 +54,7 @@ TINY = ImageSpec(size=2)  # so that texts.npy is the largest file, which grows s
 
 
 @pytest.mark.parametrize("limit", [500, 1_000, 4_500])
-def test_a_conversion_that_broke_off_goes_on(
-    packed: Path, text: MakeText, tmp_path: Path, limit: int
-) -> None:
+def test_a_conversion_that_broke_off_goes_on(packed, text, tmp_path, limit):
     options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
     convert_dataset(arrays=tmp_path / "whole", **options)
     options["arrays"] = tmp_path / "broken"
@@ -69,8 +65,8 @@ def test_a_conversion_that_broke_off_goes_on(
 
 @pytest.mark.parametrize("moved", [1, 7])
 def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
-    packed: Path, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
-) -> None:
+    packed, text, tmp_path, monkeypatch, moved
+):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     options: dict[str, Any] = {"image": IMAGE, "text": text()}
     convert_dataset(packed, whole, **options)
@@ -90,7 +86,7 @@ def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
     assert content(broken) == content(whole)
 
 
-def test_torch_keeps_its_threads(packed: Path, tmp_path: Path) -> None:
+def test_torch_keeps_its_threads(packed, tmp_path):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -101,7 +97,7 @@ def test_torch_keeps_its_threads(packed: Path, tmp_path: Path) -> None:
         torch.set_num_threads(before)
 
 
-def test_the_same_command_again_has_nothing_to_do(packed: Path, tmp_path: Path) -> None:
+def test_the_same_command_again_has_nothing_to_do(packed, tmp_path):
     first = convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
     before = content(tmp_path / "arrays")
     # How images are normalised and mirrored makes no difference.
@@ -112,7 +108,7 @@ def test_the_same_command_again_has_nothing_to_do(packed: Path, tmp_path: Path) 
     assert content(tmp_path / "arrays") == before
 
 
-def test_broken_images_are_named(damaged: Path, tmp_path: Path) -> None:
+def test_broken_images_are_named(damaged, tmp_path):
     report = convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2)
     assert report.rejected == 2
     lines = (tmp_path / "arrays/rejects.jsonl").read_text().splitlines()
@@ -135,7 +131,7 @@ def test_broken_images_are_named(damaged: Path, tmp_path: Path) -> None:
     assert len(images) == report.images == arrays.dataset.manifest.images
 
 
-def test_a_sample_goes_whole(packed: Path, tmp_path: Path) -> None:
+def test_a_sample_goes_whole(packed, tmp_path):
     """Its first image is good, and must not stay where the next sample's belongs."""
     folder = tmp_path / "damaged"
     shutil.copytree(packed, folder)
@@ -152,13 +148,13 @@ def test_a_sample_goes_whole(packed: Path, tmp_path: Path) -> None:
     assert_same_batches(there, here)
 
 
-def test_too_many_broken_images_end_it(damaged: Path, tmp_path: Path) -> None:
+def test_too_many_broken_images_end_it(damaged, tmp_path):
     with pytest.raises(PackError, match="2 of 37 inputs were rejected"):
         convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
     assert convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2).samples == 35
 
 
-def test_other_options_and_other_shards_are_refused(packed: Path, tmp_path: Path) -> None:
+def test_other_options_and_other_shards_are_refused(packed, tmp_path):
     out = tmp_path / "arrays"
     convert_dataset(packed, out, image=IMAGE)
     with pytest.raises(PackError, match="other options"):
@@ -186,25 +182,21 @@ def test_other_options_and_other_shards_are_refused(packed: Path, tmp_path: Path
         (ImageSpec(size=24, random_crop=(0.5, 1)), "arrays hold one"),
     ],
 )
-def test_images_that_have_no_one_size_are_refused(
-    packed: Path, tmp_path: Path, image: ImageSpec, message: str
-) -> None:
+def test_images_that_have_no_one_size_are_refused(packed, tmp_path, image, message):
     with pytest.raises(PlanError, match=message):
         convert_dataset(packed, tmp_path / "arrays", image=image)
     assert not (tmp_path / "arrays").exists()
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_disk_that_is_too_small_is_found_out_first(packed: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_is_found_out_first(packed, tmp_path):
     with pytest.raises(PackError, match=r"are needed, 10\.0 KB are free"):
         convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
     report = convert_dataset(packed, tmp_path / "arrays", image=IMAGE, space_check=False)
     assert report.samples == 37
 
 
-def test_shards_that_lie_elsewhere(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_that_lie_elsewhere(packed, tmp_path, monkeypatch):
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     convert_dataset(packed, tmp_path / "here", image=IMAGE)
@@ -213,7 +205,7 @@ def test_shards_that_lie_elsewhere(
     assert content(tmp_path / "here") == content(tmp_path / "there")
 
 
-def test_tars_of_someone_else(packed: Path, tmp_path: Path) -> None:
+def test_tars_of_someone_else(packed, tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     for path in packed.glob("*.tar"):
@@ -226,9 +218,7 @@ def test_tars_of_someone_else(packed: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_was_damaged_meanwhile_is_converted_again(
-    packed: Path, text: MakeText, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_damaged_meanwhile_is_converted_again(packed, text, tmp_path, caplog):
     out, kept = tmp_path / "broken", tmp_path / "kept"
     options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
     convert_dataset(arrays=tmp_path / "whole", **options)

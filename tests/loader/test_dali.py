@@ -1,21 +1,16 @@
 """Batches decoded by DALI are those of the CPU kernels, within what decoders differ."""
 
 import logging
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import datapipe
-from datapipe import ImageSpec, Loader, PlanError
+from datapipe import ImageSpec, PlanError
 from datapipe.testing import assert_same_batches
 
 pytest.importorskip("nvidia.dali")
-
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 
 @pytest.mark.parametrize(
@@ -26,9 +21,7 @@ MakeText = Callable[..., datapipe.TextSpec]
 @pytest.mark.parametrize(
     ("options", "num_workers"), [({"batch_size": 6}, 0), ({"pack": 200}, 2)], ids=str
 )
-def test_batches_are_those_of_the_cpu_kernels(
-    make: Make, text: MakeText, spec: ImageSpec, options: dict[str, Any], num_workers: int
-) -> None:
+def test_batches_are_those_of_the_cpu_kernels(make, text, spec, options, num_workers):
     options = options | {"image": spec, "text": text(), "num_workers": num_workers}
     scale = 1.0 if spec.normalize is None else 1 / 255 / 0.26
     batches = zip(make(decoder="dali", **options), make(decoder="cpu", **options), strict=True)
@@ -43,7 +36,7 @@ def test_batches_are_those_of_the_cpu_kernels(
             assert difference.mean() < 1.5 * scale
 
 
-def test_a_damaged_image_is_isolated(damaged: Path) -> None:
+def test_a_damaged_image_is_isolated(damaged):
     def batches(**options: Any) -> list[Any]:
         return list(
             datapipe.make_loader(
@@ -63,7 +56,7 @@ def test_a_damaged_image_is_isolated(damaged: Path) -> None:
     assert caught.value.key in {"000000006", "000000020"}
 
 
-def test_excluded_samples_leave_zeros(make: Make, text: MakeText) -> None:
+def test_excluded_samples_leave_zeros(make, text):
     options = {"text": text(), "pack": 200, "exclude": [3, 9, 17], "image": ImageSpec(size=16)}
     for dali, kernels in zip(
         make(decoder="dali", **options), make(decoder="cpu", **options), strict=True
@@ -74,7 +67,7 @@ def test_excluded_samples_leave_zeros(make: Make, text: MakeText) -> None:
             assert ((dali["pixel_values"] == 0).flatten(1).all(1) == blank).all()
 
 
-def test_samples_are_left_out_of_batches_without_images(make: Make) -> None:
+def test_samples_are_left_out_of_batches_without_images(make):
     options = {"batch_size": 1, "shuffle": False, "exclude": [9, 19], "image": ImageSpec(size=16)}
     batches = list(make(decoder="dali", **options))
     assert_same_batches(batches[9:10], list(make(decoder="cpu", **options))[9:10])
@@ -98,7 +91,7 @@ def test_samples_are_left_out_of_batches_without_images(make: Make) -> None:
     ],
     ids=lambda spec: f"{spec.resize}-{spec.size}-{spec.flip}",
 )
-def test_dali_says_where_pixels_went_as_the_kernels_do(make: Make, spec: ImageSpec) -> None:
+def test_dali_says_where_pixels_went_as_the_kernels_do(make, spec):
     made = {
         decoder: list(make(decoder=decoder, image=spec, meta="image_geometry"))
         for decoder in ("cpu", "dali")
@@ -111,7 +104,7 @@ def test_dali_says_where_pixels_went_as_the_kernels_do(make: Make, spec: ImageSp
     assert rows > 0
 
 
-def test_the_options_of_dali_are_its_name(make: Make) -> None:
+def test_the_options_of_dali_are_its_name(make):
     options = datapipe.DaliOptions(hw_decoder_load=0.9, preallocate_width=4000)
     assert_same_batches(make(decoder=options), make(decoder="dali"))
 
@@ -127,7 +120,7 @@ def test_the_options_of_dali_are_its_name(make: Make) -> None:
         {"pipelines": 0},
     ],
 )
-def test_options_of_dali_out_of_range_are_refused(options: dict[str, Any]) -> None:
+def test_options_of_dali_out_of_range_are_refused(options):
     with pytest.raises(PlanError, match=next(iter(options))):
         datapipe.DaliOptions(**options)
 
@@ -138,12 +131,8 @@ def test_options_of_dali_out_of_range_are_refused(options: dict[str, Any]) -> No
     [({}, "torch sees none"), ({"workers": "processes"}, "does not work in processes")],
 )
 def test_kernels_decode_where_dali_was_not_asked_for_and_cannot_start(
-    make: Make,
-    pretend_gpu: Callable[..., None],
-    caplog: pytest.LogCaptureFixture,
-    options: dict[str, Any],
-    cause: str,
-) -> None:
+    make, pretend_gpu, caplog, options, cause
+):
     pretend_gpu()
     options = {"image": ImageSpec(size=64, normalize="clip"), "num_workers": 2, **options}
     with caplog.at_level(logging.INFO, "datapipe"):

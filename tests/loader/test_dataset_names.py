@@ -41,9 +41,7 @@ def name_of(sample: int) -> str:
     ],
     ids=str,
 )
-def test_the_name_is_the_last_part_of_the_folder(
-    packed: Path, folder: Path | RemoteFolder, name: str
-) -> None:
+def test_the_name_is_the_last_part_of_the_folder(packed, folder, name):
     assert replace(open_dataset(packed), folder=folder).name == name
 
 
@@ -58,9 +56,7 @@ def test_the_name_is_the_last_part_of_the_folder(
     ],
     ids=str,
 )
-def test_names_are_aligned_with_keys(
-    text: Callable[..., Any], two: Make, options: dict[str, Any]
-) -> None:
+def test_names_are_aligned_with_keys(text, two, options):
     seen = set()
     for batch in two(text=text(), meta=("key", "dataset", "sample"), **options):
         assert len(batch["dataset"]) == len(batch["key"])
@@ -74,7 +70,7 @@ def test_names_are_aligned_with_keys(
     assert seen == {"first", "second"}
 
 
-def test_views_of_steps_name_datasets(two: Make) -> None:
+def test_views_of_steps_name_datasets(two):
     view = two(rank=0, world_size=2).plan.step(1)
     for rank in view.ranks:
         assert rank.datasets == [name_of(sample) for sample in rank.samples]
@@ -82,5 +78,5 @@ def test_views_of_steps_name_datasets(two: Make) -> None:
     assert "  first:  " in str(view)
 
 
-def test_views_of_one_dataset_do_not_repeat_its_name(make: Make) -> None:
+def test_views_of_one_dataset_do_not_repeat_its_name(make):
     assert "shards" not in str(make().plan.step(0))

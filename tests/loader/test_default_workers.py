@@ -1,16 +1,8 @@
 """Number of workers that `make_loader` takes by default, with a GPU and without."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from datapipe import ImageSpec, Loader
-
-Make = Callable[..., Loader]
-PretendGpu = Callable[..., None]
+from datapipe import ImageSpec
 
 
 @pytest.mark.parametrize(
@@ -27,13 +19,13 @@ PretendGpu = Callable[..., None]
     ],
 )
 def test_at_most_eight_threads_decode_for_a_gpu_by_default(
-    pretend_gpu: PretendGpu, make: Make, cpus: int, options: dict[str, Any], workers: int
-) -> None:
+    pretend_gpu, make, cpus, options, workers
+):
     pretend_gpu(cpus=cpus)
     assert make(**{"decoder": "cpu", "num_workers": None} | options).options.num_workers == workers
 
 
-def test_dali_takes_all_cpus_by_default(pretend_gpu: PretendGpu, make: Make) -> None:
+def test_dali_takes_all_cpus_by_default(pretend_gpu, make):
     pytest.importorskip("nvidia.dali")
     pretend_gpu(cpus=16)
     image = ImageSpec(size=64)

@@ -113,13 +113,13 @@ def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @on_each_device
-def test_batches_arrive_with_their_values_dtypes_and_shapes(device: str) -> None:
+def test_batches_arrive_with_their_values_dtypes_and_shapes(device):
     feeder = DevicePrefetcher(device)
     for tokens in (24, 6, 1):
         assert_same(carry(feeder, batch_of_packs(tokens)), batch_of_packs(tokens))
 
 
-def test_small_tensors_cross_in_one_copy_and_large_ones_alone() -> None:
+def test_small_tensors_cross_in_one_copy_and_large_ones_alone():
     lane, batch = CountedLane(), batch_of_packs()
     feeder = feeder_of(lane, mean_std=MEAN_STD)
     batch["pixel_values"] = large = torch.zeros(8, 3, 224, 224, dtype=torch.uint8)
@@ -134,7 +134,7 @@ def test_small_tensors_cross_in_one_copy_and_large_ones_alone() -> None:
         assert not isinstance(value, Tensor) or value.untyped_storage().data_ptr() in storages
 
 
-def test_tensors_that_crossed_together_are_aligned_and_changed_alone() -> None:
+def test_tensors_that_crossed_together_are_aligned_and_changed_alone():
     got = carry(feeder_of(CountedLane()), batch_of_packs())
     tensors = {name: value for name, value in got.items() if isinstance(value, Tensor)}
     assert all(value.data_ptr() % 64 == 0 for value in tensors.values())
@@ -145,7 +145,7 @@ def test_tensors_that_crossed_together_are_aligned_and_changed_alone() -> None:
         assert all(torch.equal(tensors[other], expected[other]) for other in tensors), name
 
 
-def test_a_change_of_one_tensor_does_not_stop_the_gradients_of_another() -> None:
+def test_a_change_of_one_tensor_does_not_stop_the_gradients_of_another():
     batch = {"labels": torch.tensor([0, 1]), "input_ids": torch.tensor([1, 1])}
     got = carry(feeder_of(CountedLane()), batch)
     logits = torch.zeros(2, 2, requires_grad=True)
@@ -162,7 +162,7 @@ def test_a_change_of_one_tensor_does_not_stop_the_gradients_of_another() -> None
         torch.ones((1 << 18) + 1),  # over 1 MiB
     ],
 )
-def test_tensors_that_cannot_be_joined_cross_alone(value: Tensor) -> None:
+def test_tensors_that_cannot_be_joined_cross_alone(value):
     lane = CountedLane()
     got = carry(feeder_of(lane), {"value": value, "other": torch.arange(3)})
     assert len(lane.carried) == 2
@@ -171,18 +171,18 @@ def test_tensors_that_cannot_be_joined_cross_alone(value: Tensor) -> None:
     assert torch.equal(got["other"], torch.arange(3))
 
 
-def test_tensors_that_crossed_together_look_as_if_each_had_crossed_alone() -> None:
+def test_tensors_that_crossed_together_look_as_if_each_had_crossed_alone():
     assert_same(carry(feeder_of(CountedLane()), batch_of_packs()), batch_of_packs())
 
 
-def test_batches_that_stay_on_the_host_are_not_copied() -> None:
+def test_batches_that_stay_on_the_host_are_not_copied():
     batch = batch_of_packs()
     got = carry(DevicePrefetcher("cpu"), dict(batch))
     assert all(got[name] is value for name, value in batch.items())
 
 
 @on_each_device
-def test_numbers_are_laid_out_as_asked(device: str) -> None:
+def test_numbers_are_laid_out_as_asked(device):
     feeder = DevicePrefetcher(device, mean_std=MEAN_STD, dtype=torch.bfloat16, channels_last=True)
     got = carry(feeder, {"pixel_values": pixels()})["pixel_values"]
     assert got.dtype == torch.bfloat16
@@ -204,7 +204,7 @@ def ahead(feeder: DevicePrefetcher, batches: Iterable[dict[str, Any]]) -> Iterat
     yield from map(feeder.receive, sent)
 
 
-def test_memory_is_not_lent_again_before_it_has_been_copied() -> None:
+def test_memory_is_not_lent_again_before_it_has_been_copied():
     pool, lane = BufferPool(keep=2), SlowLane()
     feeder = feeder_of(lane)
     host = pool.allocate((4, 3, 8, 8), torch.uint8).fill_(7)
@@ -223,7 +223,7 @@ def test_memory_is_not_lent_again_before_it_has_been_copied() -> None:
     assert pool.idle == 2
 
 
-def test_memory_of_a_batch_that_was_refused_stays_until_it_is_copied() -> None:
+def test_memory_of_a_batch_that_was_refused_stays_until_it_is_copied():
     pool, lane = BufferPool(keep=1), SlowLane()
     feeder = feeder_of(lane, mean_std=MEAN_STD)
     with pytest.raises(PlanError, match=r"torch.float32 already"):
@@ -247,15 +247,13 @@ def test_memory_of_a_batch_that_was_refused_stays_until_it_is_copied() -> None:
         ({"device": "cpu", "mean_std": (0.5, 0.5)}, "three values each"),
     ],
 )
-def test_impossible_options_are_refused_with_a_reason(
-    options: dict[str, Any], message: str
-) -> None:
+def test_impossible_options_are_refused_with_a_reason(options, message):
     with pytest.raises(PlanError, match=message):
         DevicePrefetcher(**options)
 
 
 @pytest.mark.gpu
-def test_copies_wait_neither_for_the_consumer_nor_it_for_the_host() -> None:
+def test_copies_wait_neither_for_the_consumer_nor_it_for_the_host():
     feeder = DevicePrefetcher("cuda", mean_std=MEAN_STD)
     batches = [{"pixel_values": pixels(number + 1)} for number in range(6)]
     sums = []
@@ -269,7 +267,7 @@ def test_copies_wait_neither_for_the_consumer_nor_it_for_the_host() -> None:
 
 
 @pytest.mark.gpu
-def test_page_locked_memory_may_be_dropped_before_it_has_been_copied() -> None:
+def test_page_locked_memory_may_be_dropped_before_it_has_been_copied():
     feeder = DevicePrefetcher("cuda")
     received = []
     for number in range(8):
@@ -281,7 +279,7 @@ def test_page_locked_memory_may_be_dropped_before_it_has_been_copied() -> None:
 
 
 @pytest.mark.gpu
-def test_tensors_made_on_the_device_are_carried_on_in_order() -> None:
+def test_tensors_made_on_the_device_are_carried_on_in_order():
     feeder = DevicePrefetcher("cuda", mean_std=MEAN_STD)
     torch.cuda._sleep(20_000_000)
     made = pixels().cuda().add_(1).sub_(1)

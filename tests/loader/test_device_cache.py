@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from datapipe.testing import assert_same_batches
 from .test_cache import IMAGES, LOTS
 
 Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", "none")]
 
@@ -36,7 +34,7 @@ META = ("image_geometry", "text", "sample")
 
 
 @pytest.mark.parametrize("name", ON_DEVICE)
-def test_batches_are_those_without_a_cache(make: Make, name: str) -> None:
+def test_batches_are_those_without_a_cache(make, name):
     cached = check_cached(make, CacheSpec(device=LOTS), image=IMAGES[name], meta=META)
     device = cached.stats()["device"]
     assert device.kept == len(cached.dataset)
@@ -44,7 +42,7 @@ def test_batches_are_those_without_a_cache(make: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"memory": LOTS}])
-def test_a_device_that_is_too_small_holds_a_part(make: Make, more: dict[str, Any]) -> None:
+def test_a_device_that_is_too_small_holds_a_part(make, more):
     cache = CacheSpec(device=8 * 3 * 24 * 24, **more)
     cached = check_cached(make, cache, image=IMAGES["flip"], meta=META)
     stats = cached.stats()
@@ -59,21 +57,21 @@ def test_a_device_that_is_too_small_holds_a_part(make: Make, more: dict[str, Any
         assert stats["memory"].expected == 1 - stats["device"].expected
 
 
-def test_worker_processes_leave_out_what_lies_there(make: Make) -> None:
+def test_worker_processes_leave_out_what_lies_there(make):
     options = {"image": IMAGES["flip"], "meta": META, "workers": "processes"}
     with check_cached(make, CacheSpec(device=LOTS), **options) as cached:
         # Steps that were prepared ahead may be decoded once more.
         assert cached.stats()["device"].hits > len(cached.dataset)
 
 
-def test_packs_of_tokens_are_joined_too(make: Make, text: MakeText) -> None:
+def test_packs_of_tokens_are_joined_too(make, text):
     image = ImageSpec(resize="tiles", size=16, tiles=4, patch=8, normalize="imagenet")
     texts = text(image_tokens="per-tile")
     cached = check_cached(make, CacheSpec(device=LOTS), image=image, text=texts, pack=256)
     assert cached.stats()["device"].hits > 0
 
 
-def test_static_shapes_are_filled_up(make: Make, text: MakeText) -> None:
+def test_static_shapes_are_filled_up(make, text):
     pack = datapipe.PackSpec(256, max_images=8, max_samples=8, static_shapes=True)
     image, cache = ImageSpec(size=24, normalize="clip"), CacheSpec(device=6 * 3 * 24 * 24)
     cached = check_cached(make, cache, image=image, text=text(), pack=pack)
@@ -81,7 +79,7 @@ def test_static_shapes_are_filled_up(make: Make, text: MakeText) -> None:
     assert {len(batch["pixel_values"]) for batch in cached} == {8}
 
 
-def test_nothing_is_decoded_once_all_lie_there(make: Make) -> None:
+def test_nothing_is_decoded_once_all_lie_there(make):
     loader = make(image=IMAGES["stretch"], device="cpu", cache=CacheSpec(device=LOTS))
     meter = loader.start_metering()
     decoded = []
@@ -91,7 +89,7 @@ def test_nothing_is_decoded_once_all_lie_there(make: Make) -> None:
     assert 0 < decoded[0] == decoded[1] == decoded[2]
 
 
-def test_what_fails_is_not_kept(damaged: Path) -> None:
+def test_what_fails_is_not_kept(damaged):
     options: dict[str, Any] = {
         "image": ImageSpec(size=24, normalize="clip"),
         "batch_size": 4,
@@ -107,7 +105,7 @@ def test_what_fails_is_not_kept(damaged: Path) -> None:
     assert cached.stats()["device"].kept == len(cached.dataset) - cached.skipped // 3
 
 
-def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_choice_is_said(make, caplog):
     with caplog.at_level(logging.INFO, logger="datapipe"):
         loader = make(image=IMAGES["uint8"], device="cpu", cache=CacheSpec(device="1MB"))
     count = len(loader.dataset)
@@ -125,7 +123,7 @@ class Full(TorchFunctionMode):
         return func(*args, **options)
 
 
-def test_a_device_without_room_says_so(make: Make) -> None:
+def test_a_device_without_room_says_so(make):
     loader = make(image=IMAGES["uint8"], device="cpu", cache=CacheSpec(device=LOTS))
     with Full(), pytest.raises(datapipe.DatapipeError, match="has no room for"):
         list(loader)

@@ -48,8 +48,8 @@ def make_damaged(damaged: Path) -> MakeDamaged:
     ids=str,
 )
 def test_the_first_failing_sample_is_named_after_the_batches_before_it(
-    make_damaged: MakeDamaged, options: dict[str, Any], processes: int
-) -> None:
+    make_damaged, options, processes
+):
     loader = make_damaged(batch_size=2, prefetch_factor=8, **options)
     for _ in range(2):  # the same workers go on
         iterator = iter(loader)
@@ -68,11 +68,8 @@ def test_the_first_failing_sample_is_named_after_the_batches_before_it(
 
 @either
 def test_a_skipped_sample_leaves_an_empty_slot_and_nothing_else_moves(
-    make_damaged: MakeDamaged,
-    make: Callable[..., Loader],
-    caplog: pytest.LogCaptureFixture,
-    workers: str,
-) -> None:
+    make_damaged, make, caplog, workers
+):
     whole = list(make(shuffle=False, image=ImageSpec(size=16)))
     loader = make_damaged(on_error="skip", num_workers=3, workers=workers)
     for expected, batch in zip(whole, loader, strict=True):
@@ -95,7 +92,7 @@ def test_a_skipped_sample_leaves_an_empty_slot_and_nothing_else_moves(
 
 
 @either
-def test_too_many_skipped_samples_raise(make_damaged: MakeDamaged, workers: str) -> None:
+def test_too_many_skipped_samples_raise(make_damaged, workers):
     options: dict[str, Any] = {"on_error": "skip", "workers": workers}
     list(make_damaged(run=datapipe.RunSpec(max_skipped=2), **options))
     with pytest.raises(datapipe.DatapipeError, match="max_skipped=1"):
@@ -107,9 +104,7 @@ def test_too_many_skipped_samples_raise(make_damaged: MakeDamaged, workers: str)
 
 
 @either
-def test_a_shard_that_is_gone_or_cut_off_is_no_sample_to_be_skipped(
-    make_damaged: MakeDamaged, workers: str
-) -> None:
+def test_a_shard_that_is_gone_or_cut_off_is_no_sample_to_be_skipped(make_damaged, workers):
     cut, gone = (make_damaged(on_error="skip", workers=workers) for _ in range(2))
     with (cut.dataset.folder / "shard-000003.tar").open("r+b") as file:
         file.truncate(5000)
@@ -123,14 +118,14 @@ def test_a_shard_that_is_gone_or_cut_off_is_no_sample_to_be_skipped(
         list(cut)
 
 
-def test_a_shard_that_changed_is_noticed_when_the_dataset_is_opened(damaged: Path) -> None:
+def test_a_shard_that_changed_is_noticed_when_the_dataset_is_opened(damaged):
     with (damaged / "shard-000001.tar").open("ab") as file:
         file.write(b"x")
     with pytest.raises(IndexMismatch, match=r"shard-000001\.tar"):
         datapipe.make_loader(damaged, batch_size=1)
 
 
-def test_too_large_images_are_refused_by_their_header(make: Callable[..., Loader]) -> None:
+def test_too_large_images_are_refused_by_their_header(make):
     with pytest.raises(SampleError, match="more than the limit of 100"):
         next(iter(make(image=ImageSpec(size=16, refuse_above=100))))
 
@@ -152,9 +147,7 @@ LEAVING_OUT = "images == 0 or 0.005 <= aspect <= 200"
 
 
 @pytest.mark.parametrize("cache", [None, datapipe.CacheSpec(memory=1 << 20)], ids=str)
-def test_an_image_too_long_for_qwen2_vl_is_named(
-    with_strips: Path, tokenizer: Path, cache: Any
-) -> None:
+def test_an_image_too_long_for_qwen2_vl_is_named(with_strips, tokenizer, cache):
     options: dict[str, Any] = {
         "image": ImageSpec.preset("qwen2-vl"),
         "text": datapipe.TextSpec(tokenizer=tokenizer, template="caption"),
@@ -182,15 +175,13 @@ def test_an_image_too_long_for_qwen2_vl_is_named(
     assert seen == [(True, True), (False, False), (True, True), (False, False)] * 2
 
 
-def test_other_sizes_take_images_of_any_ratio(with_strips: Path) -> None:
+def test_other_sizes_take_images_of_any_ratio(with_strips):
     for name in ("imagenet", "clip", "siglip", "internvl", "llava-next"):
         loader = datapipe.make_loader(with_strips, batch_size=4, image=ImageSpec.preset(name))
         assert len(next(iter(loader))["pixel_values"]) >= 4
 
 
-def test_an_error_of_our_own_is_not_skipped(
-    make: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_our_own_is_not_skipped(make, monkeypatch):
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
@@ -200,9 +191,7 @@ def test_an_error_of_our_own_is_not_skipped(
 
 
 @pytest.mark.parametrize("ending", ["jpg", "json"])
-def test_one_changed_byte_that_still_decodes_is_noticed(
-    packed: Path, tmp_path: Path, ending: str
-) -> None:
+def test_one_changed_byte_that_still_decodes_is_noticed(packed, tmp_path, ending):
     folder = tmp_path / "flipped"
     shutil.copytree(packed, folder)
     dataset = open_dataset(folder)
@@ -227,9 +216,7 @@ def test_one_changed_byte_that_still_decodes_is_noticed(
     assert read(verify=False)["valid"].all()
 
 
-def test_where_a_sample_came_from_is_there_even_if_it_was_skipped(
-    make_damaged: MakeDamaged,
-) -> None:
+def test_where_a_sample_came_from_is_there_even_if_it_was_skipped(make_damaged):
     loader = make_damaged(on_error="skip", meta=("source", "id"), batch_size=7)
     batch = next(iter(loader))
     assert batch["source"] == [f"data.json#{number}" for number in range(7)]
@@ -237,9 +224,7 @@ def test_where_a_sample_came_from_is_there_even_if_it_was_skipped(
 
 
 @pytest.mark.parametrize("decoder", ["cpu", "dali"])
-def test_an_image_of_another_size_than_the_index_says_is_named(
-    packed: Path, tmp_path: Path, decoder: Any
-) -> None:
+def test_an_image_of_another_size_than_the_index_says_is_named(packed, tmp_path, decoder):
     if decoder == "dali":
         pytest.importorskip("nvidia.dali")
     folder = tmp_path / "stale"

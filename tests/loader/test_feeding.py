@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import datapipe
-from datapipe import ImageSpec, Loader, PlanError
+from datapipe import ImageSpec, PlanError
 from datapipe.testing import assert_same_batches
-
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 SPECS = {
     "uint8": ImageSpec(size=24),
@@ -38,15 +33,13 @@ SPECS = {
         ("stretch", {"pack": datapipe.PackSpec(200, max_images=12, static_shapes=True)}),
     ],
 )
-def test_batches_on_a_device_are_those_of_the_host(
-    make: Make, text: MakeText, spec: str, options: dict[str, Any]
-) -> None:
+def test_batches_on_a_device_are_those_of_the_host(make, text, spec, options):
     """Also those without an image, and rows that fill a pack up."""
     options = {"image": SPECS[spec], "text": text() if "pack" in options else None} | options
     assert_same_batches(make(device="cpu", **options), make(**options))
 
 
-def test_a_batch_is_sent_while_the_one_before_is_used_if_it_is_ready(make: Make) -> None:
+def test_a_batch_is_sent_while_the_one_before_is_used_if_it_is_ready(make):
     """The meter counts what was sent and what was received."""
     seen: list[str] = []
 
@@ -70,7 +63,7 @@ def test_a_batch_is_sent_while_the_one_before_is_used_if_it_is_ready(make: Make)
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_empty_slots_are_zero_on_the_device_too(damaged: Path, workers: str) -> None:
+def test_empty_slots_are_zero_on_the_device_too(damaged, workers):
     for name in ("pad", "native"):
         options = {"batch_size": 5, "image": SPECS[name], "on_error": "skip", "workers": workers}
         there = datapipe.make_loader(damaged, device="cpu", **options)
@@ -79,7 +72,7 @@ def test_empty_slots_are_zero_on_the_device_too(damaged: Path, workers: str) -> 
         there.close()
 
 
-def test_values_of_a_pixel_lie_together_where_that_is_asked(make: Make) -> None:
+def test_values_of_a_pixel_lie_together_where_that_is_asked(make):
     for batch in make(
         image=SPECS["stretch"], device=datapipe.DeviceSpec("cpu", channels_last=True)
     ):
@@ -88,7 +81,7 @@ def test_values_of_a_pixel_lie_together_where_that_is_asked(make: Make) -> None:
         make(device=datapipe.DeviceSpec(channels_last=True))
 
 
-def test_a_device_that_is_not_there_is_named(make: Make) -> None:
+def test_a_device_that_is_not_there_is_named(make):
     if not torch.cuda.is_available():
         with pytest.raises(PlanError, match="no CUDA device"):
             make(device="cuda")
@@ -97,7 +90,7 @@ def test_a_device_that_is_not_there_is_named(make: Make) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_batches_on_a_gpu_are_those_of_the_host(make: Make, spec: str, workers: str) -> None:
+def test_batches_on_a_gpu_are_those_of_the_host(make, spec, workers):
     options = {"image": SPECS[spec], "decoder": "cpu", "workers": workers}
     there = make(device="cuda", **options)
     for batch, expected in zip(there, make(**options), strict=True):

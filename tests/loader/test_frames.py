@@ -1,13 +1,9 @@
 """The way of a sample through the code is short."""
 
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import simplejpeg
-
-import datapipe
 
 MOST = 6  # frames between the loader's entry in a worker and libjpeg-turbo, both excluded
 
@@ -41,12 +37,8 @@ RECORDER = """
     ("workers", "entry"), [("threads", "_PieceWork.run"), ("processes", "BatchWorker.__call__")]
 )
 def test_six_frames_lead_from_a_worker_to_the_jpeg_decoder(
-    make: Callable[..., datapipe.Loader],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    workers: str,
-    entry: str,
-) -> None:
+    make, tmp_path, monkeypatch, workers, entry
+):
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / f"recorder_{workers}.py"
     module.write_text(textwrap.dedent(RECORDER))

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from torch.distributed.checkpoint.stateful import Stateful
 from datapipe import DatapipeError, Loader, PlanError
 from datapipe.testing import assert_same_batches, valid_keys
 from tests.fake_ranks import fake_rank
-
-Make = Callable[..., Loader]
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),
@@ -35,9 +32,7 @@ def accelerator() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("steps", [3, 5])
-def test_accelerate_saves_and_loads_where_the_loader_stands(
-    make: Make, tmp_path: Path, accelerator: Any, steps: int
-) -> None:
+def test_accelerate_saves_and_loads_where_the_loader_stands(make, tmp_path, accelerator, steps):
     def prepare() -> tuple[Any, Any, Loader]:
         model = torch.nn.Linear(1, 1)
         return accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
@@ -59,14 +54,14 @@ def test_accelerate_saves_and_loads_where_the_loader_stands(
     assert_same_batches([*loader, *([] if steps == 5 else loader)], expected)
 
 
-def test_a_loader_is_what_frameworks_call_stateful(make: Make) -> None:
+def test_a_loader_is_what_frameworks_call_stateful(make):
     theirs = pytest.importorskip("torchdata.stateful_dataloader.stateful").Stateful
     assert isinstance(make(), Stateful)
     assert isinstance(make(), theirs)
 
 
 @pytest.mark.parametrize(("steps", "prefetch"), [(0, 3), (2, 0), (5, 3), (7, 3)])
-def test_nodes_of_torchdata_resume_exactly(make: Make, steps: int, prefetch: int) -> None:
+def test_nodes_of_torchdata_resume_exactly(make, steps, prefetch):
     nodes = pytest.importorskip("torchdata.nodes")
 
     def graph() -> Any:
@@ -85,7 +80,7 @@ def test_nodes_of_torchdata_resume_exactly(make: Make, steps: int, prefetch: int
     assert_same_batches(seen + take(endless(resumed), 10 - steps), [*whole, *whole])
 
 
-def test_a_loader_keeps_the_conventions_of_a_stateful_dataloader(make: Make) -> None:
+def test_a_loader_keeps_the_conventions_of_a_stateful_dataloader(make):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def theirs() -> Any:
@@ -102,7 +97,7 @@ def test_a_loader_keeps_the_conventions_of_a_stateful_dataloader(make: Make) -> 
         assert lengths(lambda: make(batch_size=8), steps) == lengths(theirs, steps)
 
 
-def test_a_distributed_checkpoint_holds_the_state(make: Make, tmp_path: Path) -> None:
+def test_a_distributed_checkpoint_holds_the_state(make, tmp_path):
     loader = make(batch_size=8)
     seen = take(loader, 3)
     dcp.save({"loader": loader}, checkpoint_id=tmp_path / "saved")
@@ -112,7 +107,7 @@ def test_a_distributed_checkpoint_holds_the_state(make: Make, tmp_path: Path) ->
     assert len(valid_keys(seen)) == 24
 
 
-def test_a_batch_uses_a_loaded_state_up_and_an_iterator_does_not(make: Make) -> None:
+def test_a_batch_uses_a_loaded_state_up_and_an_iterator_does_not(make):
     loader, resumed = make(batch_size=8), make(batch_size=8)
     take(loader, 2)
     resumed.load_state_dict(loader.state_dict())
@@ -124,7 +119,7 @@ def test_a_batch_uses_a_loaded_state_up_and_an_iterator_does_not(make: Make) -> 
     assert_same_batches(resumed, whole)
 
 
-def test_an_iterator_that_gave_nothing_yet_follows_set_epoch(make: Make) -> None:
+def test_an_iterator_that_gave_nothing_yet_follows_set_epoch(make):
     loader, expected = make(batch_size=8), make(batch_size=8)
     iterator = iter(loader)
     loader.set_epoch(2)
@@ -132,7 +127,7 @@ def test_an_iterator_that_gave_nothing_yet_follows_set_epoch(make: Make) -> None
     assert_same_batches(iterator, expected)
 
 
-def test_a_loader_made_before_its_process_group_is_refused(make: Make) -> None:
+def test_a_loader_made_before_its_process_group_is_refused(make):
     loader, given = make(), make(rank=1, world_size=3)
     with fake_rank(1, 2):
         with pytest.raises(PlanError, match=r"made as rank 0 of 1, but .* says 1 of 2"):
@@ -141,7 +136,7 @@ def test_a_loader_made_before_its_process_group_is_refused(make: Make) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 2])
-def test_a_dataloader_without_a_batch_size_passes_batches_on(make: Make, steps: int) -> None:
+def test_a_dataloader_without_a_batch_size_passes_batches_on(make, steps):
     plain, wrapped = make(batch_size=8, epochs=2), make(batch_size=8, epochs=2)
     first = take(plain, steps)
     wrapped.load_state_dict(plain.state_dict())
@@ -176,18 +171,14 @@ def test_a_dataloader_without_a_batch_size_passes_batches_on(make: Make, steps: 
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_dataloader_that_would_change_the_batches_is_refused(
-    make: Make, options: dict[str, Any], message: str
-) -> None:
+def test_a_dataloader_that_would_change_the_batches_is_refused(make, options, message):
     if options.get("num_workers"):
         options = options | {"multiprocessing_context": "fork"}
     with pytest.raises(DatapipeError, match=message):
         next(iter(torch.utils.data.DataLoader(make(batch_size=8), **options)))
 
 
-def test_a_trainer_that_would_batch_the_batches_is_refused_before_its_first_step(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_trainer_that_would_batch_the_batches_is_refused_before_its_first_step(make, tmp_path):
     transformers = pytest.importorskip("transformers")
     options = {"output_dir": str(tmp_path), "max_steps": 2, "report_to": [], "use_cpu": True}
     trainer = transformers.Trainer(
@@ -199,6 +190,6 @@ def test_a_trainer_that_would_batch_the_batches_is_refused_before_its_first_step
         trainer.train()
 
 
-def test_accelerate_prepares_a_dataloader_around_a_loader(make: Make, accelerator: Any) -> None:
+def test_accelerate_prepares_a_dataloader_around_a_loader(make, accelerator):
     outer = torch.utils.data.DataLoader(make(batch_size=8), batch_size=None)
     assert_same_batches(accelerator.prepare(outer), make(batch_size=8))

@@ -1,24 +1,17 @@
 """Images of every form in batches and packs: their rows, tokens, facts and geometry."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import datapipe
-from datapipe import ImageSpec, Loader, PackSpec
+from datapipe import ImageSpec, PackSpec
 from datapipe.decode.transform import make_transform
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_resumes_exactly
 
 from ..campaigns import rare
-
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 NATIVE = ImageSpec(resize="native", patch=8, merge=2, temporal=2, min_pixels=256, max_pixels=4096)
 TILES = ImageSpec(resize="tiles", size=16, tiles=4, patch=8, merge=2)
@@ -44,9 +37,7 @@ modes = pytest.mark.parametrize("mode", MODES)
 
 @modes
 @pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 300}], ids=str)
-def test_texts_have_as_many_image_tokens_as_the_images_need(
-    make: Make, text: MakeText, packed: Path, mode: str, options: dict[str, Any]
-) -> None:
+def test_texts_have_as_many_image_tokens_as_the_images_need(make, text, packed, mode, options):
     spec, rule, facts = MODES[mode]
     transform, columns = make_transform(spec), open_dataset(packed).columns
     for batch in make(image=spec, text=text(image_tokens=rule), meta=(*META, "sample"), **options):
@@ -70,7 +61,7 @@ def test_texts_have_as_many_image_tokens_as_the_images_need(
 
 
 @pytest.mark.parametrize("mode", ["native", "tiles", "anyres"])
-def test_packs_keep_to_a_capacity_of_patches(make: Make, text: MakeText, mode: str) -> None:
+def test_packs_keep_to_a_capacity_of_patches(make, text, mode):
     spec, rule, _ = MODES[mode]
     options = {"image": spec, "text": text(image_tokens=rule), "meta": META}
     most = max(len(batch["pixel_values"]) for batch in make(pack=2000, **options))
@@ -87,7 +78,7 @@ def test_packs_keep_to_a_capacity_of_patches(make: Make, text: MakeText, mode: s
 @pytest.mark.parametrize(
     "mode", ["tiles", "mrope", *map(rare, ("native", "anyres", "dynamic", "shortest"))]
 )
-def test_every_form_resumes_exactly(make: Make, text: MakeText, mode: str) -> None:
+def test_every_form_resumes_exactly(make, text, mode):
     spec, rule, _ = MODES[mode]
     pack = PackSpec(400, max_patches=None if mode == "dynamic" else 200)
     cut = text(image_tokens=rule, max_length=200, overlong="truncate")
@@ -99,9 +90,7 @@ def test_every_form_resumes_exactly(make: Make, text: MakeText, mode: str) -> No
 
 
 @modes
-def test_a_truncated_sample_keeps_the_rows_of_its_images(
-    make: Make, text: MakeText, mode: str
-) -> None:
+def test_a_truncated_sample_keeps_the_rows_of_its_images(make, text, mode):
     spec, rule, _ = MODES[mode]
     options = {"image": spec, "batch_size": 1, "meta": META}
     whole = {b["key"][0]: b for b in make(text=text(image_tokens=rule), **options)}
@@ -121,15 +110,13 @@ def test_a_truncated_sample_keeps_the_rows_of_its_images(
     assert kept > 0 < lost
 
 
-def test_models_may_make_one_number_of_tokens_of_images_that_are_padded(
-    make: Make, text: MakeText
-) -> None:
+def test_models_may_make_one_number_of_tokens_of_images_that_are_padded(make, text):
     for batch in make(image=SHORTEST, text=text(image_tokens=5), meta="images_per_sample"):
         images = int(batch["images_per_sample"].sum())
         assert int((batch["input_ids"] == IMAGE_ID).sum()) == 5 * images
 
 
-def test_geometry_says_where_the_pixels_of_an_image_went(make: Make, packed: Path) -> None:
+def test_geometry_says_where_the_pixels_of_an_image_went(make, packed):
     columns = open_dataset(packed).columns
     spec = ImageSpec(size=40, resize="pad")
     for batch in make(image=spec, meta=("image_geometry", "sample")):

@@ -1,7 +1,5 @@
 """Counters of image tokens: rules by name, and functions."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from datapipe.errors import PlanError
 from datapipe.loader.schedule.image_token_counts import image_token_counter
 
 
-def test_counters_count_as_they_are_told() -> None:
+def test_counters_count_as_they_are_told():
     widths, heights = np.array([280, 896]), np.array([560, 448])
     assert image_token_counter("native")(widths, heights).tolist() == [200, 512]
     assert image_token_counter("per-tile")(widths, heights).tolist() == [3 * 256, 3 * 256]
@@ -27,6 +25,6 @@ def test_counters_count_as_they_are_told() -> None:
         (lambda w, h: w - 280, "0 for an image of 280 x 560"),
     ],
 )
-def test_a_function_that_counts_wrongly_is_told(function: Any, cause: str) -> None:
+def test_a_function_that_counts_wrongly_is_told(function, cause):
     with pytest.raises(PlanError, match=cause):
         image_token_counter(function)(np.array([280, 896]), np.array([560, 448]))

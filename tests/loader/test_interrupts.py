@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -43,9 +42,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("kind", "persistent"), [("threads", True), rare("processes", True), ("processes", False)]
 )
-def test_ctrl_c_shows_the_script_and_nothing_of_workers(
-    packed: Path, tmp_path: Path, kind: str, persistent: bool, moment: str
-) -> None:
+def test_ctrl_c_shows_the_script_and_nothing_of_workers(packed, tmp_path, kind, persistent, moment):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     process = subprocess.Popen(

@@ -140,9 +140,7 @@ def check_tokens(batch: dict[str, Any], expected: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_samples_of_a_batch_are_as_alone(
-    mix: Callable[..., Loader], make: Callable[..., Loader], qwen: MakeText, pair: str
-) -> None:
+def test_samples_of_a_batch_are_as_alone(mix, make, qwen, pair):
     given: list[dict[str, Any]] = [{"image": spec} if spec else {} for spec in PAIRS[pair]]
     options: dict[str, Any] = {
         "image": PAIRS[pair][0],
@@ -178,9 +176,7 @@ def test_samples_of_a_batch_are_as_alone(
         assert seen == len(alone)
 
 
-def test_a_failed_sample_keeps_the_tokens_and_rows_of_its_kind(
-    mix: Callable[..., Loader], damaged: Path, text: MakeText
-) -> None:
+def test_a_failed_sample_keeps_the_tokens_and_rows_of_its_kind(mix, damaged, text):
     given = [
         {"path": damaged, "text": text(image_tokens=tokens), "image": image}
         for tokens, image in zip((6, 9), PAIRS["fixed"], strict=True)
@@ -199,9 +195,7 @@ def test_a_failed_sample_keeps_the_tokens_and_rows_of_its_kind(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
-def test_decoded_images_of_one_cache_are_finished_by_kind(
-    mix: Callable[..., Loader], kernel: str, dtype: torch.dtype
-) -> None:
+def test_decoded_images_of_one_cache_are_finished_by_kind(mix, kernel, dtype):
     names = ("clip", "siglip") if dtype == torch.float32 else (None, None)
     given: list[Any] = [
         {"image": ImageSpec(size=24, flip=flip, normalize=name, dtype=dtype)}  # type: ignore[arg-type]
@@ -216,7 +210,7 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(
 
 
 @pytest.mark.parametrize("pair", ["fixed and tiles", "shortest and dynamic"])
-def test_a_device_normalises_images_of_two_specs(mix: Callable[..., Loader], pair: str) -> None:
+def test_a_device_normalises_images_of_two_specs(mix, pair):
     first, other = PAIRS[pair]
     options: dict[str, Any] = {"batch_size": 7, "image": first}
     given = {"image": first}, {"image": other}
@@ -249,14 +243,7 @@ TILES = {"resize": "tiles", "size": 24}
     ],
     ids=str,
 )  # fmt: skip
-def test_images_that_cannot_be_in_one_batch_are_refused(
-    mix: Callable[..., Loader],
-    text: MakeText,
-    one: ImageSpec,
-    other: Any,
-    options: dict[str, Any],
-    told: str,
-) -> None:
+def test_images_that_cannot_be_in_one_batch_are_refused(mix, text, one, other, options, told):
     if options.get("decoder"):
         pytest.importorskip("nvidia.dali")
     changed = other if isinstance(other, ImageSpec) else replace(one, **other)
@@ -269,18 +256,14 @@ def test_images_that_cannot_be_in_one_batch_are_refused(
         mix(alike, {"image": changed}, **options)
 
 
-def test_images_of_two_forms_are_kept_encoded_where_a_cache_may_choose(
-    mix: Callable[..., Loader],
-) -> None:
+def test_images_of_two_forms_are_kept_encoded_where_a_cache_may_choose(mix):
     given = {"image": SMALL}, {"image": replace(SMALL, resize="crop")}
     options: dict[str, Any] = {"batch_size": 7, "epochs": 2, "image": SMALL}
     cached = mix(*given, cache=CacheSpec(memory=1 << 30, keep="auto"), **options)
     assert_same_batches(cached, mix(*given, **options))
 
 
-def test_texts_that_make_no_batch_are_refused(
-    mix: Callable[..., Loader], text: MakeText, qwen: MakeText, tokenizer: Path
-) -> None:
+def test_texts_that_make_no_batch_are_refused(mix, text, qwen, tokenizer):
     own = {"text": text()}
     with pytest.raises(PlanError, match="'other' of the mixture has no text, and 'one' has"):
         mix(own, {}, batch_size=4)

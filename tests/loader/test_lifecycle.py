@@ -5,17 +5,14 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from datapipe import DatapipeError, Loader
+from datapipe import DatapipeError
 from tests.waiting import PATIENCE, wait_until
-
-Make = Callable[..., Loader]
-
 
 _BEFORE: set[threading.Thread] = set()  # of tests of other files that ran in this process
 
@@ -64,7 +61,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert left_behind() == ([], [])
 
 
-def test_leaving_the_loop_early_stops_the_workers(make: Make) -> None:
+def test_leaving_the_loop_early_stops_the_workers(make):
     loader = make()
     for _ in loader:
         assert len(workers()) == 2
@@ -73,7 +70,7 @@ def test_leaving_the_loop_early_stops_the_workers(make: Make) -> None:
     assert left_behind() == ([], [])
 
 
-def test_an_exception_in_the_loop_stops_the_workers(make: Make) -> None:
+def test_an_exception_in_the_loop_stops_the_workers(make):
     def train() -> None:
         for _ in make():
             raise KeyError("mine")
@@ -84,7 +81,7 @@ def test_an_exception_in_the_loop_stops_the_workers(make: Make) -> None:
     assert left_behind() == ([], [])
 
 
-def test_a_loader_is_closed_at_the_end_of_its_block(make: Make) -> None:
+def test_a_loader_is_closed_at_the_end_of_its_block(make):
     with make() as loader:
         iterator = iter(loader)
         next(iterator)
@@ -95,7 +92,7 @@ def test_a_loader_is_closed_at_the_end_of_its_block(make: Make) -> None:
     loader.close()
 
 
-def test_a_new_iterator_closes_the_one_before_it(make: Make) -> None:
+def test_a_new_iterator_closes_the_one_before_it(make):
     loader = make()
     first = iter(loader)
     next(first)
@@ -107,7 +104,7 @@ def test_a_new_iterator_closes_the_one_before_it(make: Make) -> None:
     loader.close()
 
 
-def test_no_workers_means_no_threads(make: Make) -> None:
+def test_no_workers_means_no_threads(make):
     def threads() -> set[threading.Thread]:
         # The kernel is loaded beside the image that comes when enough were decoded.
         return {thread for thread in threading.enumerate() if thread.name != "datapipe-kernel"}
@@ -117,12 +114,12 @@ def test_no_workers_means_no_threads(make: Make) -> None:
         assert threads() <= before
 
 
-def test_a_loader_dropped_without_being_read_leaves_nothing(make: Make) -> None:
+def test_a_loader_dropped_without_being_read_leaves_nothing(make):
     iter(make())
 
 
 @pytest.mark.campaign
-def test_hundred_short_epochs_do_not_accumulate_anything(make: Make) -> None:
+def test_hundred_short_epochs_do_not_accumulate_anything(make):
     loader = make(batch_size=37)
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(100):
@@ -135,9 +132,7 @@ def test_hundred_short_epochs_do_not_accumulate_anything(make: Make) -> None:
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)
 
 
-def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(
-    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(make, caplog, monkeypatch):
     monkeypatch.setattr("datapipe.workers.threads._PATIENCE", 0.01)  # it hangs however long
     begun, hold = threading.Event(), threading.Event()
 
@@ -158,7 +153,7 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(
     assert "a worker does not stop: sample 000000000" in caplog.text
 
 
-def test_two_loaders_started_at_once_leave_the_threads_of_torch_alone(make: Make) -> None:
+def test_two_loaders_started_at_once_leave_the_threads_of_torch_alone(make):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     seen: list[int] = []
@@ -180,9 +175,7 @@ def test_two_loaders_started_at_once_leave_the_threads_of_torch_alone(make: Make
         torch.set_num_threads(before)
 
 
-def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(make, monkeypatch):
     loader = make(num_workers=3)
     next(iter(loader))
     loader.load_state_dict(loader.state_dict())
@@ -205,7 +198,7 @@ def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(
     loader.close()
 
 
-def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make: Make) -> None:
+def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make):
     collecting = threading.Event()
 
     def collect(sample: Any, generator: Any) -> Any:
@@ -225,7 +218,7 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make: Make) -> 
         gc.enable()
 
 
-def test_one_iterator_is_not_for_two_threads(make: Make) -> None:
+def test_one_iterator_is_not_for_two_threads(make):
     begun, go = threading.Event(), threading.Event()
 
     def wait(sample: Any, generator: Any) -> Any:
@@ -244,6 +237,6 @@ def test_one_iterator_is_not_for_two_threads(make: Make) -> None:
     next(iterator)
 
 
-def test_a_loader_cannot_be_copied_and_says_what_to_do(make: Make) -> None:
+def test_a_loader_cannot_be_copied_and_says_what_to_do(make):
     with pytest.raises(DatapipeError, match="make_loader there"):
         copy.deepcopy(make())

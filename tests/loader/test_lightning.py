@@ -81,16 +81,14 @@ def keys_of(make: Make, epochs: int) -> list[list[str]]:
     return [batch["key"] for _ in range(epochs) for batch in loader]
 
 
-def test_every_epoch_is_the_one_that_a_plain_loop_sees(make: Make) -> None:
+def test_every_epoch_is_the_one_that_a_plain_loop_sees(make):
     expected = keys_of(make, 3)
     assert len({tuple(batch) for batch in expected}) == 15
     assert fit(make(batch_size=8), max_epochs=3).seen == expected
 
 
 @pytest.mark.parametrize("measure", ["epochs", "steps"])
-def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(
-    make: Make, tmp_path: Path, measure: str
-) -> None:
+def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(make, tmp_path, measure):
     length: dict[str, Any] = (
         {"max_epochs": 3} if measure == "epochs" else {"max_epochs": -1, "max_steps": 15}
     )
@@ -101,9 +99,7 @@ def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(
         assert resumed.seen == whole.seen[step:], f"resumed after {step} steps"
 
 
-def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epoch(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epoch(make, tmp_path):
     fit(make(batch_size=8), checkpoints(tmp_path), max_epochs=2)
     for step in (5, 10):
         resumed = fit(make(batch_size=8), resume=tmp_path / f"{step}.ckpt", max_epochs=4)
@@ -111,9 +107,7 @@ def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epoch(
 
 
 @pytest.mark.parametrize("steps", [3, 5])
-def test_a_run_that_stopped_at_max_steps_can_be_made_longer(
-    make: Make, tmp_path: Path, steps: int
-) -> None:
+def test_a_run_that_stopped_at_max_steps_can_be_made_longer(make, tmp_path, steps):
     trainer = trainer_of(max_epochs=-1, max_steps=steps)
     trainer.fit(Model(), make(batch_size=8))
     trainer.save_checkpoint(tmp_path / "last.ckpt")
@@ -123,20 +117,20 @@ def test_a_run_that_stopped_at_max_steps_can_be_made_longer(
     assert resumed.seen == keys_of(make, 3)[steps : steps + 7]
 
 
-def test_epochs_cut_short_go_on_through_the_dataset(make: Make) -> None:
+def test_epochs_cut_short_go_on_through_the_dataset(make):
     model = fit(make(batch_size=8), max_epochs=5, limit_train_batches=2)
     assert model.seen == keys_of(make, 2)[: len(model.seen)]
     assert len(model.seen) == 2 + 2 + 1 + 2 + 2
 
 
-def test_a_loader_made_anew_for_every_epoch_takes_the_epoch_from_the_trainer(make: Make) -> None:
+def test_a_loader_made_anew_for_every_epoch_takes_the_epoch_from_the_trainer(make):
     model = Model()
     model.train_dataloader = lambda: make(batch_size=8)
     trainer_of(max_epochs=3, reload_dataloaders_every_n_epochs=1).fit(model)
     assert model.seen == keys_of(make, 3)
 
 
-def test_validation_sees_everything_in_order_and_leaves_training_alone(make: Make) -> None:
+def test_validation_sees_everything_in_order_and_leaves_training_alone(make):
     model = Model()
     trainer = trainer_of(max_epochs=2, val_check_interval=2)
     trainer.fit(model, make(batch_size=8), make(batch_size=8, shuffle=False))
@@ -145,7 +139,7 @@ def test_validation_sees_everything_in_order_and_leaves_training_alone(make: Mak
     assert model.seen == keys_of(make, 2)
 
 
-def test_a_run_over_several_epochs_is_one_epoch_of_the_trainer(make: Make, tmp_path: Path) -> None:
+def test_a_run_over_several_epochs_is_one_epoch_of_the_trainer(make, tmp_path):
     options: dict[str, Any] = {
         "batch_size": 8,
         "epochs": None,
@@ -170,7 +164,7 @@ class CountsItsSteps(Model):
         states[0] = self.loader.state_dict(step=len(self.seen))
 
 
-def test_a_run_without_an_end_is_saved_by_the_step(make: Make, tmp_path: Path) -> None:
+def test_a_run_without_an_end_is_saved_by_the_step(make, tmp_path):
     loader = make(batch_size=8, epochs=None)
     trainer = trainer_of(checkpoints(tmp_path, every_n_train_steps=1), max_epochs=1, max_steps=8)
     trainer.fit(CountsItsSteps(loader), loader)

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -50,14 +48,12 @@ def ranks_of(
     ],
     ids=str,
 )
-def test_dimensions_that_carry_data_make_the_ranks(
-    shape: tuple[int, ...], names: tuple[str, ...] | None, expected: list[int]
-) -> None:
+def test_dimensions_that_carry_data_make_the_ranks(shape, names, expected):
     ranks = ranks_of(shape, names, len(expected))
     assert ranks == [(rank, max(expected) + 1) for rank in expected]
 
 
-def test_a_slice_of_a_mesh_is_taken_at_its_word() -> None:
+def test_a_slice_of_a_mesh_is_taken_at_its_word():
     with fake_rank(5, 8):
         mesh = mesh_of((4, 2), ("mine", "tp"))
         assert resolve_ranks(None, None, mesh["mine"]) == (2, 4)
@@ -65,19 +61,19 @@ def test_a_slice_of_a_mesh_is_taken_at_its_word() -> None:
 
 
 @pytest.mark.parametrize("names", [("mine", "tp"), ("dp", "dp_cp"), ("dp", "my_dp")], ids=str)
-def test_a_dimension_of_unknown_meaning_is_named(names: tuple[str, str]) -> None:
+def test_a_dimension_of_unknown_meaning_is_named(names):
     with fake_rank(0, 4):
         unknown = names[0] if names[0] == "mine" else names[1]
         with pytest.raises(PlanError, match=rf"'{unknown}' of the mesh .*mesh=mesh\[\"dp\"\]"):
             resolve_ranks(None, None, mesh_of((2, 2), names))
 
 
-def test_a_dimension_flattened_from_data_and_context_is_refused() -> None:
+def test_a_dimension_flattened_from_data_and_context_is_refused():
     with fake_rank(0, 4), pytest.raises(PlanError, match="dp_shard_cp"):
         resolve_ranks(None, None, mesh_of((4,), ("dp_shard_cp",)))
 
 
-def test_the_mesh_that_accelerate_builds_is_understood() -> None:
+def test_the_mesh_that_accelerate_builds_is_understood():
     from accelerate.parallelism_config import ParallelismConfig
 
     config = ParallelismConfig(dp_replicate_size=2, dp_shard_size=2, tp_size=2)
@@ -88,9 +84,7 @@ def test_the_mesh_that_accelerate_builds_is_understood() -> None:
             assert resolve_ranks(None, None, mesh["dp_shard"]) == (rank // 2 % 2, 2)
 
 
-def test_a_mesh_wins_over_the_process_group_and_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mesh_wins_over_the_process_group_and_the_environment(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     with fake_rank(3, 4):
@@ -98,12 +92,12 @@ def test_a_mesh_wins_over_the_process_group_and_the_environment(
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (0, None), (None, 2)])
-def test_a_mesh_beside_numbers_is_refused(numbers: tuple[Any, Any]) -> None:
+def test_a_mesh_beside_numbers_is_refused(numbers):
     with fake_rank(0, 4), pytest.raises(PlanError, match="either the numbers or the mesh"):
         resolve_ranks(*numbers, mesh_of((4,)))
 
 
-def test_a_process_outside_of_the_mesh_is_told_so() -> None:
+def test_a_process_outside_of_the_mesh_is_told_so():
     with fake_rank(3, 4), pytest.raises(PlanError, match="rank 3 of the process group is not in"):
         resolve_ranks(None, None, DeviceMesh("cpu", torch.arange(3)))
 
@@ -141,7 +135,7 @@ print(json.dumps(out))
 
 
 @pytest.mark.campaign
-def test_plans_are_compared_along_the_dimensions_of_a_mesh(tmp_path: Path) -> None:
+def test_plans_are_compared_along_the_dimensions_of_a_mesh(tmp_path):
     """Four processes, 2 (dp) by 2 (tp); the last one is outside of a mesh of three."""
     processes = [
         subprocess.Popen(
@@ -157,6 +151,6 @@ def test_plans_are_compared_along_the_dimensions_of_a_mesh(tmp_path: Path) -> No
     assert found == [every | part] * 3 + [every]
 
 
-def test_without_a_process_group_there_is_nobody_to_compare_with() -> None:
+def test_without_a_process_group_there_is_nobody_to_compare_with():
     assert not dist.is_initialized()
     check_agreement("0" * 15)

@@ -2,22 +2,18 @@
 
 import itertools
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-import datapipe
-from datapipe import TextSpec
 from datapipe.loader.metrics import stage_clock
 from datapipe.loader.metrics.meter import Meter, Reading
 from datapipe.loader.metrics.stage_clock import ClockOptions, StageClock
 from datapipe.testing import assert_same_batches
 from tests.waiting import wait_until
 
-Make = Callable[..., datapipe.Loader]
 WAYS = [
     pytest.param({"num_workers": 0}, id="caller"),
     pytest.param({"num_workers": 2}, id="threads"),
@@ -44,9 +40,7 @@ def clock_time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_sample_and_image_is_seen_in_the_same_batches(
-    make: Make, way: dict[str, Any]
-) -> None:
+def test_every_sample_and_image_is_seen_in_the_same_batches(make, way):
     loader = make(batch_size=1, **way)  # no repeats in the last step
     meter = loader.start_metering(events=True)
     batches = list(loader)
@@ -82,7 +76,7 @@ def sleepy(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
     return sample
 
 
-def test_a_stage_that_waits_takes_time_and_no_cpu(make: Make) -> None:
+def test_a_stage_that_waits_takes_time_and_no_cpu(make):
     loader = make(transform=sleepy, num_workers=2)
     meter = loader.start_metering()
     list(loader)
@@ -93,7 +87,7 @@ def test_a_stage_that_waits_takes_time_and_no_cpu(make: Make) -> None:
     assert max(stages, key=lambda name: stages[name].seconds) == "transform"
 
 
-def test_finished_batches_are_counted_where_the_caller_is_slow(make: Make) -> None:
+def test_finished_batches_are_counted_where_the_caller_is_slow(make):
     loader = make(num_workers=2, prefetch_factor=3, epochs=None)
     meter = loader.start_metering()
     iterator = iter(loader)
@@ -109,14 +103,14 @@ def test_finished_batches_are_counted_where_the_caller_is_slow(make: Make) -> No
     assert meter.reading().ready[0] == 0
 
 
-def test_tokens_are_a_stage(make: Make, text: Callable[..., TextSpec]) -> None:
+def test_tokens_are_a_stage(make, text):
     loader = make(text=text(image_tokens=4), pack=512)
     meter = loader.start_metering()
     list(loader)
     assert meter.reading().stages["tokenize"].seconds > 0
 
 
-def test_ranges_show_in_the_profiler_of_torch(make: Make) -> None:
+def test_ranges_show_in_the_profiler_of_torch(make):
     loader = make(num_workers=0)
     loader.start_metering(ranges=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -125,7 +119,7 @@ def test_ranges_show_in_the_profiler_of_torch(make: Make) -> None:
     assert {"datapipe.read", "datapipe.decode", "datapipe.resize"} <= names
 
 
-def test_metering_begins_with_the_next_iteration(make: Make) -> None:
+def test_metering_begins_with_the_next_iteration(make):
     loader = make()
     iterator = iter(loader)
     next(iterator)
@@ -137,7 +131,7 @@ def test_metering_begins_with_the_next_iteration(make: Make) -> None:
     )
 
 
-def test_time_between_stages_is_idle(clock_time: Time) -> None:
+def test_time_between_stages_is_idle(clock_time):
     clock = StageClock("worker 0")
     clock_time.spend(100)  # before it ever worked
     clock.at("read")
@@ -154,7 +148,7 @@ def test_time_between_stages_is_idle(clock_time: Time) -> None:
     assert tally.idle == 20
 
 
-def test_what_is_taken_is_not_counted_again(clock_time: Time) -> None:
+def test_what_is_taken_is_not_counted_again(clock_time):
     clock = StageClock("worker 0", ClockOptions(events=True))
     for _ in range(2):
         clock.at("read")
@@ -171,7 +165,7 @@ def test_what_is_taken_is_not_counted_again(clock_time: Time) -> None:
     assert [(event.start, event.end) for event in tally.events] == [(68, 69)]
 
 
-def test_a_function_that_raises_is_counted_until_then(clock_time: Time) -> None:
+def test_a_function_that_raises_is_counted_until_then(clock_time):
     clock = StageClock("caller")
 
     def fail() -> None:
@@ -184,7 +178,7 @@ def test_a_function_that_raises_is_counted_until_then(clock_time: Time) -> None:
     assert clock.read().stages["collate"][0] == 9
 
 
-def test_finished_batches_are_known_in_hindsight() -> None:
+def test_finished_batches_are_known_in_hindsight():
     meter = Meter(2, ClockOptions())
     # Asked for at 10, 20, 30, 40; finished at 15, 18, 12 and 40.
     for asked, finished in ((10, 15), (20, 18), (30, 12), (40, 40)):

@@ -1,6 +1,5 @@
 """Batches train a model of Hugging Face as they are: a tiny LLaVA, made from a config."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,13 @@ import pytest
 import torch
 
 import datapipe
-from datapipe import ImageSpec, Loader
+from datapipe import ImageSpec
 
 pytest.importorskip("transformers")
 
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from .pair_rows import formatted, pack
-
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 IMAGE = ImageSpec(size=16, normalize="clip")
 IMAGE_TOKENS = 4  # (16 / 8) ** 2: sides of the image and of a patch
@@ -98,13 +94,7 @@ def losses(
     ],
     ids=str,
 )
-def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
-    model: LlavaForConditionalGeneration,
-    losses: dict[str, tuple[float, int]],
-    make: Make,
-    text: MakeText,
-    options: dict[str, Any],
-) -> None:
+def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(model, losses, make, text, options):
     spec = text(image_tokens=IMAGE_TOKENS)
     seen: list[str] = []
     for batch in make(**{"text": spec, "image": IMAGE, "meta": META} | options):
@@ -117,9 +107,7 @@ def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
     assert len(seen) == len({*seen}) == len(losses) - len(options.get("exclude", ()))
 
 
-def test_a_batch_with_an_empty_slot_is_taken(
-    model: LlavaForConditionalGeneration, damaged: Path, text: MakeText
-) -> None:
+def test_a_batch_with_an_empty_slot_is_taken(model, damaged, text):
     spec = text(image_tokens=IMAGE_TOKENS)
     loader = datapipe.make_loader(
         damaged, text=spec, image=IMAGE, pack=200, on_error="skip", num_workers=0
@@ -138,9 +126,7 @@ def answers_of(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> t
     return (picked * (labels >= 0)).sum(1)
 
 
-def test_both_answers_of_a_pair_are_as_likely_in_a_batch_as_alone(
-    model: LlavaForConditionalGeneration, text: MakeText, tmp_path: Path
-) -> None:
+def test_both_answers_of_a_pair_are_as_likely_in_a_batch_as_alone(model, text, tmp_path):
     path = pack(tmp_path, [formatted(number) for number in range(6)])
     spec = text(image_tokens=IMAGE_TOKENS, pairs=True)
     options: dict[str, Any] = {"image": IMAGE, "text": spec, "shuffle": False, "num_workers": 0}
@@ -153,9 +139,7 @@ def test_both_answers_of_a_pair_are_as_likely_in_a_batch_as_alone(
         torch.testing.assert_close(torch.stack([chosen, rejected]), expected, rtol=1e-6, atol=0)
 
 
-def test_prompts_are_answered_in_a_batch_as_alone(
-    model: LlavaForConditionalGeneration, make: Make, text: MakeText
-) -> None:
+def test_prompts_are_answered_in_a_batch_as_alone(model, make, text):
     model = deepcopy(model).float()  # eager attention masks in float32
 
     def answer(batch: dict[str, Any]) -> list[list[int]]:

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 import datapipe
-from datapipe import ImageSpec, Loader, PlanError
+from datapipe import ImageSpec, PlanError
 from datapipe.loader.batch.collate import mrope_positions
 from datapipe.testing import assert_same_batches
 
-Make = Callable[..., Loader]
 MakeText = Callable[..., datapipe.TextSpec]
 
 IMAGE = ImageSpec(
@@ -51,7 +50,7 @@ grids = st.tuples(st.integers(1, 6), st.integers(1, 6))
 
 
 @given(st.lists(st.integers(0, 9) | grids, max_size=9))
-def test_positions_are_those_of_a_token_at_a_time(parts: list[int | tuple[int, int]]) -> None:
+def test_positions_are_those_of_a_token_at_a_time(parts):
     lengths = [part if isinstance(part, int) else part[0] * part[1] for part in parts]
     starts = [sum(lengths[:at]) for at, part in enumerate(parts) if not isinstance(part, int)]
     shapes = [part for part in parts if not isinstance(part, int)]
@@ -125,9 +124,7 @@ def rope_index(vocabulary: Tokenizer) -> Callable[[dict[str, Any]], torch.Tensor
     ],
     ids=str,
 )
-def test_padded_positions_are_those_of_transformers(
-    make: Make, qwen: MakeText, rope_index: Callable[..., torch.Tensor], options: dict[str, Any]
-) -> None:
+def test_padded_positions_are_those_of_transformers(make, qwen, rope_index, options):
     with closing(make(image=IMAGE, text=qwen(), meta=META, **options)) as loader:
         batches = list(loader)
     for batch in batches:
@@ -138,9 +135,7 @@ def test_padded_positions_are_those_of_transformers(
     assert images == ({int(options["where"][-1])} if "where" in options else {0, 1, 2})
 
 
-def test_positions_of_cut_samples_are_those_of_transformers(
-    make: Make, qwen: MakeText, rope_index: Callable[..., torch.Tensor]
-) -> None:
+def test_positions_of_cut_samples_are_those_of_transformers(make, qwen, rope_index):
     lost = kept = 0
     for limit in (20, 30, 45):
         spec = qwen(max_length=limit, overlong="truncate")
@@ -164,9 +159,7 @@ def test_positions_of_cut_samples_are_those_of_transformers(
     ],
     ids=str,
 )
-def test_packed_positions_are_those_of_each_sample_padded(
-    make: Make, text: MakeText, options: dict[str, Any]
-) -> None:
+def test_packed_positions_are_those_of_each_sample_padded(make, text, options):
     both = {"image": IMAGE, "text": text(image_tokens="native"), "meta": META}
     alone = {batch["key"][0]: batch for batch in make(batch_size=1, **both)}
     seen = []
@@ -189,9 +182,7 @@ def test_packed_positions_are_those_of_each_sample_padded(
     assert sorted(seen) == sorted(alone)
 
 
-def test_skipped_samples_keep_places_of_images(
-    damaged: Path, qwen: MakeText, vocabulary: Tokenizer
-) -> None:
+def test_skipped_samples_keep_places_of_images(damaged, qwen, vocabulary):
     image_id = vocabulary.token_to_id(AROUND[1])
     for options in ({"batch_size": 4}, {"pack": 200}):
         both = {"image": IMAGE, "text": qwen(), "on_error": "skip"}
@@ -213,7 +204,7 @@ def test_skipped_samples_keep_places_of_images(
         assert loader.skipped == 2
 
 
-def test_nothing_but_positions_depends_on_it(make: Make, text: MakeText) -> None:
+def test_nothing_but_positions_depends_on_it(make, text):
     plain = replace(IMAGE, mrope=False)
     assert_same_batches(make(image=IMAGE), make(image=plain))  # without tokens, nothing at all
     for options in ({"batch_size": 4}, {"pack": 200}):
@@ -225,7 +216,7 @@ def test_nothing_but_positions_depends_on_it(make: Make, text: MakeText) -> None
             assert_same_batches([one], [other])
 
 
-def test_images_whose_tokens_have_no_rows_are_refused(make: Make, text: MakeText) -> None:
+def test_images_whose_tokens_have_no_rows_are_refused(make, text):
     def half(widths: Any, heights: Any) -> Any:
         return widths + heights
 

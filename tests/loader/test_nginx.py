@@ -5,14 +5,14 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import datapipe
-from datapipe import ImageSpec, Loader
+from datapipe import ImageSpec
 from datapipe.testing import assert_same_batches
 from tests.waiting import PATIENCE
 
@@ -75,7 +75,7 @@ def nginx(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.parametrize("path", ["shards", "moved"])
-def test_batches_are_those_from_here(make: Callable[..., Loader], nginx: str, path: str) -> None:
+def test_batches_are_those_from_here(make, nginx, path):
     """Also where connections end after a few requests, and behind a redirection."""
     options: dict[str, Any] = {"batch_size": 4, "image": ImageSpec(size=32), "num_workers": 2}
     loader = datapipe.make_loader(f"{nginx}/{path}", **options)
@@ -83,7 +83,7 @@ def test_batches_are_those_from_here(make: Callable[..., Loader], nginx: str, pa
     loader.close()
 
 
-def test_ranges_alone_are_asked_for(nginx: str, tmp_path: Path) -> None:
+def test_ranges_alone_are_asked_for(nginx, tmp_path):
     loader = datapipe.make_loader(f"{nginx}/shards", batch_size=4, image=ImageSpec(size=32))
     list(loader)
     loader.close()

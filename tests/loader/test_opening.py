@@ -46,7 +46,7 @@ COCO = {
         json.dumps(CAPTIONS)[:-20],
     ],
 )
-def test_raw_records_in_json_are_told_from_a_mixture(tmp_path: Path, content: str) -> None:
+def test_raw_records_in_json_are_told_from_a_mixture(tmp_path, content):
     raw = tmp_path / "my captions.json"
     raw.write_text(content)
     for read in (lambda path: make_loader(path, batch_size=1), Mixture.load):
@@ -72,16 +72,14 @@ def test_raw_records_in_json_are_told_from_a_mixture(tmp_path: Path, content: st
         ('{"captions/": 1, ', "not YAML"),
     ],
 )
-def test_a_mistake_in_a_mixture_stays_one_of_a_mixture(
-    tmp_path: Path, content: str, said: str
-) -> None:
+def test_a_mistake_in_a_mixture_stays_one_of_a_mixture(tmp_path, content, said):
     (tmp_path / "mixture.json").write_text(content)
     with pytest.raises(PlanError, match=said) as error:
         make_loader(tmp_path / "mixture.json", batch_size=1)
     assert "raw data" not in str(error.value)
 
 
-def test_large_json_is_not_parsed_as_a_mixture(tmp_path: Path) -> None:
+def test_large_json_is_not_parsed_as_a_mixture(tmp_path):
     (tmp_path / "captions.json").write_text("[" + " " * (64 << 20) + "]")
     with pytest.raises(
         PlanError, match=r"this is raw data .*`datapipe pack .*captions\.json shards/"
@@ -124,24 +122,20 @@ def raw_files(tmp_path: Path, jpeg: Any, make_tar: Any) -> Path:
     ],
 )
 @pytest.mark.parametrize("listed", [False, True])
-def test_a_file_of_raw_data_is_named_with_the_command_that_packs_it(
-    raw_files: Path, name: str, said: str, listed: bool
-) -> None:
+def test_a_file_of_raw_data_is_named_with_the_command_that_packs_it(raw_files, name, said, listed):
     path: Any = raw_files / name
     with pytest.raises(IndexMismatch, match=said):
         make_loader([path] if listed else path, batch_size=1)
 
 
-def test_a_mixture_inside_a_list_is_refused(raw_files: Path, packed: Path) -> None:
+def test_a_mixture_inside_a_list_is_refused(raw_files, packed):
     with pytest.raises(
         IndexMismatch, match=r"a\.yaml may be the file of a mixture.*give one of its data"
     ):
         make_loader([raw_files / "a.yaml", packed], batch_size=1)
 
 
-def test_a_folder_of_images_is_named_with_the_command_that_packs_it(
-    tmp_path: Path, make_folder: Any
-) -> None:
+def test_a_folder_of_images_is_named_with_the_command_that_packs_it(tmp_path, make_folder):
     make_folder(tmp_path / "photos" / "deep")
     with pytest.raises(IndexMismatch) as error:
         make_loader(tmp_path / "photos", batch_size=1)
@@ -151,7 +145,7 @@ def test_a_folder_of_images_is_named_with_the_command_that_packs_it(
     )
 
 
-def test_other_folders_say_what_to_give(tmp_path: Path, packed: Path) -> None:
+def test_other_folders_say_what_to_give(tmp_path, packed):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.md").touch()
@@ -172,7 +166,7 @@ def test_other_folders_say_what_to_give(tmp_path: Path, packed: Path) -> None:
         assert "RAW shards" not in str(error.value)
 
 
-def test_a_denied_folder_is_named(tmp_path: Path) -> None:
+def test_a_denied_folder_is_named(tmp_path):
     denied = Path("/proc/sys/vm/compact_memory")  # not even root may read it
     if not denied.exists():
         pytest.skip(f"there is no {denied}")
@@ -197,9 +191,7 @@ def two(tmp_path: Path, packed: Path, make_folder: Any) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_list_of_datasets_draws_each_sample_once(
-    two: tuple[Path, Path], make: Any, shuffle: bool
-) -> None:
+def test_a_list_of_datasets_draws_each_sample_once(two, make, shuffle):
     image = datapipe.ImageSpec(size=16)
     loader = make_loader(
         list(two), batch_size=5, image=image, meta=("dataset", "key"), shuffle=shuffle, epochs=2
@@ -215,14 +207,14 @@ def test_a_list_of_datasets_draws_each_sample_once(
     assert len(expected) == 37 + 8
 
 
-def test_a_list_of_one_is_that_dataset(packed: Path, make: Any) -> None:
+def test_a_list_of_one_is_that_dataset(packed, make):
     state = make(seed=3).state_dict()
     make_loader((packed,), batch_size=4, seed=3, image=datapipe.ImageSpec(size=32)).load_state_dict(
         state
     )
 
 
-def test_a_list_of_tars_is_one_dataset(tmp_path: Path, make_tar: Any) -> None:
+def test_a_list_of_tars_is_one_dataset(tmp_path, make_tar):
     tars = [
         make_tar(tmp_path / name, [(f"{name[0]}.txt", name.encode())])
         for name in ("b.tar", "a.tar")
@@ -231,7 +223,7 @@ def test_a_list_of_tars_is_one_dataset(tmp_path: Path, make_tar: Any) -> None:
     assert [text for batch in loader for text in batch["text"]] == ["b.tar", "a.tar"]
 
 
-def test_lists_that_cannot_be_meant_are_refused(packed: Path) -> None:
+def test_lists_that_cannot_be_meant_are_refused(packed):
     with pytest.raises(PlanError, match=r"path \[\]: give at least one dataset"):
         make_loader([], batch_size=1)
     with pytest.raises(PlanError, match=r"path names '.*' twice; name .* once, or .*: '2x'}"):
@@ -240,9 +232,7 @@ def test_lists_that_cannot_be_meant_are_refused(packed: Path) -> None:
         make_loader([3], batch_size=1)  # type: ignore[list-item]
 
 
-def test_the_home_folder_is_written_as_in_a_shell(
-    tmp_path: Path, make_folder: Any, make_tar: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_home_folder_is_written_as_in_a_shell(tmp_path, make_folder, make_tar, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     make_folder(tmp_path / "raw")
     datapipe.pack_dataset("~/raw", "~/shards")
@@ -262,16 +252,14 @@ def test_the_home_folder_is_written_as_in_a_shell(
     assert not Path("~").exists()
 
 
-def test_a_folder_whose_name_begins_with_a_tilde_is_read(
-    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_whose_name_begins_with_a_tilde_is_read(tmp_path, packed, monkeypatch):
     shutil.copytree(packed, tmp_path / "~" / "shards")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/nowhere")
     assert len(make_loader("~/shards", batch_size=37)) == 1
 
 
-def test_another_process_opens_the_same_dataset_or_none(packed: Path, tmp_path: Path) -> None:
+def test_another_process_opens_the_same_dataset_or_none(packed, tmp_path):
     """As on a node whose folder of this name holds something else."""
     folder = shutil.copytree(packed, tmp_path / "shards")
     opener = pickle.dumps(open_dataset(folder).opener)

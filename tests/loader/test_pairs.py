@@ -83,7 +83,7 @@ def check_equal(batch: dict[str, Any], other: dict[str, Any]) -> None:
 # --- batches ----------------------------------------------------------------------------------
 
 
-def test_a_batch_has_the_chosen_rows_then_the_rejected_ones(load: Any, tokenizer: Path) -> None:
+def test_a_batch_has_the_chosen_rows_then_the_rejected_ones(load, tokenizer):
     for start, batch in enumerate(load(shuffle=False, meta=META)):
         numbers = list(range(3 * start, min(3 * start + 3, PAIRS)))
         if len(numbers) < 3:  # the last step is filled up
@@ -93,9 +93,7 @@ def test_a_batch_has_the_chosen_rows_then_the_rejected_ones(load: Any, tokenizer
         assert len(batch["key"]) == len(batch["valid"]) == 3
 
 
-def test_a_batch_has_the_images_of_the_chosen_rows_and_again_those_of_the_rejected(
-    load: Any, pairs: Path
-) -> None:
+def test_a_batch_has_the_images_of_the_chosen_rows_and_again_those_of_the_rejected(load, pairs):
     batch = next(iter(load(shuffle=False, meta=META)))
     image = ImageSpec(size=28)
     alone = next(iter(datapipe.make_loader(pairs, image=image, batch_size=3, shuffle=False)))
@@ -104,7 +102,7 @@ def test_a_batch_has_the_images_of_the_chosen_rows_and_again_those_of_the_reject
     assert int((batch["input_ids"] == 3).sum()) == TOKENS * len(batch["pixel_values"])
 
 
-def test_images_of_their_own_size_come_with_their_grids_and_positions(load: Any) -> None:
+def test_images_of_their_own_size_come_with_their_grids_and_positions(load):
     image = ImageSpec.preset("qwen2-vl", min_pixels=28 * 28, max_pixels=4 * 28 * 28)
     batch = next(iter(load(image=image, spec={"image_tokens": "native"})))
     assert torch.equal(batch["image_grid_thw"][:3], batch["image_grid_thw"][3:])
@@ -117,7 +115,7 @@ def test_images_of_their_own_size_come_with_their_grids_and_positions(load: Any)
     assert torch.equal(batch["position_ids"][:, 0, :length], batch["position_ids"][:, 3, :length])
 
 
-def test_nested_pixels_are_repeated_behind_their_axis(load: Any) -> None:
+def test_nested_pixels_are_repeated_behind_their_axis(load):
     image = ImageSpec(resize="tiles", size=28, grids=((28, 56), (56, 28)), patch=14)
     batch = next(iter(load(image=image, spec={"image_tokens": "per-tile"})))
     half = batch["pixel_values"].shape[0] // 2
@@ -130,9 +128,7 @@ def test_nested_pixels_are_repeated_behind_their_axis(load: Any) -> None:
     [rlaif_v, implicit, binarized, one_message, llama_factory, ms_swift],
     ids=lambda row: row.__name__,
 )
-def test_every_layout_gives_the_same_pairs(
-    row: Callable[[int], dict[str, Any]], load: Any, tmp_path: Path
-) -> None:
+def test_every_layout_gives_the_same_pairs(row, load, tmp_path):
     path = pack(tmp_path, [row(number) for number in range(4)])
     # Where the place of an image is not marked, a line ends after it, as in LLaVA.
     marked = "<image>" in str(row(0))
@@ -144,7 +140,7 @@ def test_every_layout_gives_the_same_pairs(
     assert torch.equal(ours["labels"][ours["labels"] >= 0], first["labels"][first["labels"] >= 0])
 
 
-def test_pairs_of_text_alone_and_turns_before_the_prompt(load: Any, tmp_path: Path) -> None:
+def test_pairs_of_text_alone_and_turns_before_the_prompt(load, tmp_path):
     before = [{"role": "system", "content": "Be kind."}, user("Hello"), assistant("Hi.")]
     rows = [
         {"prompt": [*before, user(q)], "chosen": [assistant(c)], "rejected": [assistant(r)]}
@@ -167,7 +163,7 @@ def test_pairs_of_text_alone_and_turns_before_the_prompt(load: Any, tmp_path: Pa
 # --- the plan ---------------------------------------------------------------------------------
 
 
-def test_a_budget_of_tokens_counts_both_rows_of_a_pair(load: Any) -> None:
+def test_a_budget_of_tokens_counts_both_rows_of_a_pair(load):
     seen = []
     for batch in load(max_tokens=220, meta=META):
         assert batch["input_ids"].numel() <= 220
@@ -175,14 +171,14 @@ def test_a_budget_of_tokens_counts_both_rows_of_a_pair(load: Any) -> None:
     assert len(seen) == len({*seen}) == PAIRS
 
 
-def test_labels_of_a_step_are_those_of_both_answers(load: Any) -> None:
+def test_labels_of_a_step_are_those_of_both_answers(load):
     cut = {"max_length": 40, "overlong": "truncate"}
     for options in ({}, {"spec": cut}, {"buckets": 2}):
         for batch in load(meta=META, **options):
             assert int((batch["labels"] >= 0).sum()) == batch["num_items_in_batch"]
 
 
-def test_long_answers_are_cut_dropped_or_refused_whichever_of_the_two_they_are(load: Any) -> None:
+def test_long_answers_are_cut_dropped_or_refused_whichever_of_the_two_they_are(load):
     whole = {
         key: row
         for batch in load(batch_size=1, meta=META)
@@ -200,7 +196,7 @@ def test_long_answers_are_cut_dropped_or_refused_whichever_of_the_two_they_are(l
         load(spec={"max_length": limit})
 
 
-def test_an_image_that_does_not_fit_goes_from_both_rows(load: Any) -> None:
+def test_an_image_that_does_not_fit_goes_from_both_rows(load):
     cut = {"max_length": 8, "overlong": "truncate"}
     batch = next(iter(load(spec=cut, meta=META)))
     assert batch["images_per_sample"].tolist() == [0, 0, 0]
@@ -208,7 +204,7 @@ def test_an_image_that_does_not_fit_goes_from_both_rows(load: Any) -> None:
     assert batch["input_ids"].shape[0] == 6
 
 
-def test_where_selects_by_the_longer_answer(load: Any) -> None:
+def test_where_selects_by_the_longer_answer(load):
     kept = list(load(where="tokens <= 40", batch_size=1))
     assert 0 < len(kept) < PAIRS
     assert all(batch["input_ids"].shape[1] <= 40 for batch in kept)
@@ -223,7 +219,7 @@ def test_where_selects_by_the_longer_answer(load: Any) -> None:
     ],
     ids=str,
 )
-def test_pairs_resume_exactly(load: Any, options: dict[str, Any]) -> None:
+def test_pairs_resume_exactly(load, options):
     assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks), stops=(0.3,))
 
 
@@ -238,7 +234,7 @@ def test_pairs_resume_exactly(load: Any, options: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_workers_caches_and_devices_change_no_batch(load: Any, options: dict[str, Any]) -> None:
+def test_workers_caches_and_devices_change_no_batch(load, options):
     image = ImageSpec(size=28, normalize="clip")
     ours = [list(load(image=image, epochs=2, meta=META, **each)) for each in (options, {})]
     assert len(ours[0]) == len(ours[1])
@@ -248,22 +244,20 @@ def test_workers_caches_and_devices_change_no_batch(load: Any, options: dict[str
         check_equal(batch, other)
 
 
-def test_arrays_without_tokens_give_the_same_pairs(load: Any, pairs: Path, tmp_path: Path) -> None:
+def test_arrays_without_tokens_give_the_same_pairs(load, pairs, tmp_path):
     datapipe.convert_dataset(pairs, tmp_path / "arrays", image=ImageSpec(size=28))
     for batch, other in zip(load(), load(path=tmp_path / "arrays"), strict=True):
         check_equal(batch, other)
 
 
-def test_mixtures_draw_from_several_datasets_of_pairs(
-    load: Any, pairs: Path, tmp_path: Path
-) -> None:
+def test_mixtures_draw_from_several_datasets_of_pairs(load, pairs, tmp_path):
     other = pack(tmp_path, [rlaif_v(number) for number in range(4)])
     drawn = list(load(path=[pairs, other], batch_size=5, meta=("dataset",)))
     assert all(len(batch["input_ids"]) == 2 * len(batch["dataset"]) for batch in drawn)
     assert len({name for batch in drawn for name in batch["dataset"]}) == 2
 
 
-def test_a_skipped_pair_is_empty_in_both_rows(load: Any, pairs: Path, tmp_path: Path) -> None:
+def test_a_skipped_pair_is_empty_in_both_rows(load, pairs, tmp_path):
     folder = tmp_path / "damaged"
     folder.mkdir()
     for path in pairs.iterdir():
@@ -285,16 +279,14 @@ def test_a_skipped_pair_is_empty_in_both_rows(load: Any, pairs: Path, tmp_path: 
 # --- what is refused --------------------------------------------------------------------------
 
 
-def test_pairs_need_to_be_asked_for_and_plain_samples_are_none(
-    load: Any, text: MakeText, pairs: Path, packed: Path
-) -> None:
+def test_pairs_need_to_be_asked_for_and_plain_samples_are_none(load, text, pairs, packed):
     with pytest.raises(PlanError, match=r"preference pair.*TextSpec\(pairs=True\)"):
         datapipe.make_loader(pairs, text=text(), batch_size=2)
     with pytest.raises(PlanError, match="no preference pair"):
         load(path=packed)
 
 
-def test_pairs_and_plain_samples_do_not_mix(text: MakeText, pairs: Path, packed: Path) -> None:
+def test_pairs_and_plain_samples_do_not_mix(text, pairs, packed):
     datasets = {
         "preferences": {"path": str(pairs), "text": text(pairs=True)},
         "chats": {"path": str(packed), "text": text()},
@@ -303,9 +295,7 @@ def test_pairs_and_plain_samples_do_not_mix(text: MakeText, pairs: Path, packed:
         datapipe.make_loader(datasets, image=ImageSpec(size=28), batch_size=2)
 
 
-def test_a_mapped_pair_still_trains_on_the_better_answer(
-    load: Any, text: MakeText, tmp_path: Path
-) -> None:
+def test_a_mapped_pair_still_trains_on_the_better_answer(load, text, tmp_path):
     rows = [rlaif_v(number) for number in range(4)]
     path = pack(tmp_path, rows, map="image=image,user=question,assistant=chosen")
     plain = next(iter(datapipe.make_loader(path, text=text(), batch_size=4, shuffle=False)))
@@ -314,7 +304,7 @@ def test_a_mapped_pair_still_trains_on_the_better_answer(
     assert torch.equal(plain["input_ids"][kept], both["input_ids"][:4, : kept.shape[1]][kept])
 
 
-def test_a_pair_without_a_prompt_or_an_answer_is_a_reject(tmp_path: Path) -> None:
+def test_a_pair_without_a_prompt_or_an_answer_is_a_reject(tmp_path):
     rows = [rlaif_v(number) for number in range(6)]
     rows[1] |= {"question": " "}
     rows[2] |= {"rejected": " "}
@@ -336,16 +326,12 @@ def test_a_pair_without_a_prompt_or_an_answer_is_a_reject(tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_options_for_one_row_a_sample_are_refused(
-    load: Any, options: dict[str, Any], words: str
-) -> None:
+def test_options_for_one_row_a_sample_are_refused(load, options, words):
     with pytest.raises(PlanError, match=words):
         load(**{"batch_size": None, **options})
 
 
-def test_specs_and_arrays_of_one_text_are_refused(
-    text: MakeText, pairs: Path, tmp_path: Path
-) -> None:
+def test_specs_and_arrays_of_one_text_are_refused(text, pairs, tmp_path):
     with pytest.raises(PlanError, match="template='caption' writes none"):
         text(pairs=True, template="caption")
     with pytest.raises(PlanError, match="prompts=True leaves answers out"):

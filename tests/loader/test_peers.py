@@ -110,9 +110,7 @@ def check_peers(ranks: list[dict[str, Any]], peers: int) -> None:
 
 
 @pytest.mark.campaign
-def test_tensor_parallel_ranks_decode_once_and_get_the_same_batches(
-    packed: Path, damaged: Path, tmp_path: Path
-) -> None:
+def test_tensor_parallel_ranks_decode_once_and_get_the_same_batches(packed, damaged, tmp_path):
     ranks = run_ranks(packed, damaged, tmp_path, 1, 1, 2)
     check_peers(ranks, 2)
     assert ranks[1]["error"].startswith("6 sample 000000006")
@@ -120,20 +118,18 @@ def test_tensor_parallel_ranks_decode_once_and_get_the_same_batches(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("sizes", [(1, 2, 2), (2, 2, 1)], ids=str)
-def test_batches_reach_all_peers_of_a_mesh(
-    packed: Path, damaged: Path, tmp_path: Path, sizes: tuple[int, int, int]
-) -> None:
+def test_batches_reach_all_peers_of_a_mesh(packed, damaged, tmp_path, sizes):
     ranks = run_ranks(packed, damaged, tmp_path, *sizes)
     check_peers(ranks, sizes[1] * sizes[2])
     assert (ranks[0]["once"] == ranks[3]["once"]) == (sizes[0] == 1)
 
 
-def test_without_a_mesh_there_are_no_peers_to_share_with(packed: Path) -> None:
+def test_without_a_mesh_there_are_no_peers_to_share_with(packed):
     with pytest.raises(PlanError, match=r"decode_once needs a mesh, .* give mesh= too"):
         datapipe.make_loader(packed, batch_size=4, workers=WorkerSpec(decode_once=True))
 
 
-def test_a_mesh_without_peers_loads_by_itself(packed: Path) -> None:
+def test_a_mesh_without_peers_loads_by_itself(packed):
     with fake_rank(0, 2):
         mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
         workers = WorkerSpec(decode_once=True)

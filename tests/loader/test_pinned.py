@@ -23,7 +23,7 @@ def results(request: pytest.FixtureRequest) -> Results[int]:
     return ThreadPool(abs, 2).run(numbers())
 
 
-def test_all_results_are_copied_in_order_in_another_thread(results: Results[int]) -> None:
+def test_all_results_are_copied_in_order_in_another_thread(results):
     pinned = PinnedResults(results, lambda number: (number, threading.get_ident()))
     copied = [next(pinned) for _ in range(5)]
     assert [number for number, _ in copied] == list(range(5))
@@ -33,7 +33,7 @@ def test_all_results_are_copied_in_order_in_another_thread(results: Results[int]
     pinned.close()
 
 
-def test_an_error_of_a_copy_is_raised_in_its_turn() -> None:
+def test_an_error_of_a_copy_is_raised_in_its_turn():
     pinned = PinnedResults(ThreadPool(abs, 2).run(range(5)), lambda number: 1 // (2 - number))
     assert [next(pinned), next(pinned)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
@@ -41,7 +41,7 @@ def test_an_error_of_a_copy_is_raised_in_its_turn() -> None:
     pinned.close()
 
 
-def test_a_copy_that_is_made_is_there_without_waiting() -> None:
+def test_a_copy_that_is_made_is_there_without_waiting():
     copying = threading.Event()
 
     def copy(number: int) -> int:

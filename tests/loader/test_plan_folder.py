@@ -3,7 +3,6 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def order_of(blocks: PlannedBlocks) -> list[int]:
     return [int(sample) for step in steps for sample in step.units.samples]
 
 
-def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path: Path) -> None:
+def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path):
     start = threading.Barrier(RANKS)
     planned: list[int] = []
 
@@ -56,7 +55,7 @@ def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path: Path) -> Non
     assert {path.suffix for path in tmp_path.rglob("*.*")} == {".npz"}
 
 
-def test_a_rank_that_died_while_it_planned_stops_no_other(tmp_path: Path) -> None:
+def test_a_rank_that_died_while_it_planned_stops_no_other(tmp_path):
     folder = BlockFolder(tmp_path, "same", patience=0.1)
     expected = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
     block = sorted(tmp_path.rglob("*.npz"))[1]
@@ -66,7 +65,7 @@ def test_a_rank_that_died_while_it_planned_stops_no_other(tmp_path: Path) -> Non
     assert not claim.exists()
 
 
-def test_a_rank_that_fails_to_plan_leaves_the_block_to_others(tmp_path: Path) -> None:
+def test_a_rank_that_fails_to_plan_leaves_the_block_to_others(tmp_path):
     folder = BlockFolder(tmp_path, "same")
 
     def fails() -> Units:
@@ -79,7 +78,7 @@ def test_a_rank_that_fails_to_plan_leaves_the_block_to_others(tmp_path: Path) ->
     assert folder.get(0, 0, 0, lambda: units) is units
 
 
-def test_blocks_are_kept_as_laid_out_and_counted_alike(tmp_path: Path) -> None:
+def test_blocks_are_kept_as_laid_out_and_counted_alike(tmp_path):
     folder = BlockFolder(tmp_path, "same")
     first = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
     again = make_plan()

@@ -3,7 +3,6 @@
 import gc
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,9 +36,7 @@ def send(value: Any, make: Callable[[RegionPool], Any] | None = None) -> Any:
     steps=st.integers(1, 3),
 )
 @settings(deadline=None, max_examples=50)
-def test_tensors_of_any_shape_dtype_and_step_come_out_as_they_were(
-    shape: list[int], dtype: torch.dtype, steps: int
-) -> None:
+def test_tensors_of_any_shape_dtype_and_step_come_out_as_they_were(shape, dtype, steps):
     tensor = torch.arange(int(np.prod(shape))).reshape(shape).to(dtype)
     if shape:
         tensor = tensor[..., ::steps].transpose(0, -1)
@@ -49,7 +46,7 @@ def test_tensors_of_any_shape_dtype_and_step_come_out_as_they_were(
     assert sent[1][0] is sent[0]
 
 
-def test_lent_tensors_are_not_copied_and_keep_their_strides() -> None:
+def test_lent_tensors_are_not_copied_and_keep_their_strides():
     written: list[torch.Tensor] = []
 
     def make(pool: RegionPool) -> Any:
@@ -65,14 +62,14 @@ def test_lent_tensors_are_not_copied_and_keep_their_strides() -> None:
     assert sent["image"][1, 0, 0, 0] == 7 == sent["last"][0, 0, 0]
 
 
-def test_the_strides_of_a_copied_tensor_stay() -> None:
+def test_the_strides_of_a_copied_tensor_stay():
     tensor = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
     assert send(tensor).stride() == tensor.stride()
     expanded = torch.rand(1, 3).expand(4, 3)
     assert torch.equal(send(expanded), expanded)
 
 
-def test_a_region_is_free_when_the_last_tensor_in_it_is_gone() -> None:
+def test_a_region_is_free_when_the_last_tensor_in_it_is_gone():
     file = SharedFile(1)
     regions = Regions(file, keep=2)
     region = regions.allocate()
@@ -89,7 +86,7 @@ def test_a_region_is_free_when_the_last_tensor_in_it_is_gone() -> None:
     assert regions.allocate().number == number
 
 
-def test_a_region_is_not_free_while_its_task_exists() -> None:
+def test_a_region_is_not_free_while_its_task_exists():
     regions = Regions(SharedFile(1), keep=2)
     first, second = regions.allocate(), regions.allocate()
     assert second.number != first.number
@@ -98,7 +95,7 @@ def test_a_region_is_not_free_while_its_task_exists() -> None:
     assert regions.allocate().number == number
 
 
-def test_regions_beyond_those_in_use_give_their_pages_back() -> None:
+def test_regions_beyond_those_in_use_give_their_pages_back():
     file = SharedFile(1)
     regions = Regions(file, keep=2)
 
@@ -121,7 +118,7 @@ def test_regions_beyond_those_in_use_give_their_pages_back() -> None:
     assert used() < 3 * MIB
 
 
-def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one() -> None:
+def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one():
     file = SharedFile(1)
     regions, pool = Regions(file, keep=1), RegionPool(file)
     for size in (10, 5 * MIB, 100, 9 * MIB):
@@ -136,7 +133,7 @@ def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one() -> None:
         del one, two, region
 
 
-def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path: Path) -> None:
+def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path):
     path = tmp_path / "column.npy"
     np.save(path, np.arange(1_000_000))
     column = np.load(path, mmap_mode="r")

@@ -68,21 +68,19 @@ def interrupted(body: str, folder: Path, seconds: float = 0) -> tuple[str, list[
         ("threading.current_thread().iterator = iter(loader)", 0, "processes"),
     ],
 )
-def test_the_interpreter_exits_cleanly_with_an_iterator_open(
-    packed: Path, body: str, code: int, workers: str
-) -> None:
+def test_the_interpreter_exits_cleanly_with_an_iterator_open(packed, body, code, workers):
     show = "from tests.workers.process_list import worker_processes; print(*worker_processes())"
     done = run(f"{body}\n{show}\nsys.exit({code})", packed, workers=workers)
     assert (done.returncode, done.stderr) == (code, "")
     assert left({int(pid) for pid in done.stdout.split()}) == set()
 
 
-def test_a_script_without_a_guard_is_not_run_again(packed: Path) -> None:
+def test_a_script_without_a_guard_is_not_run_again(packed):
     done = run("print('begun'); print(sum(1 for _ in loader))", packed, workers="processes")
     assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n19\n", "")
 
 
-def test_ctrl_c_ends_a_waiting_loop_at_once(packed: Path) -> None:
+def test_ctrl_c_ends_a_waiting_loop_at_once(packed):
     body = """
 import signal
 from datapipe.decode.forms.fixed import FixedTransform
@@ -105,7 +103,7 @@ except KeyboardInterrupt:
     assert (out.splitlines()[-1], err, code) == ("interrupted 1", [], 0)
 
 
-def test_ctrl_c_is_never_lost_between_loops_that_are_left_early(packed: Path) -> None:
+def test_ctrl_c_is_never_lost_between_loops_that_are_left_early(packed):
     body = """
 print("running", flush=True)
 while True:
@@ -119,9 +117,7 @@ while True:
         assert not any("ignored" in line for line in err)
 
 
-def test_a_killed_run_goes_on_with_the_batch_that_would_have_come(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_a_killed_run_goes_on_with_the_batch_that_would_have_come(packed, tmp_path):
     body = """
 import json, signal
 from pathlib import Path
@@ -144,7 +140,7 @@ for batch in loader:
 
 
 @both
-def test_a_loader_carried_over_a_fork_says_so(packed: Path, workers: str) -> None:
+def test_a_loader_carried_over_a_fork_says_so(packed, workers):
     body = f"""
 import time
 iterator = iter(loader)
@@ -173,7 +169,7 @@ print(sum(1 for _ in iterator))
     assert out[2:] == ["18", "18"]
 
 
-def test_a_forked_child_leaves_the_workers_to_its_parent(packed: Path) -> None:
+def test_a_forked_child_leaves_the_workers_to_its_parent(packed):
     body = """
 import gc
 iterator = iter(loader)
@@ -196,7 +192,7 @@ else:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n" * 4 + "18\n", "")
 
 
-def test_defaults_of_torch_do_not_reach_batches(packed: Path, tmp_path: Path) -> None:
+def test_defaults_of_torch_do_not_reach_batches(packed, tmp_path):
     script = tmp_path / "defaults.py"
     script.write_text(
         """

@@ -35,7 +35,7 @@ def texts_of(batch: dict[str, Any], tokenizer: Path) -> list[str]:
     return [text.replace("<image>" * 6, "<image>") for text in found]
 
 
-def test_a_prompt_ends_where_its_answer_begins(load: Any, tokenizer: Path) -> None:
+def test_a_prompt_ends_where_its_answer_begins(load, tokenizer):
     batch = next(iter(load(shuffle=False, meta=META)))
     assert texts_of(batch, tokenizer) == [
         f"<|im_start|>user\n{'<image>' * images}What is number {number}?<|im_end|>\n"
@@ -45,7 +45,7 @@ def test_a_prompt_ends_where_its_answer_begins(load: Any, tokenizer: Path) -> No
     assert batch.keys() - {*META} == {"pixel_values", "input_ids", "attention_mask"}
 
 
-def test_prompts_are_padded_on_the_left(load: Any) -> None:
+def test_prompts_are_padded_on_the_left(load):
     for batch in load(meta=META):
         assert (batch["attention_mask"].diff(dim=1) >= 0).all()
         assert (batch["attention_mask"][:, -1] == 1).all()
@@ -55,7 +55,7 @@ def test_prompts_are_padded_on_the_left(load: Any) -> None:
     assert "position_ids" not in batch  # generate() counts them, padding left out
 
 
-def test_a_limit_drops_prompts_by_the_plan(load: Any, damaged: Path) -> None:
+def test_a_limit_drops_prompts_by_the_plan(load, damaged):
     lengths = {
         key: int(mask.sum())
         for batch in load(meta=META)
@@ -72,7 +72,7 @@ def test_a_limit_drops_prompts_by_the_plan(load: Any, damaged: Path) -> None:
         load(spec={"max_length": limit, "overlong": "truncate"})
 
 
-def test_a_reward_has_the_fields_of_the_record(load: Any, tmp_path: Path) -> None:
+def test_a_reward_has_the_fields_of_the_record(load, tmp_path):
     rows = [
         {"image": photo(n), "problem": said(n)[0], "solution": f"<answer>{n}</answer>", "level": n}
         for n in range(4)
@@ -84,9 +84,7 @@ def test_a_reward_has_the_fields_of_the_record(load: Any, tmp_path: Path) -> Non
     assert "labels" not in batch
 
 
-def test_earlier_answers_stay_and_the_last_one_goes(
-    load: Any, tokenizer: Path, tmp_path: Path
-) -> None:
+def test_earlier_answers_stay_and_the_last_one_goes(load, tokenizer, tmp_path):
     turns = [user("Hello"), assistant("Hi."), user("What is it?"), assistant("A cat.")]
     path = pack(tmp_path, [{"messages": turns}, {"messages": turns[:3]}])
     one, other = texts_of(next(iter(load(path=path, batch_size=2, shuffle=False))), tokenizer)
@@ -95,7 +93,7 @@ def test_earlier_answers_stay_and_the_last_one_goes(
     assert one.endswith("What is it?<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_the_prompts_of_pairs_are_prompts(load: Any, tokenizer: Path, tmp_path: Path) -> None:
+def test_the_prompts_of_pairs_are_prompts(load, tokenizer, tmp_path):
     path = pack(tmp_path, [formatted(number) for number in range(4)])
     batch = next(iter(load(path=path, shuffle=False, meta=("chosen",))))
     assert texts_of(batch, tokenizer)[2].startswith(
@@ -104,7 +102,7 @@ def test_the_prompts_of_pairs_are_prompts(load: Any, tokenizer: Path, tmp_path: 
     assert batch["chosen"][0][0]["role"] == "assistant"
 
 
-def test_a_template_of_the_tokenizer_begins_the_answer(load: Any, tokenizer: Path) -> None:
+def test_a_template_of_the_tokenizer_begins_the_answer(load, tokenizer):
     template = (
         "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] | trim }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% endif %}"
@@ -114,17 +112,17 @@ def test_a_template_of_the_tokenizer_begins_the_answer(load: Any, tokenizer: Pat
 
 
 @pytest.mark.parametrize("options", [rare({}), {"max_tokens": 200, "epochs": 2}], ids=str)
-def test_prompts_resume_exactly(load: Any, options: dict[str, Any]) -> None:
+def test_prompts_resume_exactly(load, options):
     assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks), stops=(0.3,))
 
 
-def test_a_caption_has_no_prompt(load: Any, tmp_path: Path) -> None:
+def test_a_caption_has_no_prompt(load, tmp_path):
     path = pack(tmp_path, [{"image": photo(n), "caption": f"a cat {n}"} for n in range(3)])
     with pytest.raises(PlanError, match="no conversation, so it has no prompt"):
         load(path=path)
 
 
-def test_prompts_are_neither_packed_nor_mixed(load: Any, text: MakeText, packed: Path) -> None:
+def test_prompts_are_neither_packed_nor_mixed(load, text, packed):
     with pytest.raises(PlanError, match=r"pack=400 with TextSpec\(prompts=True\)"):
         load(pack=400, batch_size=None)
     both = {
@@ -135,7 +133,7 @@ def test_prompts_are_neither_packed_nor_mixed(load: Any, text: MakeText, packed:
         datapipe.make_loader(both, image=ImageSpec(size=28), batch_size=2)
 
 
-def test_no_label_is_missed(load: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_label_is_missed(load, caplog):
     with caplog.at_level("WARNING"):
         batch = next(iter(load(meta=("num_items_in_batch",))))
     assert batch["num_items_in_batch"] == 1

@@ -1,26 +1,23 @@
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from datapipe import Loader, PlanError, RunSpec
+from datapipe import PlanError, RunSpec
 from datapipe.cpus import available_cpus, cgroup_quota
 from datapipe.loader.distributed import check_ranks_hold, default_workers, resolve_ranks
 
 
-def test_without_anything_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_anything_there_is_one_rank(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert resolve_ranks(None, None) == (0, 1)
 
 
-def test_ranks_come_from_torchrun(
-    make: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_come_from_torchrun(make, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     loader = make(batch_size=2, shuffle=False)
@@ -29,8 +26,8 @@ def test_ranks_come_from_torchrun(
 
 
 def test_a_process_group_wins_over_the_environment_and_numbers_given_over_both(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert resolve_ranks(0, 2) == (0, 2)
@@ -41,7 +38,7 @@ def test_a_process_group_wins_over_the_environment_and_numbers_given_over_both(
         dist.destroy_process_group()
 
 
-def test_ranks_that_came_later_than_the_loader_are_noticed(tmp_path: Path) -> None:
+def test_ranks_that_came_later_than_the_loader_are_noticed(tmp_path):
     check_ranks_hold(0, 1)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
@@ -53,19 +50,19 @@ def test_ranks_that_came_later_than_the_loader_are_noticed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("numbers", [(0, None), (None, 2)])
-def test_a_rank_without_a_world_size_is_refused(numbers: tuple[int | None, int | None]) -> None:
+def test_a_rank_without_a_world_size_is_refused(numbers):
     with pytest.raises(PlanError, match="give both"):
         resolve_ranks(*numbers)
 
 
-def test_nonsense_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nonsense_in_the_environment_is_named(monkeypatch):
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(PlanError, match="RANK='first'"):
         resolve_ranks(None, None)
 
 
-def test_local_ranks_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_ranks_share_the_cpus(monkeypatch):
     cpus = available_cpus()
     for ranks in (1, 2, 10**6):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
@@ -75,7 +72,7 @@ def test_local_ranks_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("content", "cpus"), [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 1 << 16)]
 )
-def test_a_container_limit_counts(tmp_path: Path, content: str, cpus: int) -> None:
+def test_a_container_limit_counts(tmp_path, content, cpus):
     (tmp_path / "cpu.max").write_text(content)
     assert cgroup_quota(tmp_path) == cpus
     assert available_cpus() >= 1
@@ -114,7 +111,7 @@ def run_ranks(folder: Path, store: Path, *options: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.campaign
-def test_ranks_of_a_process_group_share_an_epoch(packed: Path, tmp_path: Path) -> None:
+def test_ranks_of_a_process_group_share_an_epoch(packed, tmp_path):
     ranks = [out.split() for out in run_ranks(packed, tmp_path / "store", {}, {})]
     assert [steps for steps, *_ in ranks] == ["5", "5"]
     seen = [key for _, *keys in ranks for key in keys]
@@ -132,8 +129,6 @@ def test_ranks_of_a_process_group_share_an_epoch(packed: Path, tmp_path: Path) -
     ],
     ids=str,
 )
-def test_ranks_that_disagree_are_told_so(
-    packed: Path, tmp_path: Path, other: dict[str, Any]
-) -> None:
+def test_ranks_that_disagree_are_told_so(packed, tmp_path, other):
     for out in run_ranks(packed, tmp_path / "store", {}, other):
         assert out.startswith("PlanError ranks disagree")

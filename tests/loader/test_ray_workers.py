@@ -53,9 +53,7 @@ def darken(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, 
     return sample | {"images": [image[:, left:] // 2 for image in sample["images"]]}
 
 
-def test_batches_have_the_same_bits_as_local_ones(
-    make: Make, make_far: Make, text: Callable[..., datapipe.TextSpec], packed: Path, tmp_path: Path
-) -> None:
+def test_batches_have_the_same_bits_as_local_ones(make, make_far, text, packed, tmp_path):
     native = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels=4096)
     images = {"image": ImageSpec(size=24, random_crop=(0.2, 1.0), flip=0.5)}
     for options in (
@@ -77,7 +75,7 @@ def test_batches_have_the_same_bits_as_local_ones(
     assert_same_batches(far, datapipe.make_loader(**mixture, num_workers=0))
 
 
-def test_nodes_open_a_url_and_a_list_of_tars(packed: Path, cluster: None, tmp_path: Path) -> None:
+def test_nodes_open_a_url_and_a_list_of_tars(packed, cluster, tmp_path):
     pytest.importorskip("aiohttp")
     tars = tmp_path / "tars"
     tars.mkdir()
@@ -90,9 +88,7 @@ def test_nodes_open_a_url_and_a_list_of_tars(packed: Path, cluster: None, tmp_pa
             assert_same_batches(far, datapipe.make_loader(**options, num_workers=0))
 
 
-def test_a_state_is_continued_by_threads_and_the_other_way_round(
-    make: Make, make_far: Make
-) -> None:
+def test_a_state_is_continued_by_threads_and_the_other_way_round(make, make_far):
     keys = [batch["key"] for batch in make(num_workers=0)]
     for first, second in ((make_far, make), (make, make_far)):
         begun = first()
@@ -104,7 +100,7 @@ def test_a_state_is_continued_by_threads_and_the_other_way_round(
         assert seen + [batch["key"] for batch in resumed] == keys
 
 
-def test_a_loop_that_is_left_can_be_begun_again_and_again(make_far: Make) -> None:
+def test_a_loop_that_is_left_can_be_begun_again_and_again(make_far):
     loader = make_far(shuffle=False)
     for _ in range(20):  # tasks that were begun come to their end
         batch = next(iter(loader))
@@ -116,7 +112,7 @@ class Idler:
     """An actor that has all CPUs, and does nothing."""
 
 
-def test_the_log_says_that_no_cpu_is_free(make_far: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_that_no_cpu_is_free(make_far, caplog):
     idler = ray.remote(num_cpus=2)(Idler).remote()
     ray.get(idler.__ray_ready__.remote())
 
@@ -135,7 +131,7 @@ def test_the_log_says_that_no_cpu_is_free(make_far: Make, caplog: pytest.LogCapt
     assert said in caplog.messages[0]
 
 
-def test_errors_name_the_sample_and_the_node(damaged: Path, cluster: None) -> None:
+def test_errors_name_the_sample_and_the_node(damaged, cluster):
     options: dict[str, Any] = {"batch_size": 2, "shuffle": False, "image": SMALL}
     loader = datapipe.make_loader(damaged, workers="ray", num_workers=2, **options)
     seen: list[str] = []
@@ -149,9 +145,7 @@ def test_errors_name_the_sample_and_the_node(damaged: Path, cluster: None) -> No
     assert skipping.skipped == 2
 
 
-def test_a_dataset_that_a_node_does_not_see_is_named_with_the_node(
-    packed: Path, cluster: None, tmp_path: Path
-) -> None:
+def test_a_dataset_that_a_node_does_not_see_is_named_with_the_node(packed, cluster, tmp_path):
     shutil.copytree(packed, folder := tmp_path / "copy")
     loader = datapipe.make_loader(folder, batch_size=4, image=SMALL, workers="ray")
     shutil.rmtree(folder)
@@ -159,7 +153,7 @@ def test_a_dataset_that_a_node_does_not_see_is_named_with_the_node(
         next(iter(loader))
 
 
-def test_what_cannot_be_done_on_other_nodes_is_refused(make_far: Make) -> None:
+def test_what_cannot_be_done_on_other_nodes_is_refused(make_far):
     with pytest.raises(PlanError, match="workers='ray': cache= keeps samples on this machine"):
         make_far(cache=CacheSpec(memory="1MB"))
 
@@ -171,7 +165,7 @@ def die(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any
     return sample
 
 
-def test_a_batch_that_kills_its_workers_is_named(make_far: Make) -> None:
+def test_a_batch_that_kills_its_workers_is_named(make_far):
     loader = make_far(transform=die, shuffle=False, batch_size=2, num_workers=1)
     batches = iter(loader)
     assert [next(batches)["key"][0] for _ in range(2)] == ["000000000", "000000002"]
@@ -202,7 +196,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_ends_a_script_with_its_own_lines(packed: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_script_with_its_own_lines(packed, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     process = subprocess.Popen(
@@ -251,9 +245,7 @@ def linger(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, 
 
 
 @pytest.mark.flaky(reruns=2, reruns_delay=2)  # Ray's own processes may not start on a busy machine
-def test_batches_of_a_node_that_dies_are_made_on_others(
-    make: Make, nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_of_a_node_that_dies_are_made_on_others(make, nodes, tmp_path, monkeypatch):
     monkeypatch.setenv("LINGER", str(tmp_path))
     runtime = {"env_vars": {"LINGER": str(tmp_path)}}
     ray.init(address=nodes.address, runtime_env=runtime, log_to_driver=False)

@@ -72,9 +72,7 @@ def kept(folder: Any, where: str, **options: Any) -> list[int]:
         ("field('width') <= -18 and width > 0", lambda n: n >= 18),
     ],
 )
-def test_fields_are_compared_as_columns_are(
-    indexed: Indexed, where: str, holds: Callable[[int], bool]
-) -> None:
+def test_fields_are_compared_as_columns_are(indexed, where, holds):
     assert kept(indexed(), where) == [number for number in range(20) if holds(number)]
 
 
@@ -88,16 +86,12 @@ def test_fields_are_compared_as_columns_are(
         ([True, False, None], "not x", [1]),
     ],
 )
-def test_odd_values_are_compared_as_in_python(
-    indexed: Indexed, values: list[Any], where: str, expected: list[int]
-) -> None:
+def test_odd_values_are_compared_as_in_python(indexed, values, where, expected):
     folder = indexed([{"x": value} for value in values], size=2)
     assert kept(folder, where) == expected
 
 
-def test_a_dataset_that_grows_reads_its_new_shards_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_dataset_that_grows_reads_its_new_shards_alone(tmp_path):
     def pack(name: str, numbers: range, **options: Any) -> None:
         records = [
             {
@@ -122,7 +116,7 @@ def test_a_dataset_that_grows_reads_its_new_shards_alone(
     assert parts.items() <= now.items()
 
 
-def test_damaged_and_missing_files_are_read_again(indexed: Indexed) -> None:
+def test_damaged_and_missing_files_are_read_again(indexed):
     folder = indexed()
     datapipe.index_fields(folder, "score")
     files = sorted(folder.glob("fields/*/*.arrow"))
@@ -139,9 +133,7 @@ def test_damaged_and_missing_files_are_read_again(indexed: Indexed) -> None:
     assert kept(folder, "score < 1") == list(range(10))
 
 
-def test_a_damaged_record_is_an_error_and_one_that_is_no_json_has_no_fields(
-    indexed: Indexed, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_record_is_an_error_and_one_that_is_no_json_has_no_fields(indexed, caplog):
     records = [{"score": 1, "other": 1}, b"{no json", b"[1]", None, {"score": 2, "other": 3}]
     folder = indexed(records)
     assert kept(folder, "score is not None") == [0, 4]
@@ -152,7 +144,7 @@ def test_a_damaged_record_is_an_error_and_one_that_is_no_json_has_no_fields(
         kept(folder, "other == 3")
 
 
-def test_what_was_read_before_an_error_is_kept(indexed: Indexed) -> None:
+def test_what_was_read_before_an_error_is_kept(indexed):
     folder = indexed()
     datapipe.index_shards(folder)
     last = folder / "014.tar"
@@ -169,9 +161,7 @@ def test_what_was_read_before_an_error_is_kept(indexed: Indexed) -> None:
     assert before.items() <= now.items()
 
 
-def test_fields_of_a_read_only_dataset_are_in_the_cache(
-    indexed: Indexed, tmp_path: Path, deny: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fields_of_a_read_only_dataset_are_in_the_cache(indexed, tmp_path, deny, caplog):
     folder = indexed()
     datapipe.index_shards(folder)
     deny(folder)
@@ -193,9 +183,7 @@ def test_fields_of_a_read_only_dataset_are_in_the_cache(
         ([None, ["a"]], 9, r"field 'x' holds \['a'\] \(list, sample 001\); where= knows"),
     ],
 )
-def test_several_types_are_refused_with_an_example_of_each(
-    indexed: Indexed, values: list[Any], size: int, said: str
-) -> None:
+def test_several_types_are_refused_with_an_example_of_each(indexed, values, size, said):
     folder = indexed([{"x": value, "y": 1} for value in values], size=size)
     for ask in (lambda: datapipe.index_fields(folder, "x"), lambda: kept(folder, "x > 1")):
         with pytest.raises(PlanError, match=said):
@@ -215,12 +203,12 @@ def test_several_types_are_refused_with_an_example_of_each(
         ("meta > 3", r"field 'meta' holds \{'n': 0\} \(object, sample 000\)"),
     ],
 )
-def test_a_comparison_of_another_type_is_refused(indexed: Indexed, where: str, said: str) -> None:
+def test_a_comparison_of_another_type_is_refused(indexed, where, said):
     with pytest.raises(PlanError, match=said):
         kept(indexed(), where)
 
 
-def test_an_unknown_field_is_refused_with_what_there_is_and_the_command(indexed: Indexed) -> None:
+def test_an_unknown_field_is_refused_with_what_there_is_and_the_command(indexed):
     folder = indexed([*RECORDS, *({} for _ in range(300)), {"late": 3}], size=400)
     datapipe.index_fields(folder, "score")
     with pytest.raises(PlanError) as caught:
@@ -240,7 +228,7 @@ def test_an_unknown_field_is_refused_with_what_there_is_and_the_command(indexed:
         datapipe.index_fields(folder, "score,nope")
 
 
-def test_a_mixture_names_the_dataset_that_lacks_a_field(indexed: Indexed) -> None:
+def test_a_mixture_names_the_dataset_that_lacks_a_field(indexed):
     first, second = indexed(), indexed([{"other": 1}] * 6, name="others")
     mixture = {str(first): {"where": "score >= 1"}, str(second): None}
     options = {"shuffle": True}
@@ -249,9 +237,7 @@ def test_a_mixture_names_the_dataset_that_lacks_a_field(indexed: Indexed) -> Non
         kept([str(first), str(second)], "score >= 1", **options)
 
 
-def test_fields_behind_a_url_in_copies_and_of_arrays_are_those_of_the_shards(
-    indexed: Indexed, tmp_path: Path
-) -> None:
+def test_fields_behind_a_url_in_copies_and_of_arrays_are_those_of_the_shards(indexed, tmp_path):
     pytest.importorskip("aiohttp")
     folder, where = indexed(), "meta.n > 3 and license == 'by'"
     expected = kept(folder, where)

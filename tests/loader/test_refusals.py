@@ -1,12 +1,11 @@
 """Options of `make_loader` that cannot be meant: the message names the value and the remedy."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from datapipe import BatchSpec, CacheSpec, ImageSpec, Loader, PackSpec, PlanError, RunSpec, TextSpec
+from datapipe import BatchSpec, CacheSpec, ImageSpec, Loader, PackSpec, PlanError, RunSpec
 from datapipe.decode.dali.graph import installed
 
 LOTS = 1 << 30
@@ -143,12 +142,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
-def test_impossible_options_are_refused(
-    make: Callable[..., Loader],
-    text: Callable[..., TextSpec],
-    options: dict[str, Any],
-    message: str,
-) -> None:
+def test_impossible_options_are_refused(make, text, options, message):
     if options.get("decoder") == "dali" and not installed():
         pytest.skip("DALI is not installed")
 

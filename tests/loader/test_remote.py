@@ -25,7 +25,6 @@ from ..remote.server import Server, serving
 pytest.importorskip("aiohttp")
 
 Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +68,7 @@ def requests(server: Server) -> list[str]:
     ],
     ids=str,
 )
-def test_batches_are_those_from_here(
-    make: Make, make_remote: Make, text: MakeText, options: dict[str, Any]
-) -> None:
+def test_batches_are_those_from_here(make, make_remote, text, options):
     if "text" in options:
         options = options | {"text": text()}
     loader = make_remote(**options)
@@ -79,13 +76,13 @@ def test_batches_are_those_from_here(
     loader.close()
 
 
-def test_resuming_is_exact(make_remote: Make) -> None:
+def test_resuming_is_exact(make_remote):
     assert_resumes_exactly(
         lambda **options: make_remote(**options), stops=(0.4,), world_sizes=(1, 2)
     )
 
 
-def test_a_state_goes_from_here_to_there(make: Make, make_remote: Make) -> None:
+def test_a_state_goes_from_here_to_there(make, make_remote):
     here, there = make(), make_remote()
     iterator = iter(here)
     next(iterator)
@@ -93,7 +90,7 @@ def test_a_state_goes_from_here_to_there(make: Make, make_remote: Make) -> None:
     assert_same_batches(there, list(iterator))
 
 
-def test_the_index_is_fetched_once(make_remote: Make, server: Server, own_cache: Path) -> None:
+def test_the_index_is_fetched_once(make_remote, server, own_cache):
     list(make_remote(image=None))
     first = [name for name, _ in server.asked]
     server.asked.clear()
@@ -103,9 +100,7 @@ def test_the_index_is_fetched_once(make_remote: Make, server: Server, own_cache:
     assert again == ["dataset.json"]
 
 
-def test_neighbours_are_read_together_in_the_order_of_need(
-    make_remote: Make, server: Server
-) -> None:
+def test_neighbours_are_read_together_in_the_order_of_need(make_remote, server):
     options: dict[str, Any] = {"shuffle": False, "batch_size": 8, "drop_last": True}
     list(make_remote(remote=datapipe.RemoteSpec(concurrency=1), **options))
     assert len(requests(server)) == 4  # a step of 8 is a shard
@@ -113,9 +108,7 @@ def test_neighbours_are_read_together_in_the_order_of_need(
 
 
 @pytest.mark.parametrize("read_ahead", [0, "1GB"])
-def test_so_many_bytes_are_read_ahead(
-    make_remote: Make, server: Server, read_ahead: int | str
-) -> None:
+def test_so_many_bytes_are_read_ahead(make_remote, server, read_ahead):
     loader = make_remote(
         shuffle=False,
         batch_size=1,
@@ -134,9 +127,7 @@ def test_so_many_bytes_are_read_ahead(
     loader.close()
 
 
-def test_a_broken_server_ends_the_loop_and_says_why(
-    make_remote: Make, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_server_ends_the_loop_and_says_why(make_remote, server, monkeypatch):
     loader = make_remote()
     quick = RetryPolicy(attempts=2, first_pause=0.001)
     loader.dataset.folder.options.__dict__["retry"] = quick  # type: ignore[union-attr]
@@ -145,7 +136,7 @@ def test_a_broken_server_ends_the_loop_and_says_why(
         list(loader)
 
 
-def test_faults_now_and_then_do_not_show(make: Make, make_remote: Make, server: Server) -> None:
+def test_faults_now_and_then_do_not_show(make, make_remote, server):
     loader = make_remote()
     quick = RetryPolicy(first_pause=0.001)
     loader.dataset.folder.options.__dict__["retry"] = quick  # type: ignore[union-attr]
@@ -162,12 +153,12 @@ def test_faults_now_and_then_do_not_show(make: Make, make_remote: Make, server: 
     assert loader.dataset.folder.traffic.retries > 0  # type: ignore[union-attr]
 
 
-def test_what_is_no_dataset_is_refused(server: Server) -> None:
+def test_what_is_no_dataset_is_refused(server):
     with pytest.raises(IndexMismatch, match=r"/nowhere has no dataset.json"):
         datapipe.make_loader(f"{server.url}/nowhere", batch_size=4)
 
 
-def test_an_index_of_another_dataset_is_refused(packed: Path, tmp_path: Path) -> None:
+def test_an_index_of_another_dataset_is_refused(packed, tmp_path):
     other = shutil.copytree(packed, tmp_path / "other")
     (other / "shard-000001.parquet").write_bytes((other / "shard-000000.parquet").read_bytes())
     with (
@@ -177,7 +168,7 @@ def test_an_index_of_another_dataset_is_refused(packed: Path, tmp_path: Path) ->
         datapipe.make_loader(server.url, batch_size=4)
 
 
-def test_a_shard_that_was_cut_off_is_named(packed: Path, tmp_path: Path) -> None:
+def test_a_shard_that_was_cut_off_is_named(packed, tmp_path):
     other = shutil.copytree(packed, tmp_path / "other")
     (other / "shard-000002.tar").write_bytes((other / "shard-000002.tar").read_bytes()[:9000])
     with serving(other) as server:
@@ -192,7 +183,7 @@ def member(offset: int, size: int) -> Member:
     return Member("jpg", offset, size, None)
 
 
-def test_neighbours_become_one_span_and_strangers_do_not() -> None:
+def test_neighbours_become_one_span_and_strangers_do_not():
     far = 10 << 20
     samples = [
         (1, [member(far, 500), member(far + 1000, 500)]),
@@ -210,7 +201,7 @@ def test_neighbours_become_one_span_and_strangers_do_not() -> None:
 
 
 @pytest.mark.campaign
-def test_commands_take_urls(server: Server, packed: Path) -> None:
+def test_commands_take_urls(server, packed):
     said = [
         subprocess.run(
             [sys.executable, "-m", "datapipe", "plan", where, *("--batch-size", "4", "--json")],
@@ -228,9 +219,7 @@ def test_commands_take_urls(server: Server, packed: Path) -> None:
 
 
 @pytest.mark.parametrize("device", [None, "64MB"])
-def test_what_a_cache_has_is_not_asked_for_again(
-    make_remote: Make, server: Server, device: str | None
-) -> None:
+def test_what_a_cache_has_is_not_asked_for_again(make_remote, server, device):
     cache = datapipe.CacheSpec(memory="64MB", device=device)
     options: dict[str, Any] = {} if device is None else {"device": "cpu"}
     loader = make_remote(cache=cache, **options)
@@ -246,7 +235,7 @@ def test_what_a_cache_has_is_not_asked_for_again(
     assert_same_batches(loader, expected)
 
 
-def test_workers_that_wait_for_the_source_are_counted(make_remote: Make, server: Server) -> None:
+def test_workers_that_wait_for_the_source_are_counted(make_remote, server):
     server.fault = lambda number, name: "slow" if name.endswith(".tar") else None
     loader = make_remote(cache=datapipe.CacheSpec(memory="64MB"))
     list(loader)
@@ -256,7 +245,7 @@ def test_workers_that_wait_for_the_source_are_counted(make_remote: Make, server:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_that_was_left_or_closed_reads_again(make_remote: Make, workers: int) -> None:
+def test_a_loader_that_was_left_or_closed_reads_again(make_remote, workers):
     loader = make_remote(num_workers=workers)
     for _ in range(2):
         next(iter(loader))

@@ -2,8 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,6 @@ from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_
 
 from ..campaigns import rare
 from .test_transform import darken
-
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 META = ("key", "valid", "num_items_in_batch")
 
@@ -55,7 +50,7 @@ PLANS: list[Any] = [
 
 
 @pytest.mark.parametrize("options", PLANS, ids=str)
-def test_every_plan_resumes_exactly(make: Make, text: MakeText, options: dict[str, Any]) -> None:
+def test_every_plan_resumes_exactly(make, text, options):
     whole = options.get("epochs", 1) == 1 and "exclude" not in options
     assert_resumes_exactly(
         lambda **more: make(text=text(), meta=META, image=ImageSpec(size=8), **options, **more),
@@ -85,7 +80,7 @@ def test_every_plan_resumes_exactly(make: Make, text: MakeText, options: dict[st
     ],
     ids=lambda options: " ".join(options) or "plain",
 )
-def test_every_loader_resumes_exactly(make: Make, options: dict[str, Any]) -> None:
+def test_every_loader_resumes_exactly(make, options):
     assert_resumes_exactly(
         lambda **more: make(**options, **more),
         world_sizes=(1,) if options.get("drop_last") else (1, 2, 3),
@@ -96,7 +91,7 @@ def test_every_loader_resumes_exactly(make: Make, options: dict[str, Any]) -> No
 @pytest.mark.campaign
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_random_plans_resume_exactly(make: Make, text: MakeText, data: st.DataObject) -> None:
+def test_random_plans_resume_exactly(make, text, data):
     options: dict[str, Any] = {
         "seed": data.draw(st.integers(0, 99)),
         "shuffle": data.draw(st.sampled_from([True, False, "shards"])),
@@ -127,9 +122,7 @@ def test_random_plans_resume_exactly(make: Make, text: MakeText, data: st.DataOb
 
 
 @pytest.mark.parametrize("unit", ["batch_size", "pack"])
-def test_a_run_with_skipped_samples_resumes_exactly(
-    damaged: Path, text: MakeText, unit: str
-) -> None:
+def test_a_run_with_skipped_samples_resumes_exactly(damaged, text, unit):
     options: dict[str, Any] = {"batch_size": 4, "meta": META[:2], "image": ImageSpec(size=16)}
     if unit == "pack":
         options = {"pack": 200, "meta": META, "text": text()}
@@ -147,9 +140,7 @@ def test_a_run_with_skipped_samples_resumes_exactly(
     [{"pack": 64}, {"pack": 64, "batch_size": 2}, {"max_tokens": 80}, {"pack": 64, "group": 6}],
     ids=str,
 )
-def test_the_order_is_the_same_on_any_number_of_ranks(
-    make: Make, text: MakeText, options: dict[str, Any]
-) -> None:
+def test_the_order_is_the_same_on_any_number_of_ranks(make, text, options):
     def order(world_size: int) -> list[list[str]]:
         ranks = [
             list(make(text=text(), meta=META, **options, rank=rank, world_size=world_size))
@@ -167,9 +158,7 @@ def test_the_order_is_the_same_on_any_number_of_ranks(
         assert order(world_size) == together
 
 
-def test_a_run_whose_steps_are_large_keeps_the_groups_of_its_first_launch(
-    make: Make, text: MakeText
-) -> None:
+def test_a_run_whose_steps_are_large_keeps_the_groups_of_its_first_launch(make, text):
     first = make(text=text(), meta=META, pack=64, rank=0, world_size=96)
     state = first.state_dict()
     assert state["plan"]["group"] == 96
@@ -179,9 +168,7 @@ def test_a_run_whose_steps_are_large_keeps_the_groups_of_its_first_launch(
     assert second.state_dict() == state
 
 
-def test_a_world_size_that_does_not_divide_the_groups_warns(
-    make: Make, text: MakeText, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_world_size_that_does_not_divide_the_groups_warns(make, text, caplog):
     state = make(text=text(), pack=200, group=4, rank=0, world_size=4).state_dict()
     loader = make(text=text(), pack=200, rank=0, world_size=2)
     loader.load_state_dict(state)
@@ -200,9 +187,7 @@ def test_a_world_size_that_does_not_divide_the_groups_warns(
     )
 
 
-def test_uneven_steps_are_said_in_the_units_of_the_plan(
-    make: Make, text: MakeText, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_uneven_steps_are_said_in_the_units_of_the_plan(make, text, caplog):
     next(iter(make(text=text(), batch_size=3, buckets=2, rank=0, world_size=5)))
     assert "64 batches of equal cost follow each other, and the 5 of a step" in caplog.text
     assert "world sizes that do: 1, 2, 4, 8, 16, 32, 64;" in caplog.text
@@ -230,16 +215,14 @@ def test_uneven_steps_are_said_in_the_units_of_the_plan(
     ],
     ids=str,
 )
-def test_a_state_of_another_plan_names_the_difference(
-    make: Make, text: MakeText, change: dict[str, Any], name: str
-) -> None:
+def test_a_state_of_another_plan_names_the_difference(make, text, change, name):
     state = make(text=text(), pack=200, group=4).state_dict()
     options = {"pack": 200, "group": 4, **change, "text": text(**change.get("text", {}))}
     with pytest.raises(StateMismatch, match=f"{name}: .* in the state, .* here"):
         make(**options).load_state_dict(state)
 
 
-def test_ranks_that_share_a_folder_share_blocks(make: Make, text: MakeText, tmp_path: Path) -> None:
+def test_ranks_that_share_a_folder_share_blocks(make, text, tmp_path):
     def batches() -> list[Any]:
         return list(make(text=text(), pack=200, meta=META, cache=CacheSpec(plan=tmp_path)))
 
@@ -257,9 +240,7 @@ def test_ranks_that_share_a_folder_share_blocks(make: Make, text: MakeText, tmp_
         assert_same_batches(batches(), expected)
 
 
-def test_blocks_that_another_version_planned_are_not_used(
-    make: Make, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_another_version_planned_are_not_used(make, text, tmp_path, monkeypatch):
     list(make(text=text(), pack=200, cache=CacheSpec(plan=tmp_path)))
     monkeypatch.setattr("datapipe.loader.schedule.run_schedule.PLAN_VERSION", 99)
     list(make(text=text(), pack=200, cache=CacheSpec(plan=tmp_path)))

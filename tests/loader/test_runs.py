@@ -2,18 +2,15 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import datapipe
 from datapipe import CacheSpec, EndlessError, ImageSpec, Loader, PlanError, RunSpec
 from datapipe.testing import assert_same_batches, valid_keys
 
 Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 META = ("key", "valid", "num_items_in_batch")
 
@@ -28,14 +25,14 @@ def epochs_of(make: Make, count: int, **options: Any) -> list[Any]:
     return [batch for _ in range(count) for batch in loader]
 
 
-def test_a_run_of_several_epochs_is_one_iteration(make: Make) -> None:
+def test_a_run_of_several_epochs_is_one_iteration(make):
     loader = make(epochs=3)
     assert len(loader) == 30
     assert_same_batches(list(loader), epochs_of(make, 3))
     assert loader.epoch == 3
 
 
-def test_a_run_of_steps_goes_over_epochs_and_ends(make: Make) -> None:
+def test_a_run_of_steps_goes_over_epochs_and_ends(make):
     loader = make(epochs=None, run=RunSpec(max_steps=23))
     assert len(loader) == 23
     assert_same_batches(list(loader), epochs_of(make, 3)[:23])
@@ -45,9 +42,7 @@ def test_a_run_of_steps_goes_over_epochs_and_ends(make: Make) -> None:
 
 
 @pytest.mark.parametrize("options", [{"pack": 200}, {"max_tokens": 200}], ids=str)
-def test_the_length_of_a_run_of_steps_plans_no_more_than_that(
-    make: Make, text: MakeText, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_length_of_a_run_of_steps_plans_no_more_than_that(make, text, options, tmp_path):
     """Each planned epoch is a file in the plan's folder."""
     options = options | {"text": text(), "num_workers": 0}
     whole = len(make(**options))
@@ -60,7 +55,7 @@ def test_the_length_of_a_run_of_steps_plans_no_more_than_that(
         assert said == len(list(loader))
 
 
-def test_a_run_of_tokens_ends_with_the_step_that_reaches_them(make: Make, text: MakeText) -> None:
+def test_a_run_of_tokens_ends_with_the_step_that_reaches_them(make, text):
     def counted(batches: list[Any]) -> list[int]:
         return [int(batch["cu_seq_lens_q"][-1]) for batch in batches]
 
@@ -70,14 +65,14 @@ def test_a_run_of_tokens_ends_with_the_step_that_reaches_them(make: Make, text: 
     assert sum(counted(batches)) >= 2500 > sum(counted(batches[:-1]))
 
 
-def test_epochs_without_end_have_no_length(make: Make) -> None:
+def test_epochs_without_end_have_no_length(make):
     loader = make(epochs=None)
     with pytest.raises(EndlessError, match="max_steps"):
         len(loader)
     assert len(take(loader, 25)) == 25
 
 
-def test_a_finished_run_of_steps_stays_finished_when_resumed(make: Make) -> None:
+def test_a_finished_run_of_steps_stays_finished_when_resumed(make):
     loader = make(epochs=None, run=RunSpec(max_steps=7))
     first = list(loader)
     resumed = make(epochs=None, run=RunSpec(max_steps=7))
@@ -87,15 +82,13 @@ def test_a_finished_run_of_steps_stays_finished_when_resumed(make: Make) -> None
 
 
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"pack": 200}], ids=str)
-def test_a_run_that_begins_within_an_epoch_knows_its_length(
-    make: Make, text: MakeText, options: dict[str, Any]
-) -> None:
+def test_a_run_that_begins_within_an_epoch_knows_its_length(make, text, options):
     loader = make(text=text(), epochs=2, run=RunSpec(max_steps=7), **options)
     steps = [(len(loader), len(list(loader))) for _ in range(5)]
     assert all(said == taken for said, taken in steps), steps
 
 
-def test_the_length_counts_what_is_excluded_from_the_rest_of_an_epoch(make: Make) -> None:
+def test_the_length_counts_what_is_excluded_from_the_rest_of_an_epoch(make):
     plan = make().plan
     loader = make(
         epochs=1,
@@ -106,19 +99,19 @@ def test_the_length_counts_what_is_excluded_from_the_rest_of_an_epoch(make: Make
     assert steps == [(4, 4), (3, 3), (4, 4)]
 
 
-def test_a_run_whose_last_epoch_is_left_out_ends_before_it(make: Make) -> None:
+def test_a_run_whose_last_epoch_is_left_out_ends_before_it(make):
     loader = make(epochs=2, exclude={"epoch": 1, "start": 0, "stop": 37})
     assert len(loader) == len(list(loader)) == 10
     assert loader.epoch == 2
 
 
-def test_leaving_a_run_and_iterating_again_starts_it_over(make: Make) -> None:
+def test_leaving_a_run_and_iterating_again_starts_it_over(make):
     loader = make(epochs=2)
     take(loader, 15)
     assert_same_batches(take(loader, 3), epochs_of(make, 1)[:3])
 
 
-def test_accumulation_follows_from_the_world_size(make: Make) -> None:
+def test_accumulation_follows_from_the_world_size(make):
     run = RunSpec(global_batch_size=24)
     assert make(run=run).accumulation_steps == 6
     assert make(run=run, rank=1, world_size=3).accumulation_steps == 2
@@ -128,9 +121,7 @@ def test_accumulation_follows_from_the_world_size(make: Make) -> None:
 @pytest.mark.parametrize(
     "options", [{"batch_size": 3}, {"pack": 200}, {"max_tokens": 150}], ids=str
 )
-def test_the_plan_shows_what_every_rank_will_see(
-    make: Make, text: MakeText, options: dict[str, Any]
-) -> None:
+def test_the_plan_shows_what_every_rank_will_see(make, text, options):
     ranks = [
         list(make(text=text(), meta=META, rank=rank, world_size=2, **options)) for rank in range(2)
     ]
@@ -148,7 +139,7 @@ def test_the_plan_shows_what_every_rank_will_see(
         plan.step(-1)
 
 
-def test_steps_that_are_excluded_do_not_come(make: Make, text: MakeText) -> None:
+def test_steps_that_are_excluded_do_not_come(make, text):
     whole = list(make(text=text(), pack=200, meta=META))
     plan = make(text=text(), pack=200).plan
     spike = [plan.step(2), plan.step(3).to_dict()]
@@ -172,9 +163,7 @@ def step_of(make: Make, **options: Any) -> Any:
     ids=str,
 )
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_a_step_of_another_plan_is_not_excluded_in_silence(
-    make: Make, text: MakeText, other: dict[str, Any], cause: str, as_dict: bool
-) -> None:
+def test_a_step_of_another_plan_is_not_excluded_in_silence(make, text, other, cause, as_dict):
     step = step_of(make, text=text(), pack=200)
     step = json.loads(json.dumps(step.to_dict())) if as_dict else step
     options = {"text": text(), "pack": 200} | other
@@ -182,16 +171,14 @@ def test_a_step_of_another_plan_is_not_excluded_in_silence(
         make(exclude=step, **options)
 
 
-def test_a_step_seen_on_other_ranks_is_excluded(make: Make, text: MakeText) -> None:
+def test_a_step_seen_on_other_ranks_is_excluded(make, text):
     step = step_of(make, text=text(), pack=200)
     loader = make(text=text(), pack=200, meta=META, exclude=step)
     gone = {key for rank in step.ranks for key in rank.keys}
     assert {*valid_keys(make(text=text(), pack=200, meta=META))} - {*valid_keys(loader)} == gone
 
 
-def test_a_step_of_other_groups_is_excluded_once_the_state_is_loaded(
-    make: Make, text: MakeText
-) -> None:
+def test_a_step_of_other_groups_is_excluded_once_the_state_is_loaded(make, text):
     two = make(text=text(), pack=200, group=2, rank=0, world_size=2)
     step = two.plan.step(1)
     loader = make(text=text(), pack=200, meta=META, exclude=step)
@@ -203,7 +190,7 @@ def test_a_step_of_other_groups_is_excluded_once_the_state_is_loaded(
     assert {*valid_keys(make(text=text(), pack=200, meta=META))} - {*valid_keys(loader)} == gone
 
 
-def test_samples_that_are_excluded_become_empty_slots(make: Make, text: MakeText) -> None:
+def test_samples_that_are_excluded_become_empty_slots(make, text):
     whole = list(make(text=text(), pack=200, meta=META))
     bad = whole[1]["key"][0]
     batches = list(make(text=text(), pack=200, meta=META, exclude=bad))
@@ -218,7 +205,7 @@ def test_samples_that_are_excluded_become_empty_slots(make: Make, text: MakeText
 
 
 @pytest.mark.parametrize("options", [{}, {"meta": ("source", "id")}])
-def test_nothing_of_an_excluded_sample_is_in_its_slot(make: Make, options: dict[str, Any]) -> None:
+def test_nothing_of_an_excluded_sample_is_in_its_slot(make, options):
     spec = ImageSpec(size=16, normalize="clip")
     bad = "000000003"  # it has two images
     for batch in make(image=spec, exclude=bad, **options):
@@ -239,7 +226,7 @@ def test_nothing_of_an_excluded_sample_is_in_its_slot(make: Make, options: dict[
         pytest.fail("its slot is gone")
 
 
-def test_a_run_goes_on_with_something_excluded_after_it_was_saved(make: Make) -> None:
+def test_a_run_goes_on_with_something_excluded_after_it_was_saved(make):
     loader = make(meta="sample")
     begun = take(loader, 3)
     resumed = make(exclude=loader.plan.step(5))

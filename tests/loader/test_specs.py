@@ -1,8 +1,6 @@
 """Options that belong together: each checks itself, and has a short form."""
 
 import inspect
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -41,7 +39,7 @@ from datapipe.testing import assert_same_batches
         (CacheSpec, {}, "a cache needs room"),
     ],
 )
-def test_impossible_options_are_refused(kind: Any, options: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused(kind, options, message):
     with pytest.raises(PlanError, match=message):
         kind(**options)
 
@@ -57,9 +55,7 @@ def test_impossible_options_are_refused(kind: Any, options: dict[str, Any], mess
     ],
     ids=str,
 )
-def test_a_short_form_stands_for_the_spec(
-    packed: Path, short: dict[str, Any], long: dict[str, Any]
-) -> None:
+def test_a_short_form_stands_for_the_spec(packed, short, long):
     one, other = (
         datapipe.make_loader(packed, **{"batch_size": 5, "num_workers": 1} | options)
         for options in (short, long)
@@ -67,5 +63,5 @@ def test_a_short_form_stands_for_the_spec(
     assert_same_batches(one, other)
 
 
-def test_make_loader_has_at_most_thirty_arguments() -> None:
+def test_make_loader_has_at_most_thirty_arguments():
     assert len(inspect.signature(datapipe.make_loader).parameters) <= 31

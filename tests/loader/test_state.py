@@ -1,7 +1,6 @@
 """States: what they say, and what cannot be continued."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,8 @@ from datapipe import DatapipeError, Loader, PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
-Make = Callable[..., Loader]
 
-
-def test_the_check_itself_notices_a_loader_that_does_not_resume(make: Make) -> None:
+def test_the_check_itself_notices_a_loader_that_does_not_resume(make):
     class Forgetful(Loader):
         def load_state_dict(self, state: dict[str, Any]) -> None:
             others = {name: value for name, value in state.items() if name != "crc32"}
@@ -30,7 +27,7 @@ def test_the_check_itself_notices_a_loader_that_does_not_resume(make: Make) -> N
         assert_resumes_exactly(forgetful)
 
 
-def test_state_survives_break_and_the_next_loop_starts_the_epoch_over(make: Make) -> None:
+def test_state_survives_break_and_the_next_loop_starts_the_epoch_over(make):
     loader = make(batch_size=4)
     for step, batch in enumerate(loader):
         if step == 0:
@@ -41,7 +38,7 @@ def test_state_survives_break_and_the_next_loop_starts_the_epoch_over(make: Make
     assert next(iter(loader))["key"] == first
 
 
-def test_after_the_last_batch_the_state_is_the_next_epoch(make: Make) -> None:
+def test_after_the_last_batch_the_state_is_the_next_epoch(make):
     loader = make(batch_size=10)
     iterator = iter(loader)
     for _ in range(len(loader)):
@@ -52,7 +49,7 @@ def test_after_the_last_batch_the_state_is_the_next_epoch(make: Make) -> None:
     assert loader.state_dict() == state
 
 
-def test_state_of_an_earlier_step_serves_wrappers_that_fetch_ahead(make: Make) -> None:
+def test_state_of_an_earlier_step_serves_wrappers_that_fetch_ahead(make):
     loader = make(batch_size=10)
     iterator = iter(loader)
     states = [loader.state_dict()]
@@ -64,7 +61,7 @@ def test_state_of_an_earlier_step_serves_wrappers_that_fetch_ahead(make: Make) -
         loader.state_dict(step=5)
 
 
-def test_state_of_a_step_counts_from_where_the_iterator_began(make: Make) -> None:
+def test_state_of_a_step_counts_from_where_the_iterator_began(make):
     loader = make(batch_size=5)
     iterator = iter(loader)
     next(iterator)
@@ -77,7 +74,7 @@ def test_state_of_a_step_counts_from_where_the_iterator_began(make: Make) -> Non
     assert loader.state_dict(step=1)["unit"] == 10
 
 
-def test_set_epoch_keeps_the_position_in_the_current_epoch_alone(make: Make) -> None:
+def test_set_epoch_keeps_the_position_in_the_current_epoch_alone(make):
     state = _state_after(make(), steps=3)
     resumed = make()
     resumed.load_state_dict(state)
@@ -90,7 +87,7 @@ def test_set_epoch_keeps_the_position_in_the_current_epoch_alone(make: Make) -> 
     assert_same_batches(jumped, counted)
 
 
-def test_batch_size_may_change_on_resume(make: Make) -> None:
+def test_batch_size_may_change_on_resume(make):
     before = make(batch_size=4)
     begun = _take(before, 3)
     after = make(batch_size=7)
@@ -111,7 +108,7 @@ def test_batch_size_may_change_on_resume(make: Make) -> None:
     ],
     ids=str,
 )
-def test_a_state_that_cannot_be_continued_is_refused(make: Make, change: dict[str, Any]) -> None:
+def test_a_state_that_cannot_be_continued_is_refused(make, change):
     loader = make()
     with pytest.raises(StateMismatch):
         loader.load_state_dict({**loader.state_dict(), **change})
@@ -129,7 +126,7 @@ def _state_after(loader: Loader, steps: int) -> dict[str, Any]:
     return loader.state_dict()
 
 
-def test_setting_another_epoch_inside_a_loop_ends_the_loop(make: Make) -> None:
+def test_setting_another_epoch_inside_a_loop_ends_the_loop(make):
     loader = make()
     iterator = iter(loader)
     next(iterator)
@@ -139,7 +136,7 @@ def test_setting_another_epoch_inside_a_loop_ends_the_loop(make: Make) -> None:
     assert (loader.state_dict()["epoch"], loader.state_dict()["unit"]) == (7, 0)
 
 
-def test_the_state_is_small_json_also_with_integers_of_numpy(make: Make) -> None:
+def test_the_state_is_small_json_also_with_integers_of_numpy(make):
     loader = make(seed=np.int64(3), batch_size=np.int32(4))
     loader.set_epoch(np.int64(2))
     next(iter(loader))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import datapipe
 from datapipe import ImageSpec, Loader, PlanError
 
 Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 META = ("key", "valid", "images_per_sample", "num_items_in_batch")
 
@@ -30,7 +28,7 @@ def one_by_one(make: Make, text: Any, **options: Any) -> dict[str, dict[str, Any
     return {batch["key"][0]: batch for batch in loader}
 
 
-def test_a_batch_is_what_a_model_takes_and_nothing_else(make: Make, text: MakeText) -> None:
+def test_a_batch_is_what_a_model_takes_and_nothing_else(make, text):
     batch = next(iter(make(text=text(), batch_size=5)))
     assert batch.keys() == {"pixel_values", "input_ids", "labels", "attention_mask"}
     assert batch["input_ids"].shape == batch["labels"].shape == batch["attention_mask"].shape
@@ -47,7 +45,7 @@ def test_a_batch_is_what_a_model_takes_and_nothing_else(make: Make, text: MakeTe
     assert int(batch["cu_seq_lens_q"][-1]) == length <= 256
 
 
-def test_padding_counts_for_nothing(make: Make, text: MakeText, tokenizer: Path) -> None:
+def test_padding_counts_for_nothing(make, text, tokenizer):
     pad = Tokenizer.from_file(str(tokenizer)).token_to_id("<|endoftext|>")
     for batch in make(text=text(), batch_size=6):
         outside = batch["attention_mask"] == 0
@@ -59,9 +57,7 @@ def test_padding_counts_for_nothing(make: Make, text: MakeText, tokenizer: Path)
 @pytest.mark.parametrize(
     "pack", [datapipe.PackSpec(200), datapipe.PackSpec(256, multiple_of=8)], ids=str
 )
-def test_packs_hold_the_samples_as_they_are_one_by_one(
-    make: Make, text: MakeText, pack: datapipe.PackSpec
-) -> None:
+def test_packs_hold_the_samples_as_they_are_one_by_one(make, text, pack):
     alone = one_by_one(make, text())
     seen = []
     for batch in make(text=text(), meta=META, pack=pack):
@@ -85,9 +81,7 @@ def test_packs_hold_the_samples_as_they_are_one_by_one(
     assert sorted(seen) == sorted(alone)
 
 
-def test_image_tokens_are_as_many_as_the_images_need(
-    make: Make, text: MakeText, tokenizer: Path
-) -> None:
+def test_image_tokens_are_as_many_as_the_images_need(make, text, tokenizer):
     image = Tokenizer.from_file(str(tokenizer)).token_to_id("<image>")
     for batch in make(text=text(image_tokens=9), pack=256):
         assert (batch["input_ids"] == image).sum() == 9 * len(batch["pixel_values"])
@@ -106,13 +100,8 @@ def test_image_tokens_are_as_many_as_the_images_need(
 )
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {"pack": 4096}], ids=str)
 def test_an_image_has_the_tokens_that_its_size_and_patch_make(
-    make: Make,
-    text: MakeText,
-    tokenizer: Path,
-    image: ImageSpec | None,
-    tokens: int,
-    options: dict[str, Any],
-) -> None:
+    make, text, tokenizer, image, tokens, options
+):
     placeholder = Tokenizer.from_file(str(tokenizer)).token_to_id("<image>")
     spec = text(image_tokens=None)
     batch = next(iter(make(image=image, text=spec, meta="images_per_sample", **options)))
@@ -121,9 +110,7 @@ def test_an_image_has_the_tokens_that_its_size_and_patch_make(
 
 
 @pytest.mark.parametrize("resize", ["native", "dynamic", "tiles"])
-def test_images_of_their_own_size_have_the_tokens_of_their_rule(
-    make: Make, text: MakeText, resize: Any
-) -> None:
+def test_images_of_their_own_size_have_the_tokens_of_their_rule(make, text, resize):
     sizes: dict[str, Any] = {"size": 56} if resize == "tiles" else {"max_pixels": 56 * 112}
     image = ImageSpec(resize=resize, patch=14, merge=2, **sizes)
     rule = "per-tile" if resize == "tiles" else "native"
@@ -136,7 +123,7 @@ def test_images_of_their_own_size_have_the_tokens_of_their_rule(
         assert torch.equal(one["input_ids"], other["input_ids"])
 
 
-def test_tokens_of_an_image_that_nothing_says_are_asked_for(make: Make, text: MakeText) -> None:
+def test_tokens_of_an_image_that_nothing_says_are_asked_for(make, text):
     message = (
         r"how many tokens an image of 224 x 224 pixels has depends on the model; give the side "
         r"of its patches as ImageSpec\(patch=...\) \(patch=14 makes 256, patch=16 makes 196, "
@@ -147,7 +134,7 @@ def test_tokens_of_an_image_that_nothing_says_are_asked_for(make: Make, text: Ma
     make(image=ImageSpec(size=224), text=text(image_tokens=576))  # a model may make any number
 
 
-def test_labels_are_the_turns_of_the_assistant(make: Make, text: MakeText, tokenizer: Path) -> None:
+def test_labels_are_the_turns_of_the_assistant(make, text, tokenizer):
     decoder = Tokenizer.from_file(str(tokenizer))
     batch = next(iter(make(text=text(), batch_size=1, shuffle=False)))
     labels = batch["labels"][batch["labels"] != -100].tolist()
@@ -158,9 +145,7 @@ def test_labels_are_the_turns_of_the_assistant(make: Make, text: MakeText, token
     "options", [{"batch_size": 4}, {"pack": 200}, {"batch_size": 3, "buckets": 4}]
 )
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_the_labels_of_a_step_are_known_without_asking_the_ranks(
-    make: Make, text: MakeText, options: dict[str, Any], world_size: int
-) -> None:
+def test_the_labels_of_a_step_are_known_without_asking_the_ranks(make, text, options, world_size):
     ranks = [
         list(make(text=text(), meta=META, rank=rank, world_size=world_size, **options))
         for rank in range(world_size)
@@ -170,7 +155,7 @@ def test_the_labels_of_a_step_are_known_without_asking_the_ranks(
         assert {batch["num_items_in_batch"] for batch in batches} == {counted}
 
 
-def test_shapes_are_constant_where_asked_for(make: Make, text: MakeText) -> None:
+def test_shapes_are_constant_where_asked_for(make, text):
     shapes = set()
     for batch in make(
         text=text(), pack=datapipe.PackSpec(300, static_shapes=True, max_images=12, max_samples=20)
@@ -186,7 +171,7 @@ def test_shapes_are_constant_where_asked_for(make: Make, text: MakeText) -> None
     assert dict(shapes.pop())["pixel_values"] == (12, 3, 32, 32)
 
 
-def test_several_packs_of_a_rank_lie_one_behind_the_other(make: Make, text: MakeText) -> None:
+def test_several_packs_of_a_rank_lie_one_behind_the_other(make, text):
     single = list(make(text=text(), pack=200, meta=META))
     double = list(make(text=text(), pack=200, meta=META, batch_size=2))
     assert [key for batch in single for key in batch["key"]] == [
@@ -198,7 +183,7 @@ def test_several_packs_of_a_rank_lie_one_behind_the_other(make: Make, text: Make
     assert max(batch["input_ids"].shape[1] for batch in double) > 200
 
 
-def test_buckets_put_samples_of_similar_length_together(make: Make, text: MakeText) -> None:
+def test_buckets_put_samples_of_similar_length_together(make, text):
     def padding(**options: Any) -> float:
         masks = [b["attention_mask"].float() for b in make(text=text(), **options)]
         return 1 - sum(float(m.sum()) for m in masks) / sum(m.numel() for m in masks)
@@ -206,7 +191,7 @@ def test_buckets_put_samples_of_similar_length_together(make: Make, text: MakeTe
     assert padding(batch_size=4, buckets=8) < 0.5 * padding(batch_size=4)
 
 
-def test_a_token_budget_bounds_every_batch(make: Make, text: MakeText) -> None:
+def test_a_token_budget_bounds_every_batch(make, text):
     batches = list(make(text=text(), max_tokens=180, meta=META))
     assert max(batch["input_ids"].numel() for batch in batches) <= 180
     assert max(len(batch["key"]) for batch in batches) > 1
@@ -215,7 +200,7 @@ def test_a_token_budget_bounds_every_batch(make: Make, text: MakeText) -> None:
     )
 
 
-def test_overlong_samples_are_refused_dropped_or_cut(make: Make, text: MakeText) -> None:
+def test_overlong_samples_are_refused_dropped_or_cut(make, text):
     lengths = {k: b["input_ids"].shape[1] for k, b in one_by_one(make, text()).items()}
     limit = int(np.median(list(lengths.values())))
     with pytest.raises(PlanError, match=r"do not fit, such as .* more than .*overlong='drop'"):
@@ -236,7 +221,7 @@ def test_overlong_samples_are_refused_dropped_or_cut(make: Make, text: MakeText)
         assert not images or torch.equal(batch["pixel_values"], whole[key]["pixel_values"][:images])
 
 
-def test_where_filters_on_sizes_and_tokens(make: Make, text: MakeText) -> None:
+def test_where_filters_on_sizes_and_tokens(make, text):
     whole = one_by_one(make, text())
     few = one_by_one(make, text(), where="images >= 1 and tokens < 40")
     assert 0 < len(few) < len(whole)
@@ -248,15 +233,13 @@ def test_where_filters_on_sizes_and_tokens(make: Make, text: MakeText) -> None:
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {"pack": 60}], ids=str)
-def test_a_batch_without_images_has_no_pixel_values(
-    make: Make, text: MakeText, options: dict[str, Any]
-) -> None:
+def test_a_batch_without_images_has_no_pixel_values(make, text, options):
     batches = list(make(text=text(), where="images == 0", **options))
     assert batches
     assert all("pixel_values" not in batch for batch in batches)
     assert all(len(batch["pixel_values"]) for batch in make(text=text(), where="images > 0"))
 
 
-def test_a_step_without_labels_divides_by_one(make: Make, text: MakeText) -> None:
+def test_a_step_without_labels_divides_by_one(make, text):
     loader = make(text=text(), pack=200, meta=META, exclude=range(37))
     assert {batch["num_items_in_batch"] for batch in loader} == {1}

@@ -1,18 +1,13 @@
 """A user's own transform, and what is random: the same whoever runs it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import datapipe
 from datapipe import ImageSpec, Loader, TransformError
 from datapipe.testing import assert_same_batches
-
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
 
 CROPS = ImageSpec(size=24, resize="crop", random_crop=(0.2, 1.0), flip=0.5)
 
@@ -38,18 +33,14 @@ def darken(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, 
 @pytest.mark.parametrize(
     "other", [{"num_workers": 0}, {"num_workers": 5}, {"batch_size": 7}], ids=str
 )
-def test_what_is_random_is_the_same_whoever_runs_it(
-    make: Make, options: dict[str, Any], other: dict[str, Any]
-) -> None:
+def test_what_is_random_is_the_same_whoever_runs_it(make, options, other):
     one, same = by_key(make(**options)), by_key(make(**options | other))
     assert one.keys() == same.keys()
     assert all(torch.equal(one[key], same[key]) for key in one)
 
 
 @pytest.mark.parametrize("options", [{"transform": darken}, {"image": CROPS}], ids=["own", "crop"])
-def test_what_is_random_is_another_in_another_epoch_and_with_another_seed(
-    make: Make, options: dict[str, Any]
-) -> None:
+def test_what_is_random_is_another_in_another_epoch_and_with_another_seed(make, options):
     loader = make(**options)
     first, second = by_key(loader), by_key(loader)
     other = by_key(make(seed=1, **options))
@@ -58,7 +49,7 @@ def test_what_is_random_is_another_in_another_epoch_and_with_another_seed(
         assert len(differ) > 0.9 * len(first)
 
 
-def test_a_transform_may_change_size_and_text(make: Make) -> None:
+def test_a_transform_may_change_size_and_text(make):
     def change(sample: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
         images = [np.full((5, 9, 3), 7, np.uint8) for _ in sample["images"]]
         return {"images": images, "text": f"{sample['key']}: {sample['record']['id']}"}
@@ -68,7 +59,7 @@ def test_a_transform_may_change_size_and_text(make: Make) -> None:
         assert batch["text"][0] == f"{batch['key'][0]}: id-{int(batch['key'][0])}"
 
 
-def test_a_transform_that_changes_planned_text_is_refused(make: Make, text: MakeText) -> None:
+def test_a_transform_that_changes_planned_text_is_refused(make, text):
     def change(sample: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
         return sample | {"text": "other"}
 
@@ -94,9 +85,7 @@ def test_a_transform_that_changes_planned_text_is_refused(make: Make, text: Make
         (lambda sample: sample | {"text": None}, "NoneType as text"),
     ],
 )
-def test_a_transform_that_fails_names_its_sample(
-    make: Make, made: Callable[[Any], Any], cause: str
-) -> None:
+def test_a_transform_that_fails_names_its_sample(make, made, cause):
     def fail(sample: dict[str, Any], _: np.random.Generator) -> Any:
         return made(sample) if sample["key"] == "000000005" else sample
 

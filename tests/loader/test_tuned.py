@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ def brighter(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
     return sample
 
 
-def test_what_was_kept_is_taken(make: Callable[..., datapipe.Loader], caplog: Any) -> None:
+def test_what_was_kept_is_taken(make, caplog):
     caplog.set_level(logging.INFO)
     auto = {"num_workers": "auto", "prefetch_factor": "auto"}
     keep(key_of(make()), FOUND)
@@ -45,16 +44,14 @@ def test_what_was_kept_is_taken(make: Callable[..., datapipe.Loader], caplog: An
     assert make(num_workers=1, prefetch_factor="auto").options.num_workers == 1
 
 
-def test_without_workers_the_prefetch_is_the_default(make: Callable[..., Any]) -> None:
+def test_without_workers_the_prefetch_is_the_default(make):
     keep(key_of(make()), Tuned(num_workers=0, prefetch_factor=None, rate=1.0))
     options = make(num_workers="auto", prefetch_factor="auto").options
     assert (options.num_workers, options.prefetch_factor) == (0, 2)
     assert len(list(make(num_workers="auto", prefetch_factor="auto"))) == 10
 
 
-def test_where_nothing_was_tuned_the_default_is_taken_and_the_log_says_how(
-    make: Callable[..., Any], caplog: Any
-) -> None:
+def test_where_nothing_was_tuned_the_default_is_taken_and_the_log_says_how(make, caplog):
     for _ in range(2):
         options = make(num_workers="auto", prefetch_factor="auto").options
         assert (options.num_workers, options.prefetch_factor) == (default_workers(), 2)
@@ -64,7 +61,7 @@ def test_where_nothing_was_tuned_the_default_is_taken_and_the_log_says_how(
 
 
 @pytest.mark.parametrize("name", ["num_workers", "prefetch_factor"])
-def test_another_word_than_auto_is_refused(make: Callable[..., Any], name: str) -> None:
+def test_another_word_than_auto_is_refused(make, name):
     with pytest.raises(datapipe.PlanError, match=f"{name} 'many': give an integer, 'auto' or None"):
         make(**{name: "many"})
 
@@ -84,17 +81,17 @@ def test_another_word_than_auto_is_refused(make: Callable[..., Any], name: str) 
         {"shuffle": False},
     ],
 )
-def test_other_work_has_another_key(make: Callable[..., Any], other: dict[str, Any]) -> None:
+def test_other_work_has_another_key(make, other):
     assert key_of(make(**other)) != key_of(make())
 
 
-def test_what_is_no_work_does_not_matter(make: Callable[..., Any]) -> None:
+def test_what_is_no_work_does_not_matter(make):
     one = make(transform=partial(brighter), seed=3, num_workers=1, prefetch_factor=9, epochs=4)
     other = make(transform=partial(brighter), decoder="cpu", on_error="skip")
     assert key_of(one) == key_of(other)
 
 
-def test_another_dataset_has_another_key() -> None:
+def test_another_dataset_has_another_key():
     assert tuned_settings.tuning_key("one", {}) != tuned_settings.tuning_key("other", {})
 
 
@@ -117,7 +114,7 @@ def document(**changes: Any) -> str:
         document(more=1),
     ],
 )
-def test_a_damaged_or_foreign_file_is_left_out_and_said(content: str, caplog: Any) -> None:
+def test_a_damaged_or_foreign_file_is_left_out_and_said(content, caplog):
     path = keep("KEY", FOUND)
     path.write_text(content, encoding="latin-1")
     assert recall("KEY") is None
@@ -126,7 +123,7 @@ def test_a_damaged_or_foreign_file_is_left_out_and_said(content: str, caplog: An
     assert recall("KEY") == FOUND
 
 
-def test_keeping_replaces_and_leaves_nothing_else_behind() -> None:
+def test_keeping_replaces_and_leaves_nothing_else_behind():
     keep("key", FOUND)
     path = keep("key", Tuned(num_workers=1, prefetch_factor=2, rate=3.0, step_time=0.1))
     assert recall("key") == Tuned(num_workers=1, prefetch_factor=2, rate=3.0, step_time=0.1)
@@ -134,7 +131,7 @@ def test_keeping_replaces_and_leaves_nothing_else_behind() -> None:
     assert json.loads(path.read_text())["version"] == tuned_settings.VERSION
 
 
-def test_a_file_that_cannot_be_put_in_place_is_removed() -> None:
+def test_a_file_that_cannot_be_put_in_place_is_removed():
     there = keep("key", FOUND)
     there.unlink()
     there.mkdir()

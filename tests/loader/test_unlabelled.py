@@ -49,15 +49,13 @@ def warned(text: MakeText, caplog: pytest.LogCaptureFixture) -> Warned:
     return take
 
 
-def test_capital_roles_are_learnt_and_nothing_is_said(tmp_path: Path, warned: Warned) -> None:
+def test_capital_roles_are_learnt_and_nothing_is_said(tmp_path, warned):
     assert not warned(pack(tmp_path, [record(number) for number in range(SAMPLES)]))
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["counted", "counted before"])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_samples_without_labels_are_named_once(
-    tmp_path: Path, warned: Warned, workers: str, again: bool
-) -> None:
+def test_samples_without_labels_are_named_once(tmp_path, warned, workers, again):
     records = [record(number, "User" if number % 3 == 1 else "Assistant") for number in range(60)]
     folder = pack(tmp_path, records)
     if again:
@@ -69,14 +67,12 @@ def test_samples_without_labels_are_named_once(
     assert not warned(folder, where="label_tokens > 0")
 
 
-def test_one_in_a_hundred_is_not_worth_a_word(tmp_path: Path, warned: Warned) -> None:
+def test_one_in_a_hundred_is_not_worth_a_word(tmp_path, warned):
     records = [record(number, answer="" if number == 7 else "Yes.") for number in range(100)]
     assert not warned(pack(tmp_path, records))
 
 
-def test_answers_that_a_limit_takes_away_are_told_from_texts_without_any(
-    tmp_path: Path, warned: Warned
-) -> None:
+def test_answers_that_a_limit_takes_away_are_told_from_texts_without_any(tmp_path, warned):
     records = [record(number) for number in range(SAMPLES)]
     records[5]["messages"][0]["content"] = "long " * 200
     records[6]["messages"][1]["content"] = ""
@@ -89,7 +85,7 @@ def test_answers_that_a_limit_takes_away_are_told_from_texts_without_any(
     )
 
 
-def test_images_without_a_text_are_named_as_such(tmp_path: Path, warned: Warned) -> None:
+def test_images_without_a_text_are_named_as_such(tmp_path, warned):
     raw = tmp_path / "raw"
     raw.mkdir()
     for number in range(20):
@@ -104,9 +100,7 @@ def test_images_without_a_text_are_named_as_such(tmp_path: Path, warned: Warned)
     assert warned(tmp_path / "arrays", image=image) == [said]
 
 
-def test_a_large_dataset_is_looked_at_in_stretches_over_all_of_it(
-    tmp_path: Path, warned: Warned
-) -> None:
+def test_a_large_dataset_is_looked_at_in_stretches_over_all_of_it(tmp_path, warned):
     records = [record(n, "Assistant" if n < 4_700 else "User") for n in range(5_000)]
     (said,) = warned(pack(tmp_path, records))
     assert "of 4,096 samples (spread over all 5,000) have no label" in said

@@ -1,8 +1,5 @@
 """Outputs of packed batches, by sample."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 
@@ -13,7 +10,7 @@ BOUNDS = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
 
 
 @pytest.mark.parametrize("shape", [(7,), (1, 7), (7, 5), (1, 7, 5), (1, 7, 5, 2)], ids=str)
-def test_parts_are_views_of_the_tokens_of_each_sample(shape: tuple[int, ...]) -> None:
+def test_parts_are_views_of_the_tokens_of_each_sample(shape):
     outputs = torch.arange(float(torch.tensor(shape).prod())).reshape(shape)
     parts = datapipe.unpack(outputs, BOUNDS)
     assert [len(part) for part in parts] == [3, 0, 4]
@@ -21,14 +18,14 @@ def test_parts_are_views_of_the_tokens_of_each_sample(shape: tuple[int, ...]) ->
     assert all(part.untyped_storage().data_ptr() == outputs.data_ptr() for part in parts)
 
 
-def test_gradients_flow_through_the_parts() -> None:
+def test_gradients_flow_through_the_parts():
     outputs = torch.ones(1, 7, requires_grad=True)
     datapipe.unpack(outputs, BOUNDS)[2].sum().backward()
     assert outputs.grad is not None
     assert outputs.grad.tolist() == [[0.0] * 3 + [1.0] * 4]
 
 
-def test_a_dict_gives_a_dict_for_each_sample() -> None:
+def test_a_dict_gives_a_dict_for_each_sample():
     outputs = {"logits": torch.ones(1, 7, 2), "loss": torch.arange(7)}
     parts = datapipe.unpack(outputs, BOUNDS, samples=1)
     assert [{name: tuple(part.shape) for name, part in of.items()} for of in parts] == [
@@ -37,9 +34,7 @@ def test_a_dict_gives_a_dict_for_each_sample() -> None:
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_each_sample_gets_its_own_tokens(
-    make: Callable[..., Any], text: Callable[..., Any], static: bool
-) -> None:
+def test_each_sample_gets_its_own_tokens(make, text, static):
     image = datapipe.ImageSpec(size=32)
     alone = {
         batch["key"][0]: batch["input_ids"][0]
@@ -77,8 +72,6 @@ def test_each_sample_gets_its_own_tokens(
         (torch.ones(7), torch.tensor([0, 8, 7]), None, "does not rise from 0"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(
-    outputs: Any, bounds: Any, samples: Any, message: str
-) -> None:
+def test_what_does_not_fit_is_refused_by_name(outputs, bounds, samples, message):
     with pytest.raises(PlanError, match=message):
         datapipe.unpack(outputs, bounds, samples=samples)

@@ -73,9 +73,7 @@ def image_id(tokenizer: Path) -> int:
 
 
 @pytest.mark.parametrize("most", [None, 4])
-def test_a_sample_has_its_images_and_the_chosen_frames_in_order(
-    make: Make, image_id: int, most: int | None
-) -> None:
+def test_a_sample_has_its_images_and_the_chosen_frames_in_order(make, image_id, most):
     loader = make(most)
     keys = []
     for batch in loader:
@@ -84,13 +82,13 @@ def test_a_sample_has_its_images_and_the_chosen_frames_in_order(
     assert keys == list(FRAMES)
 
 
-def test_of_one_frame_it_is_the_first(make: Make) -> None:
+def test_of_one_frame_it_is_the_first(make):
     counts = [len(batch["pixel_values"]) for batch in make(1)]
     assert counts == [len(FRAMES[key]) + (key in STILLS) for key in FRAMES]
     assert float(next(iter(make(1)))["pixel_values"].float().max()) == 0
 
 
-def test_frames_that_are_left_out_are_not_read(make: Make, shards: Path) -> None:
+def test_frames_that_are_left_out_are_not_read(make, shards):
     dataset = open_dataset(shards)
     (member,) = [m for m in dataset.columns.members(3) if m.ext == "v0.0020.jpg"]
     with (shards / dataset.manifest.shards[0].name).open("r+b") as file:
@@ -102,9 +100,7 @@ def test_frames_that_are_left_out_are_not_read(make: Make, shards: Path) -> None
 
 
 @pytest.mark.parametrize("most", [None, 4])
-def test_packs_count_the_frames_that_they_have(
-    make: Make, tmp_path: Path, image_id: int, most: int | None
-) -> None:
+def test_packs_count_the_frames_that_they_have(make, tmp_path, image_id, most):
     folder = make_shards(tmp_path / "many", repeats=4)
     capacity = 250
     loader = make(most, path=folder, pack=capacity, shuffle=True)
@@ -117,7 +113,7 @@ def test_packs_count_the_frames_that_they_have(
     assert found == sorted([*FRAMES] * 4)
 
 
-def test_a_run_with_fewer_frames_resumes_exactly(make: Make, tmp_path: Path) -> None:
+def test_a_run_with_fewer_frames_resumes_exactly(make, tmp_path):
     folder = make_shards(tmp_path / "many", repeats=4)
     assert_resumes_exactly(
         lambda **more: make(4, path=folder, shuffle=True, pack=250, **more),
@@ -126,7 +122,7 @@ def test_a_run_with_fewer_frames_resumes_exactly(make: Make, tmp_path: Path) -> 
     )
 
 
-def test_another_number_of_frames_is_another_run(make: Make) -> None:
+def test_another_number_of_frames_is_another_run(make):
     state = make(4).state_dict()
     make(4).load_state_dict(state)
     for most in (None, 3):
@@ -134,20 +130,18 @@ def test_another_number_of_frames_is_another_run(make: Make) -> None:
             make(most).load_state_dict(state)
 
 
-def test_datasets_without_videos_do_not_depend_on_it(make: Make, packed: Path) -> None:
+def test_datasets_without_videos_do_not_depend_on_it(make, packed):
     state = make(4, path=packed).state_dict()
     make(path=packed).load_state_dict(state)
 
 
-def test_conditions_see_the_images_that_are_left(make: Make) -> None:
+def test_conditions_see_the_images_that_are_left(make):
     assert [key for b in make(4, where="images == 4") for key in b["key"]] == ["000", "003"]
     with pytest.raises(PlanError, match="where keeps none"):
         make(where="images == 4")
 
 
-def test_datasets_of_a_mixture_may_have_numbers_of_their_own(
-    make: Make, tmp_path: Path, image_id: int
-) -> None:
+def test_datasets_of_a_mixture_may_have_numbers_of_their_own(make, tmp_path, image_id):
     folders = {name: make_shards(tmp_path / name) for name in ("few", "all")}
     few = {"repeat": 1, "image": {"size": 16, "patch": 8, "max_frames": 4}}
     datasets = {str(folders["few"]): few, str(folders["all"]): "1x"}
@@ -162,16 +156,14 @@ def test_datasets_of_a_mixture_may_have_numbers_of_their_own(
 
 
 @pytest.mark.parametrize("keep", ["encoded", "decoded"])
-def test_caches_keep_numbers_of_frames_apart(
-    make: Make, tmp_path: Path, image_id: int, keep: Any
-) -> None:
+def test_caches_keep_numbers_of_frames_apart(make, tmp_path, image_id, keep):
     cache = CacheSpec(disk=tmp_path / "cache", keep=keep)
     for most in (4, None, 4, None):
         for batch in make(most, cache=cache, epochs=2):
             check(batch, image_id, most)
 
 
-def test_arrays_hold_all_frames(make: Make, shards: Path, tmp_path: Path, image_id: int) -> None:
+def test_arrays_hold_all_frames(make, shards, tmp_path, image_id):
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=image())
     for batch in make(path=tmp_path / "arrays"):
         check(batch, image_id)
@@ -182,7 +174,7 @@ def test_arrays_hold_all_frames(make: Make, shards: Path, tmp_path: Path, image_
         datapipe.convert_dataset(shards, tmp_path / "others", image=image(4))
 
 
-def test_the_frames_of_a_video_are_cropped_and_mirrored_alike(make: Make) -> None:
+def test_the_frames_of_a_video_are_cropped_and_mirrored_alike(make):
     random = ImageSpec(size=16, patch=8, random_crop=(0.2, 0.9), flip=0.5)
     drawn = {}
     with make(image=random, meta=("key", "image_geometry")) as loader:

@@ -6,15 +6,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import webdataset as wds
 
 import datapipe
-from datapipe import DecodeError, Loader, PlanError, StoreError, WebDatasetSource
+from datapipe import DecodeError, PlanError, StoreError
 from datapipe.testing import valid_keys
 from tests.fake_ranks import fake_rank
 
@@ -22,15 +20,13 @@ from ..remote.server import serving
 from .conftest import SAMPLES
 from .raw_pipelines import as_webdataset_reads, keys_of, loaded
 
-MakeSource = Callable[..., WebDatasetSource]
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:torch"),
 ]
 
 
-def test_samples_are_those_of_tarfile_to_samples(source: MakeSource, packed: Path) -> None:
+def test_samples_are_those_of_tarfile_to_samples(source, packed):
     expected = as_webdataset_reads(sorted(packed.glob("*.tar")))
     assert len(expected) == SAMPLES
     found = list(source(shuffle=False))
@@ -39,9 +35,7 @@ def test_samples_are_those_of_tarfile_to_samples(source: MakeSource, packed: Pat
     assert all(type(sample["json"]) is bytes for sample in found)
 
 
-def test_samples_of_foreign_tars_have_the_names_in_the_tar(
-    tmp_path: Path, make_tar: Any, jpeg: Any
-) -> None:
+def test_samples_of_foreign_tars_have_the_names_in_the_tar(tmp_path, make_tar, jpeg):
     deep = "x" * 60 + "/" + "y" * 90  # over the 100 bytes of a plain header
     members = [
         *(("a.img", jpeg(0)), ("a.json", b'{"n": 1}'), ("a.seg.PNG.bin", b"123")),
@@ -61,9 +55,7 @@ def test_samples_of_foreign_tars_have_the_names_in_the_tar(
         assert [list(sample) for sample in found] == [list(sample) for sample in expected]
 
 
-def test_extensions_that_differ_in_case_alone_are_refused(
-    tmp_path: Path, make_tar: Any, jpeg: Any
-) -> None:
+def test_extensions_that_differ_in_case_alone_are_refused(tmp_path, make_tar, jpeg):
     members = [("a.jpg", jpeg(0)), ("a.cls", b"1"), ("a.CLS", b"2"), ("a.txt", b"a")]
     tar = make_tar(tmp_path / "x.tar", members)
     with pytest.raises(ValueError, match="duplicate file name"):
@@ -77,9 +69,7 @@ def test_extensions_that_differ_in_case_alone_are_refused(
     [{}, {"shuffle": "shards", "shards_mixed": 2}, {"seed": 5, "where": "images > 0"}],
     ids=str,
 )
-def test_the_order_is_that_of_the_loader(
-    source: MakeSource, make_raw: Callable[..., Loader], options: dict[str, Any]
-) -> None:
+def test_the_order_is_that_of_the_loader(source, make_raw, options):
     made, loader = source(**options), make_raw(**options)
     for _ in range(2):  # epochs
         assert list(itertools.chain(*loaded(made, 0))) == valid_keys(loader)
@@ -87,9 +77,7 @@ def test_the_order_is_that_of_the_loader(
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("world_size", [2, 5])
-def test_ranks_share_an_epoch(
-    source: MakeSource, make_raw: Callable[..., Loader], world_size: int, drop_last: bool
-) -> None:
+def test_ranks_share_an_epoch(source, make_raw, world_size, drop_last):
     seen = []
     for rank in range(world_size):
         options = {"rank": rank, "world_size": world_size, "drop_last": drop_last}
@@ -100,7 +88,7 @@ def test_ranks_share_an_epoch(
     assert len(seen) == len(set(seen)) == (SAMPLES // step * step if drop_last else SAMPLES)
 
 
-def test_a_source_made_before_its_process_group_is_refused(source: MakeSource) -> None:
+def test_a_source_made_before_its_process_group_is_refused(source):
     found, given = source(), source(rank=1, world_size=3)
     with fake_rank(1, 2):
         with pytest.raises(PlanError, match=r"made as rank 0 of 1, but .* says 1 of 2"):
@@ -108,7 +96,7 @@ def test_a_source_made_before_its_process_group_is_refused(source: MakeSource) -
         next(iter(given))
 
 
-def test_stages_of_webdataset_go_on_behind_it(source: MakeSource) -> None:
+def test_stages_of_webdataset_go_on_behind_it(source):
     made = source(where="images > 0", batch_size=8)
     pipeline = wds.DataPipeline(
         made,
@@ -126,7 +114,7 @@ def test_stages_of_webdataset_go_on_behind_it(source: MakeSource) -> None:
     assert made.state_dict()["epoch"] == 1
 
 
-def test_a_damaged_member_is_named(damaged: Path) -> None:
+def test_a_damaged_member_is_named(damaged):
     made = datapipe.webdataset_source(damaged, batch_size=4, shuffle=False)
     seen: list[str] = []
     with pytest.raises(DecodeError, match="not those that were packed") as caught:
@@ -140,7 +128,7 @@ def test_a_damaged_member_is_named(damaged: Path) -> None:
         list(loaded(made, 1))  # in a worker
 
 
-def test_a_shard_that_is_cut_while_it_is_read_is_named(packed: Path, tmp_path: Path) -> None:
+def test_a_shard_that_is_cut_while_it_is_read_is_named(packed, tmp_path):
     copy = shutil.copytree(packed, tmp_path / "copy")
     made = datapipe.webdataset_source(copy, batch_size=4, shuffle=False)
     os.truncate(copy / "shard-000001.tar", 5000)
@@ -148,13 +136,13 @@ def test_a_shard_that_is_cut_while_it_is_read_is_named(packed: Path, tmp_path: P
         list(made)
 
 
-def test_arrays_are_refused(packed: Path, tmp_path: Path) -> None:
+def test_arrays_are_refused(packed, tmp_path):
     datapipe.convert_dataset(packed, tmp_path / "arrays", image=None, workers=1)
     with pytest.raises(PlanError, match=r"arrays holds arrays, .* give the shards"):
         datapipe.webdataset_source(tmp_path / "arrays", batch_size=4)
 
 
-def test_a_remote_dataset_gives_the_same_samples(packed: Path) -> None:
+def test_a_remote_dataset_gives_the_same_samples(packed):
     pytest.importorskip("aiohttp")
     expected = {
         sample["__key__"]: sample for sample in datapipe.webdataset_source(packed, batch_size=4)
@@ -168,7 +156,7 @@ def test_a_remote_dataset_gives_the_same_samples(packed: Path) -> None:
             assert sample == expected[sample["__key__"]] | {"__url__": f"{server.url}/{name}"}
 
 
-def test_samples_are_read_without_webdataset(packed: Path) -> None:
+def test_samples_are_read_without_webdataset(packed):
     program = (
         "import sys; sys.modules['webdataset'] = None; import datapipe; "
         "samples = datapipe.webdataset_source(sys.argv[1], batch_size=4); "

@@ -4,7 +4,6 @@ import itertools
 import json
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ import webdataset as wds
 from torch.utils.data import DataLoader, get_worker_info
 
 import datapipe
-from datapipe import Loader, PlanError, StateMismatch, WebDatasetSource
+from datapipe import PlanError, StateMismatch, WebDatasetSource
 from datapipe.testing import valid_keys
 
 from ..campaigns import rare
 from .conftest import SAMPLES
 from .raw_pipelines import key_pipeline, keys_of, loaded
-
-MakeSource = Callable[..., WebDatasetSource]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -48,7 +45,7 @@ class WatchedMemory(torch.Tensor):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_workers_keep_the_order(source: MakeSource, workers: int) -> None:
+def test_workers_keep_the_order(source, workers):
     expected = list(loaded(source(), 0))
     assert [len(keys) for keys in expected] == [4] * 9 + [1]
     assert list(loaded(source(), workers)) == expected
@@ -57,7 +54,7 @@ def test_workers_keep_the_order(source: MakeSource, workers: int) -> None:
     assert list(made.track(loader)) == expected
 
 
-def test_epochs_follow_each_other_in_persistent_workers(source: MakeSource) -> None:
+def test_epochs_follow_each_other_in_persistent_workers(source):
     made, expected = source(), source()
     loader = wds.WebLoader(
         key_pipeline(made), batch_size=None, num_workers=2, persistent_workers=True
@@ -69,9 +66,7 @@ def test_epochs_follow_each_other_in_persistent_workers(source: MakeSource) -> N
     assert [keys for (keys,) in made.track(loader)] == tracked[1]
 
 
-def test_only_the_first_worker_writes_to_memory_that_all_share(
-    source: MakeSource, tmp_path: Path
-) -> None:
+def test_only_the_first_worker_writes_to_memory_that_all_share(source, tmp_path):
     """A worker that adds nothing could still write back a count that it read too early."""
     made, notes = source(), tmp_path / "notes"
     made.share(WatchedMemory(6, notes))
@@ -80,7 +75,7 @@ def test_only_the_first_worker_writes_to_memory_that_all_share(
     assert notes.read_text() == "worker 0 index 4\n"
 
 
-def test_processes_that_are_not_forked_share_the_epoch(source: MakeSource) -> None:
+def test_processes_that_are_not_forked_share_the_epoch(source):
     made, expected = source(batch_size=16), source(batch_size=16)
     made.set_epoch(3)
     expected.set_epoch(3)
@@ -91,7 +86,7 @@ def test_processes_that_are_not_forked_share_the_epoch(source: MakeSource) -> No
 
 
 @pytest.mark.parametrize("taken", [0, 7, 36, 37])
-def test_samples_go_on_behind_the_last_that_was_taken(source: MakeSource, taken: int) -> None:
+def test_samples_go_on_behind_the_last_that_was_taken(source, taken):
     def samples(source: WebDatasetSource) -> list[str]:
         return keys_of(source.track(source))
 
@@ -109,9 +104,7 @@ def test_samples_go_on_behind_the_last_that_was_taken(source: MakeSource, taken:
 
 @pytest.mark.parametrize(("workers", "after"), [(0, 3), (2, 0), rare(2, 3), rare(0, 0)])
 @pytest.mark.parametrize("steps", [1, rare(5), rare(9), 10])
-def test_batches_resume_exactly_with_other_workers(
-    source: MakeSource, steps: int, workers: int, after: int
-) -> None:
+def test_batches_resume_exactly_with_other_workers(source, steps, workers, after):
     reference = source()
     whole = [*loaded(reference, 0), *loaded(reference, 0)]
     begun, resumed = source(), source()
@@ -124,7 +117,7 @@ def test_batches_resume_exactly_with_other_workers(
 
 
 @pytest.mark.parametrize(("before", "after"), [rare(1, 3), (2, 1), rare(3, 2)])
-def test_other_ranks_take_an_epoch_over(source: MakeSource, before: int, after: int) -> None:
+def test_other_ranks_take_an_epoch_over(source, before, after):
     seen: list[str] = []
     states = []
     for rank in range(before):
@@ -143,9 +136,7 @@ def test_other_ranks_take_an_epoch_over(source: MakeSource, before: int, after: 
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_a_loader_and_a_source_resume_each_other(
-    source: MakeSource, make_raw: Callable[..., Loader], world_size: int
-) -> None:
+def test_a_loader_and_a_source_resume_each_other(source, make_raw, world_size):
     ranks = {"rank": 0, "world_size": world_size}
     made, loader = source(**ranks), make_raw(**ranks)
     ours, theirs = loaded(made, 0), iter(loader)
@@ -158,7 +149,7 @@ def test_a_loader_and_a_source_resume_each_other(
     assert keys_of(other) == valid_keys(other_loader) == rest
 
 
-def test_set_epoch_keeps_the_position_of_a_state(source: MakeSource) -> None:
+def test_set_epoch_keeps_the_position_of_a_state(source):
     begun, resumed = source(), source()
     begun.set_epoch(2)
     batches = loaded(begun, 0)
@@ -173,7 +164,7 @@ def test_set_epoch_keeps_the_position_of_a_state(source: MakeSource) -> None:
     assert list(loaded(resumed, 0)) == whole
 
 
-def test_iterations_that_are_not_tracked_keep_the_epoch(source: MakeSource) -> None:
+def test_iterations_that_are_not_tracked_keep_the_epoch(source):
     made = source()
     pipeline = key_pipeline(made)
     for workers in (0, 1):
@@ -183,7 +174,7 @@ def test_iterations_that_are_not_tracked_keep_the_epoch(source: MakeSource) -> N
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_state_without_tracking_is_refused(source: MakeSource, workers: int) -> None:
+def test_a_state_without_tracking_is_refused(source, workers):
     made = source()
     loader = DataLoader(made, batch_size=4, num_workers=workers, collate_fn=keys_of)
     batches = iter(loader)
@@ -195,12 +186,12 @@ def test_a_state_without_tracking_is_refused(source: MakeSource, workers: int) -
     assert made.state_dict()["unit"] == 4
 
 
-def test_batches_of_another_source_are_refused(source: MakeSource) -> None:
+def test_batches_of_another_source_are_refused(source):
     with pytest.raises(PlanError, match="not made of samples of this source"):
         next(source().track(key_pipeline(source())))
 
 
-def test_tracking_can_be_a_stage(source: MakeSource) -> None:
+def test_tracking_can_be_a_stage(source):
     made, expected = source(), list(itertools.chain(*loaded(source(), 0)))
     loader = wds.WebLoader(key_pipeline(made), batch_size=None, num_workers=2)
     stages = loader.compose(made.track).unbatched()
@@ -209,19 +200,17 @@ def test_tracking_can_be_a_stage(source: MakeSource) -> None:
 
 
 @pytest.mark.parametrize(("size", "made", "workers"), [(2, "more", 1), (6, "7", 0)])
-def test_batches_of_another_size_are_refused(
-    source: MakeSource, size: int, made: str, workers: int
-) -> None:
+def test_batches_of_another_size_are_refused(source, size, made, workers):
     with pytest.raises(PlanError, match=f"batch_size=4 makes 10 .* the loader made {made};"):
         list(loaded(source(), workers, size))
 
 
-def test_a_state_of_other_options_is_refused(source: MakeSource) -> None:
+def test_a_state_of_other_options_is_refused(source):
     with pytest.raises(StateMismatch, match=r"seed: 1 in the state, 0 here"):
         source().load_state_dict(source(seed=1).state_dict())
 
 
-def test_a_mixture_is_drawn_as_the_loader_draws_it(packed: Path, tmp_path: Path) -> None:
+def test_a_mixture_is_drawn_as_the_loader_draws_it(packed, tmp_path):
     copy = shutil.copytree(packed, tmp_path / "copy")
     mixture = {str(packed): 0.7, str(copy): 0.3}
     made = datapipe.webdataset_source(mixture, batch_size=4)
@@ -245,7 +234,7 @@ def test_a_mixture_is_drawn_as_the_loader_draws_it(packed: Path, tmp_path: Path)
     assert keys_of(again) == expected
 
 
-def test_persistent_workers_do_not_go_on_with_another_mixture(packed: Path, tmp_path: Path) -> None:
+def test_persistent_workers_do_not_go_on_with_another_mixture(packed, tmp_path):
     copy = shutil.copytree(packed, tmp_path / "copy")
     before = datapipe.webdataset_source({str(packed): 0.7, str(copy): 0.3}, batch_size=4)
     next(loaded(before, 0))

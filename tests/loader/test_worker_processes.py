@@ -3,9 +3,6 @@
 import gc
 import logging
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,10 +14,6 @@ from datapipe.loader.batch.buffer_pool import can_pin
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 from tests.waiting import wait_until
 from tests.workers.process_list import left, shared_memory, worker_processes
-
-Make = Callable[..., Loader]
-Import = Callable[..., ModuleType]
-
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -36,12 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_processes_left")
     ],
     ids=str,
 )
-def test_batches_are_those_of_threads(
-    make: Make,
-    make_processes: Make,
-    text: Callable[..., datapipe.TextSpec],
-    options: dict[str, Any],
-) -> None:
+def test_batches_are_those_of_threads(make, make_processes, text, options):
     options = {"shuffle": False} | options
     if "text" in options:
         options["text"] = text()
@@ -53,7 +41,7 @@ def test_batches_are_those_of_threads(
     assert_same_batches(batches, make(**options), "processes and threads")
 
 
-def test_resuming_is_exact_also_between_threads_and_processes(make: Make) -> None:
+def test_resuming_is_exact_also_between_threads_and_processes(make):
     def make_either(num_workers: int, **more: Any) -> Loader:
         kind = "processes" if num_workers == 2 else "threads"
         return make(num_workers=num_workers, workers=kind, **more)
@@ -61,7 +49,7 @@ def test_resuming_is_exact_also_between_threads_and_processes(make: Make) -> Non
     assert_resumes_exactly(make_either, num_workers=(1, 2), world_sizes=(1, 2), stops=(0.0, 0.4))
 
 
-def test_workers_survive_epochs_breaks_and_loaded_states(make: Make, make_processes: Make) -> None:
+def test_workers_survive_epochs_breaks_and_loaded_states(make, make_processes):
     expected = list(make(shuffle=False))
     loader = make_processes()
     batches = []
@@ -80,7 +68,7 @@ def test_workers_survive_epochs_breaks_and_loaded_states(make: Make, make_proces
     assert left(worker_processes()) == set()
 
 
-def test_workers_that_do_not_persist_end_with_their_iterator(make_processes: Make) -> None:
+def test_workers_that_do_not_persist_end_with_their_iterator(make_processes):
     loader = make_processes(workers=datapipe.WorkerSpec("processes", persistent=False))
     list(loader)
     assert left(worker_processes()) == set()
@@ -91,7 +79,7 @@ def test_workers_that_do_not_persist_end_with_their_iterator(make_processes: Mak
     assert left(worker_processes()) == set()
 
 
-def test_no_worker_starts_before_a_batch_is_asked_for(make_processes: Make) -> None:
+def test_no_worker_starts_before_a_batch_is_asked_for(make_processes):
     loader = make_processes()
     iterator = iter(loader)
     loader.set_epoch(3)
@@ -101,7 +89,7 @@ def test_no_worker_starts_before_a_batch_is_asked_for(make_processes: Make) -> N
     loader.close()
 
 
-def test_memory_is_used_again_and_given_back(make: Make, make_processes: Make) -> None:
+def test_memory_is_used_again_and_given_back(make, make_processes):
     loader = make_processes(batch_size=2, epochs=4)
     seen = {batch["pixel_values"].data_ptr() for batch in loader}
     assert len(seen) <= 2 * 2 + 2
@@ -117,9 +105,7 @@ def test_memory_is_used_again_and_given_back(make: Make, make_processes: Make) -
     loader.close()
 
 
-def test_what_is_logged_in_a_worker_reaches_the_log(
-    make_processes: Make, user_module: Import, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_logged_in_a_worker_reaches_the_log(make_processes, user_module, caplog):
     module = user_module(
         """
         import logging
@@ -133,7 +119,7 @@ def test_what_is_logged_in_a_worker_reaches_the_log(
     assert notes == [f"saw {number:09}" for number in range(36)]
 
 
-def test_torch_has_one_thread_in_a_worker(make_processes: Make, user_module: Import) -> None:
+def test_torch_has_one_thread_in_a_worker(make_processes, user_module):
     module = user_module(
         """
         import torch
@@ -149,9 +135,7 @@ def test_torch_has_one_thread_in_a_worker(make_processes: Make, user_module: Imp
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_without_an_accelerator_pin_memory_is_a_warning(
-    make: Make, caplog: pytest.LogCaptureFixture, workers: str
-) -> None:
+def test_without_an_accelerator_pin_memory_is_a_warning(make, caplog, workers):
     can_pin.cache_clear()
     for _ in range(2):
         batches = list(make(workers=workers, device=DeviceSpec(pin_memory=True)))
@@ -164,9 +148,7 @@ def test_without_an_accelerator_pin_memory_is_a_warning(
     ]
 
 
-def test_batches_are_copied_to_page_locked_memory_in_a_thread(
-    make: Make, make_processes: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_copied_to_page_locked_memory_in_a_thread(make, make_processes, monkeypatch):
     # Without an accelerator nothing can be pinned; here it is a copy.
     threads: set[int] = set()
 
@@ -182,14 +164,14 @@ def test_batches_are_copied_to_page_locked_memory_in_a_thread(
     assert threading.get_ident() not in threads
 
 
-def test_functions_that_cannot_be_imported_are_refused_at_once(make_processes: Make) -> None:
+def test_functions_that_cannot_be_imported_are_refused_at_once(make_processes):
     with pytest.raises(PlanError, match=r"lambda.*top of a module"):
         make_processes(transform=lambda sample, _: sample)
 
 
 def test_a_worker_that_is_killed_is_told_from_other_errors(
-    make: Make, make_processes: Make, user_module: Import, tmp_path: Path
-) -> None:
+    make, make_processes, user_module, tmp_path
+):
     once = tmp_path / "once"
     module = user_module(
         f"""
@@ -212,13 +194,8 @@ def test_a_worker_that_is_killed_is_told_from_other_errors(
 
 @pytest.mark.parametrize(("kind", "seconds"), [("threads", 0.1), ("processes", 1.5)])
 def test_a_stalled_worker_is_named_with_sample_and_stage(
-    make_processes: Make,
-    user_module: Import,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    kind: Any,
-    seconds: float,
-) -> None:
+    make_processes, user_module, tmp_path, caplog, kind, seconds
+):
     seen = tmp_path / "seen"
     module = user_module(
         f"""
@@ -251,9 +228,7 @@ def test_a_stalled_worker_is_named_with_sample_and_stage(
 
 @pytest.mark.campaign
 @pytest.mark.flaky(reruns=2, reruns_delay=2)
-def test_without_a_cluster_the_error_says_how_to_name_one(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_cluster_the_error_says_how_to_name_one(make, monkeypatch):
     """The clusters of other modules ended with them."""
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

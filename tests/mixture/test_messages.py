@@ -137,9 +137,7 @@ IN_FILES = {
 
 
 @pytest.mark.parametrize(("content", "message"), IN_FILES.items(), ids=range(len(IN_FILES)))
-def test_messages_about_files_name_the_line(
-    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_about_files_name_the_line(content, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mixture.yaml").write_text(content)
     with pytest.raises(PlanError) as refused:
@@ -181,13 +179,13 @@ IN_DICTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("mixture", "message"), IN_DICTS, ids=range(len(IN_DICTS)))
-def test_messages_about_dicts_name_the_keys(mixture: Any, message: str) -> None:
+def test_messages_about_dicts_name_the_keys(mixture, message):
     with pytest.raises(PlanError) as refused:
         Mixture.of(mixture)
     assert str(refused.value).startswith(message)
 
 
-def test_groups_may_be_nested_but_not_without_end(tmp_path: Path) -> None:
+def test_groups_may_be_nested_but_not_without_end(tmp_path):
     assert len(Mixture.of(nested(20)).datasets) == 1
     loop: dict[str, Any] = {}
     loop["a"] = {"datasets": loop}
@@ -211,20 +209,20 @@ def test_groups_may_be_nested_but_not_without_end(tmp_path: Path) -> None:
         (b"a: \x00", r"mixture.yaml:\d: not YAML: "),
     ],
 )
-def test_files_that_are_no_yaml_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_files_that_are_no_yaml_are_refused(content, message, tmp_path):
     (tmp_path / "mixture.yaml").write_bytes(content)
     with pytest.raises(PlanError, match=message):
         Mixture.load(tmp_path / "mixture.yaml")
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_named(tmp_path):
     with pytest.raises(PlanError, match=r"path no/mixture\.yaml: No such file"):
         Mixture.load("no/mixture.yaml")
     with pytest.raises(PlanError, match="Is a directory"):
         Mixture.load(tmp_path)
 
 
-def test_parts_made_by_hand_are_checked_too() -> None:
+def test_parts_made_by_hand_are_checked_too():
     a = MixtureDataset(name="a", path="a", weight=1)
     with pytest.raises(PlanError, match="name 'a' is given twice; give"):
         Mixture(children=(a, a))

@@ -15,12 +15,12 @@ FILES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 LINES = re.findall(r"^    mixture = datapipe\.Mixture\.of\((.*?)\)(?: .*)?$", PAGE, re.MULTILINE)
 
 
-def test_examples_are_found() -> None:
+def test_examples_are_found():
     assert (len(FILES), len(LINES)) == (2, 2)
 
 
 @pytest.mark.parametrize("content", FILES)
-def test_files_of_the_page_are_read_and_resolved(content: str, tmp_path: Path) -> None:
+def test_files_of_the_page_are_read_and_resolved(content, tmp_path):
     (tmp_path / "mixture.yaml").write_text(content)
     mixture = Mixture.load(tmp_path / "mixture.yaml")
     count = len(mixture.datasets)
@@ -30,13 +30,13 @@ def test_files_of_the_page_are_read_and_resolved(content: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", LINES)
-def test_lines_of_the_page_are_read(content: str) -> None:
+def test_lines_of_the_page_are_read(content):
     mixture = Mixture.of(eval(content, {}))
     resolved = resolve(mixture, np.full(len(mixture.datasets), 10))
     assert resolved.epoch > 10
 
 
-def test_messages_of_the_page_are_those_of_the_parser() -> None:
+def test_messages_of_the_page_are_those_of_the_parser():
     for mixture in ({"a": {"wieght": 1}}, {"chats": {"weight": -1}}):
         with pytest.raises(PlanError) as refused:
             Mixture.of(mixture)

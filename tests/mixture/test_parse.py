@@ -46,7 +46,7 @@ def full(tmp_path: Path) -> Mixture:
     return Mixture.load(path)
 
 
-def test_a_file_says_everything(full: Mixture, tmp_path: Path) -> None:
+def test_a_file_says_everything(full, tmp_path):
     captions, short, long = full.datasets
     group = full.children[1]
     assert isinstance(group, MixtureGroup)
@@ -65,7 +65,7 @@ def test_a_file_says_everything(full: Mixture, tmp_path: Path) -> None:
     ]
 
 
-def test_paths_in_a_file_are_relative_to_its_folder(full: Mixture, tmp_path: Path) -> None:
+def test_paths_in_a_file_are_relative_to_its_folder(full, tmp_path):
     captions, short, long = full.datasets
     assert (captions.name, captions.path) == ("captions", str(tmp_path / "captions") + "/")
     assert (short.name, short.path) == ("short", str(tmp_path / "chats/short"))
@@ -76,7 +76,7 @@ def test_paths_in_a_file_are_relative_to_its_folder(full: Mixture, tmp_path: Pat
     assert full.validation.datasets[0].path == "s3://bucket/captions/"
 
 
-def test_paths_in_a_dict_stay_and_names_lose_a_slash() -> None:
+def test_paths_in_a_dict_stay_and_names_lose_a_slash():
     mixture = Mixture.of({"captions/": 1, Path("b/c"): 1, "/": 1, "shards/{00..09}.tar": 1})
     assert [(dataset.name, dataset.path) for dataset in mixture.datasets] == [
         ("captions", "captions/"),
@@ -86,7 +86,7 @@ def test_paths_in_a_dict_stay_and_names_lose_a_slash() -> None:
     ]
 
 
-def test_specs_are_merged_field_by_field(full: Mixture, tmp_path: Path) -> None:
+def test_specs_are_merged_field_by_field(full, tmp_path):
     captions, short, long = full.datasets
     text = TextSpec(
         tokenizer=str(tmp_path / "tok/tokenizer.json"), template="chatml", max_length=4096
@@ -103,7 +103,7 @@ def test_specs_are_merged_field_by_field(full: Mixture, tmp_path: Path) -> None:
     assert full.validation.datasets[0].text == text
 
 
-def test_specs_may_be_given_as_objects() -> None:
+def test_specs_may_be_given_as_objects():
     text = TextSpec(tokenizer="tokenizer.json", max_length=8)
     image = ImageSpec(size=32)
     mixture = Mixture.of(
@@ -122,7 +122,7 @@ def test_specs_may_be_given_as_objects() -> None:
     assert c.text == TextSpec(tokenizer="other")
 
 
-def test_short_and_long_forms_are_one() -> None:
+def test_short_and_long_forms_are_one():
     long = {"datasets": [{"path": "a/", "weight": 0.7}, {"path": "b/", "weight": "30%"}]}
     assert Mixture.of({"a/": 0.7, "b/": 0.3}) == Mixture.of(long)
     assert Mixture.of({"a/": None, "b/": "0.5x"}) == Mixture.of(
@@ -133,7 +133,7 @@ def test_short_and_long_forms_are_one() -> None:
 
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
-def test_json_is_read_by_the_same_parser(tmp_path: Path, indent: Any) -> None:
+def test_json_is_read_by_the_same_parser(tmp_path, indent):
     content = {"datasets": {"a\tb/": {"weight": 1e-07}, "https://x/y": 1, "2024": 5e3}}
     (tmp_path / "mixture.json").write_text(json.dumps(content, indent=indent))
     mixture = Mixture.load(tmp_path / "mixture.json")
@@ -141,19 +141,19 @@ def test_json_is_read_by_the_same_parser(tmp_path: Path, indent: Any) -> None:
     assert [d.name for d in mixture.datasets] == ["a\tb", "https://x/y", "2024"]
 
 
-def test_names_that_yaml_takes_for_something_else_stay_names(tmp_path: Path) -> None:
+def test_names_that_yaml_takes_for_something_else_stay_names(tmp_path):
     (tmp_path / "m.yaml").write_text("on: 1\n2024-01-01: 1\n007: 1\nnull: 1\n")
     mixture = Mixture.load(tmp_path / "m.yaml")
     assert [d.name for d in mixture.datasets] == ["on", "2024-01-01", "007", "null"]
 
 
-def test_a_mixture_goes_to_json_and_back(full: Mixture) -> None:
+def test_a_mixture_goes_to_json_and_back(full):
     written = json.dumps(full.to_dict(), sort_keys=True)
     assert Mixture.of(json.loads(written)) == full
     assert json.dumps(Mixture.of(json.loads(written)).to_dict(), sort_keys=True) == written
 
 
-def test_a_text_spec_that_json_cannot_hold_is_left_out() -> None:
+def test_a_text_spec_that_json_cannot_hold_is_left_out():
     def count(widths: Any, heights: Any) -> Any:
         return widths
 
@@ -174,7 +174,7 @@ WEIGHTS = st.floats(1e-6, 1e6) | st.integers(1, 1000)
         max_leaves=12,
     )
 )
-def test_any_tree_of_weights_goes_to_json_and_back(weights: Any) -> None:
+def test_any_tree_of_weights_goes_to_json_and_back(weights):
     names = iter(range(1000))
 
     def written(tree: Any) -> Any:
@@ -193,11 +193,11 @@ def test_any_tree_of_weights_goes_to_json_and_back(weights: Any) -> None:
     ("limit", "samples", "taken"),
     [(None, 7, 7), (5, 7, 5), (9, 7, 7), ("10%", 1234, 123), ("0.001%", 7, 1), ("10%", 0, 0)],
 )
-def test_limits_are_counts_or_shares(limit: Any, samples: int, taken: int) -> None:
+def test_limits_are_counts_or_shares(limit, samples, taken):
     assert MixtureDataset(name="a", path="a", repeat=1, limit=limit).limited(samples) == taken
 
 
-def test_images_are_those_of_the_datasets_if_all_have_their_own() -> None:
+def test_images_are_those_of_the_datasets_if_all_have_their_own():
     large = ImageSpec(size=448)
     some = Mixture.of({"a/": {"image": large}, "b/": "1x"})
     all_of_them = Mixture.of({"a/": {"image": large}})

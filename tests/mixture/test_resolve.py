@@ -100,7 +100,7 @@ def drawn(segments: list[Segment], draws: int) -> list[Fraction]:
 
 
 @given(schedules())
-def test_rates_follow_the_schedule_and_sum_to_one(case: Any) -> None:
+def test_rates_follow_the_schedule_and_sum_to_one(case):
     sizes, weights, changes = case
     mixture = mixture_of(weights, changes, epoch="shortest")
     rates = resolve(mixture, sizes_of(*sizes)).rates
@@ -116,7 +116,7 @@ def test_rates_follow_the_schedule_and_sum_to_one(case: Any) -> None:
 
 
 @given(schedules())
-def test_longest_and_shortest_agree_with_brute_force(case: Any) -> None:
+def test_longest_and_shortest_agree_with_brute_force(case):
     sizes, weights, changes = case
     segments = exact_segments(weights, changes)
 
@@ -144,9 +144,7 @@ def test_longest_and_shortest_agree_with_brute_force(case: Any) -> None:
     inner=st.lists(WEIGHT, min_size=1, max_size=3),
     data=st.data(),
 )
-def test_weights_by_tokens_are_shares_of_the_tokens(
-    weights: list[int], inner: list[int], data: st.DataObject
-) -> None:
+def test_weights_by_tokens_are_shares_of_the_tokens(weights, inner, data):
     outer = {f"d{number}": weight for number, weight in enumerate(weights[1:])}
     group = {"weight": weights[0], "datasets": {f"g{n}": weight for n, weight in enumerate(inner)}}
     mixture = Mixture.of({"weights": "tokens", "datasets": {"group": group, **outer}})
@@ -161,7 +159,7 @@ def test_weights_by_tokens_are_shares_of_the_tokens(
     assert shares.tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_repeats_are_times_each_sample_is_drawn_whatever_weights_count() -> None:
+def test_repeats_are_times_each_sample_is_drawn_whatever_weights_count():
     datasets = {"a": "2x", "g": {"repeat": "0.5x", "datasets": {"b": 3, "c": 1}}}
     for weights in ("samples", "tokens"):
         mixture = Mixture.of({"weights": weights, "datasets": {"a": "2x", "b": "0.5x"}})
@@ -185,11 +183,11 @@ def test_repeats_are_times_each_sample_is_drawn_whatever_weights_count() -> None
         ({"a": 0.1, "b": 0.6, "c": 0.3}, (10**9, 6 * 10**9, 3 * 10**9), 10**10),
     ],
 )
-def test_an_epoch_of_all_samples_is_exact(datasets: Any, sizes: Any, epoch: int) -> None:
+def test_an_epoch_of_all_samples_is_exact(datasets, sizes, epoch):
     assert resolve(Mixture.of(datasets), sizes_of(*sizes)).epoch == epoch
 
 
-def test_amounts_in_tokens_become_draws() -> None:
+def test_amounts_in_tokens_become_draws():
     content = {
         "epoch": "10k tokens",
         "datasets": {"short": 1, "long": 0},
@@ -210,9 +208,7 @@ def test_amounts_in_tokens_become_draws() -> None:
     over=st.integers(1, 200),
     tokens=st.integers(1, 12_000),
 )
-def test_an_epoch_in_tokens_ends_with_the_draw_that_reaches_them(
-    first: int, last: int, over: int, tokens: int
-) -> None:
+def test_an_epoch_in_tokens_ends_with_the_draw_that_reaches_them(first, last, over, tokens):
     content = {
         "epoch": f"{tokens} tokens",
         "datasets": {"a": 1, "b": 0},
@@ -227,7 +223,7 @@ def test_an_epoch_in_tokens_ends_with_the_draw_that_reaches_them(
     assert total(epoch) >= tokens > total(epoch - 1)
 
 
-def test_amounts_in_steps_become_draws() -> None:
+def test_amounts_in_steps_become_draws():
     content = {
         "datasets": {"a": 1, "b": 1},
         "schedule": [{"from": "10 steps", "over": "5 steps", "weights": {"a": 3}}],
@@ -239,7 +235,7 @@ def test_amounts_in_steps_become_draws() -> None:
     assert by_tokens.rates.starts.tolist() == [0, 640, 960]
 
 
-def test_a_dataset_may_enter_later() -> None:
+def test_a_dataset_may_enter_later():
     content = {
         "datasets": {"a": 1, "g": {"weight": 0, "datasets": {"b": 0, "c": 0}}},
         "schedule": [
@@ -252,14 +248,14 @@ def test_a_dataset_may_enter_later() -> None:
     assert rates_at(resolved, 150).tolist() == [0.25, 0.75, 0]
 
 
-def test_a_schedule_may_begin_at_once() -> None:
+def test_a_schedule_may_begin_at_once():
     content = {"datasets": {"a": 0, "b": 0}, "schedule": [{"weights": {"a": 1, "b": 3}}]}
     resolved = resolve(Mixture.of(content), sizes_of(10, 10))
     assert resolved.rates.starts.tolist() == [0]
     assert resolved.rates.first.tolist() == [[0.25, 0.75]]
 
 
-def test_a_change_added_to_the_schedule_leaves_the_past_as_it_was() -> None:
+def test_a_change_added_to_the_schedule_leaves_the_past_as_it_was():
     first = {"from": "1k tokens", "over": "700 tokens", "weights": {"a": 0.9}}
     later = {"from": "9k tokens", "weights": {"b": 0.3}}
     content = {"epoch": "shortest", "weights": "tokens", "datasets": {"a": 0.1, "b": 0.7}}
@@ -273,7 +269,7 @@ def test_a_change_added_to_the_schedule_leaves_the_past_as_it_was() -> None:
         assert before.tobytes() == after[: len(before)].tobytes()
 
 
-def test_torch_is_not_imported() -> None:
+def test_torch_is_not_imported():
     program = (
         "import sys, json, datapipe, numpy; from datapipe.mixture import resolve; "
         f"mixture = datapipe.Mixture.of({json.dumps({'a': 1, 'b': 2})}); "

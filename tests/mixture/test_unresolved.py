@@ -100,9 +100,7 @@ REFUSED: list[tuple[Any, tuple[int, ...], Any, str]] = [
 
 
 @pytest.mark.parametrize(("content", "sizes", "tokens", "message"), REFUSED)
-def test_what_cannot_be_resolved_is_refused(
-    content: Any, sizes: tuple[int, ...], tokens: Any, message: str
-) -> None:
+def test_what_cannot_be_resolved_is_refused(content, sizes, tokens, message):
     means = None if tokens is None else np.array(tokens, np.float64)
     with pytest.raises(PlanError) as refused:
         resolve(Mixture.of(content), np.array(sizes), means)

@@ -40,7 +40,7 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(content | changes))
 
 
-def test_options_are_those_of_the_files(folder: Path) -> None:
+def test_options_are_those_of_the_files(folder):
     edit(folder / "preprocessor_config.json", patch_size=14, min_pixels=4000, max_pixels=100_000)
     image, text = datapipe.specs_for(folder)
     assert (image.patch, image.min_pixels, image.max_pixels) == (14, 4000, 100_000)
@@ -48,14 +48,14 @@ def test_options_are_those_of_the_files(folder: Path) -> None:
     assert (text.tokenizer, text.image_token) == (folder, "<|image_pad|>")
 
 
-def test_options_that_are_not_written_down_are_those_of_the_class(folder: Path) -> None:
+def test_options_that_are_not_written_down_are_those_of_the_class(folder):
     (folder / "preprocessor_config.json").write_text("{}")
     image, _ = datapipe.specs_for(str(folder))
     expected = ImageSpec.preset("qwen2-vl", min_pixels=3136, max_pixels=1003520)
     assert replace(image, video=None) == expected
 
 
-def test_specs_that_are_given_rule(folder: Path, shards: Path) -> None:
+def test_specs_that_are_given_rule(folder, shards):
     image, text = datapipe.specs_for(folder)
     options: dict[str, Any] = {"batch_size": 2, "num_workers": 0}
     small = replace(image, max_pixels=65536 * 2)
@@ -69,7 +69,7 @@ def test_specs_that_are_given_rule(folder: Path, shards: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_runs_resume_exactly(folder: Path, shards: Path) -> None:
+def test_runs_resume_exactly(folder, shards):
     datapipe.testing.assert_resumes_exactly(
         lambda **options: datapipe.make_loader(
             shards, model=folder, pack=20_000, meta=("key", "valid"), **options
@@ -77,7 +77,7 @@ def test_runs_resume_exactly(folder: Path, shards: Path) -> None:
     )
 
 
-def test_a_command_takes_a_model(folder: Path, shards: Path) -> None:
+def test_a_command_takes_a_model(folder, shards):
     result = CliRunner().invoke(
         app, ["plan", str(shards), "--model", str(folder), "--batch-size", "2", "--json"]
     )
@@ -129,9 +129,7 @@ IMAGES, CONFIG = "preprocessor_config.json", "config.json"
         (_with(IMAGES, size=7), "unknown form"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_followed_is_refused(
-    folder: Path, damage: Callable[[Path], None], message: str
-) -> None:
+def test_what_cannot_be_followed_is_refused(folder, damage, message):
     damage(folder)
     with pytest.raises(PlanError, match=message) as error:
         datapipe.specs_for(folder)
@@ -148,24 +146,24 @@ def test_what_cannot_be_followed_is_refused(
     ],
     ids=["name", "number", "object", "nothing"],
 )
-def test_what_is_no_model_is_refused(model: Any, message: str, shards: Path) -> None:
+def test_what_is_no_model_is_refused(model, message, shards):
     with pytest.raises(PlanError, match=message):
         datapipe.make_loader(shards, model=model, batch_size=2)
 
 
-def test_a_file_is_no_folder(folder: Path) -> None:
+def test_a_file_is_no_folder(folder):
     with pytest.raises(PlanError, match="is not a folder; give its folder"):
         datapipe.specs_for(folder / "config.json")
 
 
-def test_an_image_processor_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_an_image_processor_of_another_kind_is_refused(tmp_path):
     folder = LLAVA.save(tmp_path, apart=True)
     edit(folder / IMAGES, image_processor_type="ViTImageProcessor")
     with pytest.raises(PlanError, match="ViTImageProcessor is neither CLIPImageProcessor nor"):
         datapipe.specs_for(folder)
 
 
-def test_the_page_lists_the_models_that_are_compared() -> None:
+def test_the_page_lists_the_models_that_are_compared():
     assert written() == table()
     known = {kind for kind, processors in MODELS.items() for _ in processors}
     assert {case.model_type for case in CASES.values()} | UNTRIED == known

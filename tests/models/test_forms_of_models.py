@@ -35,18 +35,14 @@ def loader_of(shards: Path, folder: Path, **options: Any) -> datapipe.Loader:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_decoded_images_in_a_cache_are_the_same(
-    name: str, folders: dict[str, Path], shards: Path, tmp_path: Path
-) -> None:
+def test_decoded_images_in_a_cache_are_the_same(name, folders, shards, tmp_path):
     cache = datapipe.CacheSpec("64MB", disk=tmp_path, keep="decoded")
     plain = loader_of(shards, folders[name], epochs=2)
     with loader_of(shards, folders[name], epochs=2, cache=cache) as kept:
         assert_same_batches(plain, kept)
 
 
-def test_encoded_images_are_kept_where_their_form_depends_on_the_sample(
-    folders: dict[str, Path], shards: Path
-) -> None:
+def test_encoded_images_are_kept_where_their_form_depends_on_the_sample(folders, shards):
     folder = folders["llava_onevision"]
     plain = loader_of(shards, folder, epochs=2)
     with loader_of(shards, folder, epochs=2, cache="64MB") as kept:
@@ -57,9 +53,7 @@ def test_encoded_images_are_kept_where_their_form_depends_on_the_sample(
 
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_batches_for_a_device_from_workers_are_the_same(
-    name: str, folders: dict[str, Path], shards: Path, workers: str
-) -> None:
+def test_batches_for_a_device_from_workers_are_the_same(name, folders, shards, workers):
     options: dict[str, Any] = {"num_workers": 2, "workers": datapipe.WorkerSpec(kind=workers)}
     plain = loader_of(shards, folders[name])
     with loader_of(shards, folders[name], device="cpu", **options) as sent:
@@ -67,9 +61,7 @@ def test_batches_for_a_device_from_workers_are_the_same(
 
 
 @pytest.mark.parametrize("name", [rare(name) if name == "gemma4" else name for name in FORMS])
-def test_a_model_takes_a_batch_with_a_sample_that_was_skipped(
-    name: str, folders: dict[str, Path], shards: Path, tmp_path: Path
-) -> None:
+def test_a_model_takes_a_batch_with_a_sample_that_was_skipped(name, folders, shards, tmp_path):
     packed = open_dataset(shards)
     damaged = shutil.copytree(shards, tmp_path / "damaged")
     member = next(m for m in packed.columns.members(0) if m.ext != "json")

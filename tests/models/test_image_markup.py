@@ -34,7 +34,7 @@ def texts(loader: Any) -> list[list[str]]:
     ]
 
 
-def test_truncation_keeps_whole_images_with_their_markup(shards: Path, folder: Path) -> None:
+def test_truncation_keeps_whole_images_with_their_markup(shards, folder):
     image, text = datapipe.specs_for(folder)
     options: dict[str, Any] = {"image": image, "batch_size": 1, "shuffle": False, "num_workers": 0}
     whole = texts(datapipe.make_loader(shards, text=text, **options))
@@ -50,7 +50,7 @@ def test_truncation_keeps_whole_images_with_their_markup(shards: Path, folder: P
         assert last == -1 or after[last + 1] == END
 
 
-def test_tiles_take_markup_that_a_user_writes(shards: Path, folder: Path) -> None:
+def test_tiles_take_markup_that_a_user_writes(shards, folder):
     _, text = datapipe.specs_for(folder)
     markup = ImageMarkup(start="[INST]", cell="{number}", between_cells=BREAK, alone="", end=END)
     image = ImageSpec(resize="tiles", size=32, tiles=4, patch=16, thumbnail=False)
@@ -72,7 +72,7 @@ def test_tiles_take_markup_that_a_user_writes(shards: Path, folder: Path) -> Non
             assert any(f"[INST]{grid}{END}" in written for grid in (rows, wide, tall))
 
 
-def test_markup_belongs_to_the_state_of_a_run(shards: Path, folder: Path) -> None:
+def test_markup_belongs_to_the_state_of_a_run(shards, folder):
     image, text = datapipe.specs_for(folder)
     options: dict[str, Any] = {"image": image, "batch_size": 2, "num_workers": 0}
     state = datapipe.make_loader(shards, text=text, **options).state_dict()
@@ -98,14 +98,12 @@ def test_markup_belongs_to_the_state_of_a_run(shards: Path, folder: Path) -> Non
     ],
     ids=["no images", "one size", "mrope", "function", "number"],
 )
-def test_markup_that_says_nothing_is_refused(
-    shards: Path, folder: Path, image: ImageSpec | None, changes: dict[str, Any], message: str
-) -> None:
+def test_markup_that_says_nothing_is_refused(shards, folder, image, changes, message):
     text = replace(datapipe.specs_for(folder)[1], **changes)
     with pytest.raises(PlanError, match=message):
         datapipe.make_loader(shards, image=image, text=text, batch_size=2)
 
 
-def test_other_words_in_braces_are_refused() -> None:
+def test_other_words_in_braces_are_refused():
     with pytest.raises(PlanError, match=r"cell='\{tile\}' of an ImageMarkup: only \{row\}, "):
         ImageMarkup(cell="{tile}")

@@ -61,8 +61,8 @@ def loss_of(model: torch.nn.Module, batch: dict[str, Any]) -> float:
 @pytest.mark.campaign
 @pytest.mark.parametrize(("name", "attention", "options"), CASES)
 def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
-    made: Callable[..., Any], shards: Path, name: str, attention: str, options: dict[str, Any]
-) -> None:
+    made, shards, name, attention, options
+):
     model, folder, alone = made(name, attention)
     seen = 0
     loader = datapipe.make_loader(shards, model=folder, meta=META, num_workers=0, **options)
@@ -75,9 +75,7 @@ def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
     assert seen == 12
 
 
-def test_packs_are_refused_where_a_model_does_not_keep_their_samples_apart(
-    tmp_path: Path, shards: Path
-) -> None:
+def test_packs_are_refused_where_a_model_does_not_keep_their_samples_apart(tmp_path, shards):
     folder = TINY["gemma3"].case.save(tmp_path)
     with pytest.raises(datapipe.PlanError, match=r"token_types=True.*give batch_size= or max_tok"):
         datapipe.make_loader(shards, model=folder, pack=400)

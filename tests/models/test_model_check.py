@@ -24,7 +24,7 @@ def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
 
 
 @pytest.mark.parametrize("source", mostly_quick(CASES, every=3))
-def test_a_processor_that_is_followed_shows_no_difference(source: str, shards: Path) -> None:
+def test_a_processor_that_is_followed_shows_no_difference(source, shards):
     found = datapipe.check_model(CASES[source].make(), shards, samples=6)
     # LLaVA-OneVision's template begins an answer with `assistant \n`, and a prompt does not.
     labels = 0 if CASES[source].model_type == "llava_onevision" else 6
@@ -32,9 +32,7 @@ def test_a_processor_that_is_followed_shows_no_difference(source: str, shards: P
 
 
 @pytest.mark.parametrize("case", [QWEN, LLAVA], ids=lambda case: case.source)
-def test_a_line_that_ends_after_an_image_is_no_difference(
-    case: Any, tmp_path: Path, encode: Any, crop: Any
-) -> None:
+def test_a_line_that_ends_after_an_image_is_no_difference(case, tmp_path, encode, crop):
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "0.jpg").write_bytes(encode(crop("coffee.png", (90, 60), 0)))
@@ -77,15 +75,13 @@ class Other:
     ],
     ids=["template", "limit", "mean"],
 )
-def test_the_first_difference_is_shown(changes: dict[str, Any], message: str, shards: Path) -> None:
+def test_the_first_difference_is_shown(changes, message, shards):
     found = datapipe.check_model(Other(QWEN, **changes), shards, samples=3, where="images > 0")
     assert not found.is_equal
     assert re.match(f"00000000[0-9]: {message}", found.differences[0])
 
 
-def test_labels_that_a_template_does_not_mean_are_shown(
-    shards: Path,
-) -> None:
+def test_labels_that_a_template_does_not_mean_are_shown(shards):
     class Longer(Other):
         def apply_chat_template(self, messages: Any, **options: Any) -> Any:
             text = super().apply_chat_template(messages, **options)
@@ -101,7 +97,7 @@ def test_labels_that_a_template_does_not_mean_are_shown(
     )
 
 
-def test_samples_whose_labels_cannot_be_compared_are_not_counted(shards: Path) -> None:
+def test_samples_whose_labels_cannot_be_compared_are_not_counted(shards):
     class Rewriting(Other):
         def apply_chat_template(self, messages: Any, **options: Any) -> Any:
             # As a template that marks the last turn.
@@ -113,7 +109,7 @@ def test_samples_whose_labels_cannot_be_compared_are_not_counted(shards: Path) -
     assert (found.samples, found.labels) == (2, 0)
 
 
-def test_the_command_says_what_differs(tmp_path: Path, shards: Path) -> None:
+def test_the_command_says_what_differs(tmp_path, shards):
     folder = LLAVA.save(tmp_path, apart=True)
     result = CliRunner().invoke(app, ["check-model", str(folder), str(shards), "--samples", "4"])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -132,7 +128,7 @@ def test_the_command_says_what_differs(tmp_path: Path, shards: Path) -> None:
     }
 
 
-def test_a_model_that_is_not_there_is_one_message(shards: Path) -> None:
+def test_a_model_that_is_not_there_is_one_message(shards):
     result = CliRunner().invoke(app, ["check-model", "nowhere", str(shards)])
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: model 'nowhere' is not a folder")

@@ -1,7 +1,6 @@
 """Batches of every known model are what its processor in transformers makes."""
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -129,30 +128,24 @@ def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
 
 
 @pytest.mark.parametrize("source", mostly_quick(CASES))
-def test_a_model_is_fed_as_by_its_processor(
-    source: str, few: tuple[list[Sample], Path], tmp_path: Path
-) -> None:
+def test_a_model_is_fed_as_by_its_processor(source, few, tmp_path):
     apart = [*CASES].index(source) % 2 == 0  # each family is saved in both ways
     check(CASES[source], CASES[source].save(tmp_path, apart=apart), *few)
 
 
 @pytest.mark.parametrize("source", mostly_quick(CASES, every=6))
-def test_a_processor_is_a_model_too(source: str, few: tuple[list[Sample], Path]) -> None:
+def test_a_processor_is_a_model_too(source, few):
     check(CASES[source], CASES[source].make(), *few)
 
 
-def test_features_of_large_canvases_are_counted_as_the_model_scales_them(
-    few: tuple[list[Sample], Path], tmp_path: Path
-) -> None:
+def test_features_of_large_canvases_are_counted_as_the_model_scales_them(few, tmp_path):
     case = TINY["llava_onevision"].case  # whose canvases have up to 9 tiles, and anyres_max_4
     check(case, case.save(tmp_path), *few)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("source", CASES)
-def test_many_sizes_are_as_by_the_processor(
-    source: str, tmp_path: Path, samples_of: Any, packed_samples: Callable[..., Path]
-) -> None:
+def test_many_sizes_are_as_by_the_processor(source, tmp_path, samples_of, packed_samples):
     samples = samples_of(MANY)
     check(CASES[source], CASES[source].save(tmp_path), samples, packed_samples(samples))
 
@@ -163,9 +156,7 @@ def test_many_sizes_are_as_by_the_processor(
         (source for source, case in CASES.items() if case.model_type != "gemma3"), every=3
     ),
 )
-def test_packs_have_the_tokens_of_all_samples(
-    source: str, few: tuple[list[Sample], Path], tmp_path: Path
-) -> None:
+def test_packs_have_the_tokens_of_all_samples(source, few, tmp_path):
     samples, shards = few
     processor = CASES[source].make()
     model = CASES[source].save(tmp_path)
@@ -181,9 +172,7 @@ def test_packs_have_the_tokens_of_all_samples(
     "source",
     [source for source, case in CASES.items() if case.model_type.startswith(("qwen", "glm"))],
 )
-def test_positions_are_those_of_the_model(
-    source: str, few: tuple[list[Sample], Path], tmp_path: Path
-) -> None:
+def test_positions_are_those_of_the_model(source, few, tmp_path):
     case = CASES[source]
     config = AutoConfig.for_model(case.model_type)
     image = case.make().image_token_id

@@ -26,9 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return CASE.save(tmp_path_factory.mktemp("onevision"))
 
 
-def test_a_batch_says_how_many_images_each_sample_with_images_has(
-    shards: Path, folder: Path
-) -> None:
+def test_a_batch_says_how_many_images_each_sample_with_images_has(shards, folder):
     meta = ("images_per_sample",)
     alone = several = 0
     for batch in datapipe.make_loader(shards, model=folder, pack=600, meta=meta, num_workers=0):
@@ -40,14 +38,14 @@ def test_a_batch_says_how_many_images_each_sample_with_images_has(
     assert several
 
 
-def test_the_plan_knows_the_tokens_and_tiles_of_both(shards: Path, folder: Path) -> None:
+def test_the_plan_knows_the_tokens_and_tiles_of_both(shards, folder):
     loader = datapipe.make_loader(shards, model=folder, batch_size=3, num_workers=0)
     tokens = sum(int(batch["attention_mask"].sum()) for batch in loader)
     whole = datapipe.make_loader(shards, model=folder, pack=20_000, num_workers=0)
     assert [batch["input_ids"].shape[1] for batch in whole] == [tokens]
 
 
-def test_all_images_are_cut_if_the_colour_is_taken_away(shards: Path, folder: Path) -> None:
+def test_all_images_are_cut_if_the_colour_is_taken_away(shards, folder):
     image, _ = datapipe.specs_for(folder)
     image = replace(image, pad_several=None)
     loader = datapipe.make_loader(
@@ -67,9 +65,7 @@ def test_all_images_are_cut_if_the_colour_is_taken_away(shards: Path, folder: Pa
     ],
     ids=["truncate", "number", "function"],
 )
-def test_texts_that_do_not_go_with_it_are_refused(
-    shards: Path, folder: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_texts_that_do_not_go_with_it_are_refused(shards, folder, changes, message):
     _, text = datapipe.specs_for(folder)
     with pytest.raises(PlanError, match=message):
         datapipe.make_loader(shards, model=folder, text=replace(text, **changes), batch_size=2)
@@ -85,16 +81,14 @@ def test_texts_that_do_not_go_with_it_are_refused(
         ("preprocessor", {"do_center_crop": True}, "do_center_crop=true"),
     ],
 )
-def test_options_that_cannot_be_followed_are_refused(
-    tmp_path: Path, file: str, changes: dict[str, Any], message: str
-) -> None:
+def test_options_that_cannot_be_followed_are_refused(tmp_path, file, changes, message):
     path = CASE.save(tmp_path, apart=True) / f"{file}_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(PlanError, match=message):
         datapipe.specs_for(tmp_path)
 
 
-def test_options_that_are_not_written_down_are_those_of_the_class(tmp_path: Path) -> None:
+def test_options_that_are_not_written_down_are_those_of_the_class(tmp_path):
     CASE.save(tmp_path, apart=True)
     (tmp_path / "preprocessor_config.json").write_text("{}")
     written = {"num_image_tokens": 729, "processor_class": "LlavaOnevisionProcessor"}

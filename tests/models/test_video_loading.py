@@ -30,9 +30,7 @@ def loader_of(films: Path, folder: Path, **options: Any) -> datapipe.Loader:
 @pytest.mark.parametrize(
     ("name", "workers"), [("qwen3_vl", "threads"), ("qwen2_5_vl", "processes")]
 )
-def test_batches_from_workers_for_a_device_are_the_same(
-    name: str, workers: str, folders: dict[str, Path], films: Path
-) -> None:
+def test_batches_from_workers_for_a_device_are_the_same(name, workers, folders, films):
     options: dict[str, Any] = {"num_workers": 2, "workers": datapipe.WorkerSpec(kind=workers)}
     plain = loader_of(films, folders[name])
     with loader_of(films, folders[name], device="cpu", **options) as sent:
@@ -40,25 +38,21 @@ def test_batches_from_workers_for_a_device_are_the_same(
 
 
 @pytest.mark.parametrize("keep", ["auto", "encoded"])
-def test_batches_from_a_cache_are_the_same(
-    keep: str, folders: dict[str, Path], films: Path, tmp_path: Path
-) -> None:
+def test_batches_from_a_cache_are_the_same(keep, folders, films, tmp_path):
     cache = datapipe.CacheSpec("64MB", disk=tmp_path, keep=keep)
     plain = loader_of(films, folders["qwen2_5_vl"], epochs=2)
     with loader_of(films, folders["qwen2_5_vl"], epochs=2, cache=cache) as kept:
         assert_same_batches(plain, kept)
 
 
-def test_a_run_resumes_exactly(folders: dict[str, Path], films: Path) -> None:
+def test_a_run_resumes_exactly(folders, films):
     assert_resumes_exactly(
         partial(loader_of, films, folders["qwen2_5_vl"], batch_size=1, meta=("key", "valid"))
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_fewer_frames_are_as_if_only_they_had_been_packed(
-    name: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_fewer_frames_are_as_if_only_they_had_been_packed(name, folders, tmp_path):
     whole = clip(9, (64, 48))
     kept = [0, 2, 4, 6, 8]
     fewer = replace(
@@ -83,9 +77,7 @@ def test_fewer_frames_are_as_if_only_they_had_been_packed(
 
 @pytest.mark.parametrize("name", NAMES[1:])
 @pytest.mark.parametrize("pack", [False, True])
-def test_truncation_keeps_whole_videos_and_nothing_of_others(
-    name: str, pack: bool, folders: dict[str, Path], films: Path
-) -> None:
+def test_truncation_keeps_whole_videos_and_nothing_of_others(name, pack, folders, films):
     _, text = datapipe.specs_for(folders[name])
     tokenizer = VIDEO_CASES[name].make().tokenizer
     start, end = tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"])
@@ -110,9 +102,7 @@ def test_truncation_keeps_whole_videos_and_nothing_of_others(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("device", [None, "cpu"])
-def test_a_damaged_frame_leaves_its_sample_empty(
-    name: str, device: str | None, folders: dict[str, Path], films: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_frame_leaves_its_sample_empty(name, device, folders, films, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(films, damaged)
     packed = open_dataset(films)
@@ -140,9 +130,7 @@ def test_a_damaged_frame_leaves_its_sample_empty(
     assert torch.equal(batch["pixel_values"][images:], whole["pixel_values"][images:])
 
 
-def test_a_preview_shows_frames_and_the_tokens_of_videos(
-    folders: dict[str, Path], films: Path, tmp_path: Path
-) -> None:
+def test_a_preview_shows_frames_and_the_tokens_of_videos(folders, films, tmp_path):
     page = tmp_path / "page.html"
     datapipe.preview(films, page, model=folders["qwen3_vl"], samples=5)
     steps = content_of(page.read_text("utf-8"))["steps"]

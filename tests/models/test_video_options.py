@@ -28,7 +28,7 @@ def video_of(folder: Path) -> VideoSpec:
     return video
 
 
-def test_limits_are_those_of_the_video_processor_wherever_they_are_written(folder: Path) -> None:
+def test_limits_are_those_of_the_video_processor_wherever_they_are_written(folder):
     own, processor = folder / "video_preprocessor_config.json", folder / "processor_config.json"
     assert video_of(folder) == VideoSpec(min_pixels=4096, max_pixels=400_000, limits="video")
     content = json.loads(processor.read_text())
@@ -40,13 +40,13 @@ def test_limits_are_those_of_the_video_processor_wherever_they_are_written(folde
     assert (video_of(folder).min_pixels, video_of(folder).max_pixels) == (131_072, 786_432)
 
 
-def test_an_old_checkpoint_has_the_limits_of_its_images(tmp_path: Path) -> None:
+def test_an_old_checkpoint_has_the_limits_of_its_images(tmp_path):
     folder = VIDEO_CASES["qwen2_vl"].save(tmp_path / "model", apart=True)
     (folder / "video_preprocessor_config.json").unlink()
     assert video_of(folder) == VideoSpec(min_pixels=3136, max_pixels=12_845_056)
 
 
-def test_the_pace_of_positions_is_that_of_the_config(tmp_path: Path) -> None:
+def test_the_pace_of_positions_is_that_of_the_config(tmp_path):
     folder = VIDEO_CASES["qwen2_5_vl"].save(tmp_path / "model")
     assert video_of(folder).tokens_per_second == 2
     config = {"model_type": "qwen2_5_vl", "vision_config": {"tokens_per_second": 4}}
@@ -62,9 +62,7 @@ def test_the_pace_of_positions_is_that_of_the_config(tmp_path: Path) -> None:
         ({"image_mean": [0.1, 0.1, 0.1]}, "image_mean is .* for videos"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(
-    option: dict[str, Any], message: str, folder: Path
-) -> None:
+def test_what_cannot_be_followed_is_refused(option, message, folder):
     path = folder / "video_preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | option))
     with pytest.raises(PlanError, match=message):
@@ -84,19 +82,19 @@ def test_what_cannot_be_followed_is_refused(
         (lambda: TextSpec(tokenizer="x", video_markup="x"), "give a VideoMarkup, or a mapping"),
     ],
 )
-def test_impossible_options_are_refused_with_what_to_give(make: Any, message: str) -> None:
+def test_impossible_options_are_refused_with_what_to_give(make, message):
     with pytest.raises(PlanError, match=message):
         make()
 
 
-def test_mappings_stand_for_the_options_of_videos() -> None:
+def test_mappings_stand_for_the_options_of_videos():
     spec = ImageSpec(resize="native", video={"min_pixels": 784, "max_pixels": 78_400})
     assert spec.video == VideoSpec(min_pixels=784, max_pixels=78_400)
     text = TextSpec(tokenizer="x", video_markup={"frames": 4})
     assert text.video_markup == VideoMarkup(frames=4)
 
 
-def test_patches_of_text_and_images_have_as_many_frames(folder: Path, films: Path) -> None:
+def test_patches_of_text_and_images_have_as_many_frames(folder, films):
     _, text = datapipe.specs_for(folder)
     other = replace(text, video_markup=VideoMarkup(frames=3))
     with pytest.raises(PlanError, match=r"a patch of 3 frames, and ImageSpec\(temporal=2\) of 2"):
@@ -104,9 +102,7 @@ def test_patches_of_text_and_images_have_as_many_frames(folder: Path, films: Pat
 
 
 @pytest.mark.parametrize("without", ["image", "text"])
-def test_each_frame_is_an_image_without_either_option(
-    without: str, folder: Path, films: Path
-) -> None:
+def test_each_frame_is_an_image_without_either_option(without, folder, films):
     image, text = datapipe.specs_for(folder)
     options: dict[str, Any] = {"batch_size": 5, "shuffle": False, "num_workers": 0}
     if without == "image":
@@ -119,9 +115,7 @@ def test_each_frame_is_an_image_without_either_option(
     assert (batch["image_grid_thw"][:, 0] == 1).all()
 
 
-def test_a_video_of_one_frame_is_refused_where_each_patch_has_a_time(
-    folder: Path, films: Path, tmp_path: Path
-) -> None:
+def test_a_video_of_one_frame_is_refused_where_each_patch_has_a_time(folder, films, tmp_path):
     shards = write_shards(
         tmp_path / "shards", [VideoSample([clip(1, (60, 60)), "What?"], "A cup."), *samples()]
     )
@@ -136,7 +130,7 @@ def test_a_video_of_one_frame_is_refused_where_each_patch_has_a_time(
     assert first["video_grid_thw"][0, 0] == 1
 
 
-def test_an_image_only_dataset_has_no_keys_of_videos(folder: Path, tmp_path: Path) -> None:
+def test_an_image_only_dataset_has_no_keys_of_videos(folder, tmp_path):
     shards = write_shards(tmp_path / "shards", [samples()[4]])
     image, _ = datapipe.specs_for(folder)
     options: dict[str, Any] = {"batch_size": 1, "num_workers": 0}
@@ -166,15 +160,15 @@ def test_an_image_only_dataset_has_no_keys_of_videos(folder: Path, tmp_path: Pat
     ],
 )
 def test_what_knows_no_patches_of_frames_is_refused_with_the_remedy(
-    options: dict[str, Any], message: str, folder: Path, films: Path
-) -> None:
+    options, message, folder, films
+):
     if "decoder" in options:
         pytest.importorskip("nvidia.dali")
     with pytest.raises(PlanError, match=message):
         datapipe.make_loader(films, model=folder, num_workers=0, **options)
 
 
-def test_names_and_record_have_to_tell_the_same_videos(folder: Path, tmp_path: Path) -> None:
+def test_names_and_record_have_to_tell_the_same_videos(folder, tmp_path):
     asked = replace(samples()[0], question=[*samples()[0].question[:1], "What?"])
     shards = write_shards(tmp_path / "shards", [asked, samples()[4]], told=False)
     options: dict[str, Any] = {"batch_size": 2, "shuffle": False, "num_workers": 0}
@@ -185,7 +179,7 @@ def test_names_and_record_have_to_tell_the_same_videos(folder: Path, tmp_path: P
     assert batch["valid"].tolist() == [False, True]
 
 
-def test_datasets_with_and_without_videos_are_one_mixture(folder: Path, tmp_path: Path) -> None:
+def test_datasets_with_and_without_videos_are_one_mixture(folder, tmp_path):
     films = write_shards(tmp_path / "films", samples()[:1])
     stills = write_shards(tmp_path / "stills", [samples()[4]])
     options: dict[str, Any] = {"model": folder, "shuffle": False, "num_workers": 0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def assert_same_pixels(ours: Tensor, expected: Tensor, spec: datapipe.ImageSpec)
 
 
 @pytest.mark.parametrize("name", VIDEO_CASES)
-def test_a_model_is_fed_as_by_its_processor(name: str, films: Path, tmp_path: Path) -> None:
+def test_a_model_is_fed_as_by_its_processor(name, films, tmp_path):
     case = VIDEO_CASES[name]
     model = case.save(tmp_path)
     processor = case.make()
@@ -85,7 +84,7 @@ def in_double(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", VIDEO_CASES)
-def test_positions_are_those_of_the_model(name: str, folders: dict[str, Path], films: Path) -> None:
+def test_positions_are_those_of_the_model(name, folders, films):
     model = tiny(name)
     loader = datapipe.make_loader(films, model=folders[name], batch_size=5, **OPTIONS)
     (batch,) = loader
@@ -102,9 +101,7 @@ def test_positions_are_those_of_the_model(name: str, folders: dict[str, Path], f
 
 
 @pytest.mark.parametrize("name", PACKING)
-def test_packs_compute_what_padded_batches_do(
-    name: str, folders: dict[str, Path], films: Path
-) -> None:
+def test_packs_compute_what_padded_batches_do(name, folders, films):
     model = tiny(name)
     one_each = datapipe.make_loader(films, model=folders[name], batch_size=1, **OPTIONS)
     expected, lengths = [], []
@@ -124,7 +121,7 @@ def test_packs_compute_what_padded_batches_do(
 
 
 @pytest.mark.parametrize("name", VIDEO_CASES)
-def test_a_check_of_a_model_compares_videos(name: str, films: Path) -> None:
+def test_a_check_of_a_model_compares_videos(name, films):
     with with_pillow():
         check = datapipe.check_model(VIDEO_CASES[name].make(), films)
     assert check.is_equal, check.differences

@@ -9,7 +9,7 @@ from datapipe.monitor.durations import Durations, Timeline
 
 
 @pytest.mark.parametrize("scale", [50, 10_000_000, 10**12])
-def test_percentiles_are_those_of_the_durations(scale: int) -> None:
+def test_percentiles_are_those_of_the_durations(scale):
     draw = random.Random(scale)
     values = [int(draw.expovariate(1 / scale)) for _ in range(20_000)]
     durations = Durations()
@@ -23,7 +23,7 @@ def test_percentiles_are_those_of_the_durations(scale: int) -> None:
     assert timing.count == len(values)
 
 
-def test_durations_out_of_range_are_counted_and_none_is_zero() -> None:
+def test_durations_out_of_range_are_counted_and_none_is_zero():
     durations = Durations()
     assert durations.timing().p99 == durations.timing().longest == 0.0
     for value in (-5, 2**70):
@@ -38,7 +38,7 @@ def test_durations_out_of_range_are_counted_and_none_is_zero() -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 7, 8, 9, 1000, 12_345])
-def test_a_timeline_keeps_all_time_in_few_stretches(turns: int) -> None:
+def test_a_timeline_keeps_all_time_in_few_stretches(turns):
     timeline = Timeline(most=8)
     for turn in range(turns):
         timeline.add(turn, 10**9, 0, 2 * 10**9, turn * 10**9)

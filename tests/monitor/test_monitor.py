@@ -6,7 +6,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +25,7 @@ def monitor(clock: Clock) -> datapipe.Monitor:
     return datapipe.Monitor(clock=clock)
 
 
-def test_time_is_divided_into_waiting_transfer_step_and_rest(
-    monitor: datapipe.Monitor, clock: Clock
-) -> None:
+def test_time_is_divided_into_waiting_transfer_step_and_rest(monitor, clock):
     train(monitor, Batches(clock, 30, wait=0.01), clock, step=0.06, transfer=0.02, rest=0.01)
     report = monitor.report()
     shares = (report.wait_share, report.transfer_share, report.step_share, report.rest_share)
@@ -38,9 +35,7 @@ def test_time_is_divided_into_waiting_transfer_step_and_rest(
     assert report.seconds == pytest.approx(0.1 * report.turns)
 
 
-def test_the_first_batch_and_the_warm_up_are_reported_apart(
-    monitor: datapipe.Monitor, clock: Clock
-) -> None:
+def test_the_first_batch_and_the_warm_up_are_reported_apart(monitor, clock):
     slow = iter([5.0, 1.0, 1.0, 1.0, 1.0])
     for _ in monitor(Batches(clock, 30, wait=0.01, first=8.0)):
         with monitor.step():
@@ -52,9 +47,7 @@ def test_the_first_batch_and_the_warm_up_are_reported_apart(
     assert report.wait.longest == report.step.longest == pytest.approx(0.01)
 
 
-def test_workers_that_start_anew_each_epoch_are_no_waiting_but_are_reported(
-    monitor: datapipe.Monitor, clock: Clock
-) -> None:
+def test_workers_that_start_anew_each_epoch_are_no_waiting_but_are_reported(monitor, clock):
     for _ in range(4):
         train(monitor, Batches(clock, 20, first=3.0), clock, step=0.1)
         clock.sleep(100.0)  # validation
@@ -65,7 +58,7 @@ def test_workers_that_start_anew_each_epoch_are_no_waiting_but_are_reported(
     assert report.seconds == pytest.approx(0.1 * report.turns)
 
 
-def test_a_transfer_inside_a_step_is_no_part_of_it(monitor: datapipe.Monitor, clock: Clock) -> None:
+def test_a_transfer_inside_a_step_is_no_part_of_it(monitor, clock):
     for _ in monitor(Batches(clock, 20)):
         with monitor.step():
             with monitor.transfer():
@@ -77,9 +70,7 @@ def test_a_transfer_inside_a_step_is_no_part_of_it(monitor: datapipe.Monitor, cl
     assert report.rest_share == 0.0
 
 
-def test_several_steps_of_a_batch_are_steps_each_and_nested_ones_are_one(
-    monitor: datapipe.Monitor, clock: Clock
-) -> None:
+def test_several_steps_of_a_batch_are_steps_each_and_nested_ones_are_one(monitor, clock):
     for _ in monitor(Batches(clock, 12)):
         for _ in range(2):
             with monitor.step(), monitor.step():
@@ -90,7 +81,7 @@ def test_several_steps_of_a_batch_are_steps_each_and_nested_ones_are_one(
     assert report.step.p99 == pytest.approx(0.05, rel=0.02)
 
 
-def test_a_loop_without_marks_is_measured_too(monitor: datapipe.Monitor, clock: Clock) -> None:
+def test_a_loop_without_marks_is_measured_too(monitor, clock):
     for _ in monitor(Batches(clock, 30, wait=0.03)):
         clock.sleep(0.01)
     report = monitor.report()
@@ -98,18 +89,14 @@ def test_a_loop_without_marks_is_measured_too(monitor: datapipe.Monitor, clock: 
     assert report.verdict.kind == "data"
 
 
-def test_a_step_that_only_sleeps_is_not_called_compute_bound(
-    monitor: datapipe.Monitor, clock: Clock
-) -> None:
+def test_a_step_that_only_sleeps_is_not_called_compute_bound(monitor, clock):
     train(monitor, Batches(clock, 30), clock, step=0.1)
     verdict = monitor.verdict
     assert (verdict.kind, verdict.level) == ("host", "warn")
     assert "torch's operators take 0% of a step" in verdict.sentence
 
 
-def test_what_is_written_once_between_steps_does_not_make_the_loop_slow(
-    monitor: datapipe.Monitor, clock: Clock
-) -> None:
+def test_what_is_written_once_between_steps_does_not_make_the_loop_slow(monitor, clock):
     for number in monitor(Batches(clock, 30)):
         with monitor.step():
             clock.sleep(0.1)
@@ -123,13 +110,13 @@ def test_what_is_written_once_between_steps_does_not_make_the_loop_slow(
     assert monitor.verdict.kind == "loop"
 
 
-def test_a_run_too_short_for_figures_shows_none(monitor: datapipe.Monitor, clock: Clock) -> None:
+def test_a_run_too_short_for_figures_shows_none(monitor, clock):
     train(monitor, Batches(clock, 5), clock, step=0.1)
     assert "P50" not in str(monitor.report())
     assert "0 steps were timed so far" in str(monitor.report())
 
 
-def test_a_loop_left_by_break_counts_what_it_did(monitor: datapipe.Monitor, clock: Clock) -> None:
+def test_a_loop_left_by_break_counts_what_it_did(monitor, clock):
     for number in monitor(Batches(clock, 100, wait=0.01)):
         with monitor.step():
             clock.sleep(0.03)
@@ -142,9 +129,7 @@ def test_a_loop_left_by_break_counts_what_it_did(monitor: datapipe.Monitor, cloc
     assert report.seconds == pytest.approx(0.04 * report.turns)
 
 
-def test_a_step_that_fails_counts_for_nothing_and_its_error_comes_through(
-    monitor: datapipe.Monitor, clock: Clock
-) -> None:
+def test_a_step_that_fails_counts_for_nothing_and_its_error_comes_through(monitor, clock):
     caught = 0
     for number in monitor(Batches(clock, 40, wait=0.01)):
         try:
@@ -163,7 +148,7 @@ def test_a_step_that_fails_counts_for_nothing_and_its_error_comes_through(
         raise ZeroDivisionError
 
 
-def test_errors_of_the_loader_and_its_end_come_through(monitor: datapipe.Monitor) -> None:
+def test_errors_of_the_loader_and_its_end_come_through(monitor):
     def broken() -> Iterator[int]:
         yield 1
         raise OSError("disk gone")
@@ -181,7 +166,7 @@ def test_errors_of_the_loader_and_its_end_come_through(monitor: datapipe.Monitor
             next(ended)
 
 
-def test_length_and_attributes_are_the_loaders(monitor: datapipe.Monitor) -> None:
+def test_length_and_attributes_are_the_loaders(monitor):
     class Loader(list[int]):
         batch_size = 8
 
@@ -197,7 +182,7 @@ def test_length_and_attributes_are_the_loaders(monitor: datapipe.Monitor) -> Non
     assert list(monitor(iter([4, 5]))) == [4, 5]
 
 
-def test_batches_are_not_kept_alive(monitor: datapipe.Monitor) -> None:
+def test_batches_are_not_kept_alive(monitor):
     class Batch:
         pass
 
@@ -209,7 +194,7 @@ def test_batches_are_not_kept_alive(monitor: datapipe.Monitor) -> None:
         assert seen[-1]() is None
 
 
-def test_nothing_grows_with_the_number_of_steps(clock: Clock) -> None:
+def test_nothing_grows_with_the_number_of_steps(clock):
     def reachable(root: Any) -> int:
         found, stack = set(), [root]
         while stack:
@@ -229,9 +214,7 @@ def test_nothing_grows_with_the_number_of_steps(clock: Clock) -> None:
     assert len(monitor.report().timeline) <= 240
 
 
-def test_a_loop_inside_of_a_loop_takes_nothing_from_it(
-    monitor: datapipe.Monitor, clock: Clock
-) -> None:
+def test_a_loop_inside_of_a_loop_takes_nothing_from_it(monitor, clock):
     for number in monitor(Batches(clock, 30, wait=0.01)):
         with monitor.step():
             clock.sleep(0.09)
@@ -243,7 +226,7 @@ def test_a_loop_inside_of_a_loop_takes_nothing_from_it(
     assert monitor.report().wait_share == pytest.approx(0.1)
 
 
-def test_two_loops_on_one_monitor_do_not_mix(monitor: datapipe.Monitor, clock: Clock) -> None:
+def test_two_loops_on_one_monitor_do_not_mix(monitor, clock):
     train(monitor, Batches(clock, 10), clock, step=0.1)
     for number in monitor(Batches(clock, 30, wait=0.01)):
         with monitor.step():
@@ -260,9 +243,7 @@ def test_two_loops_on_one_monitor_do_not_mix(monitor: datapipe.Monitor, clock: C
     assert monitor.report().left_out["disturbed"] > 90
 
 
-def test_another_thread_is_let_through_unmeasured_and_told_once(
-    monitor: datapipe.Monitor, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_thread_is_let_through_unmeasured_and_told_once(monitor, clock, caplog):
     got: list[int] = []
 
     def other() -> None:
@@ -285,7 +266,7 @@ def test_another_thread_is_let_through_unmeasured_and_told_once(
     assert len(caplog.records) == 1 + sum("batches" in r.message for r in caplog.records)
 
 
-def test_a_loop_may_move_to_another_thread(monitor: datapipe.Monitor, clock: Clock) -> None:
+def test_a_loop_may_move_to_another_thread(monitor, clock):
     turns = []
     for _ in range(2):
         args = (monitor, Batches(clock, 10), clock)
@@ -296,7 +277,7 @@ def test_a_loop_may_move_to_another_thread(monitor: datapipe.Monitor, clock: Clo
     assert turns[1] > turns[0] > 0
 
 
-def test_marks_outside_of_a_loop_do_nothing(monitor: datapipe.Monitor, clock: Clock) -> None:
+def test_marks_outside_of_a_loop_do_nothing(monitor, clock):
     with monitor.step(), monitor.transfer():
         clock.sleep(1.0)
     with monitor.step():
@@ -306,9 +287,7 @@ def test_marks_outside_of_a_loop_do_nothing(monitor: datapipe.Monitor, clock: Cl
     assert report.step.longest == pytest.approx(0.03)
 
 
-def test_the_log_warns_once_of_waiting_and_not_of_a_loop_that_hardly_waits(
-    monitor: datapipe.Monitor, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_warns_once_of_waiting_and_not_of_a_loop_that_hardly_waits(monitor, clock, caplog):
     train(datapipe.Monitor(clock=clock), Batches(clock, 500, 0.005, first=60.0), clock, step=0.1)
     assert not caplog.records
     train(monitor, Batches(clock, 500, wait=0.02), clock, step=0.08)
@@ -317,7 +296,7 @@ def test_the_log_warns_once_of_waiting_and_not_of_a_loop_that_hardly_waits(
     assert "data-bound: 20% of the time goes into waiting for batches" in record.message
 
 
-def test_a_report_is_plain_data_and_a_short_table(monitor: datapipe.Monitor, clock: Clock) -> None:
+def test_a_report_is_plain_data_and_a_short_table(monitor, clock):
     assert monitor.verdict.kind == "unknown"
     assert "let the loop run longer" in str(monitor.report())
     json.dumps(monitor.report().to_dict())
@@ -331,7 +310,7 @@ def test_a_report_is_plain_data_and_a_short_table(monitor: datapipe.Monitor, clo
     assert max(map(len, text.splitlines())) < 120
 
 
-def test_options_out_of_range_are_refused(monitor: datapipe.Monitor, tmp_path: Path) -> None:
+def test_options_out_of_range_are_refused(monitor, tmp_path):
     file = tmp_path / "t.json"
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: datapipe.Monitor(warmup=-1), "warmup -1"),

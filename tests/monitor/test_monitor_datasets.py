@@ -3,7 +3,6 @@
 import json
 import weakref
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,22 +63,20 @@ def without(batch: dict[str, Any], *names: str) -> dict[str, Any]:
     ids=["packed", "padded", "packed, all", "padded, all", "no tokens", "names alone"],
 )
 @pytest.mark.parametrize("count", [1, 150])
-def test_every_batch_counts_without_padding_and_repeats(
-    batch: dict[str, Any], captions: tuple[int, int], chats: tuple[int, int], count: int
-) -> None:
+def test_every_batch_counts_without_padding_and_repeats(batch, captions, chats, count):
     found = seen(Mixture([batch] * count))
     wanted = {"captions": captions, "chats": chats, "unseen": (0, 0)}
     assert found == {name: (count * a, count * b) for name, (a, b) in wanted.items()}
 
 
-def test_nothing_is_counted_for_one_folder_and_for_batches_without_names() -> None:
+def test_nothing_is_counted_for_one_folder_and_for_batches_without_names():
     assert seen([PACK] * 5) == {}
     assert seen(Mixture([without(PACK, "dataset")] * 5)) == {}
     assert seen(Mixture([1, 2, 3])) == {}
     assert seen(Mixture([PACK], shares={})) == {}
 
 
-def test_batches_are_counted_in_the_course_of_the_run() -> None:
+def test_batches_are_counted_in_the_course_of_the_run():
     class Names(list[str]):
         pass
 
@@ -95,7 +92,7 @@ def test_batches_are_counted_in_the_course_of_the_run() -> None:
         assert number < 200 or first() is None, "its names are kept"
 
 
-def test_reports_have_the_shares(tmp_path: Path) -> None:
+def test_reports_have_the_shares(tmp_path):
     monitor = datapipe.Monitor(gpu=False)
     for _ in monitor(Mixture([PACK] * 30)):
         pass
@@ -113,7 +110,7 @@ def test_reports_have_the_shares(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_batches_on_a_gpu_are_counted_without_a_wait() -> None:
+def test_batches_on_a_gpu_are_counted_without_a_wait():
     batch = {
         name: value.cuda() if isinstance(value, torch.Tensor) else value
         for name, value in PACK.items()
@@ -155,16 +152,14 @@ def verdict_of(
         (0.9, {"is_compared": False}, False),  # a schedule changes the shares
     ],
 )
-def test_verdicts_name_a_dataset_whose_share_is_off(
-    share: float, more: dict[str, Any], off: bool
-) -> None:
+def test_verdicts_name_a_dataset_whose_share_is_off(share, more, off):
     verdict = verdict_of({"captions": (1 - share, 0.7), "chats": (share, 0.3)}, **more)
     assert verdict.kind == "compute"
     assert ("plan gives it" in verdict.sentence) is off
     assert (verdict.level == "warn") is off
 
 
-def test_the_verdict_names_the_dataset_that_is_furthest_off() -> None:
+def test_the_verdict_names_the_dataset_that_is_furthest_off():
     late = verdict_of({"a": (0.15, 0.1), "b": (0.25, 0.4), "c": (0.6, 0.5)}, wait=0.5)
     assert late.sentence.endswith(
         "; 25.0% of the samples come from 'b', and the plan gives it 40.0%"
@@ -173,9 +168,7 @@ def test_the_verdict_names_the_dataset_that_is_furthest_off() -> None:
 
 
 @pytest.mark.parametrize("schedule", [[], [{"from": 8, "weights": {"a": 3}}]])
-def test_a_mixture_is_counted_as_planned(
-    schedule: list[Any], tmp_path: Path, make_folder: Any
-) -> None:
+def test_a_mixture_is_counted_as_planned(schedule, tmp_path, make_folder):
     given = {}
     for name, samples in (("a", 12), ("b", 5)):
         datapipe.pack_dataset(make_folder(tmp_path / "raw" / name, samples), tmp_path / name)

@@ -90,7 +90,7 @@ def one_turn(device: FakeDevice, times: DeviceTimes, *, counts: bool = True) -> 
     times.end_turn(counts)
 
 
-def test_nothing_is_read_before_the_device_has_passed_it(device: FakeDevice) -> None:
+def test_nothing_is_read_before_the_device_has_passed_it(device):
     times = DeviceTimes(device)
     for _ in range(5):
         one_turn(device, times)
@@ -104,7 +104,7 @@ def test_nothing_is_read_before_the_device_has_passed_it(device: FakeDevice) -> 
     assert times.idle.total == 0  # as the work was queued ahead
 
 
-def test_idle_time_is_what_no_transfer_fills(device: FakeDevice) -> None:
+def test_idle_time_is_what_no_transfer_fills(device):
     times = DeviceTimes(device)
     for counts in (True, True, False, True, True):
         one_turn(device, times, counts=counts)
@@ -115,7 +115,7 @@ def test_idle_time_is_what_no_transfer_fills(device: FakeDevice) -> None:
     assert (times.steps.count, times.idle.count) == (4, 2)
 
 
-def test_marks_are_used_again_and_a_stuck_device_costs_no_memory(device: FakeDevice) -> None:
+def test_marks_are_used_again_and_a_stuck_device_costs_no_memory(device):
     times = DeviceTimes(device)
     for _ in range(100):
         one_turn(device, times)
@@ -130,7 +130,7 @@ def test_marks_are_used_again_and_a_stuck_device_costs_no_memory(device: FakeDev
     assert times.steps.count == 100 + 256
 
 
-def test_nothing_is_queued_while_a_graph_is_captured(device: FakeDevice) -> None:
+def test_nothing_is_queued_while_a_graph_is_captured(device):
     times = DeviceTimes(device)
     for captures in (True, False):
         device.captures = captures
@@ -141,7 +141,7 @@ def test_nothing_is_queued_while_a_graph_is_captured(device: FakeDevice) -> None
     assert times.steps.count == 1
 
 
-def test_a_process_without_a_gpu_has_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_without_a_gpu_has_none(caplog):
     caplog.set_level(logging.INFO)
     assert current_device() is None
     for _ in range(2):
@@ -168,7 +168,7 @@ def samplers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "datapipe-gpu"]
 
 
-def test_the_gpu_is_asked_while_turns_count() -> None:
+def test_the_gpu_is_asked_while_turns_count():
     asked = FakeGpu()
     sampler = GpuSampler(asked, every=0.001)
     assert sampler.usage is None
@@ -183,7 +183,7 @@ def test_the_gpu_is_asked_while_turns_count() -> None:
     assert not samplers()
 
 
-def test_the_thread_ends_with_its_owner() -> None:
+def test_the_thread_ends_with_its_owner():
     owner = FakeGpu()
     GpuSampler(FakeGpu(), every=60).begin(owner)
     assert samplers()
@@ -192,7 +192,7 @@ def test_the_thread_ends_with_its_owner() -> None:
     wait_until(lambda: not samplers())
 
 
-def test_a_driver_that_fails_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_that_fails_is_reported_once(caplog):
     asked = FakeGpu()
     asked.fails = True
     sampler = GpuSampler(asked, every=0.001)
@@ -223,7 +223,7 @@ def use_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Gpu | None]:
     return find
 
 
-def test_torch_is_asked_for_its_current_gpu(use_gpu: Callable[..., Gpu | None]) -> None:
+def test_torch_is_asked_for_its_current_gpu(use_gpu):
     found = use_gpu(lambda device: 92 + device)
     assert found is not None
     assert found.name == "Fake 1"
@@ -237,12 +237,7 @@ def test_torch_is_asked_for_its_current_gpu(use_gpu: Callable[..., Gpu | None]) 
         (OSError("driver not loaded"), "driver not loaded"),
     ],
 )
-def test_a_gpu_that_cannot_be_asked_is_said_with_the_remedy(
-    use_gpu: Callable[..., Gpu | None],
-    caplog: pytest.LogCaptureFixture,
-    error: Exception,
-    said: str,
-) -> None:
+def test_a_gpu_that_cannot_be_asked_is_said_with_the_remedy(use_gpu, caplog, error, said):
     def refuse(device: int) -> int:
         raise error
 

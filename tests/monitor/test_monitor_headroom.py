@@ -46,7 +46,7 @@ def measure(world: World, step: float, **options: Any) -> Any:
 
 @pytest.mark.parametrize("ahead", [0, 2, 16])
 @pytest.mark.parametrize(("make", "step"), [(0.05, 0.1), (0.11, 0.1), (0.15, 0.1), (0.3, 0.1)])
-def test_headroom_is_the_loaders_time_over_the_steps(make: float, step: float, ahead: int) -> None:
+def test_headroom_is_the_loaders_time_over_the_steps(make, step, ahead):
     found = measure(World(make=make, ahead=ahead), step)
     # Without anything ahead, a batch is made while its step waits.
     expected = (make + step) / step if ahead == 0 else max(make, step) / step
@@ -55,19 +55,19 @@ def test_headroom_is_the_loaders_time_over_the_steps(make: float, step: float, a
     assert found.replayed == pytest.approx(step)
 
 
-def test_noise_shows_in_the_spread() -> None:
+def test_noise_shows_in_the_spread():
     found = measure(World(make=0.2, ahead=4, noise=0.3), 0.1)
     assert found.low < found.ratio < found.high
     assert found.ratio == pytest.approx(2.0, rel=0.1)
 
 
-def test_a_loader_that_ends_is_begun_again() -> None:
+def test_a_loader_that_ends_is_begun_again():
     world = World(make=0.2, ahead=2, count=30)
     assert measure(world, 0.1, steps=50).ratio == pytest.approx(2.0, rel=0.1)
     assert world.passes > 2
 
 
-def test_the_step_gets_a_batch_as_if_it_were_new() -> None:
+def test_the_step_gets_a_batch_as_if_it_were_new():
     seen: list[int] = []
 
     def step(batch: dict[str, int]) -> None:
@@ -78,7 +78,7 @@ def test_the_step_gets_a_batch_as_if_it_were_new() -> None:
     assert len(set(seen)) > 10
 
 
-def test_what_it_says_can_be_read() -> None:
+def test_what_it_says_can_be_read():
     good = str(measure(World(make=0.05, ahead=4), 0.1))
     assert good.startswith("a faster pipeline would give next to nothing: 1.00 times")
     bad = str(measure(World(make=0.25, ahead=4), 0.1))
@@ -86,7 +86,7 @@ def test_what_it_says_can_be_read() -> None:
     assert "100 ms with its batch ready and 250 ms from the loader" in bad
 
 
-def test_too_little_to_measure_is_refused() -> None:
+def test_too_little_to_measure_is_refused():
     monitor = datapipe.Monitor()
     with pytest.raises(datapipe.PlanError, match="steps=9"):
         monitor.headroom([1], print, steps=9)

@@ -32,11 +32,11 @@ def make(shards: Path) -> Make:
     return lambda **options: datapipe.make_loader(shards, **usual | options)
 
 
-def test_a_monitored_loader_resumes_exactly(make: Make) -> None:
+def test_a_monitored_loader_resumes_exactly(make):
     assert_resumes_exactly(lambda **options: datapipe.Monitor(warmup=1)(make(**options)))
 
 
-def test_the_state_is_that_of_the_batches_given_out(make: Make) -> None:
+def test_the_state_is_that_of_the_batches_given_out(make):
     monitor = datapipe.Monitor(warmup=1)
     watched, alone = make(epochs=2), make(epochs=2)
     for batch, other in zip(monitor(watched), alone, strict=True):
@@ -46,7 +46,7 @@ def test_the_state_is_that_of_the_batches_given_out(make: Make) -> None:
     assert {"read", "decode", "collate"} <= set(monitor.report().stages)
 
 
-def test_a_loader_that_somebody_else_meters_is_left_alone(make: Make) -> None:
+def test_a_loader_that_somebody_else_meters_is_left_alone(make):
     loader = make()
     meter = loader.start_metering()
     list(datapipe.Monitor()(loader))
@@ -57,7 +57,7 @@ def test_a_loader_that_somebody_else_meters_is_left_alone(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("workers", "first"), [(2, ""), (0, "num_workers")])
-def test_a_slow_transform_is_named(make: Make, workers: int, first: str) -> None:
+def test_a_slow_transform_is_named(make, workers, first):
     def transform(sample: dict[str, Any], _: Any) -> dict[str, Any]:
         begun = time.thread_time()
         while time.thread_time() - begun < 0.02:
@@ -73,7 +73,7 @@ def test_a_slow_transform_is_named(make: Make, workers: int, first: str) -> None
     assert first in monitor.verdict.actions[0]
 
 
-def test_a_slow_copy_by_hand_is_named(make: Make) -> None:
+def test_a_slow_copy_by_hand_is_named(make):
     monitor = datapipe.Monitor(warmup=2)
     for batch in monitor(make()):
         with monitor.transfer():
@@ -84,7 +84,7 @@ def test_a_slow_copy_by_hand_is_named(make: Make) -> None:
     assert monitor.verdict.kind == "transfer"
 
 
-def test_torchs_own_loader_gets_hints() -> None:
+def test_torchs_own_loader_gets_hints():
     dataset = [torch.zeros(2)] * 40
     monitor = datapipe.Monitor(warmup=2)
     for _ in monitor(torch.utils.data.DataLoader(dataset)):  # type: ignore[arg-type]

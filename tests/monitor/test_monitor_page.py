@@ -3,7 +3,6 @@
 import html
 import random
 import re
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ def trained(steps: int, wait: float = 0.0, step: float = 0.1) -> datapipe.Monito
     return monitor
 
 
-def test_a_page_is_one_file_that_needs_nothing_else(tmp_path: Path) -> None:
+def test_a_page_is_one_file_that_needs_nothing_else(tmp_path):
     pytest.importorskip("matplotlib")
     monitor = trained(300, wait=0.05)
     monitor.save(tmp_path / "report.html")
@@ -36,13 +35,13 @@ def test_a_page_is_one_file_that_needs_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("steps", "step"), [(0, 0.1), (3, 0.1), (50, 0.0), (50, 1e-7), (50, 90.0)])
-def test_any_run_has_a_page(tmp_path: Path, steps: int, step: float) -> None:
+def test_any_run_has_a_page(tmp_path, steps, step):
     pytest.importorskip("matplotlib")
     trained(steps, step=step).save(tmp_path / "report.html")
     assert "Training loop" in (tmp_path / "report.html").read_text()
 
 
-def test_a_page_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_says_why(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(datapipe.DatapipeError, match="cannot be written: No such file"):
         trained(10).save(tmp_path / "missing" / "report.html")

@@ -121,7 +121,7 @@ def watched(tmp_path: Path) -> Watched:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("loop", ["ddp", "fsdp"])
-def test_exchange_is_seen_though_python_does_not_call_it(watched: Watched, loop: str) -> None:
+def test_exchange_is_seen_though_python_does_not_call_it(watched, loop):
     for rank in watched(loop):
         assert rank[loop]["kind"] == "communication", rank[loop]["sentence"]
         remedies = " ".join(rank[loop]["actions"])
@@ -132,7 +132,7 @@ def test_exchange_is_seen_though_python_does_not_call_it(watched: Watched, loop:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("loop", ["own", "late"])
-def test_a_rank_whose_steps_take_longer_is_named_on_all_ranks(watched: Watched, loop: str) -> None:
+def test_a_rank_whose_steps_take_longer_is_named_on_all_ranks(watched, loop):
     waiting, late = (rank[loop] for rank in watched(loop))
     assert waiting["kind"] == late["kind"] == "straggler"
     took = re.search(r"waits for rank 1, whose steps take ([\d.]+) ms longer", waiting["sentence"])
@@ -142,7 +142,7 @@ def test_a_rank_whose_steps_take_longer_is_named_on_all_ranks(watched: Watched, 
 
 
 @pytest.mark.campaign
-def test_a_rank_that_gets_its_batches_late_is_named_with_the_cause(watched: Watched) -> None:
+def test_a_rank_that_gets_its_batches_late_is_named_with_the_cause(watched):
     waiting, late = (rank["data"] for rank in watched("data"))
     assert waiting["kind"] == "straggler"
     assert "waits for rank 1, which gets its batches" in waiting["sentence"]
@@ -150,7 +150,7 @@ def test_a_rank_that_gets_its_batches_late_is_named_with_the_cause(watched: Watc
 
 
 @pytest.mark.campaign
-def test_a_loop_that_computes_shows_less_exchange_than_one_that_exchanges(watched: Watched) -> None:
+def test_a_loop_that_computes_shows_less_exchange_than_one_that_exchanges(watched):
     for rank in watched("ddp", "compute"):
         # Ranks that share a busy machine wait for each other, which is exchange too: compare only.
         assert rank["compute"]["exchange"] < rank["ddp"]["exchange"] / 2, rank["compute"][

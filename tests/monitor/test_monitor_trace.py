@@ -3,7 +3,6 @@
 import json
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +42,7 @@ def train(monitor: datapipe.Monitor, batches: Any) -> None:
             torch.mm(moved, moved)
 
 
-def test_a_trace_shows_the_loop_beside_torchs_profiler(tmp_path: Path) -> None:
+def test_a_trace_shows_the_loop_beside_torchs_profiler(tmp_path):
     path = tmp_path / "trace.json"
     monitor = datapipe.Monitor(trace=path, trace_steps=(6, 3))
     train(monitor, range(20))
@@ -62,9 +61,7 @@ def test_a_trace_shows_the_loop_beside_torchs_profiler(tmp_path: Path) -> None:
     assert not is_recorded()
 
 
-def test_the_loaders_threads_have_rows_of_their_own(
-    tmp_path: Path, make_folder: Callable[..., Path]
-) -> None:
+def test_the_loaders_threads_have_rows_of_their_own(tmp_path, make_folder):
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 24), tmp_path / "shards")
     loader = datapipe.make_loader(
         tmp_path / "shards", batch_size=2, num_workers=2, image=datapipe.ImageSpec(size=32)
@@ -92,7 +89,7 @@ def test_the_loaders_threads_have_rows_of_their_own(
     assert not loader.meter.options.events
 
 
-def test_a_trace_that_the_loop_does_not_reach_the_end_of_is_written(tmp_path: Path) -> None:
+def test_a_trace_that_the_loop_does_not_reach_the_end_of_is_written(tmp_path):
     monitor = datapipe.Monitor()
     monitor.trace(tmp_path / "short.json", steps=(2, 100))
     train(monitor, range(6))
@@ -108,7 +105,7 @@ def test_a_trace_that_the_loop_does_not_reach_the_end_of_is_written(tmp_path: Pa
     assert not is_recorded()
 
 
-def test_a_trace_begins_and_ends_at_its_steps(tmp_path: Path) -> None:
+def test_a_trace_begins_and_ends_at_its_steps(tmp_path):
     for start in (0, 1, 9, 30, 90):
         monitor = datapipe.Monitor()
         path = tmp_path / f"{start}.json"
@@ -121,7 +118,7 @@ def test_a_trace_begins_and_ends_at_its_steps(tmp_path: Path) -> None:
         assert len(rows(path)["training loop"]) == 2
 
 
-def test_a_trace_may_be_asked_for_in_the_middle_of_a_step(tmp_path: Path) -> None:
+def test_a_trace_may_be_asked_for_in_the_middle_of_a_step(tmp_path):
     monitor = datapipe.Monitor()
     path = tmp_path / "trace.json"
     for number in monitor(range(30)):
@@ -136,9 +133,7 @@ def test_a_trace_may_be_asked_for_in_the_middle_of_a_step(tmp_path: Path) -> Non
     assert report.step.count == report.transfer.count == report.turns == 30 - 5 - 2 - 2
 
 
-def test_a_trace_that_cannot_be_written_does_not_end_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_trace_that_cannot_be_written_does_not_end_training(tmp_path, caplog):
     monitor = datapipe.Monitor()
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -153,9 +148,7 @@ def test_a_trace_that_cannot_be_written_does_not_end_training(
     assert (tmp_path / "again.json").exists()
 
 
-def test_a_profiler_that_runs_already_is_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_profiler_that_runs_already_is_left_alone(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     monitor = datapipe.Monitor(trace=tmp_path / "trace.json", trace_steps=(2, 2))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -167,7 +160,7 @@ def test_a_profiler_that_runs_already_is_left_alone(
     assert "running already" in caplog.text
 
 
-def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do() -> None:
+def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do():
     monitor = datapipe.Monitor()
     train(monitor, range(8))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -217,9 +210,7 @@ def on_device(
     ("idle", "busy", "kind"),
     [(0.0, None, "compute"), (0.01, None, "data"), (0.0, 0.97, "compute"), (0.0, 0.3, "host")],
 )
-def test_the_devices_clock_says_whether_waiting_costs(
-    monkeypatch: pytest.MonkeyPatch, idle: float, busy: float | None, kind: str
-) -> None:
+def test_the_devices_clock_says_whether_waiting_costs(monkeypatch, idle, busy, kind):
     monitor = on_device(monkeypatch, idle=idle, busy=busy)
     report = monitor.report()
     assert report.verdict.kind == kind

@@ -6,14 +6,14 @@ import torch
 from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
 
 
-def test_peaks_of_the_cpu_are_plausible() -> None:
+def test_peaks_of_the_cpu_are_plausible():
     peaks = cpu_peaks(torch.get_num_threads())
     assert 1e8 < peaks.rate("float32") < 1e15
     assert 1e8 < peaks.bandwidth < 1e13
     assert peaks.rate("float64") == peaks.rate("float32")
 
 
-def test_a_peak_is_never_below_what_a_step_has_reached() -> None:
+def test_a_peak_is_never_below_what_a_step_has_reached():
     threads = 10**6  # a number not measured yet
     measured = cpu_peaks(threads, reached={"float32": 1.0})
     assert 1e8 < measured.rate("float32") < 1e15
@@ -33,13 +33,13 @@ def test_a_peak_is_never_below_what_a_step_has_reached() -> None:
         ("Tesla T4", "T4", 65e12),
     ],
 )
-def test_a_gpu_is_known_by_its_name(name: str, known: str, half: float) -> None:
+def test_a_gpu_is_known_by_its_name(name, known, half):
     found = gpu_peaks(name)
     assert found is not None
     assert (found.source, found.rate("bfloat16")) == (known, half)
 
 
-def test_float32_on_a_gpu_is_faster_with_rounded_factors() -> None:
+def test_float32_on_a_gpu_is_faster_with_rounded_factors():
     exact, rounded = gpu_peaks("NVIDIA A100"), gpu_peaks("NVIDIA A100", tf32=True)
     assert exact is not None
     assert rounded is not None

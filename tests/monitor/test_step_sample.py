@@ -67,7 +67,7 @@ def sample(*events: Any, took: float = 100, waited: float = 0.0) -> StepSample:
     return sample_of(events, turn=5, took=round(took * MS), waited=waited)
 
 
-def test_exchange_counts_as_far_as_no_operator_runs() -> None:
+def test_exchange_counts_as_far_as_no_operator_runs():
     found = sample(
         event("aten::mm", 0, 40),
         event("c10d::allreduce_", 40, 41),
@@ -83,7 +83,7 @@ def test_exchange_counts_as_far_as_no_operator_runs() -> None:
     assert found.seconds == pytest.approx(0.15)  # waiting for the batch is part of it
 
 
-def test_ranges_of_ddp_and_fsdp_are_no_compute_that_hides_an_exchange() -> None:
+def test_ranges_of_ddp_and_fsdp_are_no_compute_that_hides_an_exchange():
     found = sample(
         event("gloo:all_reduce", 10, 90, thread=2),
         event("torch.distributed.ddp.reducer::copy_bucket_to_grad", 10, 40),
@@ -93,7 +93,7 @@ def test_ranges_of_ddp_and_fsdp_are_no_compute_that_hides_an_exchange() -> None:
     assert found.operators == ()
 
 
-def test_calls_that_wait_for_a_gpu_are_seen_without_a_probe() -> None:
+def test_calls_that_wait_for_a_gpu_are_seen_without_a_probe():
     found = sample(
         event("aten::item", 10, 41),
         event("aten::_local_scalar_dense", 10, 40),
@@ -109,7 +109,7 @@ def test_calls_that_wait_for_a_gpu_are_seen_without_a_probe() -> None:
 
 
 @pytest.mark.parametrize("event", [event, old_event])
-def test_on_a_gpu_kernels_decide(event: Callable[..., Any]) -> None:
+def test_on_a_gpu_kernels_decide(event):
     found = sample(
         event("aten::mm", 0, 1, number=7, shapes=[[8, 8], [8, 8]], dtypes=["float", "float"]),
         event("ampere_sgemm", 10, 30, "kernel", cause=7),
@@ -157,7 +157,7 @@ def recorded(work: Callable[[], object]) -> dict[str, Operator]:
     return found
 
 
-def test_the_flops_of_a_model_are_those_of_its_products() -> None:
+def test_the_flops_of_a_model_are_those_of_its_products():
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
     inputs = torch.randn(4, 16)
     found = recorded(lambda: model(inputs).sum().backward())
@@ -172,7 +172,7 @@ def test_the_flops_of_a_model_are_those_of_its_products() -> None:
     assert not found.keys() & {"t", "transpose", "view", "addmm", "empty"}
 
 
-def test_attention_and_convolutions_have_flops_too() -> None:
+def test_attention_and_convolutions_have_flops_too():
     query = torch.randn(2, 3, 10, 8, requires_grad=True)
     attention = nn.functional.scaled_dot_product_attention
     found = recorded(lambda: attention(query, query, query).sum().backward())
@@ -184,9 +184,7 @@ def test_attention_and_convolutions_have_flops_too() -> None:
     assert found["convolution_backward"].flops == 2 * found["conv2d"].flops
 
 
-def test_a_profiler_that_fails_is_told_once_and_left(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_profiler_that_fails_is_told_once_and_left(monkeypatch, caplog):
     class Broken:
         def __init__(self, **_: Any) -> None:
             raise RuntimeError("CUPTI is taken")
@@ -206,7 +204,7 @@ PROFILES = {
 
 @pytest.mark.parametrize("schedule", PROFILES.values(), ids=list(PROFILES))
 @pytest.mark.parametrize("begin", [0, 7, 22])
-def test_a_profiler_of_the_user_is_left_alone(schedule: Any, begin: int) -> None:
+def test_a_profiler_of_the_user_is_left_alone(schedule, begin):
     """It runs already, or begins in a step that is recorded, which is then the user's."""
     cpu = [torch.profiler.ProfilerActivity.CPU]
     monitor = datapipe.Monitor(warmup=2)
@@ -225,7 +223,7 @@ def test_a_profiler_of_the_user_is_left_alone(schedule: Any, begin: int) -> None
     assert steps(lambda: torch.ones(3).add(1)).report().sampled is not None  # and so it goes on
 
 
-def test_a_step_that_fails_stops_the_profiler() -> None:
+def test_a_step_that_fails_stops_the_profiler():
     monitor = datapipe.Monitor(warmup=2)
     running = 0
     for _ in monitor(range(30)):
@@ -238,7 +236,7 @@ def test_a_step_that_fails_stops_the_profiler() -> None:
 
 
 @pytest.mark.parametrize("bytes_too", [True, False])
-def test_operators_of_a_step_are_set_against_the_machine(bytes_too: bool) -> None:
+def test_operators_of_a_step_are_set_against_the_machine(bytes_too):
     long, square = torch.ones(1 << 20), torch.ones(256, 256)
 
     def work() -> None:
@@ -259,14 +257,14 @@ def test_operators_of_a_step_are_set_against_the_machine(bytes_too: bool) -> Non
     assert report.to_dict()["sampled"]["roofline"]["flops"] == found.flops
 
 
-def test_a_loop_that_computes_little_has_no_roofline() -> None:
+def test_a_loop_that_computes_little_has_no_roofline():
     sampled = steps(lambda: time.sleep(0.01), 12).report().sampled
     assert sampled is not None
     assert sampled.steps == 1
     assert sampled.roofline is sampled.ranks is None
 
 
-def test_few_steps_are_recorded_and_none_at_round_intervals() -> None:
+def test_few_steps_are_recorded_and_none_at_round_intervals():
     for warmup in (0, 2, 5):
         monitor = datapipe.Monitor(warmup=warmup)
         turns = [n for n in monitor(range(8200)) if is_recorded()]
@@ -275,7 +273,7 @@ def test_few_steps_are_recorded_and_none_at_round_intervals() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 4])
-def test_a_step_is_recorded_whole_and_nothing_behind_it(every: int) -> None:
+def test_a_step_is_recorded_whole_and_nothing_behind_it(every):
     """It may have several batches; what the loop does after it is an evaluation."""
     square, large = torch.ones(256, 256), torch.ones(300, 300)
     monitor = datapipe.Monitor()

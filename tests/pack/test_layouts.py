@@ -48,7 +48,7 @@ def test_the_table_has_forty_sources_and_ninety_further_layouts():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_a_layout_is_packed_as_meant_or_named(layout: Layout, tmp_path):
+def test_a_layout_is_packed_as_meant_or_named(layout, tmp_path):
     faults = faults_of(layout, tmp_path)
     assert not faults, "\n".join([layout.name, *faults])
 
@@ -65,7 +65,7 @@ def test_a_layout_is_packed_as_meant_or_named(layout: Layout, tmp_path):
         (refused("video"), "packed 2 samples"),
     ],
 )
-def test_the_judge_finds_what_is_wrong(tmp_path, fate: Fate, fault: str):
+def test_the_judge_finds_what_is_wrong(tmp_path, fate, fault):
     def make(raw: Raw) -> Fate:
         for number in range(2):
             raw.image(f"{number}.png", number)

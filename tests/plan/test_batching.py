@@ -25,12 +25,8 @@ def padded_tokens(
 )
 @settings(deadline=None, max_examples=300)
 def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
-    lengths: list[int],
-    batch_size: int | None,
-    max_tokens: int | None,
-    buckets: int | list[int],
-    key: int | None,
-) -> None:
+    lengths, batch_size, max_tokens, buckets, key
+):
     if batch_size is None and max_tokens is None:
         batch_size = 7
     tokens = np.array(lengths, np.int64)
@@ -54,13 +50,13 @@ def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
         assert (padded <= max_tokens).all()
 
 
-def test_only_the_last_batch_of_a_block_is_short() -> None:
+def test_only_the_last_batch_of_a_block_is_short():
     _, offsets = cut_batches(LENGTHS, batch_size=48, buckets=7, key=1)
     assert (np.diff(offsets)[:-1] == 48).all()
     assert offsets[-1] - offsets[-2] == 1000 % 48
 
 
-def test_buckets_keep_samples_of_similar_length_together() -> None:
+def test_buckets_keep_samples_of_similar_length_together():
     def padding(buckets: int) -> float:
         order, offsets = cut_batches(LENGTHS, batch_size=50, buckets=buckets, key=1)
         return 1 - LENGTHS.sum() / padded_tokens(order, offsets).sum()
@@ -69,13 +65,13 @@ def test_buckets_keep_samples_of_similar_length_together() -> None:
     assert padding(10) < 0.15
 
 
-def test_boundaries_part_short_samples_from_long_ones() -> None:
+def test_boundaries_part_short_samples_from_long_ones():
     order, offsets = cut_batches(np.array([9, 3, 5, 1, 7]), batch_size=2, buckets=[5, 8], key=None)
     assert order.tolist() == [1, 3, 2, 4, 0]
     assert offsets.tolist() == [0, 2, 4, 5]
 
 
-def test_the_order_inside_a_bucket_is_the_one_given_or_a_random_one() -> None:
+def test_the_order_inside_a_bucket_is_the_one_given_or_a_random_one():
     kept, _ = cut_batches(LENGTHS, batch_size=10, buckets=1, key=None)
     assert kept.tolist() == list(range(1000))
     shuffled, _ = cut_batches(LENGTHS, batch_size=10, buckets=1, key=5)
@@ -84,7 +80,7 @@ def test_the_order_inside_a_bucket_is_the_one_given_or_a_random_one() -> None:
     assert shuffled.tolist() == again.tolist()
 
 
-def test_a_token_budget_makes_batches_as_large_as_it_allows() -> None:
+def test_a_token_budget_makes_batches_as_large_as_it_allows():
     order, offsets = cut_batches(LENGTHS, max_tokens=4000, buckets=20, key=1)
     padded = padded_tokens(order, offsets)
     assert padded.mean() > 0.85 * 4000
@@ -95,7 +91,7 @@ def test_a_token_budget_makes_batches_as_large_as_it_allows() -> None:
     assert (grown > 4000).all()
 
 
-def test_a_sample_over_the_token_budget_is_refused() -> None:
+def test_a_sample_over_the_token_budget_is_refused():
     message = "sample 1 has 9 tokens and .* max_tokens=8; raise it to at least 9"
     with pytest.raises(PlanError, match=message):
         cut_batches(np.array([3, 9]), max_tokens=8, buckets=1)

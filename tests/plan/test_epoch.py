@@ -12,20 +12,19 @@ from datapipe.plan.options import PlanOptions
 from datapipe.plan.units import Units
 
 Blocks = Callable[..., Any]
-MakeSource = Callable[..., Source]
 
 
 def samples_of(plan: EpochPlan) -> list[int]:
     return plan.samples(0, plan.source.count).tolist()
 
 
-def test_without_shuffling_the_order_is_that_of_the_dataset() -> None:
+def test_without_shuffling_the_order_is_that_of_the_dataset():
     options = PlanOptions(shuffle=False, seed=3)
     plan = EpochPlan(Source.of_dataset(7, options), options, epoch=4)
     assert plan.samples(2, 6).tolist() == [2, 3, 4, 5]
 
 
-def test_order_changes_with_the_epoch_and_with_the_seed() -> None:
+def test_order_changes_with_the_epoch_and_with_the_seed():
     orders = set()
     for seed in (0, -1, 2**63 - 1, -(2**63)):
         options = PlanOptions(shuffle=True, seed=seed)
@@ -34,7 +33,7 @@ def test_order_changes_with_the_epoch_and_with_the_seed() -> None:
     assert len(orders) == 16
 
 
-def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(source: MakeSource) -> None:
+def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(source):
     options = PlanOptions(shuffle=True, seed=0, pack=64, block=100)
     plan = EpochPlan(source(350, options), options, epoch=2)
     assert plan.blocks == 4
@@ -43,7 +42,7 @@ def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(source: Make
         assert sorted(plan.form(block).samples.tolist()) == sorted(expected.tolist())
 
 
-def test_laying_out_changes_the_order_of_units_alone(source: MakeSource) -> None:
+def test_laying_out_changes_the_order_of_units_alone(source):
     options = PlanOptions(shuffle=True, seed=0, pack=64, group=8)
     plan = EpochPlan(source(500, options), options, epoch=0)
     formed = plan.form(0)
@@ -52,7 +51,7 @@ def test_laying_out_changes_the_order_of_units_alone(source: MakeSource) -> None
     assert _split(laid) != _split(formed)
 
 
-def test_neighbours_have_equal_cost_in_every_step_also_across_blocks(blocks: Blocks) -> None:
+def test_neighbours_have_equal_cost_in_every_step_also_across_blocks(blocks):
     from datapipe.plan.steps import Position, walk
 
     def spread(group: int) -> float:
@@ -66,7 +65,7 @@ def test_neighbours_have_equal_cost_in_every_step_also_across_blocks(blocks: Blo
     assert spread(8) < 0.5 * spread(1)
 
 
-def test_packs_without_token_counts_are_refused() -> None:
+def test_packs_without_token_counts_are_refused():
     options = PlanOptions(shuffle=True, seed=0, pack=10)
     with pytest.raises(PlanError, match=r"TextSpec"):
         EpochPlan(Source.of_dataset(5, options), options, epoch=0)
@@ -91,7 +90,7 @@ def test_packs_without_token_counts_are_refused() -> None:
     ],
     ids=str,
 )
-def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused(options, message):
     with pytest.raises(PlanError, match=message):
         PlanOptions(**{"shuffle": True, "seed": 0, **options})
 

@@ -25,7 +25,7 @@ def imbalance(cost: np.ndarray, order: np.ndarray, share: int) -> float:
     key=st.integers(0, 2**64 - 1),
 )
 @settings(deadline=None, max_examples=300)
-def test_every_unit_has_one_place(text: list[int], group: int, phase: int, key: int) -> None:
+def test_every_unit_has_one_place(text, group, phase, key):
     cost = np.array(text, np.int64)
     order = lay_out(cost, cost[::-1], group=group, phase=phase % group, key=key)
     assert order.dtype == np.int64
@@ -33,7 +33,7 @@ def test_every_unit_has_one_place(text: list[int], group: int, phase: int, key: 
 
 
 @pytest.mark.parametrize("group", [8, 64])
-def test_the_units_of_a_group_cost_about_the_same_in_text_and_images(group: int) -> None:
+def test_the_units_of_a_group_cost_about_the_same_in_text_and_images(group):
     text, images = costs(6400)
     order = lay_out(text, images, group=group, phase=0, key=1)
     assert imbalance(text, order, group) < 0.03
@@ -44,7 +44,7 @@ def test_the_units_of_a_group_cost_about_the_same_in_text_and_images(group: int)
 
 
 @pytest.mark.parametrize("share", [2, 4, 8, 16, 32])
-def test_steps_that_divide_a_group_are_as_equal_as_groups_of_their_size(share: int) -> None:
+def test_steps_that_divide_a_group_are_as_equal_as_groups_of_their_size(share):
     text, images = costs(6400)
     own = lay_out(text, images, group=share, phase=0, key=1)
     order = lay_out(text, images, group=64, phase=0, key=1)
@@ -52,7 +52,7 @@ def test_steps_that_divide_a_group_are_as_equal_as_groups_of_their_size(share: i
         assert imbalance(cost, order, share) < 1.2 * imbalance(cost, own, share)
 
 
-def test_a_step_over_the_border_of_two_blocks_is_balanced_too() -> None:
+def test_a_step_over_the_border_of_two_blocks_is_balanced_too():
     group, before = 64, 0
     parts, numbers = [], []
     for block in range(12):
@@ -69,7 +69,7 @@ def test_a_step_over_the_border_of_two_blocks_is_balanced_too() -> None:
         assert ((steps.max(1) - steps.mean(1)) / steps.max(1)).mean() < 0.1
 
 
-def test_groups_begin_where_the_block_before_has_left_off() -> None:
+def test_groups_begin_where_the_block_before_has_left_off():
     # Two kinds of units: a group is pure wherever it is inside the block.
     text = np.repeat([100, 200], 50)
     order = lay_out(text, np.zeros(100, np.int64), group=10, phase=4, key=3)
@@ -77,7 +77,7 @@ def test_groups_begin_where_the_block_before_has_left_off() -> None:
     assert sum(len(set(row.tolist())) > 1 for row in inside) <= 1
 
 
-def test_groups_come_in_random_order_and_so_do_the_units_inside() -> None:
+def test_groups_come_in_random_order_and_so_do_the_units_inside():
     text = np.arange(1, 6401)
     order = lay_out(text, text, group=8, phase=0, key=5)
     groups = text[order].reshape(-1, 8)
@@ -88,7 +88,7 @@ def test_groups_come_in_random_order_and_so_do_the_units_inside() -> None:
     assert order.tolist() != other.tolist()
 
 
-def test_the_layout_of_a_key_never_changes_between_releases() -> None:
+def test_the_layout_of_a_key_never_changes_between_releases():
     # A change here is a change of PLAN_VERSION: saved states would go on in another order.
     text = np.array([(37 * number) % 61 for number in range(22)])
     images = np.array([(11 * number) % 7 for number in range(22)])

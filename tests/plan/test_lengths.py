@@ -6,7 +6,7 @@ from datapipe.plan.ragged import edges
 NONE = np.array([], np.int64)
 
 
-def test_a_text_that_cannot_be_used_stays_so() -> None:
+def test_a_text_that_cannot_be_used_stays_so():
     lengths = planned(
         np.array([-1, 4], np.int32),
         image_at=NONE,
@@ -21,7 +21,7 @@ def test_a_text_that_cannot_be_used_stays_so() -> None:
     assert lengths.labels.tolist() == [0, 0]
 
 
-def test_an_image_larger_than_the_limit_takes_all_after_it_away() -> None:
+def test_an_image_larger_than_the_limit_takes_all_after_it_away():
     lengths = planned(
         np.array([6]),
         image_at=np.array([2, 4]),

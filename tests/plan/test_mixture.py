@@ -67,7 +67,7 @@ def random_rates(draw: st.DrawFn) -> Rates:
 
 
 @given(rates=random_rates(), start=st.integers(0, 300), length=st.integers(0, 90))
-def test_a_stretch_is_that_of_the_whole_walk(rates: Rates, start: int, length: int) -> None:
+def test_a_stretch_is_that_of_the_whole_walk(rates, start, length):
     mixed = Interleaving(rates, keys_of(rates.first.shape[1]))
     datasets, turns = mixed.draws(0, 400)
     assert len(datasets) == len(turns) == 400
@@ -79,7 +79,7 @@ def test_a_stretch_is_that_of_the_whole_walk(rates: Rates, start: int, length: i
 
 
 @given(rates=random_rates(), start=st.integers(0, 300), length=st.integers(1, 100))
-def test_counts_keep_to_the_rates_at_any_draw(rates: Rates, start: int, length: int) -> None:
+def test_counts_keep_to_the_rates_at_any_draw(rates, start, length):
     # Up to a time, each count is within 1 of the ideal one; the number of all draws up to it is so
     # far from the time itself at most as there are datasets.
     datasets = rates.first.shape[1]
@@ -91,7 +91,7 @@ def test_counts_keep_to_the_rates_at_any_draw(rates: Rates, start: int, length: 
 
 
 @given(rates=random_rates())
-def test_a_dataset_at_rate_zero_is_not_drawn(rates: Rates) -> None:
+def test_a_dataset_at_rate_zero_is_not_drawn(rates):
     mixed = Interleaving(rates, keys_of(rates.first.shape[1]))
     never = (rates.first == 0).all(0) & (rates.last == 0).all(0)
     assert not mixed.counts(5000)[never].any()
@@ -101,7 +101,7 @@ def test_a_dataset_at_rate_zero_is_not_drawn(rates: Rates) -> None:
 
 @pytest.mark.parametrize("datasets", [1, 2, 20, 2000])
 @pytest.mark.parametrize("start", [0, 123_457, FAR, FAR + 987_654_321])
-def test_shares_are_exact_over_any_ten_thousand_draws(datasets: int, start: int) -> None:
+def test_shares_are_exact_over_any_ten_thousand_draws(datasets, start):
     weights = np.random.default_rng(datasets).dirichlet(np.ones(datasets))
     mixed = Interleaving(constant(weights.tolist()), keys_of(datasets))
     drawn, turns = mixed.draws(start, start + 10_000)
@@ -116,7 +116,7 @@ def test_shares_are_exact_over_any_ten_thousand_draws(datasets: int, start: int)
 
 @pytest.mark.parametrize("start", [0, 49_990, 100_000, FAR - 100, FAR, 2 * FAR])
 @pytest.mark.parametrize("ramp", [(50_000, 100_000), (1, FAR), (FAR, FAR + 1000)], ids=str)
-def test_far_stretches_are_found_alone(start: int, ramp: tuple[int, int]) -> None:
+def test_far_stretches_are_found_alone(start, ramp):
     rates = made([0, *ramp], [[1, 0], [1, 0], [0, 1]], [[1, 0], [0, 1], [0, 1]])
     mixed = Interleaving(rates, keys_of(2))
     datasets, turns = mixed.draws(start, start + 200)
@@ -132,7 +132,7 @@ def test_far_stretches_are_found_alone(start: int, ramp: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
+def test_draws_at_even_rates_are_not_periodic(seed):
     """A rank that takes every n-th draw sees all datasets, for any n."""
     mixed = Interleaving(constant([0.5, 0.5]), keys_of(2, seed))
     drawn, _ = mixed.draws(0, 6000)
@@ -144,13 +144,13 @@ def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
             assert abs(np.corrcoef(own[:-1], own[1:])[0, 1]) < 0.15
 
 
-def test_which_dataset_comes_first_is_even() -> None:
+def test_which_dataset_comes_first_is_even():
     rates = constant([0.5, 0.5])
     first = [Interleaving(rates, keys_of(2, seed)).draws(0, 1)[0][0] for seed in range(400)]
     assert 150 < sum(first) < 250
 
 
-def test_another_dataset_moves_no_turn_of_the_others_past_each_other() -> None:
+def test_another_dataset_moves_no_turn_of_the_others_past_each_other():
     """The others come in the same order, as long as their shares to each other are the same."""
     two = Interleaving(constant([0.6, 0.4]), keys_of(2))
     three = Interleaving(constant([0.3, 0.2, 0.5]), keys_of(3))
@@ -168,9 +168,7 @@ def test_another_dataset_moves_no_turn_of_the_others_past_each_other() -> None:
     length=st.integers(0, 100),
     shuffle=st.sampled_from([True, False, "shards"]),
 )
-def test_each_pass_of_a_dataset_has_every_sample_once(
-    samples: int, key: int, start: int, length: int, shuffle: Any
-) -> None:
+def test_each_pass_of_a_dataset_has_every_sample_once(samples, key, start, length, shuffle):
     shards = [samples // 3, samples - samples // 3]
     options = PlanOptions(shuffle=shuffle, seed=0, shards_mixed=1)
     order = DatasetOrder(samples, options, key=key, shards=shards)
@@ -191,9 +189,7 @@ def test_each_pass_of_a_dataset_has_every_sample_once(
     turns=st.integers(0, 100),
     key=st.integers(0, 9),
 )
-def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(
-    old: int, new: int, turns: int, key: int
-) -> None:
+def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(old, new, turns, key):
     before = DatasetOrder(old, SHUFFLED, key=key)
     cursor = before.cursor(turns)
     grown = DatasetOrder(old + new, SHUFFLED, key=key, start=cursor)
@@ -225,7 +221,7 @@ def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(
         ([0], [[0.5, 0.5]], [[0.4, 0.6]], "no end"),
     ],
 )
-def test_impossible_rates_are_refused(starts: Any, first: Any, last: Any, told: str) -> None:
+def test_impossible_rates_are_refused(starts, first, last, told):
     begin = np.array(first)
     end = begin if last is None else np.array(last)
     with pytest.raises(AssertionError, match=told):
@@ -233,7 +229,7 @@ def test_impossible_rates_are_refused(starts: Any, first: Any, last: Any, told: 
 
 
 @given(rates=random_rates(), draw=st.integers(0, 300))
-def test_rates_from_a_draw_on_are_the_rest_of_the_line(rates: Rates, draw: int) -> None:
+def test_rates_from_a_draw_on_are_the_rest_of_the_line(rates, draw):
     rest = rates.after(draw)
     for more in (0, 1, 17, 150):
         expected = ideal(rates, draw + more) - ideal(rates, draw)

@@ -20,9 +20,7 @@ COUNTS = st.lists(st.integers(0, 60), max_size=40)
     key=KEYS,
     shares=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20),
 )
-def test_the_inverse_finds_the_position_of_a_sample(
-    size: int, key: int, shares: list[float]
-) -> None:
+def test_the_inverse_finds_the_position_of_a_sample(size, key, shares):
     order = Permutation(size, key)
     positions = np.minimum([int(share * size) for share in shares], size - 1)
     assert order.inverse(order(positions)).tolist() == positions.tolist()
@@ -40,9 +38,7 @@ ORDERS: list[Callable[[], Order]] = [
 
 
 @pytest.mark.parametrize("make", ORDERS)
-def test_a_position_has_the_same_sample_whatever_is_asked_with_it(
-    make: Callable[[], Order],
-) -> None:
+def test_a_position_has_the_same_sample_whatever_is_asked_with_it(make):
     order = make()
     whole = order(np.arange(order.size))
     assert order(np.array([[17, 4], [999, 0]])).tolist() == [
@@ -53,7 +49,7 @@ def test_a_position_has_the_same_sample_whatever_is_asked_with_it(
     assert order([]).tolist() == []
 
 
-def test_the_order_of_a_seed_never_changes_between_releases() -> None:
+def test_the_order_of_a_seed_never_changes_between_releases():
     # A change here is a change of PLAN_VERSION: saved states would go on in another order.
     assert Permutation(10, key=1)(np.arange(10)).tolist() == ORDER_OF_KEY_1
     assert Permutation(10**12, key=7)(np.array([0, 1, 10**12 - 1])).tolist() == LARGE_ORDER_OF_KEY_7
@@ -62,7 +58,7 @@ def test_the_order_of_a_seed_never_changes_between_releases() -> None:
 
 
 @pytest.mark.parametrize("make", ORDERS)
-def test_positions_past_the_end_are_refused(make: Callable[[], Order]) -> None:
+def test_positions_past_the_end_are_refused(make):
     order = make()
     for wrong in (-1, order.size):
         with pytest.raises(IndexError, match=f"0 ... {order.size - 1}"):
@@ -73,13 +69,13 @@ def test_positions_past_the_end_are_refused(make: Callable[[], Order]) -> None:
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50))
-def test_the_scalar_and_the_vectorised_generator_agree(values: list[int]) -> None:
+def test_the_scalar_and_the_vectorised_generator_agree(values):
     assert mix_array(np.array(values, np.uint64)).tolist() == [mix(value) for value in values]
 
 
 @settings(deadline=None)
 @given(counts=COUNTS, key=KEYS, mixed=st.integers(1, 50))
-def test_a_shard_order_has_every_sample_once(counts: list[int], key: int, mixed: int) -> None:
+def test_a_shard_order_has_every_sample_once(counts, key, mixed):
     order = ShardOrder(counts, key, shards_mixed=mixed)
     every = np.arange(sum(counts))
     samples = order(every)
@@ -89,9 +85,7 @@ def test_a_shard_order_has_every_sample_once(counts: list[int], key: int, mixed:
 
 @settings(deadline=None)
 @given(counts=COUNTS, key=KEYS, mixed=st.integers(1, 50))
-def test_a_shard_order_reads_from_no_more_shards_at_a_time_than_it_was_told(
-    counts: list[int], key: int, mixed: int
-) -> None:
+def test_a_shard_order_reads_from_no_more_shards_at_a_time_than_it_was_told(counts, key, mixed):
     order = ShardOrder(counts, key, shards_mixed=mixed)
     shard = np.repeat(np.arange(len(counts)), counts)[order(np.arange(order.size))]
     open_now: set[int] = set()
@@ -104,7 +98,7 @@ def test_a_shard_order_reads_from_no_more_shards_at_a_time_than_it_was_told(
             open_now.clear()
 
 
-def test_a_shard_order_mixes_the_shards_of_a_window_evenly() -> None:
+def test_a_shard_order_mixes_the_shards_of_a_window_evenly():
     order = ShardOrder([1000] * 48, key=3)
     shard = order(np.arange(order.size)) // 1000
     for window in np.split(shard, 3):
@@ -114,7 +108,7 @@ def test_a_shard_order_mixes_the_shards_of_a_window_evenly() -> None:
         assert np.abs(first_half - 500).max() < 4 * 15.3
 
 
-def test_shards_come_in_another_order_with_every_key() -> None:
+def test_shards_come_in_another_order_with_every_key():
     orders = {tuple((ShardOrder([5] * 32, key)(np.arange(160)) // 5).tolist()) for key in range(50)}
     assert len(orders) == 50
     first = Counter(int(ShardOrder([1] * 4, key, shards_mixed=1)(0)) for key in range(4000))
@@ -122,7 +116,7 @@ def test_shards_come_in_another_order_with_every_key() -> None:
 
 
 @pytest.mark.parametrize(("counts", "mixed"), [([4, 4], 0), ([4, -1], 2)])
-def test_a_shard_order_that_cannot_be_is_refused(counts: list[int], mixed: int) -> None:
+def test_a_shard_order_that_cannot_be_is_refused(counts, mixed):
     with pytest.raises(AssertionError):
         ShardOrder(counts, 0, shards_mixed=mixed)
 

@@ -122,7 +122,7 @@ STATISTICS = list(WEAK)
 
 
 @pytest.mark.parametrize("make", [numpys, ours])
-def test_the_order_looks_uniformly_random(make: Callable[[int], Int64]) -> None:
+def test_the_order_looks_uniformly_random(make):
     orders = [make(key) for key in KEYS]
     for statistic in STATISTICS:
         assert max(abs(statistic(order)) for order in orders) < LIMIT, statistic
@@ -131,12 +131,12 @@ def test_the_order_looks_uniformly_random(make: Callable[[int], Int64]) -> None:
 @pytest.mark.parametrize(
     ("statistic", "weak"), [(statistic, weak) for statistic in WEAK for weak in WEAK[statistic]]
 )
-def test_a_weak_order_does_not_pass(statistic: Statistic, weak: Callable[[int], Int64]) -> None:
+def test_a_weak_order_does_not_pass(statistic, weak):
     scores = [statistic(weak(key)) for key in list(KEYS)[:3]]
     assert min(map(abs, scores)) > LIMIT
 
 
-def test_epochs_are_independent_of_each_other() -> None:
+def test_epochs_are_independent_of_each_other():
     # Where an epoch has what stands at each position of the one before: uniform if independent.
     every = np.arange(SIZE)
     orders = [Permutation(SIZE, derive(7, epoch)) for epoch in range(9)]
@@ -148,7 +148,7 @@ def test_epochs_are_independent_of_each_other() -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize("size", [100, 5000])
 @pytest.mark.parametrize("place", [0, 0.5, 1])
-def test_any_sample_may_stand_first_in_the_middle_or_last(size: int, place: float) -> None:
+def test_any_sample_may_stand_first_in_the_middle_or_last(size, place):
     position = int(place * (size - 1))
     samples = [int(Permutation(size, derive(3, epoch))(position)) for epoch in range(4000)]
     shares = (np.array(samples) + 0.5) / size
@@ -156,7 +156,7 @@ def test_any_sample_may_stand_first_in_the_middle_or_last(size: int, place: floa
 
 
 @pytest.mark.parametrize("size", [50, 5000])
-def test_a_sample_stays_in_its_place_once_an_epoch_on_average(size: int) -> None:
+def test_a_sample_stays_in_its_place_once_an_epoch_on_average(size):
     # The number of fixed points of a uniform order is about Poisson of mean and variance 1.
     every = np.arange(size)
     fixed = [np.count_nonzero(Permutation(size, key)(every) == every) for key in range(400)]

@@ -32,7 +32,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @given(case=cases())
 @settings(deadline=None, max_examples=300)
-def test_every_sample_is_in_one_pack_and_no_pack_holds_too_much(case: Case) -> None:
+def test_every_sample_is_in_one_pack_and_no_pack_holds_too_much(case):
     lengths, images, capacity, _, max_images, max_samples = case
     order, offsets = packing_kernel.pack(*case)
     assert sorted(order.tolist()) == list(range(len(lengths)))
@@ -46,7 +46,7 @@ def test_every_sample_is_in_one_pack_and_no_pack_holds_too_much(case: Case) -> N
 
 @given(case=cases())
 @settings(deadline=None, max_examples=300)
-def test_the_packer_and_its_oracle_agree_bit_for_bit(case: Case) -> None:
+def test_the_packer_and_its_oracle_agree_bit_for_bit(case):
     both = packing_oracle.pack(*case), packing_kernel.pack(*case)
     for ours, theirs in zip(*both, strict=True):
         assert ours.dtype == theirs.dtype == np.int64
@@ -54,7 +54,7 @@ def test_the_packer_and_its_oracle_agree_bit_for_bit(case: Case) -> None:
 
 
 @pytest.mark.parametrize("capacity", [4096, 8192, 16384])
-def test_packs_of_short_captions_and_long_documents_are_as_few_as_possible(capacity: int) -> None:
+def test_packs_of_short_captions_and_long_documents_are_as_few_as_possible(capacity):
     lengths, _ = vlm_lengths(20_000, capacity)
     _, offsets = pack_units(lengths, capacity)
     packs = len(offsets) - 1
@@ -62,7 +62,7 @@ def test_packs_of_short_captions_and_long_documents_are_as_few_as_possible(capac
     assert lengths.sum() / (packs * capacity) >= 0.99
 
 
-def test_samples_do_not_overtake_those_that_opened_a_pack_before_them() -> None:
+def test_samples_do_not_overtake_those_that_opened_a_pack_before_them():
     lengths, _ = vlm_lengths(5000, 4096)
     order, offsets = pack_units(lengths, 4096)
     opened_by = order[offsets[:-1]]
@@ -70,19 +70,19 @@ def test_samples_do_not_overtake_those_that_opened_a_pack_before_them() -> None:
     assert (np.diff(arriving) > 0).all()
 
 
-def test_a_pack_is_filled_exactly_where_its_window_allows() -> None:
+def test_a_pack_is_filled_exactly_where_its_window_allows():
     # 10 + 3 + 2 + 1 is the only set of waiting samples that fills 16 behind the oldest.
     order, offsets = pack_units([10, 7, 3, 8, 2, 9, 1, 16, 16], 16, window=7)
     assert sorted(order[: offsets[1]].tolist()) == [0, 2, 4, 6]
 
 
-def test_a_window_of_one_sample_packs_in_the_order_given() -> None:
+def test_a_window_of_one_sample_packs_in_the_order_given():
     order, offsets = pack_units([5, 5, 6, 4, 9, 2], 10, window=1)
     assert order.tolist() == [0, 1, 2, 3, 4, 5]
     assert offsets.tolist() == [0, 2, 4, 5, 6]
 
 
-def test_images_are_limited_beside_tokens() -> None:
+def test_images_are_limited_beside_tokens():
     lengths, images = vlm_lengths(3000, 4096)
     order, offsets = pack_units(lengths, 4096, images=images, max_images=12)
     assert np.add.reduceat(images[order], offsets[:-1]).max() == 12
@@ -92,7 +92,7 @@ def test_images_are_limited_beside_tokens() -> None:
     assert np.add.reduceat(images[free], free_offsets[:-1]).max() > 12
 
 
-def test_packs_get_similar_numbers_of_images_at_no_cost_of_fill() -> None:
+def test_packs_get_similar_numbers_of_images_at_no_cost_of_fill():
     lengths, images = vlm_lengths(20_000, 8192)
 
     def spread(order: np.ndarray, offsets: np.ndarray) -> float:
@@ -103,7 +103,7 @@ def test_packs_get_similar_numbers_of_images_at_no_cost_of_fill() -> None:
     assert len(regarding[1]) == len(regardless[1])
 
 
-def test_packing_lengths_starts_anew_after_a_block() -> None:
+def test_packing_lengths_starts_anew_after_a_block():
     lengths, _ = vlm_lengths(BLOCK + 5000, 8192)
     order, offsets = pack_lengths(lengths, 8192, seed=None)
     first = pack_units(lengths[:BLOCK], 8192)
@@ -112,7 +112,7 @@ def test_packing_lengths_starts_anew_after_a_block() -> None:
     assert offsets.tolist() == [*first[1], *(second[1][1:] + BLOCK)]
 
 
-def test_a_seed_decides_which_samples_come_together() -> None:
+def test_a_seed_decides_which_samples_come_together():
     lengths, images = vlm_lengths(3000, 4096)
     same = [pack_lengths(lengths, 4096, images=images, max_images=12, seed=5) for _ in range(2)]
     assert same[0][0].tolist() == same[1][0].tolist()
@@ -124,7 +124,7 @@ def test_a_seed_decides_which_samples_come_together() -> None:
 
 
 @pytest.mark.parametrize("max_images", [None, 4])
-def test_the_packs_of_a_seed_never_change_between_releases(max_images: int | None) -> None:
+def test_the_packs_of_a_seed_never_change_between_releases(max_images):
     # A change here is a change of PLAN_VERSION: saved states would go on in another order.
     lengths = [(37 * number) % 61 + 1 for number in range(40)]
     images = [number % 3 for number in range(40)]
@@ -135,7 +135,7 @@ def test_the_packs_of_a_seed_never_change_between_releases(max_images: int | Non
     assert packs == PACKS_OF_SEED_1[max_images]
 
 
-def test_nothing_makes_no_packs() -> None:
+def test_nothing_makes_no_packs():
     for order, offsets in (pack_lengths([], 10), pack_units(np.zeros(0, np.int64), 10)):
         assert order.dtype == offsets.dtype == np.int64
         assert order.tolist() == []
@@ -143,7 +143,7 @@ def test_nothing_makes_no_packs() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.int64])
-def test_lengths_of_any_integer_type_give_the_same_packs(dtype: type) -> None:
+def test_lengths_of_any_integer_type_give_the_same_packs(dtype):
     lengths = np.array([5, 3, 8, 2, 9, 7], dtype)
     lengths.setflags(write=False)
     assert pack_units(lengths, 10)[0].tolist() == pack_units([5, 3, 8, 2, 9, 7], 10)[0].tolist()
@@ -162,7 +162,7 @@ def test_lengths_of_any_integer_type_give_the_same_packs(dtype: type) -> None:
         (((1 << 59, 1), 1 << 61), "too large to add up"),
     ],
 )
-def test_impossible_lengths_are_refused(arguments: tuple[object, int], message: str) -> None:
+def test_impossible_lengths_are_refused(arguments, message):
     for pack in (pack_lengths, pack_units):
         with pytest.raises(PlanError, match=message):
             pack(*arguments)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def test_impossible_lengths_are_refused(arguments: tuple[object, int], message: 
         ({"max_images": 2, "images": [1, 3]}, "sample 1, of 5 tokens, has 3 images and .* holds 2"),
     ],
 )
-def test_impossible_limits_are_refused(options: dict[str, object], message: str) -> None:
+def test_impossible_limits_are_refused(options, message):
     for pack in (pack_lengths, pack_units):
         with pytest.raises(PlanError, match=message):
             pack([4, 5], 10, **options)  # type: ignore[arg-type]

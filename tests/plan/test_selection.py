@@ -1,7 +1,5 @@
 """A selection answers as the list of the selected samples would."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,7 +28,7 @@ def pack(chosen: np.ndarray) -> UInt8:
 
 @settings(deadline=None)
 @given(chosen=chosen_samples())
-def test_a_selection_answers_as_the_list_of_its_samples(chosen: np.ndarray) -> None:
+def test_a_selection_answers_as_the_list_of_its_samples(chosen):
     selection, expected = Selection(pack(chosen), len(chosen)), np.flatnonzero(chosen)
     assert (selection.count, selection.size) == (len(expected), len(chosen))
     assert selection.select(np.arange(len(expected))).tolist() == expected.tolist()
@@ -41,7 +39,7 @@ def test_a_selection_answers_as_the_list_of_its_samples(chosen: np.ndarray) -> N
     assert build_directory(pack(chosen)).tolist() == held
 
 
-def test_numpy_before_2_counts_bits_by_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_before_2_counts_bits_by_a_table(monkeypatch):
     chosen = np.random.default_rng(0).random(9000) < 0.3
     selection = Selection(pack(chosen), 9000)
     every = np.arange(selection.count)
@@ -51,7 +49,7 @@ def test_numpy_before_2_counts_bits_by_a_table(monkeypatch: pytest.MonkeyPatch) 
     assert Selection(pack(chosen), 9000).select(every).tolist() == expected
 
 
-def test_positions_are_answered_in_the_shape_and_order_in_which_they_are_asked() -> None:
+def test_positions_are_answered_in_the_shape_and_order_in_which_they_are_asked():
     selection = Selection(pack(np.arange(3000) % 3 == 0), 3000)
     assert selection.select([[7, 1], [999, 7]]).tolist() == [[21, 3], [2997, 21]]
     assert int(selection.select(4)) == 12
@@ -60,7 +58,7 @@ def test_positions_are_answered_in_the_shape_and_order_in_which_they_are_asked()
     assert selection.select([1]).dtype == selection.rank([1]).dtype == np.int64
 
 
-def test_more_is_asked_than_is_answered_in_one_piece() -> None:
+def test_more_is_asked_than_is_answered_in_one_piece():
     chosen = np.random.default_rng(0).random(200_000) < 0.7
     selection = Selection(pack(chosen), len(chosen))
     positions = np.random.default_rng(1).permutation(selection.count)
@@ -69,7 +67,7 @@ def test_more_is_asked_than_is_answered_in_one_piece() -> None:
     assert selection.rank(samples).tolist() == positions.tolist()
 
 
-def test_a_selection_may_be_mapped_from_disk(tmp_path: Path) -> None:
+def test_a_selection_may_be_mapped_from_disk(tmp_path):
     chosen = np.random.default_rng(0).random(100_001) < 0.7
     np.save(tmp_path / "bits.npy", pack(chosen))
     selection = Selection(np.load(tmp_path / "bits.npy", mmap_mode="r"), 100_001)
@@ -78,7 +76,7 @@ def test_a_selection_may_be_mapped_from_disk(tmp_path: Path) -> None:
     assert type(selection.select([0])) is np.ndarray
 
 
-def test_what_is_not_there_is_refused() -> None:
+def test_what_is_not_there_is_refused():
     selection = Selection(pack(np.arange(20) < 5), 20)
     for wrong in (-1, 5):
         with pytest.raises(IndexError, match=f"{wrong} is not in 0 ... 4"):
@@ -96,6 +94,6 @@ def test_what_is_not_there_is_refused() -> None:
         (np.full(4, 255, np.uint8), 25, "past the end"),
     ],
 )
-def test_a_bitmap_of_another_dataset_is_refused(bits: UInt8, size: int, message: str) -> None:
+def test_a_bitmap_of_another_dataset_is_refused(bits, size, message):
     with pytest.raises(AssertionError, match=message):
         Selection(bits, size)

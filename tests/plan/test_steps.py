@@ -1,6 +1,5 @@
 """Steps, ranks, and what is left out: for every kind of unit."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,6 @@ from hypothesis import strategies as st
 
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.plan.steps import Exclusion, Position, Step, check_ranks, steps_in, walk
-
-Blocks = Callable[..., Any]
-OrderOf = Callable[[list[Step]], list[int]]
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -36,9 +32,7 @@ def all_steps(blocks: Any, share: int, start: Position | None = None, **more: An
 
 @settings(deadline=None)
 @given(kind=kinds, block=small_blocks, samples=st.integers(1, 150), share=st.integers(1, 9))
-def test_steps_hold_every_sample_once(
-    blocks: Blocks, kind: dict[str, Any], block: int, samples: int, share: int
-) -> None:
+def test_steps_hold_every_sample_once(blocks, kind, block, samples, share):
     steps = all_steps(blocks(samples, block=block, **kind), share)
     seen = np.concatenate([step.units.samples for step in steps])
     assert sorted(seen.tolist()) == list(range(samples))
@@ -56,15 +50,8 @@ def test_steps_hold_every_sample_once(
     stop=st.floats(0, 1),
 )
 def test_other_ranks_go_on_where_some_stopped(
-    blocks: Blocks,
-    order_of: OrderOf,
-    kind: dict[str, Any],
-    block: int,
-    samples: int,
-    first: int,
-    second: int,
-    stop: float,
-) -> None:
+    blocks, order_of, kind, block, samples, first, second, stop
+):
     whole = all_steps(blocks(samples, block=block, **kind), first)
     begun = whole[: int(stop * len(whole))]
     position = begun[-1].stop if begun else Position(0)
@@ -79,9 +66,7 @@ def test_other_ranks_go_on_where_some_stopped(
     units_per_rank=st.integers(1, 4),
     ranks=st.integers(1, 6),
 )
-def test_ranks_together_take_what_the_step_holds_once(
-    blocks: Blocks, kind: dict[str, Any], samples: int, units_per_rank: int, ranks: int
-) -> None:
+def test_ranks_together_take_what_the_step_holds_once(blocks, kind, samples, units_per_rank, ranks):
     for step in all_steps(blocks(samples, block=40, **kind), units_per_rank * ranks):
         shares = [
             step.share(units_per_rank=units_per_rank, rank=rank, world_size=ranks)
@@ -92,7 +77,7 @@ def test_ranks_together_take_what_the_step_holds_once(
         assert sorted(valid.tolist()) == sorted(step.units.samples.tolist())
 
 
-def test_ranks_take_units_in_turn_and_the_last_step_repeats_its_own(blocks: Blocks) -> None:
+def test_ranks_take_units_in_turn_and_the_last_step_repeats_its_own(blocks):
     steps = all_steps(blocks(10, shuffle=False), 4)
     first = [steps[0].share(units_per_rank=2, rank=rank, world_size=2) for rank in range(2)]
     assert [share.units.samples.tolist() for share in first] == [[0, 2], [1, 3]]
@@ -101,7 +86,7 @@ def test_ranks_take_units_in_turn_and_the_last_step_repeats_its_own(blocks: Bloc
     assert [share.valid.tolist() for share in last] == [[True, False], [True, False]]
 
 
-def test_a_last_step_with_fewer_units_than_ranks_gives_every_rank_a_batch(blocks: Blocks) -> None:
+def test_a_last_step_with_fewer_units_than_ranks_gives_every_rank_a_batch(blocks):
     step = all_steps(blocks(9, shuffle=False), 8)[-1]
     last = [step.share(units_per_rank=2, rank=rank, world_size=4) for rank in range(4)]
     assert [share.units.samples.tolist() for share in last] == [[8, 8]] * 4
@@ -110,9 +95,7 @@ def test_a_last_step_with_fewer_units_than_ranks_gives_every_rank_a_batch(blocks
 
 @settings(deadline=None)
 @given(kind=kinds, samples=st.integers(1, 150), share=st.integers(1, 9), drop_last=st.booleans())
-def test_steps_are_counted_without_being_made(
-    blocks: Blocks, kind: dict[str, Any], samples: int, share: int, drop_last: bool
-) -> None:
+def test_steps_are_counted_without_being_made(blocks, kind, samples, share, drop_last):
     made = blocks(samples, block=50, **kind)
     units = sum(len(step.units) for step in all_steps(made, 1))
     steps = all_steps(made, share, drop_last=drop_last)
@@ -128,13 +111,8 @@ ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=5)
     kind=kinds, samples=st.integers(1, 60), share=st.integers(1, 9), out=ranges, drop=st.booleans()
 )
 def test_excluded_steps_do_not_come_and_the_others_stay_as_they_are(
-    blocks: Blocks,
-    kind: dict[str, Any],
-    samples: int,
-    share: int,
-    out: list[tuple[int, int]],
-    drop: bool,
-) -> None:
+    blocks, kind, samples, share, out, drop
+):
     made = blocks(samples, block=25, **kind)
     exclusion = Exclusion(units={0: [(start, start + more) for start, more in out]})
     whole = all_steps(made, share, drop_last=drop)
@@ -154,7 +132,7 @@ def test_excluded_steps_do_not_come_and_the_others_stay_as_they_are(
         assert step.excluded.tolist() == [int(unit) in gone for unit in of_units]
 
 
-def test_an_excluded_sample_is_an_empty_slot_and_counts_no_labels(blocks: Blocks) -> None:
+def test_an_excluded_sample_is_an_empty_slot_and_counts_no_labels(blocks):
     made = blocks(40, pack=64)
     whole = all_steps(made, 3)
     out = whole[1].units.samples[[0, 2]]
@@ -170,18 +148,18 @@ def test_an_excluded_sample_is_an_empty_slot_and_counts_no_labels(blocks: Blocks
     assert left[0].labels == whole[0].labels
 
 
-def test_exclusion_of_one_epoch_leaves_the_others_alone(blocks: Blocks) -> None:
+def test_exclusion_of_one_epoch_leaves_the_others_alone(blocks):
     exclusion = Exclusion(units={0: [(0, 10)]})
     assert len(all_steps(blocks(20), 5, exclusion=exclusion)) == 2
     assert len(all_steps(blocks(20, epoch=1), 5, exclusion=exclusion)) == 4
 
 
-def test_a_position_that_no_block_has_is_refused(blocks: Blocks) -> None:
+def test_a_position_that_no_block_has_is_refused(blocks):
     with pytest.raises(StateMismatch, match="unit 50 of block 0, which has 20"):
         all_steps(blocks(20), 5, replace(Position(0), unit=50))
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 0), (2, 2), (-1, 2), (0, -3)])
-def test_impossible_ranks_are_refused(rank: int, world_size: int) -> None:
+def test_impossible_ranks_are_refused(rank, world_size):
     with pytest.raises(PlanError, match="rank"):
         check_ranks(rank, world_size)

@@ -1,7 +1,6 @@
 """What a plan amounts to, compared with what the ranks get one by one."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from datapipe.plan.summary import PlanSummary, summarise
 from datapipe.plan.units import Sizes, Units
 
 from .test_steps import KINDS
-
-Blocks = Callable[..., Any]
 
 
 def made_of(
@@ -71,13 +68,7 @@ def imbalance(costs: list[int]) -> float:
     ranks=st.integers(1, 5),
     units_per_rank=st.integers(1, 4),
 )
-def test_a_summary_says_what_the_ranks_get(
-    blocks: Blocks,
-    kind: dict[str, Any],
-    samples: int,
-    ranks: int,
-    units_per_rank: int,
-) -> None:
+def test_a_summary_says_what_the_ranks_get(blocks, kind, samples, ranks, units_per_rank):
     options = PlanOptions(**{"shuffle": True, "seed": 3} | kind)
     if options.unit == "batch":
         units_per_rank = 1
@@ -118,26 +109,26 @@ def test_a_summary_says_what_the_ranks_get(
         assert getattr(found, name) == pytest.approx(np.mean([imbalance(each) for each in costs]))
 
 
-def test_fill_of_packs_is_tokens_by_capacity() -> None:
+def test_fill_of_packs_is_tokens_by_capacity():
     found = summary_of([[30, 20], [40], [10, 10, 5]], pack=50)
     assert found.fill == pytest.approx(115 / 150)
     assert (found.most_samples, found.most_tokens) == (3, 50)
     assert found.samples_per_unit == 2
 
 
-def test_fill_of_a_padded_batch_is_tokens_by_its_longest_sample() -> None:
+def test_fill_of_a_padded_batch_is_tokens_by_its_longest_sample():
     found = summary_of([[10, 40], [5]], max_tokens=100)
     assert found.fill == pytest.approx(55 / (2 * 40 + 5))
     assert found.most_tokens == 80
 
 
-def test_fixed_batches_are_padded_rank_by_rank() -> None:
+def test_fixed_batches_are_padded_rank_by_rank():
     # Samples are dealt in turn: rank 0 has 10 and 40, rank 1 has 20 and 20.
     found = summary_of([[10], [20], [40], [20]], units_per_rank=2, world_size=2)
     assert found.fill == pytest.approx(90 / (2 * 40 + 2 * 20))
 
 
-def test_repeats_are_work_for_their_rank_and_fill_nothing() -> None:
+def test_repeats_are_work_for_their_rank_and_fill_nothing():
     found = summary_of([[50], [50], [25]], pack=50, world_size=4)
     assert (found.repeats, found.units, found.samples) == (1, 3, 3)
     assert found.fill == pytest.approx(125 / 150)
@@ -145,13 +136,13 @@ def test_repeats_are_work_for_their_rank_and_fill_nothing() -> None:
     assert found.text_imbalance == pytest.approx(1 - (3 * whole + half) / 4 / whole)
 
 
-def test_images_are_balanced_apart_from_text() -> None:
+def test_images_are_balanced_apart_from_text():
     found = summary_of([[10], [10]], [[0], [8]], pack=10, world_size=2)
     assert (found.text_imbalance, found.image_imbalance) == (0, 0.5)
     assert summary_of([[10], [10]], pack=10, world_size=2).image_imbalance == 0
 
 
-def test_samples_left_out_count_nowhere_but_keep_their_places(blocks: Blocks) -> None:
+def test_samples_left_out_count_nowhere_but_keep_their_places(blocks):
     made = blocks(60, pack=64)
     plan = PlanOptions(shuffle=True, seed=3, pack=64)
     whole = summarise(walk(made, Position(0), share=1), plan, units_per_rank=1, world_size=1)
@@ -165,7 +156,7 @@ def test_samples_left_out_count_nowhere_but_keep_their_places(blocks: Blocks) ->
 
 @settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 10**9), min_size=1, max_size=30))
-def test_every_length_is_in_its_bin_of_the_histogram(lengths: list[int]) -> None:
+def test_every_length_is_in_its_bin_of_the_histogram(lengths):
     bins = summary_of([lengths], max_tokens=10**12).histogram
     for length_bin in bins:
         inside = [length for length in lengths if length_bin.start <= length < length_bin.stop]
@@ -175,12 +166,12 @@ def test_every_length_is_in_its_bin_of_the_histogram(lengths: list[int]) -> None
     assert bins[-1].samples
 
 
-def test_bins_grow_by_half_an_octave() -> None:
+def test_bins_grow_by_half_an_octave():
     bins = summary_of([list(range(1, 65))], max_tokens=10**6).histogram
     assert [each.start for each in bins] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
 
 
-def test_a_summary_of_many_samples_is_that_of_its_steps() -> None:
+def test_a_summary_of_many_samples_is_that_of_its_steps():
     """More samples than are added up at once, on two ranks."""
     step, plan = made_of([[7, 3]] * 20, pack=16)
     found = summarise([step] * 2000, plan, units_per_rank=10, world_size=2)
@@ -190,7 +181,7 @@ def test_a_summary_of_many_samples_is_that_of_its_steps() -> None:
     assert sum(each.samples for each in found.histogram) == 80_000
 
 
-def test_without_tokens_steps_and_samples_are_counted() -> None:
+def test_without_tokens_steps_and_samples_are_counted():
     step, plan = made_of([[1], [1], [1]])
     bare = Step(
         units=Units(step.units.samples, step.units.offsets, None),
@@ -206,13 +197,13 @@ def test_without_tokens_steps_and_samples_are_counted() -> None:
     )
 
 
-def test_a_plan_without_steps_has_a_summary() -> None:
+def test_a_plan_without_steps_has_a_summary():
     plan = PlanOptions(shuffle=True, seed=0, pack=64)
     found = summarise([], plan, units_per_rank=1, world_size=8)
     assert (found.steps, found.units, found.samples) == (0, 0, 0)
 
 
-def test_a_summary_goes_through_json() -> None:
+def test_a_summary_goes_through_json():
     found = summary_of([[30, 20], [40]], pack=50, world_size=2)
     read = json.loads(json.dumps(found.to_dict()))
     assert read["fill"] == found.fill

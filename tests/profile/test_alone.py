@@ -3,7 +3,6 @@
 import itertools
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from datapipe.profile.measure import samples as module
 from datapipe.profile.measure.alone import StageCost, StageCosts, measure_alone
 from datapipe.profile.measure.samples import COLD
 
-Make = Callable[..., Loader]
 IMAGES = ["read", "decode", "resize", "collate"]
 
 
@@ -42,7 +40,7 @@ def spoil(folder: Path, keys: list[str]) -> None:
                 file.write(b"\0" * 100)
 
 
-def test_images_go_through_all_their_stages(endless: Make) -> None:
+def test_images_go_through_all_their_stages(endless):
     loader = endless()
     alone = measured(loader)
     assert [name for name in alone.stages if name != COLD] == IMAGES
@@ -55,11 +53,11 @@ def test_images_go_through_all_their_stages(endless: Make) -> None:
     assert all(cost.rate > 0 for cost in alone.stages.values())
 
 
-def test_a_loader_without_images_has_none_of_their_stages(endless: Make) -> None:
+def test_a_loader_without_images_has_none_of_their_stages(endless):
     assert stages(endless(image=None)) == ["read", "collate"]
 
 
-def test_a_device_has_a_transfer(endless: Make) -> None:
+def test_a_device_has_a_transfer(endless):
     alone = measured(endless(device="cpu"))
     assert list(alone.stages)[-1] == "transfer"
     # Pixels are carried over as bytes, and normalised there.
@@ -68,13 +66,13 @@ def test_a_device_has_a_transfer(endless: Make) -> None:
 
 
 @pytest.mark.skipif(not installed(), reason="DALI is not installed")
-def test_dali_does_decoding_and_resizing_as_one_stage(endless: Make) -> None:
+def test_dali_does_decoding_and_resizing_as_one_stage(endless):
     loader = endless(decoder="dali", image=ImageSpec(size=64, normalize="imagenet"))
     assert stages(loader) == ["read", "decode", "collate"]
     loader.close()
 
 
-def test_a_transform_is_a_stage_whose_waiting_takes_no_cpu(endless: Make) -> None:
+def test_a_transform_is_a_stage_whose_waiting_takes_no_cpu(endless):
     def slow(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
         time.sleep(0.01)
         return sample | {"images": [image[::2, ::2] for image in sample["images"]]}
@@ -90,14 +88,14 @@ def test_a_transform_is_a_stage_whose_waiting_takes_no_cpu(endless: Make) -> Non
 
 @pytest.mark.parametrize(("delivered", "cold"), [(10**8, True), (0, False), (None, False)])
 def test_cold_reads_are_given_only_where_storage_has_delivered_them(
-    endless: Make, monkeypatch: pytest.MonkeyPatch, delivered: int | None, cold: bool
-) -> None:
+    endless, monkeypatch, delivered, cold
+):
     calls = itertools.count()
     monkeypatch.setattr(module, "delivered", lambda: delivered and delivered * next(calls))
     assert (COLD in measured(endless()).stages) == cold
 
 
-def test_damaged_samples_are_counted_and_left_out(photos: Path, tmp_path: Path) -> None:
+def test_damaged_samples_are_counted_and_left_out(photos, tmp_path):
     folder = tmp_path / "damaged"
     shutil.copytree(photos, folder)
     spoil(folder, ["000000003", "000000007"])
@@ -108,7 +106,7 @@ def test_damaged_samples_are_counted_and_left_out(photos: Path, tmp_path: Path) 
     assert (alone.samples, alone.failed) == (48, 2)
 
 
-def test_few_samples_are_measured_again_and_again(photos: Path, make_folder: Any) -> None:
+def test_few_samples_are_measured_again_and_again(photos, make_folder):
     raw = make_folder(photos.parent / "three-raw", 3)
     datapipe.pack_dataset(raw, photos.parent / "three")
     loader = datapipe.make_loader(
@@ -117,7 +115,7 @@ def test_few_samples_are_measured_again_and_again(photos: Path, make_folder: Any
     assert measured(loader, samples=30).samples >= 30
 
 
-def test_the_samples_are_those_of_the_plan_and_the_loader_stays_where_it_is(endless: Make) -> None:
+def test_the_samples_are_those_of_the_plan_and_the_loader_stays_where_it_is(endless):
     loader = endless(meta="sample")
     state = loader.state_dict()
     alone = measured(loader, samples=16)
@@ -128,7 +126,7 @@ def test_the_samples_are_those_of_the_plan_and_the_loader_stays_where_it_is(endl
     assert [number for step in alone.steps for number in step.samples.tolist()] == planned
 
 
-def test_a_cost_is_told_by_the_sample() -> None:
+def test_a_cost_is_told_by_the_sample():
     cost = StageCost(samples=4, seconds=4.0, cpu=2.0, bytes=8)
     assert (cost.rate, cost.wait) == (1.0, 0.5)
     assert StageCost(samples=4, seconds=1.0, cpu=2.0, bytes=8).rate == 2.0

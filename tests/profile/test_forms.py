@@ -27,7 +27,7 @@ def shards(tmp_path: Path) -> Path:
     return tmp_path / "shards"
 
 
-def test_the_sizes_of_forms_are_those_that_are_written(shards: Path, tmp_path: Path) -> None:
+def test_the_sizes_of_forms_are_those_that_are_written(shards, tmp_path):
     kept = make_transform(array_spec(ImageSpec(size=32)))
     dataset = open_dataset(shards)
     cache, arrays = cache_bytes(dataset, kept), array_bytes(dataset, kept.spec)
@@ -40,9 +40,7 @@ def test_the_sizes_of_forms_are_those_that_are_written(shards: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("size", [64, None])
-def test_a_cache_of_the_size_that_is_estimated_holds_all_samples(
-    shards: Path, size: int | None
-) -> None:
+def test_a_cache_of_the_size_that_is_estimated_holds_all_samples(shards, size):
     spec = ImageSpec(resize="native") if size is None else ImageSpec(size=size)
     need = cache_bytes(open_dataset(shards), make_transform(spec))
 

@@ -60,7 +60,7 @@ CASES: dict[str, tuple[PipelineRun, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_exhausted_resource_and_its_stage_are_named(name: str) -> None:
+def test_the_exhausted_resource_and_its_stage_are_named(name):
     seen, how, said = CASES[name]
     found, (named, says) = find_bottleneck(seen, **how), said.split(": ")
     assert f"{found.stage} {found.resource}" == named
@@ -84,9 +84,7 @@ def paced(waited: float, samples: int) -> PipelineRun:
         (0.3, 9_000, "decode", "bad", False),
     ],
 )
-def test_training_that_hardly_waits_is_the_limit(
-    waited: float, samples: int, stage: str, level: str, bursts: bool
-) -> None:
+def test_training_that_hardly_waits_is_the_limit(waited, samples, stage, level, bursts):
     found = find_bottleneck(run(DECODES), paced(waited, samples))
     assert (found.stage, found.level) == (stage, level)
     assert ("a larger prefetch_factor" in str(found)) == bursts

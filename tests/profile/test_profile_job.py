@@ -56,7 +56,7 @@ def busy(profiled: Profile, photos: Path) -> Profile:
     return replace(profiled, forecast=forecast, remedies=remedies)
 
 
-def test_everything_that_was_measured_is_in_it(profiled: Profile) -> None:
+def test_everything_that_was_measured_is_in_it(profiled):
     assert profiled.samples == 48
     assert profiled.batch == 8
     assert profiled.workers == "2 threads"
@@ -79,7 +79,7 @@ def test_everything_that_was_measured_is_in_it(profiled: Profile) -> None:
     assert all("gain" in remedy for remedy in document["remedies"])
 
 
-def test_the_text_begins_with_the_verdict_and_keeps_its_columns(busy: Profile) -> None:
+def test_the_text_begins_with_the_verdict_and_keeps_its_columns(busy):
     lines = profile_text(busy).split("\n")
     assert " ".join(lines).startswith(str(busy.bottleneck))
     for heading in ("Stages", "The loader at work", "What this machine can do"):
@@ -93,7 +93,7 @@ def test_the_text_begins_with_the_verdict_and_keeps_its_columns(busy: Profile) -
     assert "datapipe convert " in text
 
 
-def test_the_names_of_remedies_in_the_figure_are_words(busy: Profile) -> None:
+def test_the_names_of_remedies_in_the_figure_are_words(busy):
     pytest.importorskip("matplotlib")
     axes = remedy_figure(busy, busy.remedies).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
@@ -102,7 +102,7 @@ def test_the_names_of_remedies_in_the_figure_are_words(busy: Profile) -> None:
     assert not [label for label in labels if "_" in label]
 
 
-def test_the_page_has_its_figures_and_needs_nothing_else(busy: Profile, tmp_path: Path) -> None:
+def test_the_page_has_its_figures_and_needs_nothing_else(busy, tmp_path):
     pytest.importorskip("matplotlib")
     write_report(busy, tmp_path / "out.html")
     page = (tmp_path / "out.html").read_text("utf-8")
@@ -129,9 +129,7 @@ CASES = [
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("options", CASES)
-def test_every_kind_of_loader_can_be_profiled(
-    endless: Make, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_every_kind_of_loader_can_be_profiled(endless, options, tmp_path):
     pytest.importorskip("matplotlib")
     done = profile(lambda **changes: endless(**(options | changes)), seconds=0.2)
     assert done.rate > 0
@@ -141,7 +139,7 @@ def test_every_kind_of_loader_can_be_profiled(
     write_report(done, tmp_path / "out.html")
 
 
-def test_three_samples_without_images_can_be_profiled(tmp_path: Path, make_llava: Any) -> None:
+def test_three_samples_without_images_can_be_profiled(tmp_path, make_llava):
     talk = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "Me."}]
     raw = make_llava(tmp_path / "raw", [{"conversations": talk}] * 3)
     datapipe.pack_dataset(raw, tmp_path / "shards")
@@ -160,17 +158,17 @@ def test_three_samples_without_images_can_be_profiled(tmp_path: Path, make_llava
         ({"step_time": -1.0}, "step_time -1.0"),
     ],
 )
-def test_impossible_times_are_refused(endless: Make, options: dict[str, Any], message: str) -> None:
+def test_impossible_times_are_refused(endless, options, message):
     with pytest.raises(PlanError, match=message):
         profile(endless, **options)
 
 
-def test_a_loader_that_ends_too_early_is_refused(endless: Make) -> None:
+def test_a_loader_that_ends_too_early_is_refused(endless):
     with pytest.raises(PlanError, match="epochs=None"):
         run_pipeline(endless(epochs=1, run=datapipe.RunSpec(max_steps=1)), seconds=5.0)
 
 
-def test_a_run_leaves_the_warm_up_out(endless: Make) -> None:
+def test_a_run_leaves_the_warm_up_out(endless):
     loader = endless()
     done = run_pipeline(loader, seconds=0.2)
     assert loader.meter is not None
@@ -180,7 +178,7 @@ def test_a_run_leaves_the_warm_up_out(endless: Make) -> None:
     assert done.events == []
 
 
-def test_a_timeline_is_of_all_workers(endless: Make) -> None:
+def test_a_timeline_is_of_all_workers(endless):
     events = run_pipeline(endless(), seconds=0.3, events=True).events
     assert {event.row for event in events} == {"worker 0", "worker 1", "caller"}
     assert all(event.end >= event.start for event in events)

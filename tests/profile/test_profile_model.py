@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ FOUR = Setup(workers=4, cores=4, scaling={1: 1.0, 2: 2.0, 4: 3.0})
 COST = SampleCost(cpu={"read": 0.001, "decode": 0.003}, caller_cpu={"collate": 0.0001})
 
 
-def test_speed_is_what_was_measured_and_between_that_a_line() -> None:
+def test_speed_is_what_was_measured_and_between_that_a_line():
     assert [FOUR.speed(threads) for threads in (0, 0.5, 1, 2, 3, 4, 9)] == [
         *(0.0, 0.5, 1.0, 2.0, 2.5, 3.0, 3.0)
     ]
@@ -36,20 +35,18 @@ LOCKED = SampleCost(cpu={"transform": 0.01}, locked=0.01)
         (replace(COST, wait={"read": 0.0059}), {"workers": 0}, 100),  # everything in turn
     ],
 )
-def test_rates_follow_from_costs_and_what_is_scarce(
-    cost: SampleCost, setup: dict[str, Any], wanted: float
-) -> None:
+def test_rates_follow_from_costs_and_what_is_scarce(cost, setup, wanted):
     assert predict(cost, replace(FOUR, **setup)) == pytest.approx(wanted, rel=0.05)
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.001, 0.01])
-def test_more_workers_never_make_it_slower_nor_faster_than_the_cores(wait: float) -> None:
+def test_more_workers_never_make_it_slower_nor_faster_than_the_cores(wait):
     rates = [repairmen(replace(FOUR, workers=n), 0.004, wait) for n in range(1, 40)]
     assert all(b >= a * (1 - 1e-9) for a, b in pairwise(rates))
     assert rates[-1] <= 3 / 0.004 * (1 + 1e-9)
 
 
-def test_a_stage_that_costs_nothing_is_as_if_it_were_not_there() -> None:
+def test_a_stage_that_costs_nothing_is_as_if_it_were_not_there():
     assert predict(COST.scaled({"decode": 0.0}), FOUR) == pytest.approx(
         predict(replace(COST, cpu={"read": 0.001}), FOUR)
     )

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from inspect import getsource
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,21 +79,19 @@ def plant(endless: Make, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dat
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_slow_stage_is_named(plant: Callable[[str], datapipe.Loader], name: str) -> None:
+def test_a_slow_stage_is_named(plant, name):
     found = named(plant(name))
     assert f"{found.stage} {found.resource}" == PLANTED[name][-1]
 
 
-def test_a_slow_transform_in_python_is_named(endless: Make) -> None:
+def test_a_slow_transform_in_python_is_named(endless):
     found = named(endless(transform=in_python, num_workers=2))
     assert found.stage == "transform"
     # On a machine that others keep busy, it may only be seen that it takes most of the time.
     assert found.resource in ("lock", "cpu")
 
 
-def test_a_slow_transform_in_processes_is_named(
-    endless: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_transform_in_processes_is_named(endless, tmp_path, monkeypatch):
     name = f"slow_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(f"from typing import Any\n\n{getsource(in_python)}")
     monkeypatch.syspath_prepend(tmp_path)
@@ -103,12 +100,12 @@ def test_a_slow_transform_in_processes_is_named(
     assert named(loader, processes=True).stage == "transform"
 
 
-def test_a_transform_that_waits_is_named(endless: Make) -> None:
+def test_a_transform_that_waits_is_named(endless):
     found = named(endless(transform=asleep))
     assert (found.stage, found.resource) == ("transform", "wait")
 
 
-def test_a_slow_step_is_named_and_the_loader_is_fine(endless: Make) -> None:
+def test_a_slow_step_is_named_and_the_loader_is_fine(endless):
     loader = endless()
     run = run_pipeline(loader, seconds=SECONDS)
     paced = run_pipeline(loader, seconds=SECONDS, step_time=0.4)
@@ -119,9 +116,7 @@ def test_a_slow_step_is_named_and_the_loader_is_fine(endless: Make) -> None:
     assert "the loader alone makes " in found.reason
 
 
-def test_a_loader_that_training_waits_for_is_not_fine(
-    plant: Callable[[str], datapipe.Loader],
-) -> None:
+def test_a_loader_that_training_waits_for_is_not_fine(plant):
     loader = plant("storage")
     run = run_pipeline(loader, seconds=SECONDS)
     paced = run_pipeline(loader, seconds=SECONDS, step_time=0.002)

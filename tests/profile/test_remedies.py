@@ -4,7 +4,6 @@ import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,6 @@ from datapipe.profile.sizes import cache_bytes
 
 from .figures import alone, roofline, run
 
-Make = Callable[..., Loader]
 LeaveFree = Callable[[int], None]
 ONE_MS = {"read": (0.05, 0.05), "decode": (0.7, 0.7), "resize": (0.3, 0.3)}
 BUSY = {"read": (1.0, 1.0), "decode": (13.0, 13.0), "resize": (5.5, 5.5)}
@@ -70,26 +68,26 @@ COLD_READS = measured(
 # The cost of a sample.
 
 
-def test_a_forecast_of_nothing_new_is_the_rate_that_was_measured() -> None:
+def test_a_forecast_of_nothing_new_is_the_rate_that_was_measured():
     same = measured(run(BUSY, samples=7_000)).remedy("same", "as it is", "")
     assert same.rate == pytest.approx(700)
     assert same.gain == pytest.approx(1.0)
 
 
-def test_what_no_stage_accounts_for_is_overhead() -> None:
+def test_what_no_stage_accounts_for_is_overhead():
     cost = measured(run(BUSY, cpu=19.9)).cost
     assert sum(cost.cpu.values()) == pytest.approx(19.5 / 10_000)
     assert cost.overhead == pytest.approx(0.28 / 10_000)
 
 
-def test_costs_are_those_of_a_core_that_has_no_others_beside_it() -> None:
+def test_costs_are_those_of_a_core_that_has_no_others_beside_it():
     figures = measured(run(BUSY))
     slow = replace(figures, roofline=replace(figures.roofline, scaling={1: 1.0, 2: 1.3}))
     fast, crowded = figures.cost.cpu["decode"], slow.cost.cpu["decode"]
     assert crowded == pytest.approx(fast * 1.3 / 2, rel=0.02)
 
 
-def test_waiting_for_storage_is_that_of_cold_reads_as_far_as_reads_were_cold() -> None:
+def test_waiting_for_storage_is_that_of_cold_reads_as_far_as_reads_were_cold():
     stages = ONE_MS | {COLD: (2.05, 0.05)}
     for share in (0.0, 0.5, 1.0):
         seen = run(BUSY, read=round(share * 10_000 * 1000))
@@ -102,7 +100,7 @@ def test_waiting_for_storage_is_that_of_cold_reads_as_far_as_reads_were_cold() -
 # Remedies.
 
 
-def test_the_number_of_workers_is_a_remedy_where_it_is_the_limit(endless: Make) -> None:
+def test_the_number_of_workers_is_a_remedy_where_it_is_the_limit(endless):
     waits = {"read": (19.0, 0.5), "decode": (0.8, 0.8)}
     figures = measured(run(waits, samples=1_000), waits | {"collate": (0, 0)})
     remedy = found(endless(num_workers=2), figures)["workers"]
@@ -121,7 +119,7 @@ def test_the_number_of_workers_is_a_remedy_where_it_is_the_limit(endless: Make) 
     assert "workers" not in found(endless(num_workers=2), measured(run(BUSY)))
 
 
-def test_processes_are_the_remedy_for_a_lock(endless: Make) -> None:
+def test_processes_are_the_remedy_for_a_lock(endless):
     locked = {"transform": (19, 9.5), "decode": (0.5, 0.3)}
     loader = endless(transform=lambda sample, generator: sample)
     figures = measured(run(locked, gil=0.7))
@@ -133,9 +131,7 @@ def test_processes_are_the_remedy_for_a_lock(endless: Make) -> None:
     assert measured(run(BUSY, gil=0.7)).held == 0  # without a transform
 
 
-def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(
-    endless: Make, leave_free: LeaveFree
-) -> None:
+def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(endless, leave_free):
     remedy = found(endless(), COLD_READS, "my shards/")["page cache"]
     assert remedy.how == "cat 'my shards'/*.tar > /dev/null"
     assert remedy.gain > 2
@@ -144,7 +140,7 @@ def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(
     assert "page cache" not in found(endless(), COLD_READS)
 
 
-def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endless: Make) -> None:
+def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endless):
     loader = endless()
     remedies = found(loader, busy(loader))
     assert set(remedies) >= {"scaled_decode", "uint8", "decoded cache", "memmap arrays"}
@@ -176,12 +172,12 @@ def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endl
     ],
     ids=["there already", "random"],
 )
-def test_what_cannot_help_is_not_offered(endless: Make, image: ImageSpec, absent: set[str]) -> None:
+def test_what_cannot_help_is_not_offered(endless, image, absent):
     loader = endless(image=image)
     assert not absent & set(found(loader, busy(loader)))
 
 
-def test_a_cache_that_does_not_fit_gives_less(endless: Make, leave_free: LeaveFree) -> None:
+def test_a_cache_that_does_not_fit_gives_less(endless, leave_free):
     loader = endless()
     figures = busy(loader)
     whole = found(loader, figures)["decoded cache"].gain
@@ -195,12 +191,12 @@ def test_a_cache_that_does_not_fit_gives_less(endless: Make, leave_free: LeaveFr
     assert "50% fit" in half.note
 
 
-def test_a_loader_without_images_has_no_remedies_for_them(endless: Make) -> None:
+def test_a_loader_without_images_has_no_remedies_for_them(endless):
     names = set(found(endless(image=None), measured(run({"read": (19, 19)}))))
     assert names <= {"workers", "processes", "page cache"}
 
 
-def test_every_option_that_is_named_is_taken(endless: Make) -> None:
+def test_every_option_that_is_named_is_taken(endless):
     loader = endless(num_workers=1)
     figures = busy(loader, count=1, cores=4)
     remedies = [remedy for remedy in found(loader, figures).values() if remedy.changes]
@@ -211,7 +207,7 @@ def test_every_option_that_is_named_is_taken(endless: Make) -> None:
         other.close()
 
 
-def test_the_command_for_smaller_images_packs_them(endless: Make, photos: Path) -> None:
+def test_the_command_for_smaller_images_packs_them(endless, photos):
     loader = endless()
     figures = busy(loader)
     how = found(loader, figures, f"{photos}/")["smaller images"].how
@@ -229,7 +225,7 @@ def test_the_command_for_smaller_images_packs_them(endless: Make, photos: Path) 
 
 @pytest.mark.skipif(not installed(), reason="DALI is not installed")
 @pytest.mark.parametrize(("now", "other"), [("cpu", "dali"), ("dali", "cpu")])
-def test_the_other_decoder_is_run(endless: Make, now: str, other: str) -> None:
+def test_the_other_decoder_is_run(endless, now, other):
     loader = endless(decoder=now)
     [remedy] = other_decoder(loader, endless, rate=100.0, seconds=0.2)
     loader.close()
@@ -239,7 +235,7 @@ def test_the_other_decoder_is_run(endless: Make, now: str, other: str) -> None:
     assert remedy.gain > 0
 
 
-def test_a_decoder_that_cannot_do_it_is_not_run(endless: Make) -> None:
+def test_a_decoder_that_cannot_do_it_is_not_run(endless):
     def make(**changes: Any) -> Loader:
         return endless(**({"image": ImageSpec(resize="native")} | changes))
 
@@ -247,7 +243,7 @@ def test_a_decoder_that_cannot_do_it_is_not_run(endless: Make) -> None:
     assert other_decoder(endless(image=None), endless, rate=1.0, seconds=0.1) == []
 
 
-def test_remedies_are_ranked_by_gain_and_equal_ones_keep_their_order() -> None:
+def test_remedies_are_ranked_by_gain_and_equal_ones_keep_their_order():
     def remedy(name: str, gain: float) -> Remedy:
         return Remedy(name=name, title=name, how="x", rate=gain, gain=gain)
 
@@ -259,7 +255,7 @@ def test_remedies_are_ranked_by_gain_and_equal_ones_keep_their_order() -> None:
 # Images in another form.
 
 
-def test_forms_of_images_are_compared_by_the_time_they_take(encode: Any, crop: Any) -> None:
+def test_forms_of_images_are_compared_by_the_time_they_take(encode, crop):
     large = [encode(crop("chelsea.png", (320, 240), left)) for left in range(4)]
     small = [encode(crop("chelsea.png", (40, 30), left)) for left in range(4)]
     transform = make_transform(ImageSpec(size=32))
@@ -281,7 +277,7 @@ def test_forms_of_images_are_compared_by_the_time_they_take(encode: Any, crop: A
         (ImageSpec(resize="native", max_pixels=401_408), 736),
     ],
 )
-def test_a_side_suffices_where_no_photograph_has_to_be_enlarged(spec: ImageSpec, side: int) -> None:
+def test_a_side_suffices_where_no_photograph_has_to_be_enlarged(spec, side):
     assert sufficient_side(spec) == side
 
 
@@ -295,7 +291,7 @@ def test_a_side_suffices_where_no_photograph_has_to_be_enlarged(spec: ImageSpec,
         ImageSpec.preset("clip"),
     ],
 )
-def test_the_command_for_arrays_makes_those_that_the_loader_would_decode(spec: ImageSpec) -> None:
+def test_the_command_for_arrays_makes_those_that_the_loader_would_decode(spec):
     words = shlex.split(convert_command("my shards/", spec))
     assert words[:5] == ["datapipe", "convert", "my shards", "my shards-arrays", "--image"]
     made = parse_image(words[5])
@@ -303,12 +299,12 @@ def test_the_command_for_arrays_makes_those_that_the_loader_would_decode(spec: I
     assert image_identity(made) == image_identity(spec)
 
 
-def test_a_colour_that_the_command_cannot_say_is_left_to_python() -> None:
+def test_a_colour_that_the_command_cannot_say_is_left_to_python():
     how = convert_command("s3://b/shards", ImageSpec(size=64, resize="pad", fill=(1, 2, 3)))
     assert how.startswith("datapipe.convert_dataset('s3://b/shards', 'arrays', image=")
 
 
-def test_a_list_of_shards_is_named_as_a_shell_takes_it(endless: Make) -> None:
+def test_a_list_of_shards_is_named_as_a_shell_takes_it(endless):
     loader = endless()
     how = found(loader, COLD_READS, "a/{0..1}.tar::b/*.tar")["page cache"].how
     assert how == "cat a/{0..1}.tar b/*.tar > /dev/null"

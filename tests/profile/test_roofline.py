@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,8 +19,6 @@ from datapipe.profile.measure.roofline import (
 
 pytestmark = pytest.mark.campaign  # measures real time
 
-Make = Callable[..., Loader]
-
 
 def measured(loader: Loader) -> Roofline:
     alone = measure_alone(loader, samples=24, seconds=1.0)
@@ -33,12 +31,12 @@ def asleep(number: int) -> Iterator[float]:
         yield 1
 
 
-def test_threads_that_wait_do_twice_as_much_together() -> None:
+def test_threads_that_wait_do_twice_as_much_together():
     assert run_threads(asleep, 4, 0.3) > 2 * run_threads(asleep, 1, 0.3)
 
 
 @pytest.mark.parametrize("first", [[], [0]], ids=["as it begins", "at work"])
-def test_what_a_thread_raises_comes_out_and_the_others_end(first: list[float]) -> None:
+def test_what_a_thread_raises_comes_out_and_the_others_end(first):
     def work(number: int) -> Iterator[float]:
         if number == 1:
             yield from first
@@ -49,7 +47,7 @@ def test_what_a_thread_raises_comes_out_and_the_others_end(first: list[float]) -
         run_threads(work, 3, 60.0)
 
 
-def test_an_interrupt_leaves_no_thread_behind() -> None:
+def test_an_interrupt_leaves_no_thread_behind():
     def work(number: int) -> Iterator[float]:
         if number == 0:
             signal.raise_signal(signal.SIGINT)  # to the main thread
@@ -61,7 +59,7 @@ def test_an_interrupt_leaves_no_thread_behind() -> None:
     assert threading.active_count() <= before
 
 
-def test_a_loader_of_images_has_ceilings_for_storage_kernels_and_memory(endless: Make) -> None:
+def test_a_loader_of_images_has_ceilings_for_storage_kernels_and_memory(endless):
     found = measured(endless())
     assert {"storage, cached", "decode kernels", "memory copy"} <= set(found.ceilings)
     assert all(ceiling.rate > 0 for ceiling in found.ceilings.values())
@@ -73,15 +71,13 @@ def test_a_loader_of_images_has_ceilings_for_storage_kernels_and_memory(endless:
     assert found.scaling[1] == 1.0
 
 
-def test_a_loader_of_texts_has_none_for_kernels(endless: Make) -> None:
+def test_a_loader_of_texts_has_none_for_kernels(endless):
     found = measured(endless(image=None))
     assert "decode kernels" not in found.ceilings
     assert set(found.scaling) == {1, 2}
 
 
-def test_cold_reads_have_a_ceiling_only_where_they_are_cold(
-    endless: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cold_reads_have_a_ceiling_only_where_they_are_cold(endless, monkeypatch):
     for cold in (True, False):
         monkeypatch.setattr(module, "was_cold", lambda *_, cold=cold: cold)
         assert (COLD_STORAGE in measured(endless()).ceilings) == cold

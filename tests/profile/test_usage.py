@@ -47,7 +47,7 @@ def during(work: Callable[[], object], *, threads: int = 1, probe_gil: bool = Fa
     return meter.stop()
 
 
-def test_cpu_time_of_all_threads_counts_and_sleep_does_not() -> None:
+def test_cpu_time_of_all_threads_counts_and_sleep_does_not():
     work = during(lambda: burn(0.3), threads=2)
     assert 0.6 <= work.cpu <= work.seconds * available_cpus() + 0.1
     idle = during(lambda: time.sleep(0.5))
@@ -73,7 +73,7 @@ def end(*processes: subprocess.Popen[bytes]) -> None:
         process.communicate(b"\n")
 
 
-def test_cpu_time_of_processes_that_live_and_that_have_ended_counts() -> None:
+def test_cpu_time_of_processes_that_live_and_that_have_ended_counts():
     with metered(UsageMeter()) as meter:
         ended, living = (started(BURN.format(seconds=0.5)) for _ in range(2))
         end(ended)
@@ -81,7 +81,7 @@ def test_cpu_time_of_processes_that_live_and_that_have_ended_counts() -> None:
     assert meter.stop().cpu >= 0.95
 
 
-def test_marking_leaves_out_what_was_before() -> None:
+def test_marking_leaves_out_what_was_before():
     meter = UsageMeter(probe_gil=True)
     meter.start()
     burn(0.4)
@@ -92,7 +92,7 @@ def test_marking_leaves_out_what_was_before() -> None:
     assert usage.seconds < 0.3 + time.monotonic() - begun
 
 
-def test_what_others_take_is_not_ours() -> None:
+def test_what_others_take_is_not_ours():
     # A grandchild whose parent has gone is no descendant any more.
     program = "import os\nif os.fork(): os._exit(0)\nif os.fork(): os._exit(0)\n" + BURN.format(
         seconds=1.0
@@ -118,9 +118,7 @@ shares = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("program", "count"), [(OWN, 1), pytest.param(SHARED, 3, marks=shares)], ids=["own", "shared"]
 )
-def test_memory_is_that_of_the_whole_tree_at_its_peak_and_counts_once(
-    tmp_path: Path, program: str, count: int
-) -> None:
+def test_memory_is_that_of_the_whole_tree_at_its_peak_and_counts_once(tmp_path, program, count):
     (tmp_path / "shared").write_bytes(b"1" * SIZE)
     with metered(UsageMeter()) as meter:
         before = meter.memory
@@ -130,7 +128,7 @@ def test_memory_is_that_of_the_whole_tree_at_its_peak_and_counts_once(
     assert before + SIZE <= meter.stop().memory < before + 2 * SIZE
 
 
-def test_the_interpreters_lock_is_seen_where_python_code_holds_it() -> None:
+def test_the_interpreters_lock_is_seen_where_python_code_holds_it():
     python = during(lambda: burn(0.5), threads=2, probe_gil=True)
     assert python.gil is not None
     assert python.gil > 0.4
@@ -139,7 +137,7 @@ def test_the_interpreters_lock_is_seen_where_python_code_holds_it() -> None:
     assert idle.gil < 0.2
 
 
-def test_work_that_releases_the_lock_does_not_look_like_a_held_lock() -> None:
+def test_work_that_releases_the_lock_does_not_look_like_a_held_lock():
     data = np.random.default_rng(0).random(1 << 20)
 
     def work() -> None:
@@ -152,7 +150,7 @@ def test_work_that_releases_the_lock_does_not_look_like_a_held_lock() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not say")
-def test_bytes_from_storage_are_counted_and_those_from_the_cache_are_not(tmp_path: Path) -> None:
+def test_bytes_from_storage_are_counted_and_those_from_the_cache_are_not(tmp_path):
     file = tmp_path / "data"
     file.write_bytes(b"1" * (8 << 20))
     cached = during(file.read_bytes)
@@ -161,7 +159,7 @@ def test_bytes_from_storage_are_counted_and_those_from_the_cache_are_not(tmp_pat
     assert sum(bytes_read(own_tree()).values()) >= 0
 
 
-def test_no_thread_stays() -> None:
+def test_no_thread_stays():
     before = threading.active_count()
     during(lambda: None, probe_gil=True)
     assert threading.active_count() <= before
@@ -174,7 +172,7 @@ def test_no_thread_stays() -> None:
     assert threading.active_count() <= before
 
 
-def test_stopping_twice_says_the_same() -> None:
+def test_stopping_twice_says_the_same():
     meter = UsageMeter()
     meter.start()
     assert meter.stop() == meter.stop()

@@ -1,7 +1,6 @@
 """Files of a remote folder are downloaded whole, wherever an earlier download ended."""
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ DATA = random.Random(7).randbytes(20 << 20)  # three ranges
 
 
 @pytest.mark.parametrize("arrived", [0, 12 << 20, len(DATA)])
-def test_a_download_goes_on_in_the_middle_of_a_file(tmp_path: Path, arrived: int) -> None:
+def test_a_download_goes_on_in_the_middle_of_a_file(tmp_path, arrived):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "a.tar").write_bytes(DATA)
     path = tmp_path / "here" / "a.tar"
@@ -33,7 +32,7 @@ def test_a_download_goes_on_in_the_middle_of_a_file(tmp_path: Path, arrived: int
     assert len(spans) == -(-(len(DATA) - arrived) // (8 << 20))
 
 
-def test_a_file_whose_server_tells_no_size_is_named(tmp_path: Path) -> None:
+def test_a_file_whose_server_tells_no_size_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text("{}")
     with serving(tmp_path) as server:
         server.fault = lambda number, name: "unsized"
@@ -41,7 +40,7 @@ def test_a_file_whose_server_tells_no_size_is_named(tmp_path: Path) -> None:
             pack_dataset(f"{server.url}/a.jsonl", tmp_path / "out", staging=tmp_path / "staging")
 
 
-def test_a_name_that_leads_elsewhere_is_named(tmp_path: Path) -> None:
+def test_a_name_that_leads_elsewhere_is_named(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "a.jpg").write_bytes(b"a")
     with pytest.raises(StoreError, match=r"/../a.jpg: '..' in a name leads elsewhere"):

@@ -35,7 +35,7 @@ def open_folder(server: Server, **options: object) -> RemoteFolder:
     return RemoteFolder(server.url, RemoteOptions(**{"retry": QUICK, **options}))  # type: ignore[arg-type]
 
 
-def test_a_file_is_read_whole_and_in_ranges(server: Server) -> None:
+def test_a_file_is_read_whole_and_in_ranges(server):
     folder = open_folder(server)
     assert folder.read("a.tar") == DATA
     assert folder.begin("a.tar", 10, 20).result() == DATA[10:20]
@@ -44,7 +44,7 @@ def test_a_file_is_read_whole_and_in_ranges(server: Server) -> None:
     assert folder.traffic.requests == 3
 
 
-def test_what_goes_wrong_now_and_then_is_tried_again(server: Server) -> None:
+def test_what_goes_wrong_now_and_then_is_tried_again(server):
     server.fault = lambda number, name: ("slow", "503", "cut")[number % 3]
     folder = open_folder(server)
     for start in range(0, 50_000, 10_000):
@@ -53,7 +53,7 @@ def test_what_goes_wrong_now_and_then_is_tried_again(server: Server) -> None:
     assert len(server.asked) == 15
 
 
-def test_a_server_that_hangs_is_given_up_on(server: Server) -> None:
+def test_a_server_that_hangs_is_given_up_on(server):
     server.fault = lambda number, name: "hang" if number == 1 else None
     retry = RetryPolicy(attempts=1000, first_pause=0.001, longest_pause=0.001, timeout=0.3)
     folder = open_folder(server, retry=retry)
@@ -61,7 +61,7 @@ def test_a_server_that_hangs_is_given_up_on(server: Server) -> None:
     assert folder.traffic.retries >= 1  # a busy machine may be late as well
 
 
-def test_a_failure_that_lasts_names_url_bytes_and_attempt(server: Server) -> None:
+def test_a_failure_that_lasts_names_url_bytes_and_attempt(server):
     server.fault = lambda number, name: "503"
     folder = open_folder(server)
     with pytest.raises(
@@ -71,21 +71,19 @@ def test_a_failure_that_lasts_names_url_bytes_and_attempt(server: Server) -> Non
     assert len(server.asked) == 6
 
 
-def test_what_is_not_there_is_not_asked_for_again(server: Server) -> None:
+def test_what_is_not_there_is_not_asked_for_again(server):
     with pytest.raises(StoreError, match=r"b.tar: there is no such file \(attempt 1 of 6\)"):
         open_folder(server).read("b.tar")
     assert len(server.asked) == 1
 
 
-def test_a_server_without_ranges_is_named(server: Server) -> None:
+def test_a_server_without_ranges_is_named(server):
     server.fault = lambda number, name: "whole"
     with pytest.raises(StoreError, match="HTTP range requests"):
         open_folder(server).begin("a.tar", 10, 20).result()
 
 
-def test_a_large_range_that_breaks_goes_on_with_the_part_that_broke(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_large_range_that_breaks_goes_on_with_the_part_that_broke(server, tmp_path):
     large = random.Random(6).randbytes(20 << 20)  # three parts
     (tmp_path / "large.tar").write_bytes(large)
     server.fault = lambda number, name: "cut" if number == 2 else None
@@ -97,7 +95,7 @@ def test_a_large_range_that_breaks_goes_on_with_the_part_that_broke(
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_so_many_requests_are_made_at_once(server: Server, concurrency: int) -> None:
+def test_so_many_requests_are_made_at_once(server, concurrency):
     server.fault = lambda number, name: "slow"
     folder = open_folder(server, concurrency=concurrency)
     futures = [folder.begin("a.tar", n * 100, n * 100 + 100) for n in range(6)]
@@ -106,7 +104,7 @@ def test_so_many_requests_are_made_at_once(server: Server, concurrency: int) -> 
     assert concurrency == 1 or server.most > 1
 
 
-def test_what_is_given_up_ends(server: Server) -> None:
+def test_what_is_given_up_ends(server):
     server.fault = lambda number, name: "hang"
     folder = open_folder(server, concurrency=1)
     futures = [folder.begin("a.tar", 0, 10) for _ in range(3)]
@@ -116,13 +114,13 @@ def test_what_is_given_up_ends(server: Server) -> None:
     assert folder.begin("a.tar", 0, 10).result() == DATA[:10]
 
 
-def test_a_folder_can_be_sent_to_another_process(server: Server) -> None:
+def test_a_folder_can_be_sent_to_another_process(server):
     folder = pickle.loads(pickle.dumps(open_folder(server, concurrency=3)))
     assert folder.options.concurrency == 3
     assert folder.read("a.tar") == DATA
 
 
-def test_other_filesystems_work_too(tmp_path: Path) -> None:
+def test_other_filesystems_work_too(tmp_path):
     (tmp_path / "a.tar").write_bytes(DATA)
     folder = RemoteFolder(f"file://{tmp_path}")
     assert folder.begin("a.tar", 7, 70).result() == DATA[7:70]
@@ -130,18 +128,18 @@ def test_other_filesystems_work_too(tmp_path: Path) -> None:
         folder.read("b.tar")
 
 
-def test_an_unknown_protocol_is_refused() -> None:
+def test_an_unknown_protocol_is_refused():
     with pytest.raises(PlanError, match="gopher"):
         RemoteFolder("gopher://host/folder")
 
 
 @pytest.mark.skipif(bool(find_spec("gcsfs")), reason="gcsfs is installed")
-def test_a_protocol_whose_package_is_missing_names_the_extra() -> None:
+def test_a_protocol_whose_package_is_missing_names_the_extra():
     with pytest.raises(PlanError, match=r"datapipe-vlm\[remote\]"):
         RemoteFolder("gs://bucket/shards")
 
 
-def test_urls_are_told_from_paths() -> None:
+def test_urls_are_told_from_paths():
     assert is_remote("s3://bucket/a")
     assert not is_remote("folder/a")
     assert not is_remote(Path("s3:/bucket"))
@@ -166,14 +164,14 @@ PASS = [
 ]
 
 
-def test_failures_that_last_are_told_from_others() -> None:
+def test_failures_that_last_are_told_from_others():
     assert [error for error in LAST if not is_final(error)] == []
     assert [error for error in PASS if is_final(error)] == []
     for error in (*LAST[-2:], *PASS[-2:]):
         assert ("access is denied" in describe(error)) == is_final(error)
 
 
-def test_credentials_that_are_missing_or_cannot_be_renewed_are_named() -> None:
+def test_credentials_that_are_missing_or_cannot_be_renewed_are_named():
     exceptions = pytest.importorskip("botocore.exceptions")
     expired = exceptions.SSOTokenLoadError(error_msg="none there")
     missing = exceptions.NoCredentialsError()
@@ -184,7 +182,7 @@ def test_credentials_that_are_missing_or_cannot_be_renewed_are_named() -> None:
     assert not is_final(exceptions.ConnectionClosedError(endpoint_url="http://host"))
 
 
-def test_pauses_grow_and_are_drawn() -> None:
+def test_pauses_grow_and_are_drawn():
     policy = RetryPolicy(first_pause=1.0, longest_pause=5.0)
     draw = random.Random(0)
     for attempt, longest in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (9, 5.0)):

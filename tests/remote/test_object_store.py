@@ -106,14 +106,8 @@ def load(where: Any, proxy: Proxy | None = None) -> datapipe.Loader:
 
 
 def test_a_dataset_is_packed_there_once_and_read_from_there(
-    pack: Any,
-    proxy: Proxy,
-    url: str,
-    local: Path,
-    there: Any,
-    published: Any,
-    tmp_path: Path,
-) -> None:
+    pack, proxy, url, local, there, published, tmp_path
+):
     assert pack().output == url
     assert there() == published
     assert proxy.sent()[-1] == "x/shards/dataset.json"
@@ -131,7 +125,7 @@ def test_a_dataset_is_packed_there_once_and_read_from_there(
     assert there() == before
 
 
-def test_packing_and_loading_survive_faults(pack: Any, proxy: Proxy, url: str, local: Path) -> None:
+def test_packing_and_loading_survive_faults(pack, proxy, url, local):
     faults = random.Random(3)
 
     def fault(number: int, request: Request) -> str | None:
@@ -148,9 +142,7 @@ def test_packing_and_loading_survive_faults(pack: Any, proxy: Proxy, url: str, l
 @pytest.mark.parametrize(
     ("fault", "message"), [("503", "attempt 6 of 6"), ("expired", "have expired .* renew")]
 )
-def test_what_cannot_be_sent_is_named(
-    pack: Any, proxy: Proxy, there: Any, published: Any, fault: str, message: str
-) -> None:
+def test_what_cannot_be_sent_is_named(pack, proxy, there, published, fault, message):
     proxy.fail(fault, "PUT", "000002")
     quick = {"config_kwargs": {"retries": {"max_attempts": 0}}}  # or the client pauses as well
     with pytest.raises(StoreError, match=rf"s3://.*000002.tar: .*{message}"):
@@ -164,8 +156,8 @@ def test_what_cannot_be_sent_is_named(
 
 
 def test_what_was_sent_is_sent_again_only_if_it_was_damaged_there(
-    pack: Any, proxy: Proxy, client: Any, bucket: str, there: Any, published: Any
-) -> None:
+    pack, proxy, client, bucket, there, published
+):
     proxy.fail("expired", "PUT", "dataset.json")
     with pytest.raises(StoreError, match=r"dataset.json: .*attempt 1 of 6"):
         pack()
@@ -180,16 +172,7 @@ def test_what_was_sent_is_sent_again_only_if_it_was_damaged_there(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("point", [2, 5, 8])
-def test_a_pack_that_was_killed_goes_on(
-    pack: Any,
-    proxy: Proxy,
-    raw: Path,
-    url: str,
-    there: Any,
-    published: Any,
-    tmp_path: Path,
-    point: int,
-) -> None:
+def test_a_pack_that_was_killed_goes_on(pack, proxy, raw, url, there, published, tmp_path, point):
     started = threading.Event()
 
     def kill(number: int, request: Request) -> str | None:
@@ -212,9 +195,7 @@ def test_a_pack_that_was_killed_goes_on(
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-def test_other_files_and_missing_buckets_are_refused(
-    pack: Any, client: Any, bucket: str, there: Any
-) -> None:
+def test_other_files_and_missing_buckets_are_refused(pack, client, bucket, there):
     client.pipe(f"{bucket}/x/shards/notes.txt", b"mine")
     with pytest.raises(PackError, match=r"found: notes.txt"):
         pack()
@@ -223,14 +204,14 @@ def test_other_files_and_missing_buckets_are_refused(
         pack("s3://nowhere/x")
 
 
-def test_a_dry_run_writes_nothing(pack: Any, proxy: Proxy, url: str, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(pack, proxy, url, tmp_path):
     report = pack(dry_run=True)
     assert (report.dry_run, report.samples, report.output) == (True, 9, url)
     assert not proxy.sent()
     assert not (tmp_path / "staging").exists()
 
 
-def test_tries_at_a_store_that_is_overloaded_are_bounded(folder: Any, proxy: Proxy) -> None:
+def test_tries_at_a_store_that_is_overloaded_are_bounded(folder, proxy):
     proxy.fault = lambda number, request: "503"
     with pytest.raises(StoreError, match=r"x/a.tar, bytes 5 to 9: HTTP 503 SlowDown .*4 of 4"):
         folder(attempts=4).begin("a.tar", 5, 9).result()
@@ -238,13 +219,13 @@ def test_tries_at_a_store_that_is_overloaded_are_bounded(folder: Any, proxy: Pro
 
 
 @pytest.mark.parametrize("fault", ["reset", "cut", "slow"])
-def test_reads_survive(folder: Any, proxy: Proxy, fault: str) -> None:
+def test_reads_survive(folder, proxy, fault):
     proxy.fault = lambda number, request: fault if number == 1 else None
     assert folder().begin("a.tar", 0, len(DATA)).result() == DATA
     assert len(proxy.asked) == (1 if fault == "slow" else 2)
 
 
-def test_a_read_that_is_stuck_is_overtaken_by_another(folder: Any, proxy: Proxy) -> None:
+def test_a_read_that_is_stuck_is_overtaken_by_another(folder, proxy):
     opened = folder(hedge_share=1.0)
     for start in range(20):
         opened.begin("a.tar", start, start + 1).result()
@@ -256,7 +237,7 @@ def test_a_read_that_is_stuck_is_overtaken_by_another(folder: Any, proxy: Proxy)
     assert (opened.traffic.hedges - before, opened.traffic.retries) == (1, 0)
 
 
-def test_few_reads_are_begun_a_second_time(folder: Any, proxy: Proxy) -> None:
+def test_few_reads_are_begun_a_second_time(folder, proxy):
     opened = folder(hedge_share=0.1)
     for start in range(20):
         opened.begin("a.tar", start, start + 1).result()
@@ -269,9 +250,7 @@ def test_few_reads_are_begun_a_second_time(folder: Any, proxy: Proxy) -> None:
     assert opened.traffic.hedges <= 1 + 0.1 * 30
 
 
-def test_no_read_is_begun_again_before_it_is_known_what_reads_take(
-    folder: Any, proxy: Proxy
-) -> None:
+def test_no_read_is_begun_again_before_it_is_known_what_reads_take(folder, proxy):
     opened = folder()
     proxy.fault = lambda number, request: "stuck"
     reads = [opened.begin("a.tar", start, start + 1) for start in range(5)]
@@ -282,8 +261,8 @@ def test_no_read_is_begun_again_before_it_is_known_what_reads_take(
 
 
 def test_expired_credentials_are_named_with_the_remedy_and_not_tried_again(
-    folder: Any, pack: Any, proxy: Proxy, bucket: str
-) -> None:
+    folder, pack, proxy, bucket
+):
     proxy.fault = lambda number, request: "expired"
     renew = "expired.*renew"
     with pytest.raises(StoreError, match=rf"s3://{bucket}/x/a.tar, .*{renew}.*attempt 1 of 6"):
@@ -293,9 +272,7 @@ def test_expired_credentials_are_named_with_the_remedy_and_not_tried_again(
     assert max(Counter(proxy.asked).values()) == 1
 
 
-def test_parts_of_killed_uploads_are_removed_and_those_of_others_stay(
-    pack: Any, bucket: str, client: Any
-) -> None:
+def test_parts_of_killed_uploads_are_removed_and_those_of_others_stay(pack, bucket, client):
     for key in ("x/shards/shard-000001.tar", "x/shards/notes.bin", "y/shard-000001.tar"):
         begun = client.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
         part = {"UploadId": begun["UploadId"], "PartNumber": 1, "Body": b"half"}
@@ -305,9 +282,7 @@ def test_parts_of_killed_uploads_are_removed_and_those_of_others_stay(
     assert left == {"x/shards/notes.bin", "y/shard-000001.tar"}
 
 
-def test_uploads_that_cannot_be_listed_are_left_with_a_warning(
-    proxy: Proxy, target: RemoteTarget, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_uploads_that_cannot_be_listed_are_left_with_a_warning(proxy, target, caplog):
     proxy.fault = lambda number, request: (
         "expired" if (request.method, request.key) == ("GET", "") else None
     )
@@ -316,8 +291,8 @@ def test_uploads_that_cannot_be_listed_are_left_with_a_warning(
 
 
 def test_parts_are_equal_and_a_part_that_fails_is_sent_again_alone(
-    proxy: Proxy, bucket: str, client: Any, target: RemoteTarget, tmp_path: Path
-) -> None:
+    proxy, bucket, client, target, tmp_path
+):
     data = random.Random(3).randbytes(110 << 20)
     (tmp_path / "a.tar").write_bytes(data)
     proxy.fault = lambda number, request: "503" if request.part == 2 and number < 3 else None

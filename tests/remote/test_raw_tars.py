@@ -58,15 +58,8 @@ def send_after(proxy: Proxy, name: str, other: str) -> list[str]:
 
 @pytest.mark.parametrize("how", ["folder", "list", "dry run first"])
 def test_tars_in_a_bad_order_are_packed_in_theirs(
-    put: Any,
-    pack: Any,
-    proxy: Proxy,
-    tars: Path,
-    local: Any,
-    contents: Any,
-    tmp_path: Path,
-    how: str,
-) -> None:
+    put, pack, proxy, tars, local, contents, tmp_path, how
+):
     url = put(tars)
     sent = send_after(proxy, "1.tar", "2.tar")
     raw = f"{url}/{{00000..00003}}.tar" if how == "list" else url
@@ -81,8 +74,8 @@ def test_tars_in_a_bad_order_are_packed_in_theirs(
 
 
 def test_shards_are_written_before_the_last_tar_arrives(
-    put: Any, pack: Any, proxy: Proxy, tars: Path, make_tar: Any, jpeg: Any, bucket: str
-) -> None:
+    put, pack, proxy, tars, make_tar, jpeg, bucket
+):
     image = jpeg(1)
     for number in range(3):
         make_tar(tars / f"{number:05}.tar", [(f"{number}-{n}.jpg", image) for n in range(400)])
@@ -101,15 +94,8 @@ def test_shards_are_written_before_the_last_tar_arrives(
 
 @pytest.mark.parametrize("left", ["as it was", "empty", "zeros"])
 def test_the_place_of_a_tar_is_never_taken_for_it(
-    put: Any,
-    pack: Any,
-    proxy: Proxy,
-    tars: Path,
-    local: Any,
-    contents: Any,
-    tmp_path: Path,
-    left: str,
-) -> None:
+    put, pack, proxy, tars, local, contents, tmp_path, left
+):
     url = put(tars)
     proxy.fail("expired", "GET", "00002.tar")
     with pytest.raises(StoreError, match=rf"{url}/00002.tar, .* expired"):
@@ -128,16 +114,8 @@ def test_the_place_of_a_tar_is_never_taken_for_it(
 
 @pytest.mark.parametrize("changed", [0, 2])
 def test_a_tar_that_changes_meanwhile_is_named(
-    put: Any,
-    pack: Any,
-    proxy: Proxy,
-    tars: Path,
-    jpeg: Any,
-    client: Any,
-    bucket: str,
-    changed: int,
-    tmp_path: Path,
-) -> None:
+    put, pack, proxy, tars, jpeg, client, bucket, changed, tmp_path
+):
     url = put(tars)
     done: list[None] = []
 
@@ -157,7 +135,7 @@ def test_a_tar_that_changes_meanwhile_is_named(
     assert changed == 0 or not any(jpeg(12) in content for content in written)
 
 
-def test_an_interrupt_ends_the_downloads(put: Any, pack: Any, proxy: Proxy, tars: Path) -> None:
+def test_an_interrupt_ends_the_downloads(put, pack, proxy, tars):
     url = put(tars)
 
     def fault(number: int, request: Request) -> str | None:
@@ -176,8 +154,8 @@ def test_an_interrupt_ends_the_downloads(put: Any, pack: Any, proxy: Proxy, tars
 
 
 def test_tables_of_img2dataset_arrive_before_the_tars(
-    put: Any, pack: Any, proxy: Proxy, tars: Path, local: Any, contents: Any, tmp_path: Path
-) -> None:
+    put, pack, proxy, tars, local, contents, tmp_path
+):
     for number in range(4):
         (tars / f"{number:05}.idx").unlink()
         (tars / f"{number:05}_stats.json").write_text(json.dumps({"count": 5}))
@@ -196,8 +174,8 @@ def test_tables_of_img2dataset_arrive_before_the_tars(
 
 
 def test_tars_that_are_unpacked_beside_their_files_arrive_first(
-    put: Any, pack: Any, tars: Path, local: Any, contents: Any, tmp_path: Path
-) -> None:
+    put, pack, tars, local, contents, tmp_path
+):
     for tar in tars.glob("*.tar"):
         shutil.unpack_archive(tar, tars)
     url = put(tars)

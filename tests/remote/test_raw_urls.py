@@ -7,7 +7,7 @@ import pytest
 
 from datapipe import PackError, StoreError, pack_dataset
 
-from .faulty_proxy import Proxy, Request
+from .faulty_proxy import Request
 from .server import serving
 
 pytest.importorskip("moto.server")
@@ -21,8 +21,8 @@ def folder(tmp_path: Path, make_folder: Any) -> Path:
 
 
 def test_a_folder_of_images_is_packed_whatever_faults_there_are(
-    put: Any, pack: Any, proxy: Proxy, folder: Path, contents: Any, local: Any, tmp_path: Path
-) -> None:
+    put, pack, proxy, folder, contents, local, tmp_path
+):
     url = put(folder)
     proxy.fault = lambda number, request: {1: "503", 2: "cut"}.get(number)
     pack(url)
@@ -32,16 +32,8 @@ def test_a_folder_of_images_is_packed_whatever_faults_there_are(
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.campaign)])
 def test_tars_by_a_list_from_store_to_store(
-    engine: str,
-    put: Any,
-    pack: Any,
-    client: Any,
-    bucket: str,
-    make_tar: Any,
-    jpeg: Any,
-    tmp_path: Path,
-    local: Any,
-) -> None:
+    engine, put, pack, client, bucket, make_tar, jpeg, tmp_path, local
+):
     tars = tmp_path / "tars"
     for part in ("a", "b"):
         (tars / part).mkdir(parents=True)
@@ -61,7 +53,7 @@ def test_tars_by_a_list_from_store_to_store(
     }
 
 
-def test_a_file_of_records_over_http(pack: Any, tmp_path: Path) -> None:
+def test_a_file_of_records_over_http(pack, tmp_path):
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "texts.jsonl").write_text(
         "".join(f'{{"question": "What is {n}?", "answer": "A number."}}\n' for n in range(4))
@@ -72,8 +64,8 @@ def test_a_file_of_records_over_http(pack: Any, tmp_path: Path) -> None:
 
 
 def test_a_download_that_broke_goes_on_where_it_was(
-    put: Any, pack: Any, proxy: Proxy, folder: Path, tmp_path: Path, contents: Any, local: Any
-) -> None:
+    put, pack, proxy, folder, tmp_path, contents, local
+):
     url = put(folder)
     images = sorted(path.name for path in folder.rglob("*.jpg"))
     proxy.fail("expired", "GET", images[4])
@@ -90,8 +82,8 @@ def test_a_download_that_broke_goes_on_where_it_was(
 
 
 def test_a_file_that_was_replaced_since_is_downloaded_again(
-    put: Any, pack: Any, folder: Path, tmp_path: Path, contents: Any, local: Any, jpeg: Any
-) -> None:
+    put, pack, folder, tmp_path, contents, local, jpeg
+):
     url = put(folder)
     pack(url, dry_run=True)
     assert len(list((tmp_path / "staging").rglob("*.jpg"))) == 9
@@ -102,9 +94,7 @@ def test_a_file_that_was_replaced_since_is_downloaded_again(
     assert contents(tmp_path / "out") == local(folder)
 
 
-def test_a_file_that_changes_meanwhile_is_named(
-    put: Any, pack: Any, proxy: Proxy, folder: Path, jpeg: Any, client: Any
-) -> None:
+def test_a_file_that_changes_meanwhile_is_named(put, pack, proxy, folder, jpeg, client):
     url = put(folder)
     path = f"{url}/{min(folder.rglob('*.jpg')).relative_to(folder)}"
 
@@ -120,9 +110,7 @@ def test_a_file_that_changes_meanwhile_is_named(
         pack(url)
 
 
-def test_a_disk_that_is_too_small_is_named_before_the_download(
-    put: Any, pack: Any, proxy: Proxy, folder: Path
-) -> None:
+def test_a_disk_that_is_too_small_is_named_before_the_download(put, pack, proxy, folder):
     url = put(folder)
     proxy.fault = lambda number, request: "huge" if request.key == "" else None
     with pytest.raises(PackError, match=r"files of raw data, [\d.]+ TB are needed, .* are free"):
@@ -130,17 +118,17 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(
     assert not [each for each in proxy.asked if each.span]
 
 
-def test_what_is_not_there_is_named(pack: Any, bucket: str) -> None:
+def test_what_is_not_there_is_named(pack, bucket):
     with pytest.raises(StoreError, match=f"s3://{bucket}/nowhere/?: there is no such file"):
         pack(f"s3://{bucket}/nowhere")
 
 
-def test_lists_of_several_buckets_are_refused(pack: Any) -> None:
+def test_lists_of_several_buckets_are_refused(pack):
     with pytest.raises(PackError, match="several hosts or buckets"):
         pack("s3://{a,b}/0.tar")
 
 
-def test_errors_about_the_data_name_the_url(put: Any, pack: Any, tmp_path: Path) -> None:
+def test_errors_about_the_data_name_the_url(put, pack, tmp_path):
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "x.bin").write_bytes(b"x")
     url = put(tmp_path / "odd")
@@ -148,6 +136,6 @@ def test_errors_about_the_data_name_the_url(put: Any, pack: Any, tmp_path: Path)
         pack(url)
 
 
-def test_a_missing_output_is_refused_before_the_download() -> None:
+def test_a_missing_output_is_refused_before_the_download():
     with pytest.raises(PackError, match="OUT \\(`out`\\) is missing"):
         pack_dataset("http://127.0.0.1:9/raw.tar")

@@ -14,8 +14,6 @@ from datapipe import PlanError, StoreError
 from datapipe.cli.command import app
 from datapipe.remote.folder import RemoteFolder, RemoteOptions
 
-from .faulty_proxy import Proxy
-
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
@@ -27,9 +25,7 @@ def packing(bucket: str, tmp_path: Path, make_folder: Any) -> list[str]:
     return [*command, "--shard-size", "3", "--staging", str(tmp_path / "staging")]
 
 
-def test_the_command_finds_endpoint_and_credentials_by_itself(
-    packing: list[str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_finds_endpoint_and_credentials_by_itself(packing, proxy, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -39,13 +35,7 @@ def test_the_command_finds_endpoint_and_credentials_by_itself(
     assert proxy.sent()[-1] == "x/shards/dataset.json"
 
 
-def test_secrets_are_in_no_output_and_no_file(
-    packing: list[str],
-    proxy: Proxy,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_secrets_are_in_no_output_and_no_file(packing, proxy, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("fsspec.config.conf", {})
     monkeypatch.setenv("FSSPEC_S3", "{}")
     monkeypatch.setenv("FSSPEC_S3_KEY", "another")  # the option goes before
@@ -80,7 +70,7 @@ def test_secrets_are_in_no_output_and_no_file(
     assert not [text for text in said if "planted" in text]
 
 
-def test_what_a_server_repeats_of_a_secret_is_not_shown(proxy: Proxy, bucket: str) -> None:
+def test_what_a_server_repeats_of_a_secret_is_not_shown(proxy, bucket):
     proxy.fault = lambda number, request: "denied"
     options = RemoteOptions(storage_options=proxy.storage_options)
     folder = RemoteFolder(f"s3://{bucket}/x", options)
@@ -88,7 +78,7 @@ def test_what_a_server_repeats_of_a_secret_is_not_shown(proxy: Proxy, bucket: st
         folder.begin("a.tar", 0, 5).result()
 
 
-def test_options_show_no_secret() -> None:
+def test_options_show_no_secret():
     secret = {"secret": "planted"}
     for make in (datapipe.RemoteSpec, RemoteOptions):
         shown: Callable[..., Any] = make
@@ -108,8 +98,8 @@ def test_options_show_no_secret() -> None:
     ],
 )
 def test_storage_options_that_cannot_be_read_are_refused_without_showing_them(
-    variable: str, given: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    variable, given, message, monkeypatch
+):
     monkeypatch.setenv("FSSPEC_S3", variable)
     done = CliRunner().invoke(app, ["inspect", "s3://bucket/x", "--storage-options", given])
     assert message in done.output + str(done.exception)

@@ -2,7 +2,6 @@
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ class Outline(HTMLParser):
         self.words += data
 
 
-def test_a_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_a_page_loads_nothing_from_elsewhere(tmp_path):
     figure, axes = plot()
     axes.plot([1, 3, 2], label="rate")
     page = Page("Rates", "two cores")
@@ -44,7 +43,7 @@ def test_a_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert all(str(target).startswith("#") for target in targets)
 
 
-def test_what_is_given_is_text_and_not_html(tmp_path: Path) -> None:
+def test_what_is_given_is_text_and_not_html(tmp_path):
     page = Page("<script>a</script>", "<b>")
     page.verdict("<i>", "good")
     page.text("run `pack <raw>` & wait")
@@ -57,7 +56,7 @@ def test_what_is_given_is_text_and_not_html(tmp_path: Path) -> None:
     assert "<code>a</code> and ` alone" in (tmp_path / "page.html").read_text()
 
 
-def test_columns_of_words_stand_left_and_figures_right(tmp_path: Path) -> None:
+def test_columns_of_words_stand_left_and_figures_right(tmp_path):
     page = Page("t")
     page.table("Stages", ["stage", "rate", "note"], [["decode", "740/s", "the most"]])
     page.save(tmp_path / "page.html")
@@ -69,7 +68,7 @@ def test_columns_of_words_stand_left_and_figures_right(tmp_path: Path) -> None:
     ]
 
 
-def test_equal_reports_are_equal_files(tmp_path: Path) -> None:
+def test_equal_reports_are_equal_files(tmp_path):
     for name in ("one", "two"):
         figure, axes = plot()
         axes.bar(["a", "b"], [1, 2])
@@ -79,13 +78,13 @@ def test_equal_reports_are_equal_files(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     (tmp_path / "page.html").mkdir()
     with pytest.raises(DatapipeError, match="page"):
         Page("t").save(tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_times_are_said_as_people_say_them() -> None:
+def test_times_are_said_as_people_say_them():
     said = {0.0: "0 s", 2e-9: "2 ns", 4.567e-5: "45.7 µs", 0.0123: "12.3 ms", 1234.5: "1,234 s"}
     assert {seconds: time_text(seconds) for seconds in said} == said

@@ -19,7 +19,7 @@ def read(path: Path) -> list[dict]:
     return json.loads(path.read_text())["traceEvents"]
 
 
-def test_events_stand_on_rows_by_name_and_begin_at_zero(tmp_path: Path) -> None:
+def test_events_stand_on_rows_by_name_and_begin_at_zero(tmp_path):
     write_trace(tmp_path / "trace.json", EVENTS)
     events = read(tmp_path / "trace.json")
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -31,12 +31,12 @@ def test_events_stand_on_rows_by_name_and_begin_at_zero(tmp_path: Path) -> None:
     ]
 
 
-def test_a_trace_of_nothing_is_one_that_opens(tmp_path: Path) -> None:
+def test_a_trace_of_nothing_is_one_that_opens(tmp_path):
     write_trace(tmp_path / "trace.json", [])
     assert read(tmp_path / "trace.json") == []
 
 
-def test_a_trace_that_cannot_be_written_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_written_says_why_and_leaves_nothing(tmp_path):
     with pytest.raises(datapipe.DatapipeError, match=r"missing/trace\.json cannot be written: No"):
         write_trace(tmp_path / "missing" / "trace.json", EVENTS)
     (tmp_path / "taken").mkdir()
@@ -45,7 +45,7 @@ def test_a_trace_that_cannot_be_written_says_why_and_leaves_nothing(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
-def test_events_are_moved_to_the_profilers_clock(tmp_path: Path) -> None:
+def test_events_are_moved_to_the_profilers_clock(tmp_path):
     theirs = [
         {"ph": "X", "name": "marker", "ts": 7_000.0, "dur": 1, "pid": 12, "tid": 12},
         {"ph": "X", "name": "aten::mm", "ts": 7_100.0, "dur": 20, "pid": 12, "tid": 12},
@@ -65,7 +65,7 @@ def test_events_are_moved_to_the_profilers_clock(tmp_path: Path) -> None:
     assert {e["pid"] for e in ours.values()}.isdisjoint({12})
 
 
-def test_without_a_common_moment_the_profilers_events_are_left_out(tmp_path: Path) -> None:
+def test_without_a_common_moment_the_profilers_events_are_left_out(tmp_path):
     document = {"traceEvents": [{"ph": "X", "name": "aten::mm", "ts": 1.0, "dur": 2}]}
     write_trace(tmp_path / "trace.json", EVENTS, recorded=document, marker="marker")
     assert {e["name"] for e in read(tmp_path / "trace.json") if e["ph"] == "X"} == {

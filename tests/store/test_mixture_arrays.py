@@ -36,7 +36,7 @@ def arrays_of(folders: list[Path], **counts: int) -> MixtureArrays:
     return arrays
 
 
-def test_a_part_is_opened_once_and_when_it_is_needed(folders: list[Path]) -> None:
+def test_a_part_is_opened_once_and_when_it_is_needed(folders):
     arrays = arrays_of(folders)
     Opener.opened = 0
     assert arrays.hold(np.array([2, 0, 1])).tolist() == [True, False, True]
@@ -45,7 +45,7 @@ def test_a_part_is_opened_once_and_when_it_is_needed(folders: list[Path]) -> Non
     assert Opener.opened == 1
 
 
-def test_another_process_opens_the_parts_itself(folders: list[Path]) -> None:
+def test_another_process_opens_the_parts_itself(folders):
     arrays = arrays_of(folders)
     held = arrays.part(1).images
     again = pickle.loads(pickle.dumps(arrays)).part(1).images
@@ -53,9 +53,7 @@ def test_another_process_opens_the_parts_itself(folders: list[Path]) -> None:
     assert again.data.tolist() == held.data.tolist()
 
 
-def test_damaged_images_are_named_until_they_are_compared(
-    folders: list[Path], tmp_path: Path
-) -> None:
+def test_damaged_images_are_named_until_they_are_compared(folders, tmp_path):
     copy = shutil.copytree(folders[2], tmp_path / "b")
     arrays = arrays_of([folders[1], copy])
     with (copy / "images.npy").open("r+b") as file:
@@ -68,11 +66,11 @@ def test_damaged_images_are_named_until_they_are_compared(
         assert arrays.damaged_images(images[1:]) == []
 
 
-def test_images_that_are_not_those_of_the_index_are_refused(folders: list[Path]) -> None:
+def test_images_that_are_not_those_of_the_index_are_refused(folders):
     with pytest.raises(IndexMismatch, match="holds 5 images, and the index 6"):
         arrays_of(folders, images=6).part(1)
 
 
-def test_a_dataset_of_shards_has_no_arrays(folders: list[Path]) -> None:
+def test_a_dataset_of_shards_has_no_arrays(folders):
     dataset = open_dataset(folders[0])
     assert open_arrays(dataset, open_store(dataset), images=True) is None

@@ -87,9 +87,7 @@ def samples(folders: list[Path]) -> list[tuple[Sample, list[bytes]]]:
     return found
 
 
-def test_samples_and_names_are_those_of_each_dataset(
-    store: MixtureStore, samples: Any, folders: list[Path]
-) -> None:
+def test_samples_and_names_are_those_of_each_dataset(store, samples, folders):
     again = pickle.loads(pickle.dumps(store))  # as another process gets it
     for _ in range(2):
         for (shard, members), contents in samples:
@@ -103,9 +101,7 @@ def test_samples_and_names_are_those_of_each_dataset(
     assert [store.name(shard) for shard in range(len(names))] == names
 
 
-def test_reads_that_have_begun_are_those_of_remote_datasets(
-    store: MixtureStore, remote: list[int], samples: Any, folders: list[Path]
-) -> None:
+def test_reads_that_have_begun_are_those_of_remote_datasets(store, remote, samples, folders):
     numbers = [(7 * at) % len(samples) for at in range(len(samples))]
     wanted = [samples[number] for number in numbers]
     fetch = store.begin([sample for sample, _ in wanted])
@@ -122,9 +118,7 @@ def test_reads_that_have_begun_are_those_of_remote_datasets(
     assert fetch.bytes >= size > 0
 
 
-def test_a_read_of_no_remote_sample_asks_for_nothing(
-    folders: list[Path], servers: list[Server], samples: Any
-) -> None:
+def test_a_read_of_no_remote_sample_asks_for_nothing(folders, servers, samples):
     places = [servers[0].url, *folders[1:]]
     store = MixtureStore(partial(opened, places), edges_of(folders), [True, False, False, False])
     fetch = store.begin([sample for sample, _ in samples[7:]])
@@ -134,9 +128,7 @@ def test_a_read_of_no_remote_sample_asks_for_nothing(
     store.close()
 
 
-def test_a_dataset_is_opened_when_its_first_sample_is_read(
-    folders: list[Path], samples: Any
-) -> None:
+def test_a_dataset_is_opened_when_its_first_sample_is_read(folders, samples):
     asked: list[int] = []
 
     def open_part(number: int) -> Store:
@@ -151,9 +143,7 @@ def test_a_dataset_is_opened_when_its_first_sample_is_read(
     store.close()
 
 
-def test_a_shard_that_is_gone_is_named(
-    folders: list[Path], samples: Any, tmp_path: Path, make_folder: Any
-) -> None:
+def test_a_shard_that_is_gone_is_named(folders, samples, tmp_path, make_folder):
     out = tmp_path / "gone"
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 2), out)
     dataset = open_dataset(out)

@@ -70,12 +70,12 @@ def open_files(folder: Path) -> int:
         [],
     ],
 )
-def test_members_come_in_the_order_asked_for(store: ShardStore, places) -> None:
+def test_members_come_in_the_order_asked_for(store, places):
     read = store.read(5, [member(*place) for place in places])
     assert [bytes(data) for data in read] == [content(5)[at : at + n] for at, n in places]
 
 
-def test_an_eighth_of_the_files_that_the_process_may_open_is_open(folder: Path) -> None:
+def test_an_eighth_of_the_files_that_the_process_may_open_is_open(folder):
     for limit, most in ((24, 3), (16, 2), (7, 1), (4096, 12)):
         store = store_of(folder, limit)
         for shard in [*range(12), *range(12)]:
@@ -86,7 +86,7 @@ def test_an_eighth_of_the_files_that_the_process_may_open_is_open(folder: Path) 
         assert open_files(folder) == 0
 
 
-def test_workers_that_open_one_shard_at_once_share_it(store: ShardStore, folder: Path) -> None:
+def test_workers_that_open_one_shard_at_once_share_it(store, folder):
     start = threading.Barrier(4)
 
     def read(shard: int) -> bytes:
@@ -99,7 +99,7 @@ def test_workers_that_open_one_shard_at_once_share_it(store: ShardStore, folder:
             assert open_files(folder) <= 3
 
 
-def test_threads_read_right_while_files_are_closed_for_others(store: ShardStore) -> None:
+def test_threads_read_right_while_files_are_closed_for_others(store):
     def read(number: int) -> bool:
         shard, at = number % 12, number * 37 % 1000
         return bytes(store.read(shard, [member(at, 99)])[0]) == content(shard)[at : at + 99]
@@ -108,7 +108,7 @@ def test_threads_read_right_while_files_are_closed_for_others(store: ShardStore)
         assert all(pool.map(read, range(600)))
 
 
-def test_a_shard_that_is_gone_or_cut_off_is_named(store: ShardStore, folder: Path) -> None:
+def test_a_shard_that_is_gone_or_cut_off_is_named(store, folder):
     (folder / "1.tar").unlink()
     with pytest.raises(StoreError, match=r"1\.tar cannot be opened: No such file"):
         store.read(1, [member(0, 1)])

@@ -9,7 +9,7 @@ from .families import FAMILIES, QWEN2_VL
 from .small_tokenizers import TOKENIZERS, small_tokenizer
 
 
-def test_llava_writes_the_conversation_of_llava_1_5() -> None:
+def test_llava_writes_the_conversation_of_llava_1_5():
     encoder = make("llava", system="Be kind.")
     sample = chat(
         ("human", "<image>\nWhat is it?"),
@@ -25,7 +25,7 @@ def test_llava_writes_the_conversation_of_llava_1_5() -> None:
     assert written(make("llava"), sample).startswith("A chat between a curious user and an")
 
 
-def test_llava_begins_with_bos_where_the_tokenizer_puts_one() -> None:
+def test_llava_begins_with_bos_where_the_tokenizer_puts_one():
     encoder = make("llava", "metaspace")
     text = encoded(encoder, chat(("user", "Hm?"), ("assistant", "Yes.")))
     whole = small_tokenizer("metaspace").encode("A chat between").ids
@@ -35,7 +35,7 @@ def test_llava_begins_with_bos_where_the_tokenizer_puts_one() -> None:
     assert text.tokens[-1] == encoder.eos_id
 
 
-def test_a_caption_is_image_text_and_eos_all_learnt_but_bos() -> None:
+def test_a_caption_is_image_text_and_eos_all_learnt_but_bos():
     encoder = make("caption", "metaspace")
     tokenizer = small_tokenizer("metaspace")
     text = encoded(encoder, SampleText("A cat on a mat.", None, 2))
@@ -46,7 +46,7 @@ def test_a_caption_is_image_text_and_eos_all_learnt_but_bos() -> None:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_caption_without_images_is_what_the_tokenizer_makes_of_it(name: str) -> None:
+def test_a_caption_without_images_is_what_the_tokenizer_makes_of_it(name):
     encoder, ids = make("caption", name), small_tokenizer(name).encode("A cat on a mat.").ids
     text = encoded(encoder, SampleText("A cat on a mat.", None, 0))
     assert text.tokens.tolist() == [*ids, encoder.eos_id]
@@ -55,7 +55,7 @@ def test_a_caption_without_images_is_what_the_tokenizer_makes_of_it(name: str) -
 
 
 @pytest.mark.parametrize("mark", ["<image>\n", ""])
-def test_images_without_marks_come_first_on_lines_of_the_templates_own(mark: str) -> None:
+def test_images_without_marks_come_first_on_lines_of_the_templates_own(mark):
     sample = chat(("user", f"{mark * 2}Compare."), ("assistant", "Equal."), images=2)
     assert "user\n<image>\n<image>\nCompare.<|im_end|>" in written(make(), sample)
     sample = chat(("user", f"{mark}What?"), images=1)
@@ -65,7 +65,7 @@ def test_images_without_marks_come_first_on_lines_of_the_templates_own(mark: str
     assert qwen.endswith(f"user\n{QWEN_IMAGE}{mark[7:]}What?<|im_end|>\n")
 
 
-def test_a_caption_under_a_chat_template_answers_a_turn_of_images() -> None:
+def test_a_caption_under_a_chat_template_answers_a_turn_of_images():
     encoder = make()
     expected = (
         "<|im_start|>user\n<image>\n<image><|im_end|>\n<|im_start|>assistant\nA cat.<|im_end|>\n"
@@ -78,7 +78,7 @@ def test_a_caption_under_a_chat_template_answers_a_turn_of_images() -> None:
     )
 
 
-def test_a_document_keeps_its_images_between_its_texts() -> None:
+def test_a_document_keeps_its_images_between_its_texts():
     record = {
         "texts": [None, "One.", None, None, "Two."],
         "images": ["a.jpg", None, "b.jpg", "c.jpg", None],
@@ -95,7 +95,7 @@ def test_a_document_keeps_its_images_between_its_texts() -> None:
     )
 
 
-def test_a_system_message_goes_before_conversations_that_have_none() -> None:
+def test_a_system_message_goes_before_conversations_that_have_none():
     encoder = make(system="Be kind.")
     kind = "<|im_start|>system\nBe kind.<|im_end|>"
     assert written(encoder, chat(("user", "Hm?"))).startswith(kind)
@@ -113,13 +113,13 @@ def test_a_system_message_goes_before_conversations_that_have_none() -> None:
      "<img>a/b.jpg</img>", "<image_placeholder>", "(<image>./</image>)", "<Img><ImageHere></Img>",
      "<img><IMG_CONTEXT><IMG_CONTEXT></img>", "<|vision_start|><|image_pad|><|vision_end|>"],
 )  # fmt: skip
-def test_places_of_other_dialects_are_places(place: str) -> None:
+def test_places_of_other_dialects_are_places(place):
     sample = chat(("user", f"Look: {place}What?"), ("assistant", "A cat."), images=1)
     expected = chat(("user", "Look: <image>What?"), ("assistant", "A cat."), images=1)
     assert written(make(), sample) == written(make(), expected)
     assert written(make("caption"), SampleText(f"A {place}.", None, 1)) == "A <image>.</s>"
 
 
-def test_the_date_in_a_template_does_not_change() -> None:
+def test_the_date_in_a_template_does_not_change():
     text = written(make(FAMILIES["llama-3.2"].template), chat(("user", "Which day is it?")))
     assert "Today Date: 26 Jul 2024" in text

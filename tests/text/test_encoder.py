@@ -5,7 +5,6 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -18,7 +17,7 @@ from .families import QWEN2_5
 from .small_tokenizers import small_tokenizer
 
 
-def test_threads_share_an_encoder() -> None:
+def test_threads_share_an_encoder():
     encoder = make(QWEN2_5)
     samples = [chat(("user", f"{i} <|im_end|>"), ("assistant", str(i))) for i in range(200)]
     with ThreadPoolExecutor(4) as pool:
@@ -26,7 +25,7 @@ def test_threads_share_an_encoder() -> None:
     assert parallel == [encoded(encoder, sample).tokens.tolist() for sample in samples]
 
 
-def test_an_encoder_survives_pickling() -> None:
+def test_an_encoder_survives_pickling():
     encoder = TextEncoder(
         TextSpec(tokenizer=small_tokenizer("byte-level"), template="chatml", image_token="<image>")
     )
@@ -42,7 +41,7 @@ def digest(tokenizer: Any = None, **options: Any) -> str:
     return TextEncoder(TextSpec(tokenizer=tokenizer, **options)).digest
 
 
-def test_the_digest_follows_what_decides_the_tokens(tmp_path: Path) -> None:
+def test_the_digest_follows_what_decides_the_tokens(tmp_path):
     base = digest()
     assert digest(image_tokens=64) == digest(max_length=9, overlong="drop") == base
     others = [
@@ -68,14 +67,14 @@ def test_the_digest_follows_what_decides_the_tokens(tmp_path: Path) -> None:
     assert len(whole.tokens) > 3
 
 
-def test_the_digest_of_a_template_file_is_that_of_its_text(tmp_path: Path) -> None:
+def test_the_digest_of_a_template_file_is_that_of_its_text(tmp_path):
     (tmp_path / "chat.jinja").write_text(QWEN2_5)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": QWEN2_5}))
     assert digest(template=QWEN2_5) == digest(template=tmp_path / "chat.jinja")
     assert digest(template=QWEN2_5) == digest(template=str(tmp_path / "tokenizer_config.json"))
 
 
-def test_encoding_text_does_not_wait_for_torch() -> None:
+def test_encoding_text_does_not_wait_for_torch():
     code = (
         "import sys; import datapipe.text.truncate, datapipe.plan.lengths;"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"

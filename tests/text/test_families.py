@@ -103,9 +103,7 @@ def transformers(
 
 
 @pytest.mark.parametrize(("name", "case"), PAIRS + WITH_IMAGES)
-def test_ids_and_labels_are_those_of_transformers(
-    tokenizer: Tokenizer, name: str, case: str
-) -> None:
+def test_ids_and_labels_are_those_of_transformers(tokenizer, name, case):
     family, turns = FAMILIES[name], (CASES | IMAGES)[case]
     ours = encode(tokenizer, family.template, turns, family.image if case in IMAGES else None)
     ids, mask = transformers(tokenizer, family, turns)
@@ -120,7 +118,7 @@ def test_ids_and_labels_are_those_of_transformers(
 @pytest.mark.parametrize(
     ("name", "case"), [pair for pair in PAIRS if not FAMILIES[pair[0]].generation]
 )
-def test_without_generation_blocks_answers_and_their_ends_are_learnt(name: str, case: str) -> None:
+def test_without_generation_blocks_answers_and_their_ends_are_learnt(name, case):
     family, turns = FAMILIES[name], CASES[case]
     tokenizer = small_tokenizer("byte-level")
     ours = encode(tokenizer, family.template, turns)
@@ -137,9 +135,7 @@ def test_without_generation_blocks_answers_and_their_ends_are_learnt(name: str, 
 
 
 @pytest.mark.parametrize("family", ["qwen2.5", "llama-3", "phi-3"])
-def test_a_template_of_strings_gets_the_image_token_in_the_text(
-    tokenizer: Tokenizer, family: str
-) -> None:
+def test_a_template_of_strings_gets_the_image_token_in_the_text(tokenizer, family):
     turns = [("user", "What <image> is this?"), ("assistant", "A cat.")]
     ours = encode(tokenizer, FAMILIES[family].template, turns, "<image>")
     ids, _ = transformers(tokenizer, FAMILIES[family], turns)
@@ -147,7 +143,7 @@ def test_a_template_of_strings_gets_the_image_token_in_the_text(
     assert ids.count(tokenizer.token_to_id("<image>")) == 1
 
 
-def test_gemma_3_writes_an_image_as_its_processor_does() -> None:
+def test_gemma_3_writes_an_image_as_its_processor_does():
     tokenizer = small_tokenizer("byte-level")
     encoder = TextEncoder(
         TextSpec(
@@ -165,7 +161,7 @@ def test_gemma_3_writes_an_image_as_its_processor_does() -> None:
     assert encoder.image_wrap == (1, 1)
 
 
-def test_a_template_that_moves_reasoning_is_written_as_by_transformers() -> None:
+def test_a_template_that_moves_reasoning_is_written_as_by_transformers():
     turns = [
         ("user", "Why?"),
         ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
@@ -196,9 +192,7 @@ def test_a_template_that_moves_reasoning_is_written_as_by_transformers() -> None
         ),
     ],
 )
-def test_a_template_that_moves_reasoning_is_learnt_as_it_is_written(
-    turns: Turns, said: str
-) -> None:
+def test_a_template_that_moves_reasoning_is_learnt_as_it_is_written(turns, said):
     tokenizer = small_tokenizer("byte-level")
     family = Family(template=QWEN3)
     ours = encode(tokenizer, family.template, turns)

@@ -1,8 +1,5 @@
 """Labels are what the assistant says as the template writes it, and nothing else."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
@@ -81,14 +78,12 @@ ENDED = "Because.<|im_end|>So.<|im_end|>"
         (GENERATION, THINKS, ENDED),
     ],
 )
-def test_answers_and_their_ends_are_learnt_and_no_turns_name(
-    template: str, begin: str, end: str, sample: SampleText, learnt: str
-) -> None:
+def test_answers_and_their_ends_are_learnt_and_no_turns_name(template, begin, end, sample, learnt):
     assert written(make(begin + template + end), sample, learnt=True) == learnt
 
 
 @pytest.mark.parametrize("template", [QWEN3, QWEN3_WITHOUT_PROMPT], ids=["prompt", "no prompt"])
-def test_reasoning_that_a_template_moves_is_learnt_and_what_it_adds_is_not(template: str) -> None:
+def test_reasoning_that_a_template_moves_is_learnt_and_what_it_adds_is_not(template):
     encoder = make(template)
     moved = "<think>\nOh.\n</think>\n\nSo.<|im_end|>"
     assert written(encoder, THINKS, learnt=True) == f"Because.<|im_end|>{moved}"
@@ -97,19 +92,19 @@ def test_reasoning_that_a_template_moves_is_learnt_and_what_it_adds_is_not(templ
     assert written(encoder, FIRST_THINKS, learnt=True) == ENDED
 
 
-def test_a_prompt_that_no_answer_begins_with_does_not_hide_the_answers() -> None:
+def test_a_prompt_that_no_answer_begins_with_does_not_hide_the_answers():
     ends = "Because.</s>So.</s>"
     assert written(make(DEEPSEEK), PLAIN, learnt=True) == ends
     assert written(make(DEEPSEEK), THINKS, learnt=True) == ends
 
 
-def test_answers_without_an_end_are_learnt_alike_whether_rewritten_or_not() -> None:
+def test_answers_without_an_end_are_learnt_alike_whether_rewritten_or_not():
     assert written(make(GLM), PLAIN, learnt=True) == "Because.So."
     # What takes in the blanks before it is the special token of the turn's name.
     assert written(make(GLM), THINKS, learnt=True) == "Because.<think>Oh.</think>\nSo."
 
 
-def test_an_end_is_learnt_that_differs_for_the_last_answer() -> None:
+def test_an_end_is_learnt_that_differs_for_the_last_answer():
     template = (
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
         "{% if loop.last %}{{ '</s>' }}{% else %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
@@ -125,7 +120,7 @@ def test_an_end_is_learnt_that_differs_for_the_last_answer() -> None:
     ],
 )
 @pytest.mark.parametrize("empty", ["", " \n"])
-def test_an_empty_answer_has_no_label(template: str, empty: str) -> None:
+def test_an_empty_answer_has_no_label(template, empty):
     encoder = make(template)
     both = chat(("user", "Why?"), ("assistant", empty), ("user", "How?"), ("assistant", empty))
     assert not encoded(encoder, both).trained.any()
@@ -135,7 +130,7 @@ def test_an_empty_answer_has_no_label(template: str, empty: str) -> None:
 
 
 @pytest.mark.parametrize("template", [STRIP, STRIP + PROMPT, GENERATION, QWEN3, DEEPSEEK, GLM])
-def test_an_answer_of_which_a_template_leaves_nothing_has_no_label(template: str) -> None:
+def test_an_answer_of_which_a_template_leaves_nothing_has_no_label(template):
     encoder = make(template)
     sample = chat(
         ("user", "Why?"),
@@ -149,7 +144,7 @@ def test_an_answer_of_which_a_template_leaves_nothing_has_no_label(template: str
 
 @pytest.mark.parametrize("template", ["caption", "chatml", "llava", STRIP, QWEN3])
 @pytest.mark.parametrize("token", ["<s>", "</s>", "<|im_end|>", "<|endoftext|>", "<pad>"])
-def test_special_tokens_in_a_caption_are_words(template: str, token: str) -> None:
+def test_special_tokens_in_a_caption_are_words(template, token):
     encoder = make(template)
     number = small_tokenizer("byte-level").token_to_id(token)
     spelt = encoded(encoder, SampleText(f"A {token} sign.", None, 0)).tokens.tolist()
@@ -158,9 +153,7 @@ def test_special_tokens_in_a_caption_are_words(template: str, token: str) -> Non
     assert f" {token} sign." in written(encoder, SampleText(f"A {token} sign.", None, 0))
 
 
-def test_a_token_that_is_named_but_not_called_special_is_a_word_in_a_caption(
-    tmp_path: Path,
-) -> None:
+def test_a_token_that_is_named_but_not_called_special_is_a_word_in_a_caption(tmp_path):
     tokenizer = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
     tokenizer.add_tokens([AddedToken("<|stop|>", special=False)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -170,7 +163,7 @@ def test_a_token_that_is_named_but_not_called_special_is_a_word_in_a_caption(
     assert text.tokens.tolist().count(tokenizer.token_to_id("<|stop|>")) == 1
 
 
-def test_images_are_never_learnt_nor_what_stands_around_them() -> None:
+def test_images_are_never_learnt_nor_what_stands_around_them():
     encoder = make("caption", image_token="<|image_pad|>")
     assert encoder.image_wrap == (1, 1)
     assert written(encoder, SampleText("A cat.", None, 1)) == (
@@ -181,7 +174,7 @@ def test_images_are_never_learnt_nor_what_stands_around_them() -> None:
 
 @pytest.mark.parametrize("template", [QWEN2_5, QWEN2_VL, "llava", "chatml", "caption"])
 @pytest.mark.parametrize("sample", [SampleText("", None, 1), SampleText(None, {"id": 7}, 1)])
-def test_a_sample_without_text_has_no_label(template: str, sample: SampleText) -> None:
+def test_a_sample_without_text_has_no_label(template, sample):
     encoder = make(template, image_token="<|image_pad|>" if template == QWEN2_VL else None)
     text = encoded(encoder, sample)
     assert not text.trained.any()
@@ -195,9 +188,7 @@ def test_a_sample_without_text_has_no_label(template: str, sample: SampleText) -
 @pytest.mark.parametrize(
     "flag", [{"weight": 0}, {"loss": False}, {"train_on_turn": False}, {"masked": True}]
 )
-def test_a_turn_that_is_marked_as_not_learnt_has_no_label(
-    template: str, flag: dict[str, Any]
-) -> None:
+def test_a_turn_that_is_marked_as_not_learnt_has_no_label(template, flag):
     turns = chat(*THINKS_FIRST, ("user", "Two?"), ("assistant", "Second.")).record["messages"]
     record = {"messages": [turns[0], turns[1] | flag, turns[2], turns[3] | {"weight": 1}]}
     learnt = written(make(template), SampleText(None, record, 0), learnt=True)
@@ -219,7 +210,7 @@ def test_a_turn_that_is_marked_as_not_learnt_has_no_label(
                       {"role": "<|Assistant|>", "content": "Yes"}]},
     ],
 )  # fmt: skip
-def test_roles_and_layouts_of_every_spelling_are_learnt_alike(record: dict[str, Any]) -> None:
+def test_roles_and_layouts_of_every_spelling_are_learnt_alike(record):
     plain = chat(("user", "Hm?"), ("assistant", "Yes"))
     for learnt in (False, True):
         expected = written(make(), plain, learnt=learnt)
@@ -227,19 +218,19 @@ def test_roles_and_layouts_of_every_spelling_are_learnt_alike(record: dict[str, 
 
 
 @pytest.mark.parametrize("field", ["system", "system_prompt"])
-def test_the_system_field_of_a_record_is_a_turn_that_is_not_learnt(field: str) -> None:
+def test_the_system_field_of_a_record_is_a_turn_that_is_not_learnt(field):
     record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     sample = SampleText(None, {**record, field: "Be kind."}, 0)
     assert written(make(), sample).startswith("<|im_start|>system\nBe kind.<|im_end|>")
     assert "kind" not in written(make(), sample, learnt=True)
 
 
-def test_a_label_takes_in_all_tokens_of_its_last_character() -> None:
+def test_a_label_takes_in_all_tokens_of_its_last_character():
     encoder = make("{% for m in messages %}{{ m.role + ':' + m.content + '\n' }}{% endfor %}")
     assert written(encoder, chat(("user", "Hm?"), ("assistant", "Yes🙂")), learnt=True) == "Yes🙂"
 
 
-def test_a_turns_name_is_not_learnt_where_it_takes_the_blanks_of_the_answer_in() -> None:
+def test_a_turns_name_is_not_learnt_where_it_takes_the_blanks_of_the_answer_in():
     encoder = make(FAMILIES["phi-3"].template)
     text = encoded(encoder, chat(("user", "Hm?"), ("assistant", "\n Yes.")))
     name = small_tokenizer("byte-level").token_to_id("<|assistant|>")
@@ -247,7 +238,7 @@ def test_a_turns_name_is_not_learnt_where_it_takes_the_blanks_of_the_answer_in()
     assert name not in text.tokens[text.trained]
 
 
-def test_a_label_ends_with_its_text_where_a_normalizer_drops_the_last_character() -> None:
+def test_a_label_ends_with_its_text_where_a_normalizer_drops_the_last_character():
     encoder = make(FAMILIES["onevision"].template, "unigram")
     sample = chat(("user", "Hm?"), ("assistant", "e\u0301"), ("user", "More?"))
     text = encoded(encoder, sample)

@@ -27,9 +27,7 @@ from .families import FAMILIES, QWEN2_5, QWEN2_VL
         ),
     ],
 )
-def test_a_sample_that_cannot_be_used_leaves_the_others_alone(
-    sample: SampleText, cause: str
-) -> None:
+def test_a_sample_that_cannot_be_used_leaves_the_others_alone(sample, cause):
     encoder = make()
     good = SampleText("A cat.", None, 1)
     before, bad, after = encoder.encode([good, sample, good])
@@ -40,7 +38,7 @@ def test_a_sample_that_cannot_be_used_leaves_the_others_alone(
         assert result.tokens.tolist() == encoded(encoder, good).tokens.tolist()
 
 
-def test_images_that_a_template_leaves_out_are_missed() -> None:
+def test_images_that_a_template_leaves_out_are_missed():
     template = QWEN2_VL.replace("'image' in content or", "").replace(
         "content['type'] == 'image'", "content['type'] == 'image' and message['role'] == 'user'"
     )
@@ -65,19 +63,17 @@ def test_images_that_a_template_leaves_out_are_missed() -> None:
         ),
     ],
 )
-def test_what_a_template_does_not_take_is_refused_by_name(
-    template: str, sample: SampleText, cause: str
-) -> None:
+def test_what_a_template_does_not_take_is_refused_by_name(template, sample, cause):
     assert cause in reason(make(template), sample)
 
 
-def test_the_place_of_a_video_is_refused_and_the_html_element_is_a_word() -> None:
+def test_the_place_of_a_video_is_refused_and_the_html_element_is_a_word():
     assert "<video>" in reason(make(), chat(("user", "<video>What?"), ("assistant", "b")))
     sample = chat(("user", "Explain <video></video>."), ("assistant", "Use <video>."))
     assert "Explain <video></video>." in written(make(), sample)
 
 
-def test_a_tokenizer_that_cannot_encode_a_text_fails_on_it_alone() -> None:
+def test_a_tokenizer_that_cannot_encode_a_text_fails_on_it_alone():
     tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens(["</s>"])
@@ -89,7 +85,7 @@ def test_a_tokenizer_that_cannot_encode_a_text_fails_on_it_alone() -> None:
     assert "cannot encode" in bad.reason
 
 
-def test_images_need_a_token_and_texts_alone_do_not() -> None:
+def test_images_need_a_token_and_texts_alone_do_not():
     tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
     tokenizer.add_special_tokens(["</s>"])
     encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))

@@ -48,25 +48,25 @@ def tokens(tokenizer: Any, template: Any = None) -> list[int]:
         ({"system": "Be kind.", "template": "caption"}, "template='caption' writes none"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(options: dict[str, Any], cause: str) -> None:
+def test_a_value_that_makes_no_sense_is_refused(options, cause):
     with pytest.raises(PlanError) as caught:
         TextSpec(**{"tokenizer": "tokenizer.json", **options})
     assert cause in str(caught.value)
 
 
-def test_rules_and_functions_count_image_tokens() -> None:
+def test_rules_and_functions_count_image_tokens():
     for value in (1, 576, "native", "per-tile", lambda widths, heights: widths):
         assert TextSpec(tokenizer="t", image_tokens=value).image_tokens == value
 
 
-def test_a_tokenizer_is_the_same_from_a_file_a_folder_and_an_object(folder: Path) -> None:
+def test_a_tokenizer_is_the_same_from_a_file_a_folder_and_an_object(folder):
     expected = tokens(transformers_tokenizer(small_tokenizer("byte-level"), QWEN2_5))
     assert tokens(folder) == tokens(str(folder)) == tokens(folder / "tokenizer.json") == expected
     assert tokens(small_tokenizer("byte-level"), QWEN2_5) == expected
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_chat_template_is_found_in_tokenizer_config(folder: Path, named: bool) -> None:
+def test_a_chat_template_is_found_in_tokenizer_config(folder, named):
     expected = tokens(folder)
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(PlanError, match="no chat template; give template='llava'"):
@@ -84,7 +84,7 @@ def test_a_chat_template_is_found_in_tokenizer_config(folder: Path, named: bool)
     assert tokens(folder) == tokens(small_tokenizer("byte-level"), QWEN2_VL)
 
 
-def test_special_tokens_are_named_by_the_folder(folder: Path) -> None:
+def test_special_tokens_are_named_by_the_folder(folder):
     encoder = TextEncoder(TextSpec(tokenizer=folder))
     ids = small_tokenizer("byte-level").token_to_id
     assert (encoder.eos_id, encoder.pad_id) == (ids("</s>"), ids("<pad>"))
@@ -96,9 +96,7 @@ def test_special_tokens_are_named_by_the_folder(folder: Path) -> None:
     assert encoder.eos_id == encoder.pad_id == ids("<|im_end|>")
 
 
-def test_special_tokens_of_a_tokenizer_that_comes_alone_are_known_by_their_usual_names(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_special_tokens_of_a_tokenizer_that_comes_alone_are_known_by_their_usual_names(caplog):
     with caplog.at_level(logging.INFO, "datapipe"):
         encoder = TextEncoder(TextSpec(tokenizer=small_tokenizer("byte-level"), template="chatml"))
     ids = small_tokenizer("byte-level").token_to_id
@@ -123,14 +121,14 @@ def test_special_tokens_of_a_tokenizer_that_comes_alone_are_known_by_their_usual
         ({"template": QWEN2_VL.replace("<|image_pad|>", "<|image_pad|>" * 2)}, "2 times"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(options: dict[str, Any], cause: str) -> None:
+def test_what_does_not_fit_together_is_refused(options, cause):
     given = {"tokenizer": small_tokenizer("byte-level"), "template": "chatml", **options}
     with pytest.raises(PlanError) as caught:
         TextEncoder(TextSpec(**given))
     assert cause in str(caught.value)
 
 
-def test_chatml_needs_its_tokens() -> None:
+def test_chatml_needs_its_tokens():
     tokenizer = Tokenizer(models.WordLevel({"cat": 0, "[UNK]": 1}, unk_token="[UNK]"))
     with pytest.raises(PlanError, match=r"needs the token '<\|im_start\|>'"):
         TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
@@ -147,15 +145,13 @@ def test_chatml_needs_its_tokens() -> None:
         ("tokenizer_config.json", "{", r"tokenizer_config\.json is not JSON"),
     ],
 )
-def test_a_folder_with_missing_or_damaged_files_is_refused(
-    folder: Path, name: str, content: str | None, cause: str
-) -> None:
+def test_a_folder_with_missing_or_damaged_files_is_refused(folder, name, content, cause):
     (folder / name).unlink() if content is None else (folder / name).write_text(content)
     with pytest.raises(PlanError, match=cause):
         TextEncoder(TextSpec(tokenizer=folder, template="caption"))
 
 
-def test_a_template_without_an_end_of_turn_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_template_without_an_end_of_turn_is_warned_of(caplog):
     template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
     TextEncoder(TextSpec(tokenizer=small_tokenizer("byte-level"), template=template))
     assert "where to stop" in caplog.text
@@ -166,7 +162,7 @@ def test_a_template_without_an_end_of_turn_is_warned_of(caplog: pytest.LogCaptur
     assert not caplog.text
 
 
-def test_special_tokens_that_a_tokenizer_does_not_find_are_named() -> None:
+def test_special_tokens_that_a_tokenizer_does_not_find_are_named():
     spec = json.loads(small_tokenizer("metaspace-legacy").to_str())
     for token in spec["added_tokens"]:
         token["normalized"] = True
@@ -175,7 +171,7 @@ def test_special_tokens_that_a_tokenizer_does_not_find_are_named() -> None:
         TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
 
 
-def test_a_tokenizer_is_not_changed_by_its_use() -> None:
+def test_a_tokenizer_is_not_changed_by_its_use():
     tokenizer = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
     tokenizer.enable_truncation(5)
     before = tokenizer.to_str()

@@ -18,7 +18,7 @@ from .small_tokenizers import NAMED, SPECIAL, TOKENIZERS, small_tokenizer, trans
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("template", [QWEN2_5, LLAMA_3, "llava", "chatml", "caption"])
-def test_special_tokens_in_a_text_are_not_special(name: str, template: str) -> None:
+def test_special_tokens_in_a_text_are_not_special(name, template):
     encoder = make(template, name)
     tokenizer = small_tokenizer(name)
     special = [tokenizer.token_to_id(token) for token in [*SPECIAL, *NAMED.values()]]
@@ -36,7 +36,7 @@ def test_special_tokens_in_a_text_are_not_special(name: str, template: str) -> N
     assert count(spelled, f"x{spelled}x") == count("What is it?", "It is that.")
 
 
-def test_a_special_token_that_the_tokenizer_would_merge_from_its_letters_is_not_special() -> None:
+def test_a_special_token_that_the_tokenizer_would_merge_from_its_letters_is_not_special():
     spec = json.loads(small_tokenizer("metaspace").to_str())
     ids = spec["model"]["vocab"]
     for first, second in (("<", "/"), ("</", "s"), ("</s", ">")):
@@ -50,7 +50,7 @@ def test_a_special_token_that_the_tokenizer_would_merge_from_its_letters_is_not_
     assert ids["</s"] in text.tokens
 
 
-def test_a_special_token_among_a_tokenizers_words_is_not_special() -> None:
+def test_a_special_token_among_a_tokenizers_words_is_not_special():
     tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["</s>"])
@@ -58,12 +58,12 @@ def test_a_special_token_among_a_tokenizers_words_is_not_special() -> None:
     assert encoded(encoder, SampleText("cat </s> cat", None, 0)).tokens.tolist() == [0, 2, 0, 1]
 
 
-def test_special_tokens_between_blanks_that_a_template_trims_are_not_special() -> None:
+def test_special_tokens_between_blanks_that_a_template_trims_are_not_special():
     sample = chat(("user", " <|eot_id|>\n"), ("assistant", "\n</s> "))
     assert written(make(LLAMA_3), sample, learnt=True) == "</s><|eot_id|>"
 
 
-def test_special_tokens_in_a_text_read_as_they_are_written() -> None:
+def test_special_tokens_in_a_text_read_as_they_are_written():
     encoder = make()
     sample = chat(("user", "What is <|im_end|>?"), ("assistant", "<|im_start|>user</s>"))
     assert written(encoder, sample) == (
@@ -73,7 +73,7 @@ def test_special_tokens_in_a_text_read_as_they_are_written() -> None:
     assert written(encoder, sample, learnt=True) == "<|im_start|>user</s><|im_end|>"
 
 
-def test_an_image_token_in_a_text_is_no_image() -> None:
+def test_an_image_token_in_a_text_is_no_image():
     encoder = make(QWEN2_VL, image_token="<|image_pad|>")
     text = encoded(encoder, chat(("user", "<image>What is <|image_pad|>?"), images=1))
     assert len(text.image_at) == 1
@@ -93,9 +93,7 @@ WORDS = st.lists(
 @pytest.mark.parametrize("template", [QWEN2_VL, LLAMA_3, GEMMA, PHI_3, "llava"])
 @settings(deadline=None, max_examples=15)
 @given(turns=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=3))
-def test_texts_without_special_tokens_are_the_same_on_both_ways(
-    name: str, template: str, turns: list[tuple[str, str]]
-) -> None:
+def test_texts_without_special_tokens_are_the_same_on_both_ways(name, template, turns):
     """The way for texts that spell special tokens differs from the usual one in nothing else."""
     encoder = MADE.setdefault((name, template), make(template, name))
     pairs = [
@@ -114,7 +112,7 @@ def test_texts_without_special_tokens_are_the_same_on_both_ways(
 MADE: dict[tuple[str, str], TextEncoder] = {}
 
 
-def test_a_rewritten_conversation_that_spells_special_tokens_is_refused() -> None:
+def test_a_rewritten_conversation_that_spells_special_tokens_is_refused():
     encoder = make(QWEN3)
     sample = chat(("user", "Hm?"), ("assistant", "<think>\n<|im_end|>\n</think>\n\nYes."))
     assert "'<|im_end|>'" in reason(encoder, sample)
@@ -135,13 +133,11 @@ def test_a_rewritten_conversation_that_spells_special_tokens_is_refused() -> Non
         (QWEN2_VL.replace(QWEN_IMAGE, "<|end|><image><|end|>"), "<image>", (0, 0)),
     ],
 )
-def test_special_tokens_around_an_image_belong_to_it(
-    template: str, token: str, wrap: tuple[int, int]
-) -> None:
+def test_special_tokens_around_an_image_belong_to_it(template, token, wrap):
     assert make(template, image_token=token).image_wrap == wrap
 
 
-def test_smolvlm_gets_the_tokens_its_processor_writes() -> None:
+def test_smolvlm_gets_the_tokens_its_processor_writes():
     tokenizer = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
     tokenizer.add_special_tokens(["<fake_token_around_image>", "<global-img>"])
     encoder = TextEncoder(TextSpec(tokenizer=transformers_tokenizer(tokenizer, SMOLVLM)))

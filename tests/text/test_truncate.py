@@ -32,14 +32,14 @@ def images_of(counts: Sequence[int]) -> list[Int64]:
 WRAPS = st.sampled_from([(0, 0), (1, 1), (2, 1), (0, 2)])
 
 
-def test_images_stand_in_their_places() -> None:
+def test_images_stand_in_their_places():
     expanded = expand(text(3, [0, 2, 2]), images_of([2, 1, 3]))
     assert expanded.input_ids.tolist() == [9, 9, 100, 101, 9, 9, 9, 9, 102]
     assert expanded.labels.tolist() == [IGNORE] * 2 + [100, 101] + [IGNORE] * 4 + [102]
     assert expanded.images == 3
 
 
-def test_the_first_token_is_never_a_label() -> None:
+def test_the_first_token_is_never_a_label():
     assert expand(text(3, []), images_of([])).labels.tolist() == [IGNORE, 101, 102]
     assert expand(text(1, [0]), images_of([1])).labels.tolist() == [IGNORE, 100]
 
@@ -48,7 +48,7 @@ def test_the_first_token_is_never_a_label() -> None:
     ("limit", "kept", "images"),
     [(11, 11, 2), (10, 10, 2), (9, 6, 1), (7, 6, 1), (6, 6, 1), (5, 5, 1), (4, 1, 0), (1, 1, 0)],
 )
-def test_a_cut_goes_before_the_image_it_would_cut(limit: int, kept: int, images: int) -> None:
+def test_a_cut_goes_before_the_image_it_would_cut(limit, kept, images):
     # 100 [9 9 9 with 101 before and 102 after] 103 [9 with 104 and 105] 106
     sample = text(7, [2, 5])
     expanded = expand(sample, images_of([2, 2]), limit, (1, 1))
@@ -87,11 +87,8 @@ def frames_of(media: list[int]) -> Frames:
     around=WRAPS,
 )
 def test_a_cut_keeps_whole_images_and_videos_and_is_as_long_as_planned(
-    samples: list[tuple[EncodedText, list[int], list[int]]],
-    limit: int | None,
-    wrap: tuple[int, int],
-    around: tuple[int, int],
-) -> None:
+    samples, limit, wrap, around
+):
     edges_of = [np.diff(np.pad(encoded.trained.astype(int), 1)) for encoded, _, _ in samples]
     spans = [np.flatnonzero(changes).reshape(-1, 2) for changes in edges_of]
     lengths = planned(
@@ -132,6 +129,6 @@ def test_a_cut_keeps_whole_images_and_videos_and_is_as_long_as_planned(
         assert lengths.image_tokens[row] == np.count_nonzero(cut.input_ids == IMAGE)
 
 
-def test_images_without_tokens_are_refused() -> None:
+def test_images_without_tokens_are_refused():
     with pytest.raises(PlanError, match="tokens of 1 images for a text with places for 2"):
         expand(text(3, [0, 1]), images_of([4]))

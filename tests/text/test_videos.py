@@ -41,17 +41,17 @@ def pieces(sample: SampleText) -> list[Any]:
         ([{"type": "video_url", "video_url": {"url": "http://x/cat.mp4"}}, "What?"], "What?"),
     ],
 )
-def test_every_spelling_of_a_place_becomes_the_video(content: Any, text: str) -> None:
+def test_every_spelling_of_a_place_becomes_the_video(content, text):
     assert pieces(asked(content, video(), video="cat.mp4")) == [video(), text]
 
 
-def test_videos_and_images_stand_in_their_places() -> None:
+def test_videos_and_images_stand_in_their_places():
     sample = asked("<image>a<video>b<video>", video(1), video(4, 2), images=6)
     assert pieces(sample) == [None, "a", video(1), "b", video(4, 2)]
     assert pieces(asked("What?", video(1), images=5)) == [None, video(1), None, "What?"]
 
 
-def test_a_model_without_videos_sees_each_frame_as_an_image() -> None:
+def test_a_model_without_videos_sees_each_frame_as_an_image():
     sample = asked("<image>See <video>: what?", video(1), images=4, videos=["cat.mp4"])
     frames = "\n".join(["<image>"] * 3)
     assert f"<image>See {frames}: what?" in written(make("chatml"), sample)
@@ -61,7 +61,7 @@ def test_a_model_without_videos_sees_each_frame_as_an_image() -> None:
     assert f"{QWEN_IMAGE}See {frames}: what?" in written(qwen, sample)
 
 
-def test_a_video_without_a_mark_is_written_as_so_many_images_are() -> None:
+def test_a_video_without_a_mark_is_written_as_so_many_images_are():
     plain = SampleText(None, {"messages": asked("What?").record["messages"]}, 3)
     assert written(make("chatml"), asked("What?", video())) == written(make("chatml"), plain)
 
@@ -73,9 +73,7 @@ def test_a_video_without_a_mark_is_written_as_so_many_images_are() -> None:
         ("A cat <video> jumps.", ["A cat ", video(), " jumps."]),
     ],
 )
-def test_a_caption_has_its_frames_first_or_where_it_marks_them(
-    caption: str, expected: list[Any]
-) -> None:
+def test_a_caption_has_its_frames_first_or_where_it_marks_them(caption, expected):
     sample = SampleText(caption, {VIDEO_FIELD: write_videos([video()])}, 3)
     assert read_caption(sample) == expected
     assert encoded(make("caption"), sample).image_at.shape == (3,)
@@ -102,11 +100,11 @@ def test_a_caption_has_its_frames_first_or_where_it_marks_them(
         (asked([{"type": "video", "video": "cat.mp4"}], images=0), "a part (video)"),
     ],
 )
-def test_places_that_do_not_fit_and_other_media_are_refused(sample: SampleText, cause: str) -> None:
+def test_places_that_do_not_fit_and_other_media_are_refused(sample, cause):
     assert cause in reason(make(), sample)
 
 
-def test_a_turn_of_a_video_alone_is_not_learnt() -> None:
+def test_a_turn_of_a_video_alone_is_not_learnt():
     record = asked("What?", video()).record
     record["messages"][1]["content"] = "<video>"
     turns = conversation(record, images=3)

@@ -1,7 +1,6 @@
 """Rates are compared within rounds: drift cancels, and a spoiled trial hardly counts."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -32,7 +31,7 @@ def rounds(table: Table) -> list[dict[Setting, float]]:
         ([(None, 5, 5)], None),
     ],
 )
-def test_rates_are_compared_within_rounds(table: Table, found: Any) -> None:
+def test_rates_are_compared_within_rounds(table, found):
     seen = ratio(rounds(table), SETTINGS[2], SETTINGS[1])
     assert found == (seen and (seen.low, seen.median, seen[-1]))
 
@@ -52,9 +51,7 @@ def test_rates_are_compared_within_rounds(table: Table, found: Any) -> None:
         ([(5, 10, 10), (10, 20, 20), (15, 30, 30)], 2, 2),
     ],
 )
-def test_the_smallest_is_chosen_that_is_not_measurably_slower(
-    table: Table, best: int, chosen: int
-) -> None:
+def test_the_smallest_is_chosen_that_is_not_measurably_slower(table, best, chosen):
     assert fastest(rounds(table), ALL).num_workers == best
     assert choose(rounds(table), ALL).num_workers == chosen
 
@@ -78,9 +75,7 @@ SPREAD = [(10, 20, 26), (10, 26, 21), (10, 20, 23), (10, 23, 20)]
         ([(3, *row[1:]) for row in SPREAD], {1: "86% slower than 4 workers, prefetch 2"}),
     ],
 )
-def test_settings_are_dropped_when_more_rounds_would_not_change_it(
-    table: Table, out: dict[int, str]
-) -> None:
+def test_settings_are_dropped_when_more_rounds_would_not_change_it(table, out):
     found = {setting.num_workers: why for setting, why in settled(rounds(table), ALL).items()}
     assert found.keys() == out.keys()
     assert all(why.startswith(out[workers]) for workers, why in found.items())
@@ -98,7 +93,5 @@ def test_settings_are_dropped_when_more_rounds_would_not_change_it(
         ([10, 20, 40, 40], False),
     ],
 )
-def test_numbers_of_workers_are_doubled_until_two_in_a_row_are_no_faster(
-    rates: list[float], flat: bool
-) -> None:
+def test_numbers_of_workers_are_doubled_until_two_in_a_row_are_no_faster(rates, flat):
     assert is_flat(rates) == flat

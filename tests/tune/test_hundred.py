@@ -22,9 +22,7 @@ def _answers(run: Any, cases: list[Case]) -> tuple[list[str], float]:
 
 
 @pytest.mark.campaign
-def test_of_a_hundred_sweeps_95_find_the_right_setting_and_none_exceeds_its_budget(
-    run: Any,
-) -> None:
+def test_of_a_hundred_sweeps_95_find_the_right_setting_and_none_exceeds_its_budget(run):
     cases = hundred()
     wrong, most = _answers(run, cases)
     assert len(cases) == 100
@@ -33,7 +31,7 @@ def test_of_a_hundred_sweeps_95_find_the_right_setting_and_none_exceeds_its_budg
 
 
 @pytest.mark.campaign
-def test_the_setting_that_suffices_for_training_is_found_within_the_budget(run: Any) -> None:
+def test_the_setting_that_suffices_for_training_is_found_within_the_budget(run):
     cases = paced()
     wrong, most = _answers(run, cases)
     assert len(cases) == 3 * len(PACED)
@@ -42,7 +40,7 @@ def test_the_setting_that_suffices_for_training_is_found_within_the_budget(run: 
 
 
 @pytest.mark.campaign
-def test_the_answers_that_are_compared_with_are_not_all_the_same() -> None:
+def test_the_answers_that_are_compared_with_are_not_all_the_same():
     """The cases must tell a good method from one that always says the same."""
     for setting in SETTINGS:
         assert sum(is_right(case, *setting) for case in hundred()) <= 40
@@ -52,7 +50,7 @@ def test_the_answers_that_are_compared_with_are_not_all_the_same() -> None:
 
 
 @pytest.mark.campaign
-def test_the_costs_of_the_synthetic_loaders_are_what_they_are_said_to_be() -> None:
+def test_the_costs_of_the_synthetic_loaders_are_what_they_are_said_to_be():
     by_name = {case.machine.name: case.machine for case in hundred()}
     waits = by_name["waits for nothing but time"]
     assert true_rate(waits, 8, 2) == pytest.approx(8 / waits.work, rel=0.08)

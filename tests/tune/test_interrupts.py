@@ -16,7 +16,7 @@ from .synthetic import Clock, Loader, Machine
 CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
 
 
-def test_interrupting_keeps_what_was_measured(caplog: Any) -> None:
+def test_interrupting_keeps_what_was_measured(caplog):
     clock = Clock()
     number = 0
 
@@ -36,7 +36,7 @@ def test_interrupting_keeps_what_was_measured(caplog: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_that_python_swallows_ends_the_sweep_all_the_same() -> None:
+def test_an_interrupt_that_python_swallows_ends_the_sweep_all_the_same():
     clock = Clock()
     made: list[str] = []
     before = signal.getsignal(signal.SIGINT)
@@ -58,7 +58,7 @@ def test_an_interrupt_that_python_swallows_ends_the_sweep_all_the_same() -> None
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_interrupting_before_anything_is_known_is_an_interrupt() -> None:
+def test_interrupting_before_anything_is_known_is_an_interrupt():
     def make(**_: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -66,7 +66,7 @@ def test_interrupting_before_anything_is_known_is_an_interrupt() -> None:
         tune_workers(make)
 
 
-def test_an_interrupt_within_a_batch_closes_the_loader() -> None:
+def test_an_interrupt_within_a_batch_closes_the_loader():
     clock = Clock()
     made: list[Loader] = []
 

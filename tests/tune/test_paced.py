@@ -1,7 +1,6 @@
 """At the speed of training, the smallest setting is taken that keeps it waiting little enough."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
 WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
 
 
-def test_training_gets_what_suffices_and_how_much_room_is_left(sweep: Any) -> None:
+def test_training_gets_what_suffices_and_how_much_room_is_left(sweep):
     result = sweep(WAITS, step_time=0.02)
     assert chosen(result) == (4, 2)
     assert result.room == pytest.approx(0.02 * 4 / 0.05, rel=0.1)
@@ -22,7 +21,7 @@ def test_training_gets_what_suffices_and_how_much_room_is_left(sweep: Any) -> No
     assert row(result, 1).out == "makes 0.40 of what training takes"
 
 
-def test_where_nothing_suffices_the_fastest_is_taken_and_that_is_said(sweep: Any) -> None:
+def test_where_nothing_suffices_the_fastest_is_taken_and_that_is_said(sweep):
     result = sweep(CORES, step_time=0.005)
     assert result.sufficient is False
     assert result.num_workers >= 2
@@ -30,7 +29,7 @@ def test_where_nothing_suffices_the_fastest_is_taken_and_that_is_said(sweep: Any
     assert result.reason.startswith("no setting keeps waiting under 1.0% with steps of 5 ms")
 
 
-def test_waiting_that_no_setting_shortens_gives_the_smallest(sweep: Any) -> None:
+def test_waiting_that_no_setting_shortens_gives_the_smallest(sweep):
     result = sweep(replace(WAITS, handover=0.001), step_time=0.02)
     assert chosen(result) == (4, 2)
     assert result.sufficient is False
@@ -38,7 +37,7 @@ def test_waiting_that_no_setting_shortens_gives_the_smallest(sweep: Any) -> None
     assert "larger ones hardly shorten it" in result.reason
 
 
-def test_a_step_that_is_given_is_called_with_batches_and_measured() -> None:
+def test_a_step_that_is_given_is_called_with_batches_and_measured():
     clock = Clock()
     seen: list[int] = []
 

@@ -40,7 +40,7 @@ def make(tmp_path: Path, make_folder: Any) -> Make:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_torch_loader_is_tuned_and_leaves_no_process_behind(persistent: bool) -> None:
+def test_a_torch_loader_is_tuned_and_leaves_no_process_behind(persistent):
     def make(num_workers: int, prefetch_factor: int | None) -> DataLoader[torch.Tensor]:
         given = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
         persists = persistent and num_workers > 0
@@ -56,7 +56,7 @@ def test_a_torch_loader_is_tuned_and_leaves_no_process_behind(persistent: bool) 
     assert any(row.memory is not None for row in result.settings)
 
 
-def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(make: Make) -> None:
+def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(make):
     before = threading.active_count()
     result = datapipe.tune_workers(make, num_workers=(1, 2), prefetch_factor=(3,), budget=3.0)
     assert threading.active_count() <= before
@@ -73,7 +73,7 @@ def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(make: Make) -> Non
     assert result.samples_rate == pytest.approx(4 * result.rate, rel=0.01)
 
 
-def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(make: Make) -> None:
+def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(make):
     result = datapipe.tune_workers(
         make,
         num_workers=(1,),
@@ -91,7 +91,7 @@ def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(make: Make) 
     assert not multiprocessing.active_children()
 
 
-def test_a_report_is_written_and_shows_every_setting(make: Make, tmp_path: Path) -> None:
+def test_a_report_is_written_and_shows_every_setting(make, tmp_path):
     pytest.importorskip("matplotlib")
     result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2, 3), budget=3.0)
     write_report(result, tmp_path / "report.html", "datapipe tune-workers <shards>")
@@ -123,5 +123,5 @@ def test_a_report_is_written_and_shows_every_setting(make: Make, tmp_path: Path)
         (None, 0),
     ],
 )
-def test_samples_of_a_batch_are_counted_where_it_says(batch: Any, samples: int) -> None:
+def test_samples_of_a_batch_are_counted_where_it_says(batch, samples):
     assert samples_of(batch) == samples

@@ -20,7 +20,7 @@ CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
 WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
 
 
-def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep: Any) -> None:
+def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep):
     made: list[Loader] = []
     sweep(CORES, made)
     assert {(loader.workers, loader.ahead) for loader in made} == {
@@ -29,7 +29,7 @@ def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep: Any) -
     assert all(loader.closed == 1 for loader in made)
 
 
-def test_the_result_says_what_was_measured(sweep: Any) -> None:
+def test_the_result_says_what_was_measured(sweep):
     result = sweep(CORES)
     assert chosen(result) == (2, 2)
     assert result.rate == pytest.approx(40, rel=0.05)
@@ -46,7 +46,7 @@ def test_the_result_says_what_was_measured(sweep: Any) -> None:
     assert str(result) == result.reason
 
 
-def test_start_and_warm_up_do_not_count(sweep: Any) -> None:
+def test_start_and_warm_up_do_not_count(sweep):
     slow = replace(CORES, startup=1.0, each=0.3)
     result = sweep(slow, num_workers=(0, 1, 2), prefetch_factor=(2,))
     assert chosen(result) == (2, 2)
@@ -54,20 +54,20 @@ def test_start_and_warm_up_do_not_count(sweep: Any) -> None:
     assert row(result, 2).startup >= 1.0
 
 
-def test_where_workers_do_not_help_few_or_none_are_taken(sweep: Any) -> None:
+def test_where_workers_do_not_help_few_or_none_are_taken(sweep):
     result = sweep(replace(CORES, share=1), num_workers=(1, 2, 4))
     assert chosen(result) == (1, 2)
     assert "would not help" in result.reason or "fast as any" in result.reason
     assert chosen(sweep(Machine(name="lock", kind="gil", work=0.02, noise=0.05))) == (0, None)
 
 
-def test_where_the_largest_is_best_that_is_said(sweep: Any) -> None:
+def test_where_the_largest_is_best_that_is_said(sweep):
     result = sweep(WAITS, num_workers=(1, 2, 4), prefetch_factor=(2,))
     assert chosen(result) == (4, 2)
     assert "No more than 4 workers were tried, and more may be faster" in result.reason
 
 
-def test_where_larger_ones_were_left_out_that_is_said_in_place_of_a_hope() -> None:
+def test_where_larger_ones_were_left_out_that_is_said_in_place_of_a_hope():
     clock, rates = Clock(), {1: 10.0, 2: 9.0, 4: 10.95, 8: 20.0}
 
     def make(num_workers: int, prefetch_factor: int | None) -> Iterator[int]:
@@ -87,14 +87,14 @@ def test_where_larger_ones_were_left_out_that_is_said_in_place_of_a_hope() -> No
     assert result.reason.endswith(". 16 workers, prefetch 2: raised OSError: no memory")
 
 
-def test_one_setting_is_measured_and_not_compared(sweep: Any) -> None:
+def test_one_setting_is_measured_and_not_compared(sweep):
     result = sweep(CORES, num_workers=(2,), prefetch_factor=(2,))
     assert chosen(result) == (2, 2)
     assert result.chosen.trials == 3
     assert result.reason == "2 workers, prefetch 2 is all that was tried"
 
 
-def test_settings_take_turns_in_every_round_and_every_trial_is_told(sweep: Any) -> None:
+def test_settings_take_turns_in_every_round_and_every_trial_is_told(sweep):
     told: list[Any] = []
     options = {"num_workers": (4, 8), "prefetch_factor": (2, 4)}
     result = sweep(WAITS, **options, on_trial=told.append)
@@ -107,7 +107,7 @@ def test_settings_take_turns_in_every_round_and_every_trial_is_told(sweep: Any) 
     assert sweep(WAITS, **options).to_dict() == result.to_dict()
 
 
-def test_workers_that_cannot_help_are_not_started(sweep: Any) -> None:
+def test_workers_that_cannot_help_are_not_started(sweep):
     made: list[Loader] = []
     result = sweep(replace(CORES, share=1), made, num_workers=(0, 1, 2, 4, 8, 16, 32))
     assert max(loader.workers for loader in made) == 2
@@ -115,7 +115,7 @@ def test_workers_that_cannot_help_are_not_started(sweep: Any) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 40])
-def test_short_iterables_are_begun_again(sweep: Any, length: int) -> None:
+def test_short_iterables_are_begun_again(sweep, length):
     machine = replace(CORES, length=length)
     result = sweep(machine, budget=30.0)
     assert result.rate > 0
@@ -125,7 +125,7 @@ def test_short_iterables_are_begun_again(sweep: Any, length: int) -> None:
     assert result.rate <= 42
 
 
-def test_an_iterator_that_can_be_gone_through_once_or_a_list_is_enough() -> None:
+def test_an_iterator_that_can_be_gone_through_once_or_a_list_is_enough():
     clock = Clock()
 
     def make(num_workers: int, prefetch_factor: int | None) -> Iterator[int]:
@@ -139,7 +139,7 @@ def test_an_iterator_that_can_be_gone_through_once_or_a_list_is_enough() -> None
     assert tune_workers(lambda **_: [1, 2, 3], num_workers=(0,), budget=300.0).rate > 0
 
 
-def test_where_the_loader_raises_the_setting_is_dropped_and_the_sweep_goes_on() -> None:
+def test_where_the_loader_raises_the_setting_is_dropped_and_the_sweep_goes_on():
     clock = Clock()
 
     def make(num_workers: int, prefetch_factor: int | None) -> Any:
@@ -163,7 +163,7 @@ def _raise_after(batches: Iterator[int], number: int) -> Iterator[int]:
     raise RuntimeError("worker died")
 
 
-def test_where_no_setting_is_left_the_error_says_why() -> None:
+def test_where_no_setting_is_left_the_error_says_why():
     def make(**_: Any) -> Any:
         raise OSError("no such disk")
 
@@ -180,7 +180,7 @@ def test_where_no_setting_is_left_the_error_says_why() -> None:
 
 
 @pytest.mark.parametrize("budget", [1.0, 3.0, 10.0])
-def test_a_small_budget_is_kept_and_what_was_not_tried_is_said(sweep: Any, budget: float) -> None:
+def test_a_small_budget_is_kept_and_what_was_not_tried_is_said(sweep, budget):
     result = sweep(replace(CORES, startup=0.5), budget=budget)
     assert result.seconds <= 1.2 * budget
     if budget < 5:
@@ -190,7 +190,7 @@ def test_a_small_budget_is_kept_and_what_was_not_tried_is_said(sweep: Any, budge
     assert all(str(tried.setting) in result.reason for tried in untried)
 
 
-def test_a_budget_that_is_too_small_for_anything_is_an_error(sweep: Any) -> None:
+def test_a_budget_that_is_too_small_for_anything_is_an_error(sweep):
     with pytest.raises(datapipe.PlanError, match=r"budget 0\.1 s: after .* give more seconds"):
         sweep(replace(CORES, work=3.0), num_workers=(2,), budget=0.1)
 
@@ -207,7 +207,7 @@ class FakeMeter(NoMeter):
         )
 
 
-def test_a_setting_over_the_memory_limit_is_stopped_and_larger_ones_are_not_tried() -> None:
+def test_a_setting_over_the_memory_limit_is_stopped_and_larger_ones_are_not_tried():
     made: list[tuple[int, int | None]] = []
 
     def make(num_workers: int, prefetch_factor: int | None) -> Loader:
@@ -231,7 +231,7 @@ def test_a_setting_over_the_memory_limit_is_stopped_and_larger_ones_are_not_trie
     assert len(over) == len(set(over))
 
 
-def test_what_holds_the_loader_back_is_said(sweep: Any) -> None:
+def test_what_holds_the_loader_back_is_said(sweep):
     result = sweep(CORES, meter=lambda: FakeMeter(10))
     assert result.limit is not None
     assert result.limit.resource == "cpu"
@@ -239,7 +239,7 @@ def test_what_holds_the_loader_back_is_said(sweep: Any) -> None:
     assert sweep(CORES).limit is None
 
 
-def test_variants_are_tried_and_the_first_of_equals_is_taken() -> None:
+def test_variants_are_tried_and_the_first_of_equals_is_taken():
     clock = Clock()
 
     def make(num_workers: int, prefetch_factor: int | None, kind: str) -> Loader:
@@ -258,7 +258,7 @@ def test_variants_are_tried_and_the_first_of_equals_is_taken() -> None:
     assert len(result.settings) == 6
 
 
-def test_samples_a_second_are_known_where_batches_say_their_size() -> None:
+def test_samples_a_second_are_known_where_batches_say_their_size():
     clock = Clock()
 
     def make(num_workers: int, prefetch_factor: int | None) -> Any:
@@ -287,7 +287,7 @@ def test_samples_a_second_are_known_where_batches_say_their_size() -> None:
         ({"variants": ()}, "variants () leave nothing to try"),
     ],
 )
-def test_impossible_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+def test_impossible_arguments_are_refused(options, message):
     with pytest.raises(datapipe.PlanError) as error:
         tune_workers(lambda **_: [1], **options)
     assert message in str(error.value)

@@ -83,18 +83,18 @@ def close_before_each_line(make: Callable[[], Any], visits: int) -> None:
     assert any(found != RESULTS for found in outcomes)
 
 
-def test_threads_closed_before_any_line_of_a_run_say_so_and_run_again() -> None:
+def test_threads_closed_before_any_line_of_a_run_say_so_and_run_again():
     close_before_each_line(lambda: ThreadPool(work, 2), visits=50)
 
 
 @pytest.mark.campaign
 @pytest.mark.usefixtures("template")
-def test_processes_closed_before_any_line_of_a_run_say_so_and_run_again() -> None:
+def test_processes_closed_before_any_line_of_a_run_say_so_and_run_again():
     close_before_each_line(lambda: ProcessPool(worker, 2), visits=1)
 
 
 @pytest.mark.campaign
-def test_a_cluster_closed_before_any_line_of_a_run_says_so_and_runs_again() -> None:
+def test_a_cluster_closed_before_any_line_of_a_run_says_so_and_runs_again():
     pytest.importorskip("ray")
     with closing(RayCluster(None, 2, None)) as cluster:
         close_before_each_line(lambda: RayPool(cluster, worker, ahead=3), visits=1)

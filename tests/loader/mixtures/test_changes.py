@@ -71,7 +71,7 @@ def assert_passes(found: list[Draw], name: str) -> None:
     assert max(counts.values()) - min(counts.values()) <= 1, (name, counts)
 
 
-def test_the_same_mixture_goes_on_without_a_word(make: Any, caplog: Any) -> None:
+def test_the_same_mixture_goes_on_without_a_word(make, caplog):
     before, state = stopped(make)
     whole = draws(make(WEIGHTS))
     assert before + draws(resumed(make, WEIGHTS, state)) == whole
@@ -84,9 +84,7 @@ def test_the_same_mixture_goes_on_without_a_word(make: Any, caplog: Any) -> None
     [{"a": 0.2, "b": 0.6, "c": 0.2}, {"a": 1, "b": 1, "c": 0}, {**WEIGHTS, "b2": 0.3}],
     ids=["weights", "weight of 0", "added"],
 )
-def test_other_weights_and_datasets_disturb_the_order_of_no_dataset(
-    make: Any, weights: dict[str, float], caplog: Any
-) -> None:
+def test_other_weights_and_datasets_disturb_the_order_of_no_dataset(make, weights, caplog):
     before, state = stopped(make)
     loader = resumed(make, weights, state)
     length = len(loader)
@@ -103,7 +101,7 @@ def test_other_weights_and_datasets_disturb_the_order_of_no_dataset(
     assert length - STEPS == sum(1 for _ in resumed(make, weights, state))
 
 
-def test_a_state_of_the_changed_run_resumes_exactly(make: Any) -> None:
+def test_a_state_of_the_changed_run_resumes_exactly(make):
     _, state = stopped(make)
     other = {"a": 0.2, "b": 0.6, "c": 0.2, "b2": 0.1}
     whole = draws(resumed(make, other, state))
@@ -114,9 +112,7 @@ def test_a_state_of_the_changed_run_resumes_exactly(make: Any) -> None:
         assert first + draws(resumed(make, other, again)) == whole
 
 
-def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(
-    folders: dict[str, Path],
-) -> None:
+def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(folders):
     def made(weight: float) -> datapipe.Loader:
         datasets = {
             name: {"path": path, "weight": weight if name == "a" else 1}
@@ -133,7 +129,7 @@ def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(
     assert len(found + draws(at_state(made(4), state))) == 60
 
 
-def test_a_dataset_that_is_left_out_comes_back_at_its_place(make: Any, caplog: Any) -> None:
+def test_a_dataset_that_is_left_out_comes_back_at_its_place(make, caplog):
     first, state = stopped(make, {"a": 0.5, "b": 0.5})
     without = resumed(make, {"a": 0.5}, state)
     second = draws(islice(without, 2))
@@ -151,8 +147,8 @@ def test_a_dataset_that_is_left_out_comes_back_at_its_place(make: Any, caplog: A
 
 
 def test_a_dataset_that_has_grown_goes_on_and_takes_more_in_the_next_pass(
-    make: Any, make_folder: Any, tmp_path: Path, caplog: Any
-) -> None:
+    make, make_folder, tmp_path, caplog
+):
     grown = tmp_path / "c"
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 7), grown, shard_size=8)
     given = {"a": 0.5, "c": {"path": grown, "weight": 0.5}}
@@ -172,9 +168,7 @@ def test_a_dataset_that_has_grown_goes_on_and_takes_more_in_the_next_pass(
     assert loader.state_dict()["plan"]["mixture"]["legs"][-1]["datasets"]["c"]["samples"] == 16
 
 
-def test_another_content_begins_anew(
-    make: Any, make_folder: Any, tmp_path: Path, caplog: Any
-) -> None:
+def test_another_content_begins_anew(make, make_folder, tmp_path, caplog):
     _, state = stopped(make, {"a": 0.5, "c": 0.5})
     other = tmp_path / "c"
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 12), other)
@@ -184,7 +178,7 @@ def test_another_content_begins_anew(
     assert len(set(of("c", draws(loader)))) == 12
 
 
-def test_a_schedule_that_changes_later_shares_the_past(folders: dict[str, Path]) -> None:
+def test_a_schedule_that_changes_later_shares_the_past(folders):
     def made(start: int) -> datapipe.Loader:
         mixture = {
             "datasets": {name: {"path": folder, "weight": 1} for name, folder in folders.items()},
@@ -203,7 +197,7 @@ def test_a_schedule_that_changes_later_shares_the_past(folders: dict[str, Path])
     assert first + draws(at_state(made(150), loader.state_dict())) == late
 
 
-def test_amounts_in_steps_stay_those_of_the_first_launch(folders: dict[str, Path]) -> None:
+def test_amounts_in_steps_stay_those_of_the_first_launch(folders):
     def made(world_size: int, rank: int = 0) -> datapipe.Loader:
         mixture = {
             "datasets": {name: {"path": path, "weight": 1} for name, path in folders.items()},
@@ -224,7 +218,7 @@ def test_amounts_in_steps_stay_those_of_the_first_launch(folders: dict[str, Path
     assert not of("a", whole[60:])
 
 
-def test_an_epoch_of_another_mixture_cannot_be_looked_at(make: Any) -> None:
+def test_an_epoch_of_another_mixture_cannot_be_looked_at(make):
     loader = make(WEIGHTS)
     draws(loader)
     state = loader.state_dict()
@@ -234,7 +228,7 @@ def test_an_epoch_of_another_mixture_cannot_be_looked_at(make: Any) -> None:
     assert len(other) > 0
 
 
-def test_other_options_of_the_plan_are_refused_as_ever(make: Any) -> None:
+def test_other_options_of_the_plan_are_refused_as_ever(make):
     _, state = stopped(make)
     with pytest.raises(datapipe.StateMismatch, match="seed: 3 in the state, 4 here"):
         resumed(make, {"a": 1, "b": 1}, state, seed=4)
@@ -243,7 +237,7 @@ def test_other_options_of_the_plan_are_refused_as_ever(make: Any) -> None:
         resumed(make, WEIGHTS, state)
 
 
-def test_a_state_says_where_each_dataset_is(make: Any) -> None:
+def test_a_state_says_where_each_dataset_is(make):
     loader = make(WEIGHTS)
     found = draws(islice(loader, STEPS))
     state = loader.state_dict()
@@ -256,9 +250,7 @@ def test_a_state_says_where_each_dataset_is(make: Any) -> None:
     assert "datasets" not in alone.state_dict()
 
 
-def test_datasets_that_moved_are_no_change(
-    make: Any, folders: dict[str, Path], tmp_path: Path, caplog: Any
-) -> None:
+def test_datasets_that_moved_are_no_change(make, folders, tmp_path, caplog):
     before, state = stopped(make)
     moved = {}
     for name, weight in WEIGHTS.items():
@@ -278,9 +270,7 @@ def test_datasets_that_moved_are_no_change(
     ],
     ids=str,
 )
-def test_a_state_whose_mixture_was_edited_is_refused_with_the_value(
-    make: Any, path: tuple[Any, ...], value: Any, said: str
-) -> None:
+def test_a_state_whose_mixture_was_edited_is_refused_with_the_value(make, path, value, said):
     """Also if its checksum was computed again."""
     _, state = stopped(make)
     *folders, last = path

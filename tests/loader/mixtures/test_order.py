@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -23,7 +22,6 @@ from .datasets import (
     META,
     SIZES,
     Draw,
-    Make,
     draws,
     of,
     pixels_of,
@@ -42,9 +40,7 @@ UNITS: list[Any] = [
 
 
 @pytest.mark.parametrize("options", UNITS, ids=str)
-def test_batches_are_the_same_whoever_makes_them(
-    make: Make, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_batches_are_the_same_whoever_makes_them(make, options, tmp_path):
     expected = list(make(**options))
     assert {name for name, _ in draws(expected)} == set(SIZES)
     disk = CacheSpec(disk=tmp_path / "disk", disk_size="20MB")
@@ -65,14 +61,14 @@ def test_batches_are_the_same_whoever_makes_them(
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 8}, {"pack": 128}], ids=str)
-def test_worker_processes_make_the_same_batches(make: Make, options: dict[str, Any]) -> None:
+def test_worker_processes_make_the_same_batches(make, options):
     loader = make(**options, num_workers=1, workers="processes", epochs=2)
     assert_same_batches(loader, make(**options, epochs=2))
     loader.close()
 
 
 @pytest.mark.parametrize("options", UNITS, ids=str)
-def test_a_mixture_resumes_exactly(make: Make, options: dict[str, Any]) -> None:
+def test_a_mixture_resumes_exactly(make, options):
     whole = options.get("epochs", 1) == 1
     assert_resumes_exactly(
         lambda **more: make(**options, **more),
@@ -86,7 +82,7 @@ def test_a_mixture_resumes_exactly(make: Make, options: dict[str, Any]) -> None:
     [{"batch_size": 1, "group": 6}, {"pack": 96, "group": 6}, {"max_tokens": 120, "group": 6}],
     ids=str,
 )
-def test_the_order_is_the_same_on_any_number_of_ranks(make: Make, options: dict[str, Any]) -> None:
+def test_the_order_is_the_same_on_any_number_of_ranks(make, options):
     def order(world: int) -> list[Draw]:
         ranks = [list(make(**options, rank=rank, world_size=world)) for rank in range(world)]
         assert len({len(rank) for rank in ranks}) == 1
@@ -97,9 +93,7 @@ def test_the_order_is_the_same_on_any_number_of_ranks(make: Make, options: dict[
 
 @pytest.mark.parametrize("every", [5, rare(1)])
 @pytest.mark.parametrize("units", [rare({"batch_size": 1}), {"pack": 96}], ids=str)
-def test_a_run_is_stopped_and_resumed_again_and_again(
-    make: Make, units: dict[str, Any], every: int
-) -> None:
+def test_a_run_is_stopped_and_resumed_again_and_again(make, units, every):
     """After every few steps other ranks go on; together they see what one rank sees, in order."""
     options = {**units, "group": 6, "epochs": 2}
     whole = draws(make(**options))
@@ -127,9 +121,7 @@ def test_a_run_is_stopped_and_resumed_again_and_again(
     assert found == whole
 
 
-def test_random_numbers_and_orders_do_not_depend_on_other_datasets(
-    make: Make, mixture: Any
-) -> None:
+def test_random_numbers_and_orders_do_not_depend_on_other_datasets(make, mixture):
     """Another dataset moves samples, and changes no pixel of theirs."""
 
     def pixels(parts: tuple[str, ...]) -> dict[str, list[tuple[str, bytes]]]:
@@ -147,7 +139,7 @@ def test_random_numbers_and_orders_do_not_depend_on_other_datasets(
         assert two[name][:count] == four[name][:count]
 
 
-def test_a_dataset_goes_on_from_pass_to_pass_over_the_whole_run(make: Make) -> None:
+def test_a_dataset_goes_on_from_pass_to_pass_over_the_whole_run(make):
     """No sample comes twice before all of its pass have come, over all epochs."""
     for options in ({"batch_size": 4}, {"batch_size": 5, "epochs": None}):
         if options.get("epochs", 3) is None:
@@ -163,9 +155,7 @@ def test_a_dataset_goes_on_from_pass_to_pass_over_the_whole_run(make: Make) -> N
                 assert len({tuple(one) for one in passes}) == len(passes)
 
 
-def test_tokens_are_the_shares_where_weights_are_by_tokens(
-    make: Make, folders: dict[str, Path]
-) -> None:
+def test_tokens_are_the_shares_where_weights_are_by_tokens(make, folders):
     given = {
         "datasets": plain("chats", "captions", "drawings", folders=folders),
         "weights": "tokens",
@@ -182,9 +172,7 @@ def test_tokens_are_the_shares_where_weights_are_by_tokens(
 
 
 @pytest.mark.parametrize("options", [rare({"batch_size": 4}), {"pack": 128}], ids=str)
-def test_weights_change_where_a_block_begins(
-    make: Make, folders: dict[str, Path], options: dict[str, Any]
-) -> None:
+def test_weights_change_where_a_block_begins(make, folders, options):
     given = {
         "datasets": plain("chats", "captions", folders=folders),
         "epoch": 120,
@@ -207,7 +195,7 @@ def test_weights_change_where_a_block_begins(
 @pytest.mark.campaign
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @hypothesis.given(data=st.data())
-def test_random_mixtures_resume_exactly(make: Make, mixture: Any, data: st.DataObject) -> None:
+def test_random_mixtures_resume_exactly(make, mixture, data):
     parts = data.draw(st.permutations(list(SIZES)))[: data.draw(st.integers(1, 4))]
     weight = st.sampled_from([0.001, 0.3, 1.0, 7.0])
     limit = st.sampled_from([None, 3, "40%"])
@@ -241,7 +229,7 @@ def test_random_mixtures_resume_exactly(make: Make, mixture: Any, data: st.DataO
     )
 
 
-def test_far_epochs_are_as_near_ones(make: Make, mixture: Any) -> None:
+def test_far_epochs_are_as_near_ones(make, mixture):
     """Passes of a small dataset are counted beyond those that fit beside a sample's number."""
     given = {"datasets": mixture(parts=("captions", "one"), one={"weight": 0.3}), "epoch": 40}
     image = ImageSpec(size=16, flip=0.5)

@@ -1,6 +1,5 @@
 """Samples of a mixture are those of each dataset alone."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,13 @@ from .datasets import (
     SIZES,
     SMALL,
     Draw,
-    Make,
     draws,
     pixels_of,
     plain,
 )
 
 
-def test_random_numbers_differ_between_passes_and_samples(make: Make, mixture: Any) -> None:
+def test_random_numbers_differ_between_passes_and_samples(make, mixture):
     """A dataset that is passed several times in an epoch is cropped anew each time."""
     loader = make(mixture(parts=("chats", "drawings", "captions")), batch_size=1, epochs=3)
     seen: dict[Draw, list[bytes]] = {}
@@ -48,7 +46,7 @@ def turned(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, 
     return sample
 
 
-def test_a_transform_draws_the_same_whoever_calls_it(make: Make) -> None:
+def test_a_transform_draws_the_same_whoever_calls_it(make):
     expected = list(make(transform=turned, epochs=2))
     assert_same_batches(make(transform=turned, epochs=2, num_workers=2), expected)
     loader = make(transform=turned, epochs=2, num_workers=1, workers="processes")
@@ -56,7 +54,7 @@ def test_a_transform_draws_the_same_whoever_calls_it(make: Make) -> None:
     loader.close()
 
 
-def test_dali_makes_the_images_of_a_mixture(make: Make, mixture: Any) -> None:
+def test_dali_makes_the_images_of_a_mixture(make, mixture):
     pytest.importorskip("nvidia.dali")
     parts = ("captions", "drawings")
     same = {name: {"image": SMALL} for name in parts}
@@ -82,9 +80,7 @@ def test_dali_makes_the_images_of_a_mixture(make: Make, mixture: Any) -> None:
     ],
     ids=str,
 )
-def test_texts_of_the_datasets_are_enough(
-    make: Make, mixture: Any, caption: datapipe.TextSpec, options: dict[str, Any]
-) -> None:
+def test_texts_of_the_datasets_are_enough(make, mixture, caption, options):
     expected = list(make(**options))
     given = mixture(**{name: {"text": caption} for name in SIZES if name != "chats"})
     assert_same_batches(make(given, **{"meta": META, **options, "text": None}), expected)
@@ -92,9 +88,7 @@ def test_texts_of_the_datasets_are_enough(
     assert_same_batches(make(whole, **{"meta": META, **options, "text": None}), expected)
 
 
-def test_tokens_of_an_image_follow_from_the_images_of_its_dataset(
-    make: Make, folders: dict[str, Path], tokenizer: Path
-) -> None:
+def test_tokens_of_an_image_follow_from_the_images_of_its_dataset(make, folders, tokenizer):
     text = datapipe.TextSpec(tokenizer=tokenizer, template="caption")
     large, small = ImageSpec(size=56, patch=14), ImageSpec(size=56, patch=28)
     parts = {
@@ -113,7 +107,7 @@ def test_tokens_of_an_image_follow_from_the_images_of_its_dataset(
         make(unknown, text=text, image=large)
 
 
-def test_images_of_one_kind_are_kept_on_the_device(make: Make, folders: dict[str, Path]) -> None:
+def test_images_of_one_kind_are_kept_on_the_device(make, folders):
     given = plain("chats", "drawings", folders=folders)
     image = ImageSpec(size=16, flip=0.5)
     expected = list(make(given, image=image, device="cpu", epochs=2))

@@ -11,13 +11,12 @@ from datapipe import (
 
 from ...campaigns import rare
 from .datasets import (
-    Make,
     draws,
     of,
 )
 
 
-def test_samples_are_excluded_by_dataset_and_key(make: Make, mixture: Any) -> None:
+def test_samples_are_excluded_by_dataset_and_key(make, mixture):
     whole = draws(make(epochs=2, image=None))
     key = "000000003"
     for exclude in ("chats:" + key, "drawings:" + key):
@@ -44,14 +43,12 @@ def test_samples_are_excluded_by_dataset_and_key(make: Make, mixture: Any) -> No
         (52, "the dataset has samples 0 to 51"),
     ],
 )
-def test_a_key_that_may_be_of_several_datasets_is_refused(
-    make: Make, exclude: Any, told: str
-) -> None:
+def test_a_key_that_may_be_of_several_datasets_is_refused(make, exclude, told):
     with pytest.raises(PlanError, match=told):
         make(exclude=exclude)
 
 
-def test_numbers_and_steps_are_excluded(make: Make) -> None:
+def test_numbers_and_steps_are_excluded(make):
     loader = make()
     whole = [draws([batch]) for batch in loader]
     numbers = {
@@ -71,7 +68,7 @@ def test_numbers_and_steps_are_excluded(make: Make) -> None:
         make(exclude=[view], seed=4)
 
 
-def test_conditions_of_the_loader_and_of_datasets_hold_together(make: Make, mixture: Any) -> None:
+def test_conditions_of_the_loader_and_of_datasets_hold_together(make, mixture):
     given = mixture(chats={"where": "images > 0"}, captions={"where": "width > 42"})
     found = set(draws(make(given, where="images < 2", epochs=2)))
     alone = {
@@ -94,9 +91,7 @@ def test_conditions_of_the_loader_and_of_datasets_hold_together(make: Make, mixt
 
 
 @pytest.mark.parametrize(("limit", "count"), [(10, 10), ("5%", 1), rare(10**6, 29)])
-def test_a_limit_keeps_the_same_samples_in_every_epoch(
-    make: Make, mixture: Any, limit: Any, count: int
-) -> None:
+def test_a_limit_keeps_the_same_samples_in_every_epoch(make, mixture, limit, count):
     given = mixture(parts=("chats", "captions"), chats={"limit": limit})
     options: dict[str, Any] = {"image": None, "epochs": 1}
     every = set(of("chats", draws(make(mixture(parts=("chats", "captions")), **options))))
@@ -111,7 +106,7 @@ def test_a_limit_keeps_the_same_samples_in_every_epoch(
         assert kept < set(of("chats", draws(make(more, **options))))
 
 
-def test_validation_of_a_mixture_is_a_mixture(make: Make, mixture: Any) -> None:
+def test_validation_of_a_mixture_is_a_mixture(make, mixture):
     given = datapipe.Mixture.of(
         {
             "datasets": mixture(parts=("chats", "captions")),

@@ -10,8 +10,6 @@ import pytest
 import datapipe
 from datapipe.loader.plan_report import report_plan
 
-Make = Callable[..., datapipe.Loader]
-
 
 @pytest.fixture
 def mix(packed: Path) -> Callable[..., datapipe.Loader]:
@@ -42,7 +40,7 @@ def drawn(loader: datapipe.Loader) -> Counter[str]:
     return counts
 
 
-def test_shares_are_those_of_the_batches_of_an_epoch(mix: Make, packed: Path) -> None:
+def test_shares_are_those_of_the_batches_of_an_epoch(mix, packed):
     loader = mix()
     for epoch in (0, 1, 4):
         loader.set_epoch(epoch)
@@ -57,7 +55,7 @@ def test_shares_are_those_of_the_batches_of_an_epoch(mix: Make, packed: Path) ->
     assert datapipe.make_loader(packed, batch_size=5).plan.shares() == {}
 
 
-def test_a_report_counts_the_run_of_the_loader(mix: Make) -> None:
+def test_a_report_counts_the_run_of_the_loader(mix):
     report = report_plan(mix(epochs=3))
     assert report.mixture is not None
     assert report.mixture.epochs == 3
@@ -76,7 +74,7 @@ def test_a_report_counts_the_run_of_the_loader(mix: Make) -> None:
     assert later.left_out["limit"] == 37 - 9
 
 
-def test_excluded_samples_are_counted_as_if_they_took_part(mix: Make, packed: Path) -> None:
+def test_excluded_samples_are_counted_as_if_they_took_part(mix, packed):
     whole = report_plan(mix()).mixture
     fewer = report_plan(mix(exclude=[0])).mixture  # of "a"
     assert whole is not None
@@ -84,9 +82,7 @@ def test_excluded_samples_are_counted_as_if_they_took_part(mix: Make, packed: Pa
     assert [each.drawn for each in fewer.datasets] == [each.drawn for each in whole.datasets]
 
 
-def test_errors_of_a_dict_name_the_dataset(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_a_dict_name_the_dataset(packed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # long names are shortened
     (tmp_path / "empty").mkdir()
     for folder, message in (
@@ -99,9 +95,7 @@ def test_errors_of_a_dict_name_the_dataset(
         assert f"dataset '{folder}' of the mixture: " in str(refused.value)
 
 
-def test_a_dataset_without_images_is_mixed_with_others(
-    packed: Path, tmp_path: Path, text: Callable[..., datapipe.TextSpec]
-) -> None:
+def test_a_dataset_without_images_is_mixed_with_others(packed, tmp_path, text):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/a.jsonl").write_text(
         "".join(
@@ -126,9 +120,7 @@ def test_a_dataset_without_images_is_mixed_with_others(
     assert {each.name: each.images for each in plan.datasets} == images
 
 
-def test_static_shapes_have_room_for_the_images_of_every_dataset(
-    packed: Path, text: Callable[..., datapipe.TextSpec]
-) -> None:
+def test_static_shapes_have_room_for_the_images_of_every_dataset(packed, text):
     mixture = {
         "a": {"path": str(packed), "weight": 1},
         "b": {"path": str(packed), "weight": 1, "text": text(image_tokens=2)},
@@ -140,12 +132,12 @@ def test_static_shapes_have_room_for_the_images_of_every_dataset(
     assert shapes == {(128 // 2, 3, 16, 16)}
 
 
-def test_a_folder_named_like_a_file_is_a_dataset(packed: Path, tmp_path: Path) -> None:
+def test_a_folder_named_like_a_file_is_a_dataset(packed, tmp_path):
     folder = tmp_path / "data.yaml"
     folder.symlink_to(packed)
     assert len(datapipe.make_loader(folder, batch_size=4, image=None).dataset) == 37
 
 
-def test_a_file_behind_a_url_is_refused() -> None:
+def test_a_file_behind_a_url_is_refused():
     with pytest.raises(datapipe.PlanError, match="must be local; download it"):
         datapipe.make_loader("https://example.com/mixture.yaml", batch_size=4)

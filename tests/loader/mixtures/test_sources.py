@@ -5,7 +5,6 @@ import os
 import pickle
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from datapipe.testing import assert_same_batches
 from ...remote.server import serving
 from .datasets import (
     SIZES,
-    Make,
     draws,
     of,
 )
@@ -42,9 +40,7 @@ def damaged(folders: dict[str, Path], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 128, "num_workers": 2}], ids=str)
-def test_damaged_images_are_skipped(
-    make: Make, mixture: Any, damaged: Path, options: dict[str, Any]
-) -> None:
+def test_damaged_images_are_skipped(make, mixture, damaged, options):
     given = mixture(captions={"path": damaged})
     loader = make(given, on_error="skip", **options)
     found = draws(loader)
@@ -56,9 +52,7 @@ def test_damaged_images_are_skipped(
         list(make(given, **options))
 
 
-def test_a_dataset_that_is_packed_again_is_noticed(
-    make: Make, mixture: Any, folders: dict[str, Path], make_folder: Any, tmp_path: Path
-) -> None:
+def test_a_dataset_that_is_packed_again_is_noticed(make, mixture, folders, make_folder, tmp_path):
     folder = tmp_path / "captions"
     shutil.copytree(folders["captions"], folder)
     given = mixture(captions={"path": folder})
@@ -78,8 +72,8 @@ def test_a_dataset_that_is_packed_again_is_noticed(
 
 
 def test_a_dataset_that_changes_after_it_was_opened_is_refused(
-    make: Make, mixture: Any, folders: dict[str, Path], make_folder: Any, tmp_path: Path
-) -> None:
+    make, mixture, folders, make_folder, tmp_path
+):
     folder = tmp_path / "captions"
     shutil.copytree(folders["captions"], folder)
     loader = make(mixture(captions={"path": folder}))
@@ -96,9 +90,7 @@ def notes_in(folder: Path) -> list[Path]:
     return sorted((folder / "datapipe" / "mixtures").glob("*.json"))
 
 
-def test_notes_of_a_mixture_are_only_a_help(
-    make: Make, mixture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notes_of_a_mixture_are_only_a_help(make, mixture, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     expected = draws(make(image=None))
     (note,) = notes_in(tmp_path)
@@ -120,9 +112,7 @@ def test_notes_of_a_mixture_are_only_a_help(
     assert draws(make(image=None)) == expected
 
 
-def test_notes_are_found_for_other_options_of_the_same_datasets(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notes_are_found_for_other_options_of_the_same_datasets(make, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = draws(make(image=None, where="images > 0"))
     second = draws(make(image=None))
@@ -133,8 +123,8 @@ def test_notes_are_found_for_other_options_of_the_same_datasets(
 
 
 def test_tars_of_others_are_a_dataset_of_a_mixture(
-    make: Make, mixture: Any, folders: dict[str, Path], make_tar: Any, jpeg: Any, tmp_path: Path
-) -> None:
+    make, mixture, folders, make_tar, jpeg, tmp_path
+):
     for shard in range(2):
         members = []
         for number in range(4):
@@ -152,9 +142,7 @@ def test_tars_of_others_are_a_dataset_of_a_mixture(
 LEFT_OUT = ("chats", "000000001")
 
 
-def test_datasets_here_and_elsewhere_make_one_mixture(
-    make: Make, mixture: Any, folders: dict[str, Path]
-) -> None:
+def test_datasets_here_and_elsewhere_make_one_mixture(make, mixture, folders):
     pytest.importorskip("aiohttp")
     expected = list(make(pack=128, epochs=2))
     with serving(folders["captions"]) as one, serving(folders["one"]) as other:
@@ -169,7 +157,7 @@ def test_datasets_here_and_elsewhere_make_one_mixture(
     make(pack=128, epochs=2).load_state_dict(state)  # content counts, and not where it is
 
 
-def test_a_folder_under_two_names_is_two_datasets(make: Make, folders: dict[str, Path]) -> None:
+def test_a_folder_under_two_names_is_two_datasets(make, folders):
     folder = folders["captions"]
     given = {name: {"path": folder, "weight": 1} for name in ("first", "second")}
     batches = list(make(given, image=None))
@@ -182,7 +170,7 @@ def test_a_folder_under_two_names_is_two_datasets(make: Make, folders: dict[str,
     assert left == [draw for draw in found if draw != ("second", "000000004")]
 
 
-def test_a_state_of_other_datasets_is_refused(make: Make, folders: dict[str, Path]) -> None:
+def test_a_state_of_other_datasets_is_refused(make, folders):
     state = make().state_dict()
     with pytest.raises(StateMismatch):
         make(str(folders["chats"])).load_state_dict(state)
@@ -190,9 +178,7 @@ def test_a_state_of_other_datasets_is_refused(make: Make, folders: dict[str, Pat
         make().load_state_dict(make(str(folders["chats"])).state_dict())
 
 
-def test_a_file_of_a_mixture_is_a_mixture(
-    make: Make, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_file_of_a_mixture_is_a_mixture(make, folders, tmp_path):
     names = ("captions", "drawings")
     lines = [f"  {name}: {{path: {os.path.relpath(folders[name], tmp_path)}}}" for name in names]
     (tmp_path / "mixture.yaml").write_text("\n".join(["datasets:", *lines]))

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ import pytest
 import torch
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, convert_dataset
+from datapipe import CacheSpec, ImageSpec, IndexMismatch, PlanError, convert_dataset
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_same_batches
 
 from ....campaigns import rare
 from ....remote.server import serving
-
-MakeText = Callable[..., datapipe.TextSpec]
 
 SPEC = ImageSpec(size=24)
 CLIP = ImageSpec(size=24, normalize="clip")
@@ -44,9 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("letters", ["ABT", rare("AbT"), rare("aBc"), rare("AB")])
 @pytest.mark.parametrize("case", CASES)
-def test_batches_are_those_of_the_shards(
-    mix: Callable[..., Loader], case: str, letters: str
-) -> None:
+def test_batches_are_those_of_the_shards(mix, case, letters):
     assert_same_batches(
         mix(letters, **CASES[case]), mix(letters.lower().replace("t", "c"), **CASES[case])
     )
@@ -66,16 +61,14 @@ def test_batches_are_those_of_the_shards(
     ids=str,
 )
 @pytest.mark.parametrize("letters", [rare("ABT"), "AbT"])
-def test_tokens_are_those_of_the_shards(
-    mix: Callable[..., Loader], text: MakeText, options: dict[str, Any], letters: str
-) -> None:
+def test_tokens_are_those_of_the_shards(mix, text, options, letters):
     own = {name: options[name] for name in ("overlong", "template") if name in options}
     rest = {name: value for name, value in options.items() if name not in own}
     arrays = mix(letters, text=text(**own), **rest)
     assert_same_batches(arrays, mix("abc", text=text(**own), **rest))
 
 
-def test_images_on_the_device_are_those_of_the_shards(mix: Callable[..., Loader]) -> None:
+def test_images_on_the_device_are_those_of_the_shards(mix):
     for budget in ("1MB", "20KB"):
         options = {"device": "cpu", "cache": CacheSpec(device=budget), "image": FLIP, "epochs": 3}
         arrays = mix("AbT", **options)
@@ -83,9 +76,7 @@ def test_images_on_the_device_are_those_of_the_shards(mix: Callable[..., Loader]
         assert arrays.stats()["device"].hits > 0
 
 
-def test_images_have_the_form_of_the_arrays_unless_another_is_given(
-    folders: dict[str, Path],
-) -> None:
+def test_images_have_the_form_of_the_arrays_unless_another_is_given(folders):
     common: dict[str, Any] = {"batch_size": 8, "num_workers": 0}
     weights = {str(folders["a"]): 0.5, str(folders["B"]): 0.5}
     batch = next(iter(datapipe.make_loader(weights, **common)))
@@ -97,9 +88,7 @@ def test_images_have_the_form_of_the_arrays_unless_another_is_given(
     assert "pixel_values" not in next(iter(texts))
 
 
-def test_datasets_may_normalise_their_images_differently(
-    mix: Callable[..., Loader], kernel: str
-) -> None:
+def test_datasets_may_normalise_their_images_differently(mix, kernel):
     given = {"b": {"image": {"size": 24, "normalize": "siglip", "flip": 0.5}}}
     arrays = mix("AB", given, image=CLIP)
     assert_same_batches(arrays, mix("ab", given, image=CLIP))
@@ -119,14 +108,12 @@ def test_datasets_may_normalise_their_images_differently(
     ],
     ids=str,
 )
-def test_what_cannot_be_had_is_refused(
-    mix: Callable[..., Loader], options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_had_is_refused(mix, options, message):
     with pytest.raises(PlanError, match=message):
         mix("aB", **options)
 
 
-def test_arrays_of_two_forms_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_arrays_of_two_forms_are_refused(folders, tmp_path):
     for name, spec in {
         "pad": ImageSpec(size=24, resize="pad"),
         "large": ImageSpec(size=28),
@@ -142,9 +129,7 @@ def test_arrays_of_two_forms_are_refused(folders: dict[str, Path], tmp_path: Pat
         datapipe.make_loader(entries, batch_size=4, image=None)
 
 
-def test_arrays_without_the_images_of_their_samples_are_refused(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_arrays_without_the_images_of_their_samples_are_refused(folders, tmp_path):
     convert_dataset(folders["b"], tmp_path / "b", image=None)
     entries = {"a": {"path": folders["A"]}, "b": {"path": tmp_path / "b"}}
     with pytest.raises(PlanError, match="dataset 'b' of the mixture: the arrays hold no images"):
@@ -152,12 +137,7 @@ def test_arrays_without_the_images_of_their_samples_are_refused(
     assert len(list(datapipe.make_loader(entries, batch_size=4, image=None))) > 0
 
 
-def test_shards_that_lie_elsewhere_are_read_beside_arrays(
-    mix: Callable[..., Loader],
-    folders: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shards_that_lie_elsewhere_are_read_beside_arrays(mix, folders, tmp_path, monkeypatch):
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     images = os.open(folders["A"] / "images.npy", os.O_RDONLY)
@@ -171,13 +151,7 @@ def test_shards_that_lie_elsewhere_are_read_beside_arrays(
 
 @pytest.mark.parametrize("name", ["images.npy", "texts.npy"])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_damage_is_found_in_each(
-    folders: dict[str, Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    workers: Any,
-) -> None:
+def test_damage_is_found_in_each(folders, tmp_path, caplog, name, workers):
     copies = {}
     for letter in "AB":
         copies[letter] = tmp_path / letter
@@ -206,7 +180,7 @@ def test_damage_is_found_in_each(
     assert left_out == {(f"{dataset}/texts.npy:", key) for dataset, key in bad.items()}
 
 
-def test_arrays_that_were_replaced_are_noticed(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_arrays_that_were_replaced_are_noticed(folders, tmp_path):
     place = tmp_path / "arrays"
     shutil.copytree(folders["A"], place)
     entries = {"a": {"path": place}, "b": {"path": folders["B"]}}
@@ -220,7 +194,7 @@ def test_arrays_that_were_replaced_are_noticed(folders: dict[str, Path], tmp_pat
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux tells open files")
-def test_files_of_arrays_do_not_stay_open(mix: Callable[..., Loader], text: MakeText) -> None:
+def test_files_of_arrays_do_not_stay_open(mix, text):
     loader = mix("ABT", text=text(), pack=200, num_workers=0)
     iterator = iter(loader)
     for _ in range(3):

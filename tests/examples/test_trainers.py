@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 import datapipe
+from tests.ports import free_port
 
 from .tiny_checkpoint import save_tiny_checkpoint
 from .trainer_runs import EXAMPLES, FOLDER, PACK, Process
@@ -39,12 +39,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def two_ranks(line: list[str], folder: Path) -> list[Process]:
     """Start an example in two processes that find each other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     common = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "ACCELERATE_USE_CPU": "1",

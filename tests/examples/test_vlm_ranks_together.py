@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 import torch
 
 import datapipe
+from tests.ports import free_port
 
 from .vlm_runs import PACKED, fit
 
@@ -74,9 +74,7 @@ def together(count: int, jobs: dict[str, Any], folder: Path) -> list[Found]:
     """Run jobs on some ranks; the results of each."""
     asked, results = folder / f"jobs-{count}", folder / f"results-{count}"
     asked.write_text(json.dumps(jobs))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", WORKER, "jobs", str(asked), str(results)],

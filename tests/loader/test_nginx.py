@@ -14,6 +14,7 @@ import pytest
 import datapipe
 from datapipe import ImageSpec
 from datapipe.testing import assert_same_batches
+from tests.ports import free_port
 from tests.waiting import PATIENCE
 
 pytest.importorskip("aiohttp")
@@ -49,9 +50,7 @@ def nginx(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shards = tmp_path / "served"
     shutil.copytree(packed, shards)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     config = tmp_path / "nginx.conf"
     # Started by root it would work as somebody else, who may not look into the folder.
     user = "user root;" if os.geteuid() == 0 else ""

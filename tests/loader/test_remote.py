@@ -236,7 +236,11 @@ def test_what_a_cache_has_is_not_asked_for_again(make_remote, server, device):
 
 
 def test_workers_that_wait_for_the_source_are_counted(make_remote, server):
-    server.fault = lambda number, name: "slow" if name.endswith(".tar") else None
+    def late(number, name):
+        if name.endswith(".tar"):
+            time.sleep(1)  # much longer than workers take to start and ask for a sample
+
+    server.fault = late
     loader = make_remote(cache=datapipe.CacheSpec(memory="64MB"))
     list(loader)
     source = loader.stats()["source"]

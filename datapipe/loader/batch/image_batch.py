@@ -57,8 +57,8 @@ class ImageContext:
     videos: tuple[VideoSizes | None, ...] | None = None
 
     @property
-    def tells_company(self) -> bool:
-        """True if the form of an image depends on whether it is alone in its sample."""
+    def gives_image_counts(self) -> bool:
+        """True if batches say how many images each sample has: their form depends on it."""
         return any(each.of_several is not None for each in self.transforms)
 
     def __post_init__(self) -> None:
@@ -328,7 +328,7 @@ class ImageSlots:
         if not complete and not (self._all_rows[-1] or self._shape[0]):
             return {}
         facts = {} if self._fixed else self._forms.facts(*self._sizes)
-        if self._context.tells_company:
+        if self._context.gives_image_counts:
             # A model tells by it which images are tiles; it takes no samples without images.
             facts["batch_num_images"] = torch.from_numpy(self._images[self._images > 0])
         nested = self._context.transforms[0].nested  # all of a batch are

@@ -78,7 +78,7 @@ class ImageSizes:
             return np.full(len(widths), self.tokens, np.int64)
         if self.of_several is not None and per_sample is not None:
             counters = self.tokens, self.of_several.tokens
-            return _by_company(*counters, widths, heights, per_sample)
+            return _alone_or_several(*counters, widths, heights, per_sample)
         return self.tokens(widths, heights)
 
     def count_rows(
@@ -94,11 +94,11 @@ class ImageSizes:
         if self.rows is None:
             return np.ones(len(widths), np.int64)
         if self.of_several is not None and per_sample is not None:
-            return _by_company(self.rows, self.of_several.rows, widths, heights, per_sample)
+            return _alone_or_several(self.rows, self.of_several.rows, widths, heights, per_sample)
         return self.rows(widths, heights)
 
 
-def _by_company(
+def _alone_or_several(
     alone: Counter, of_several: Counter, widths: Int64, heights: Int64, per_sample: Int64
 ) -> Int64:
     """Count images that are alone in their sample by one function, and the others by another."""

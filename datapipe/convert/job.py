@@ -275,14 +275,12 @@ class _Conversion:
                 partial(chunk_maker, self.dataset.opener, self.spec, self.encoder),
                 partial(ThreadPool, make, count, **options),
                 is_stored=True,
-                num_cpus=1,
             )
             opened.callback(makers.close)
             writers = open_pool(
                 None if self.spec is None else cluster,
                 partial(image_writer, (work / IMAGES).absolute()),
                 partial(ThreadPool, files.put, count, name="datapipe-write"),
-                num_cpus=0,
             )
             opened.callback(writers.close)
             progress = opened.enter_context(Progress("converting", unit="sample", total=edges[-1]))

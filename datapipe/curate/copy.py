@@ -164,7 +164,6 @@ class _Copy(NamedTuple):
                     partial(ThreadPool, local.write, _SHARDS, ahead=1),
                     describe=lambda job: f"shard {job.number} of {self.out}",
                     ahead=1,
-                    num_cpus=1,
                 )
             ) as pool,
         ):

@@ -108,7 +108,6 @@ def verify_dataset(
                     name="datapipe-verify",
                     parts=lambda job: job.parts,
                 ),
-                num_cpus=1,
             )
         ) as pool,
     ):

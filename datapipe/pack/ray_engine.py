@@ -122,7 +122,6 @@ class RaySink:
         written = self._cluster.submit(
             write_shard,
             *(self._target or self._work, self._number, self._pieces),
-            num_cpus=0,
             memory=_MEMORY,
             scheduling_strategy="SPREAD",
         )

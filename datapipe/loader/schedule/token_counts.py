@@ -79,7 +79,7 @@ def count_tokens(
             here = partial(_pool_here, counter, factory, workers, total)
             chunks = (chunk for number in missing for chunk in counter.reader.chunks(number))
             # A chunk takes a moment; its thread must not outlive the files that it reads.
-            with closing(open_pool(cluster, factory, here, num_cpus=1)) as pool:
+            with closing(open_pool(cluster, factory, here)) as pool:
                 for chunk, part in pool.run(chunks):
                     done.append(part)
                     if chunk.last:

@@ -77,7 +77,6 @@ class RayWorkers:
             split=_split,
             give_up=_give_up,
             rest=_rest,
-            num_cpus=1,
             memory=_MEMORY,
         )
 

@@ -38,10 +38,9 @@ NAMES = ["000123.jpg", "000124.jpg", "sub/a.png"]
 
 @pytest.fixture
 def make_dict(make):
-    def make_dict(captions, name="captions.json", **dump):
-        return make(name, captions, [f"images/{image}" for image in NAMES], **dump)
-
-    return make_dict
+    return lambda captions, **dump: make(
+        "captions.json", captions, [f"images/{image}" for image in NAMES], **dump
+    )
 
 
 @pytest.mark.parametrize("dump", [{}, {"indent": 2}, {"ensure_ascii": False}])
@@ -58,20 +57,13 @@ def test_lists_of_captions_by_file_name(tmp_path, make_dict, members, jpeg, dump
     assert (third.keys(), third["txt"]) == ({"png", "txt"}, b"A cat")
 
 
-def test_stems_are_completed_with_what_lies_there(make_dict):
-    raw = make_dict({"000123": ["A dog"], "sub/a": ["A cat"], "000124": ["A cow"]})
-    assert choose_reader(raw).name == "captiondict"
-    names = [sample.images[0].blob.name for sample in read("captiondict", raw)]
-    assert names == ["000123.jpg", "sub/a.png", "000124.jpg"]
-
-
-def test_an_object_with_a_caption_keeps_its_other_fields(make_dict):
-    raw = make_dict(
-        {"000123": {"caption": "A dog", "tags": "dog, grass"}, "000124": {"caption": "b"}}
-    )
+def test_stems_are_completed_and_an_object_with_a_caption_keeps_its_other_fields(make_dict):
+    raw = make_dict({"000123": {"caption": "A dog", "tags": "dog, grass"}, "sub/a": ["A cat"]})
+    first, second = read("captiondict", raw)
+    assert [s.images[0].blob.name for s in (first, second)] == ["000123.jpg", "sub/a.png"]
+    assert first.record == {"image": "000123", "caption": "A dog", "tags": "dog, grass"}
     first, second = read("captiondict", raw, key_from="tags")
     assert (first.caption, first.key) == ("A dog", "dog, grass")
-    assert first.record == {"image": "000123", "caption": "A dog", "tags": "dog, grass"}
     assert isinstance(second, Reject)  # it has no tags
 
 
@@ -89,7 +81,7 @@ def test_an_object_with_a_caption_keeps_its_other_fields(make_dict):
     ],
 )
 def test_other_objects_are_no_captions(make_dict, captions):
-    raw = make_dict(captions, "info.json")
+    raw = make_dict(captions)
     assert not recognises(all_readers()["captiondict"], raw, ReadOptions())
 
 
@@ -122,11 +114,7 @@ IMAGES = [
 @pytest.fixture
 def make_karpathy(make):
     def make_karpathy(images=IMAGES):
-        names = [
-            f"images/{image['filename']}"
-            for image in images
-            if isinstance(image, dict) and "filename" in image
-        ]
+        names = [f"images/{image['filename']}" for image in images if "filename" in image]
         return make("dataset.json", {"images": images, "dataset": "flickr30k"}, names)
 
     return make_karpathy
@@ -135,6 +123,8 @@ def make_karpathy(make):
 def test_every_sentence_is_a_sample_and_a_loader_takes_a_split(tmp_path, make_karpathy, members):
     raw = make_karpathy()
     assert choose_reader(raw).name == choose_reader(raw / "dataset.json").name == "karpathy"
+    for mode, samples in (("all", 4), ("join", 3)):
+        assert estimate(all_readers()["karpathy"], raw, ReadOptions(captions=mode)) == samples
     report = pack_dataset(raw, tmp_path / "out")
     assert (report.samples, report.rejected) == (4, 0)
     first, second, third, _ = members(tmp_path / "out").values()
@@ -170,12 +160,6 @@ def test_images_that_make_no_sense_are_rejected(make_karpathy):
         ("dataset.json: images[5]", Has("`sentences` is no list of")),
         ("dataset.json: images[6]", Has("`sentences` is no list of")),
     ]
-
-
-def test_the_estimate_is_the_number_of_samples(make_karpathy):
-    raw, reader = make_karpathy(), all_readers()["karpathy"]
-    assert estimate(reader, raw, ReadOptions()) == 4
-    assert estimate(reader, raw, ReadOptions(captions="join")) == 3
 
 
 # --- TextCaps -----------------------------------------------------------------------------------

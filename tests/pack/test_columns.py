@@ -124,45 +124,31 @@ def test_turns_before_a_question_and_the_system_are_kept(raw):
     ]
 
 
-@pytest.mark.parametrize("answer", [1, "1", "B", "dog"])
-def test_a_question_with_choices_names_them_and_the_answer_in_words(raw, answer):
-    record = {"image": "0.jpg", "question": "Which?", "choices": ["cat", "dog"], "answer": answer}
-    (sample,) = read(raw(record))
+LISTS = [
+    ["cat", "dog"],
+    {"A": "cat", "B": "dog"},
+    [{"label": "A", "text": "cat"}, {"label": "B", "text": "dog"}],
+    [{"text": "cat"}, {"text": "dog"}],
+    {"text": ["cat", "dog"], "label": ["A", "B"]},
+]
+CHOOSING = [
+    *({"choices": ["cat", "dog"], "answer": answer} for answer in (1, "1", "B", "dog")),
+    *({"options": choices, "answer": answer} for choices in LISTS for answer in ("B", "dog")),
+    {"Choice A": "cat", "Choice B": "dog", "Answer": "B"},
+    {"Choice A": " A:cat", "Choice B": " B:dog", "Answer": "B"},
+    {"option_a": "cat", "option_b": "dog", "Answer": "dog"},
+    {"choice0": "cat", "choice1": "dog", "Answer": 1},
+    {"A": "cat", "B": "dog", "Answer": "B"},
+]
+
+
+@pytest.mark.parametrize("columns", CHOOSING, ids=str)
+def test_a_question_with_choices_names_them_and_the_answer_in_words(raw, columns):
+    (sample,) = read(raw({"image": "0.jpg", "Question": "Which?"} | columns))
     assert turns(sample) == [
         ("user", "Which?\nA. cat\nB. dog", False),
         ("assistant", "B. dog", True),
     ]
-
-
-@pytest.mark.parametrize(
-    ("columns", "answer"),
-    [
-        ({"Choice A": "cat", "Choice B": "dog"}, "B"),
-        ({"Choice A": " A:cat", "Choice B": " B:dog"}, "B"),
-        ({"option_a": "cat", "option_b": "dog"}, "dog"),
-        ({"choice0": "cat", "choice1": "dog"}, 1),
-        ({"A": "cat", "B": "dog"}, "B"),
-    ],
-)
-def test_choices_may_have_a_column_each(raw, columns, answer):
-    (sample,) = read(raw({"image": "0.jpg", "Question": "Which?", **columns, "Answer": answer}))
-    assert [text for _, text, _ in turns(sample)] == ["Which?\nA. cat\nB. dog", "B. dog"]
-
-
-@pytest.mark.parametrize(
-    "choices",
-    [
-        {"A": "cat", "B": "dog"},
-        [{"label": "A", "text": "cat"}, {"label": "B", "text": "dog"}],
-        [{"text": "cat"}, {"text": "dog"}],
-        {"text": ["cat", "dog"], "label": ["A", "B"]},
-    ],
-)
-@pytest.mark.parametrize("answer", ["B", "dog"])
-def test_choices_may_be_objects(raw, choices, answer):
-    record = {"image": "0.jpg", "question": "Which?", "options": choices, "answer": answer}
-    (sample,) = read(raw(record))
-    assert [text for _, text, _ in turns(sample)] == ["Which?\nA. cat\nB. dog", "B. dog"]
 
 
 def test_a_list_of_questions_with_choices_is_not_answered_by_letters(raw):

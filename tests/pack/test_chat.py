@@ -9,7 +9,7 @@ from PIL import Image
 
 from datapipe.text.conversation import conversation
 
-from .chats import chat, text
+from .chats import chat, question, text
 from .layouts.table import Has
 
 BRIEF = [("system", "Be brief."), ("user", "<image>What?"), ("assistant", "A cat.")]
@@ -23,18 +23,20 @@ def url(value):
     return {"type": "image_url", "image_url": {"url": value, "detail": "high"}}
 
 
-def data_uri(data):
-    return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
+def image(**fields):
+    return {"type": "image"} | fields
+
+
+def gemini(part):
+    return {"contents": [{"parts": [part]}]}
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
 def test_openai_fine_tuning_files(lines, packed_records, jpeg, options):
     """Base64 leaves the record for a member; the other kinds of paths stay in it."""
-    path = lines(
-        chat([text("Which?"), url(data_uri(jpeg(0))), url("b.jpg")], "The second."),
-        chat("1+1?", "2"),
-    )
-    first, second = packed_records(path, **options)
+    held = f"data:image/jpeg;base64,{base64.b64encode(jpeg(0)).decode()}"
+    shown = chat([text("Which?"), url(held), url("b.jpg")], "The second.")
+    first, second = packed_records(lines(shown, chat("1+1?", "2")), **options)
     content = [text("Which?"), url("image:0"), url("b.jpg")]
     assert first == (chat(content, "The second."), {"jpg": jpeg(0), "1.jpg": jpeg(1)})
     assert second == (chat("1+1?", "2"), {})
@@ -80,9 +82,9 @@ def replaced(part, old, new):
 
 @pytest.mark.parametrize("name", ["inlineData", "inline_data"])
 def test_contents_of_gemini(lines, packed_records, jpeg, name):
-    image = {"mimeType": "image/jpeg", "data": base64.b64encode(jpeg(0)).decode()}
+    held = {"mimeType": "image/jpeg", "data": base64.b64encode(jpeg(0)).decode()}
     turns = [
-        {"role": "user", "parts": [{name: image}, {"text": "What?"}]},
+        {"role": "user", "parts": [{name: held}, {"text": "What?"}]},
         {"role": "model", "parts": [{"text": "A cat."}]},
     ]
     record = {"systemInstruction": {"parts": [{"text": "Be brief."}]}, "contents": turns, "id": 1}
@@ -120,14 +122,13 @@ def test_image_columns_in_parts_of_parquet(raw, packed_records, jpeg):
     string = datasets.Value("string")
     part = {"type": string, "text": string, "image": datasets.Image()}
     features = datasets.Features(messages=[{"role": string, "content": [part]}], mask=part["image"])
-    image = {"type": "image", "text": None, "image": {"bytes": jpeg(0), "path": None}}
+    shown = image(text=None, image={"bytes": jpeg(0), "path": None})
     mask = {"bytes": b"another image", "path": "m.png"}
-    record = chat([image, text("What?") | {"image": None}], mask=mask)
+    record = chat([shown, text("What?") | {"image": None}], mask=mask)
     datasets.Dataset.from_list([record], features).to_parquet(raw / "a.parquet")
     ((kept, images),) = packed_records(raw)
-    assert kept["messages"][0]["content"] == [
-        image | {"image": "image:0"}, text("What?") | {"image": None}
-    ]  # fmt: skip
+    parts = [shown | {"image": "image:0"}, text("What?") | {"image": None}]
+    assert kept["messages"][0]["content"] == parts
     assert (kept["mask"], images) == ("m.png", {"jpg": jpeg(0), "mask.bin": b"another image"})
 
 
@@ -149,39 +150,36 @@ def test_tool_calls_survive(lines, packed_records):
 ODD = [
     (chat(), "record has no `messages`"),
     ({"messages": None}, "record has no `messages`"),
-    (chat([url("https://example.com/a.jpg")], "x"), "download"),
-    (chat([url("data:image/jpeg;base64,!!")], "x"), "base64"),
-    (chat([{"type": "image", "source": {"type": "url", "url": "https://a.b/c.jpg"}}], "x"),
-     "download"),
-    (chat([{"type": "image", "source": {"type": "file", "file_id": "a"}}], "x"), "type dict"),
-    (chat([{"type": "image", "source": "vqa"}], "x"), "1 <image> places for 0 images"),
-    ({"contents": [{"parts": [{"fileData": {"mimeType": "image/png", "fileUri": "gs://a/b"}}]}]},
-     "download"),
-    ({"contents": [{"parts": [{"inlineData": {"mimeType": "audio/wav", "data": "UklGRg"}}]}]},
+    (question([url("https://example.com/a.jpg")]), "download"),
+    (question([url("data:image/jpeg;base64,!!")]), "base64"),
+    (question([image(source={"type": "url", "url": "https://a.b/c.jpg"})]), "download"),
+    (question([image(source={"type": "file", "file_id": "a"})]), "type dict"),
+    (question([image(source="vqa")]), "1 <image> places for 0 images"),
+    (gemini({"fileData": {"mimeType": "image/png", "fileUri": "gs://a/b"}}), "download"),
+    (gemini({"inlineData": {"mimeType": "audio/wav", "data": "UklGRg"}}),
      "a part (audio/wav) that is neither"),
-    (chat([{"type": "image"}], "x"), "1 <image> places for 0 images"),
-    (chat("<image><image>", "x", images=["a.jpg"]), "2 <image> places for 1 images"),
-    (chat([{"type": "image"}], "x", images=["a.jpg", "b.jpg"]),
-     "1 <image> places for 2 images"),
-    (chat([text("<image>"), url("a.jpg")], "x"), "2 <image> places for 1 images"),
-    (chat([url("a.jpg")], "x", images=["b.jpg"]), "images both in its messages and beside"),
-    (chat([url("a.jpg"), {"type": "image"}], "x"), "1 parts have an image of their own"),
-    (chat([url("a.jpg") | {"image": "b.jpg"}], "x"), "several images: image_url, image"),
-    (chat([{"type": "image", "index": 1}], "x", images=["a.jpg"]), "asks for image 1"),
-    (chat("<video>", "x", videos=["a.mp4"]), "record has `videos`; only text and images"),
-    (chat("<video>What?", "x"), "the place of a video (<video>)"),
-    (chat("<audio>", "x", audios=["a.wav"]), "record has `audios`; only text and images"),
-    (chat([{"type": "video", "video": "a.mp4"}], "x"), "has a part (video) that is neither"),
-    (chat([{"type": "input_audio", "input_audio": {}}], "x"), "a part (input_audio)"),
-    (chat("?", None), "`content` of turn 2 of `messages` is neither text"),
-    (chat("?", 5), "`content` of turn 2 of `messages` is neither text"),
-    (chat([{"type": "text"}], "x"), "turn 1 of `messages` has a part of text without"),
+    (question([image()]), "1 <image> places for 0 images"),
+    (question("<image><image>", images=["a.jpg"]), "2 <image> places for 1 images"),
+    (question([image()], images=["a.jpg", "b.jpg"]), "1 <image> places for 2 images"),
+    (question([text("<image>"), url("a.jpg")]), "2 <image> places for 1 images"),
+    (question([url("a.jpg")], images=["b.jpg"]), "images both in its messages and beside"),
+    (question([url("a.jpg"), image()]), "1 parts have an image of their own"),
+    (question([url("a.jpg") | {"image": "b.jpg"}]), "several images: image_url, image"),
+    (question([image(index=1)], images=["a.jpg"]), "asks for image 1"),
+    (question("<video>", videos=["a.mp4"]), "record has `videos`; only text and images"),
+    (question("<video>What?"), "the place of a video (<video>)"),
+    (question("<audio>", audios=["a.wav"]), "record has `audios`; only text and images"),
+    (question([{"type": "video", "video": "a.mp4"}]), "has a part (video) that is neither"),
+    (question([{"type": "input_audio", "input_audio": {}}]), "a part (input_audio)"),
+    (question("?", None), "`content` of turn 2 of `messages` is neither text"),
+    (question("?", 5), "`content` of turn 2 of `messages` is neither text"),
+    (question([{"type": "text"}]), "turn 1 of `messages` has a part of text without"),
     ({"messages": [{"content": "?"}]}, "turn 1 of 1 has no role"),
     ({"messages": ["?"]}, "turn 1 of `messages` is a str, not an object"),
-    (chat("?", "x", images=["a.jpg"], image="b.jpg"), "both in `images` and in `image`"),
+    (question("?", images=["a.jpg"], image="b.jpg"), "both in `images` and in `image`"),
 ]  # fmt: skip
 
 
 def test_records_that_make_no_sense_are_rejected(reasons_of):
-    reasons = reasons_of(chat("1+1?", "2"), *(record for record, _ in ODD))
-    assert reasons == [Has(reason) for _, reason in ODD]
+    records, reasons = zip(*ODD, strict=True)
+    assert reasons_of(chat("1+1?", "2"), *records) == [*map(Has, reasons)]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from datapipe import PackError
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers.table import READER
 from datapipe.text.conversation import conversation
@@ -40,25 +40,17 @@ def turns(sample):
 ASKED, SAID = ("user", "What is it?", False), ("assistant", "A red cat.", True)
 
 
-@pytest.mark.parametrize(
-    ("user", "assistant"),
-    [
-        ("question", "answer"),
-        ("Question", "Answer"),
-        ("query", "response"),
-        ("prefix", "suffix"),
-        ("instruction", "output"),
-        ("input", "output"),
-        ("prompt", "response"),
-        ("prompt", "completion"),
-        ("problem", "solution"),
-        ("question", "multiple_choice_answer"),
-        ("query", "label"),
-        ("text", "label"),
-    ],
-)
-def test_a_question_and_its_answer_are_turns(raw, user, assistant):
-    record = {"image": "0.jpg", user: "What is it?", assistant: "A red cat."}
+PAIRS = [
+    *("question/answer", "Question/Answer", "query/response", "prefix/suffix"),
+    *("instruction/output", "input/output", "prompt/response", "prompt/completion"),
+    *("problem/solution", "question/multiple_choice_answer", "query/label", "text/label"),
+]
+
+
+@pytest.mark.parametrize("columns", PAIRS)
+def test_a_question_and_its_answer_are_turns(raw, columns):
+    record = {"image": "0.jpg"}
+    record |= zip(columns.split("/"), ["What is it?", "A red cat."], strict=True)
     (sample,) = read(raw(record))
     assert turns(sample) == [ASKED, SAID]
     assert sample.caption is None
@@ -191,10 +183,8 @@ def test_a_column_of_json_is_not_taught_as_it_stands(raw):
 
 @pytest.mark.parametrize("nothing", ["nan", "None", "NULL", "N/A", " <NA> "])
 def test_a_caption_that_says_there_is_none_is_none(raw, nothing):
-    first, second = read(
-        raw({"image": "0.jpg", "caption": "A cat"}, {"image": "0.jpg", "caption": nothing})
-    )
-    assert (first.caption, second.caption) == ("A cat", None)
+    rows = ({"image": "0.jpg", "caption": caption} for caption in ("A cat", nothing))
+    assert [sample.caption for sample in read(raw(*rows))] == ["A cat", None]
 
 
 def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg):
@@ -210,15 +200,14 @@ def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg):
 
 
 def test_donuts_ground_truth_is_what_the_page_says(raw):
-    parse = {"gt_parse": {"menu": [{"nm": "Tea", "price": "2"}]}}
-    (sample,) = read(raw({"file_name": "0.jpg", "ground_truth": json.dumps(parse)}))
-    assert json.loads(sample.caption) == parse["gt_parse"]
-    parse = {"gt_parse": {"text_sequence": "Dear Sir"}}
-    (sample,) = read(raw({"file_name": "0.jpg", "ground_truth": json.dumps(parse)}))
-    assert sample.caption == "Dear Sir"
-    asked = [{"question": "When?", "answer": a} for a in ("1998", "'98")]
-    (sample,) = read(raw({"file_name": "0.jpg", "ground_truth": json.dumps({"gt_parses": asked})}))
-    assert turns(sample) == [("user", "When?", False), ("assistant", "1998", True)]
+    menu = {"menu": [{"nm": "Tea", "price": "2"}]}
+    asked = [{"question": "When?", "answer": answer} for answer in ("1998", "'98")]
+    truths = {"gt_parse": menu}, {"gt_parse": {"text_sequence": "Dear Sir"}}, {"gt_parses": asked}
+    rows = ({"file_name": "0.jpg", "ground_truth": json.dumps(truth)} for truth in truths)
+    parsed, written, answered = (read(raw(row))[0] for row in rows)
+    assert json.loads(parsed.caption) == menu
+    assert written.caption == "Dear Sir"
+    assert turns(answered) == [("user", "When?", False), ("assistant", "1998", True)]
 
 
 # --- what is refused --------------------------------------------------------------------------
@@ -248,9 +237,7 @@ def test_text_that_could_be_meant_in_several_ways_is_refused_and_the_remedy_work
     path = raw(record)
     with pytest.raises(PackError, match=words) as caught:
         read(path)
-    given = remedy(str(caught.value))
-    (sample,) = read(path, **given)
-    assert isinstance(sample, RawSample)
+    (sample,) = read(path, **remedy(str(caught.value)))
     assert sample.images
 
 
@@ -295,7 +282,6 @@ def test_the_remedy_for_ids_is_the_name_of_the_files_that_are_there(raw, tmp_pat
 def test_an_answer_that_is_empty_is_a_reject_by_name(raw):
     good = {"image": "0.jpg", "question": "Why?", "answer": "So."}
     _, line = read(raw(good, good | {"answer": ""}))
-    assert isinstance(line, Reject)
     assert "`answer`" in line.reason
 
 

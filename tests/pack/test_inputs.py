@@ -99,11 +99,14 @@ def test_a_rehearsal_refuses_what_the_pack_would_and_counts_its_shards(tmp_path,
     raw = make_folder(tmp_path / "raw", 5)
     rehearsed = pack_dataset(raw, tmp_path / "out", shard_size=2, dry_run=True)
     packed = pack_dataset(raw, tmp_path / "out", shard_size=2)
-    assert (rehearsed.shards, rehearsed.bytes) == (packed.shards, packed.bytes) == (3, packed.bytes)
+    assert (rehearsed.shards, rehearsed.bytes) == (packed.shards, packed.bytes)
+    assert packed.shards == 3
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").touch()
-    with pytest.raises(PackError, match=r"thesis\.doc"):
-        pack_dataset(raw, tmp_path / "full", dry_run=True)
+    for dry_run in (True, False):
+        with pytest.raises(PackError, match=r"neither empty nor an unfinished pack.*thesis\.doc"):
+            pack_dataset(raw, tmp_path / "full", dry_run=dry_run)
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.doc"]
 
 
 def test_an_option_that_a_format_does_not_know_is_refused(tmp_path, make_folder):

@@ -9,6 +9,7 @@ from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.caption_files import COCO as READER
 
+from .cases import record_cases
 from .coco_files import ANNOTATIONS, HEAD, IMAGES, image
 from .layouts.table import Has
 from .reading import choose_reader, estimate, read_all, recognises
@@ -110,17 +111,7 @@ def test_a_key_is_taken_from_a_field_of_the_image(make_coco, field, key):
 
 
 @pytest.mark.parametrize(
-    ("entry", "error", "reason"),
-    [
-        ([1], "DecodeError", "entry is a list, not an object"),
-        ({"file_name": "x.jpg"}, "MissingMember", "`id` is missing"),
-        (image(1, id=True), "MissingMember", "`id` is missing, or is neither"),
-        (image(1, id=1.5), "MissingMember", "`id` is missing, or is neither"),
-        ({"id": 7}, "MissingMember", "image has no `file_name`"),
-        (image(1, file_name=5), "MissingMember", "image has no `file_name`"),
-        (image(522418), "DecodeError", "an image before it has the same id 522418"),
-        (image(1, id="522418"), "DecodeError", "an image before it has the same id 522418"),
-    ],
+    ("entry", "error", "reason"), record_cases("images of COCO that make no sense")
 )
 def test_an_image_that_makes_no_sense_is_rejected(make_coco, entry, error, reason):
     *samples, line = read(make_coco([*IMAGES, entry]))
@@ -135,15 +126,7 @@ def test_an_image_without_the_field_of_the_key_is_rejected(make_coco):
 
 
 @pytest.mark.parametrize(
-    ("entry", "error", "reason"),
-    [
-        ("text", "DecodeError", "entry is a str, not an object"),
-        ({"image_id": 522418, "id": 1}, "MissingMember", "annotation has no `caption`"),
-        ({"image_id": 522418, "caption": ["a"]}, "DecodeError", "`caption` is a list, not text"),
-        ({"caption": "c", "id": 1}, "MissingMember", "`image_id` is missing"),
-        ({"caption": "c", "image_id": [1]}, "MissingMember", "`image_id` is missing, or is"),
-        ({"caption": "c", "image_id": 99}, "MissingMember", "none of the images has the id 99"),
-    ],
+    ("entry", "error", "reason"), record_cases("annotations of COCO that make no sense")
 )
 def test_an_annotation_that_makes_no_sense_is_rejected_behind_the_images(
     make_coco, entry, error, reason

@@ -12,6 +12,7 @@ from datapipe.pack.notes import Notes
 from datapipe.pack.readers.table import READER
 from datapipe.text.conversation import conversation
 
+from .cases import cases, record_cases
 from .reading import read_all
 
 
@@ -220,16 +221,7 @@ def remedy(message):
 
 
 @pytest.mark.parametrize(
-    ("record", "words"),
-    [
-        ({"image": "0.jpg", "title": "A red cat", "story": "It sat."}, "'title', 'story'"),
-        ({"image": "0.jpg", "prompt": "Why is it?", "blurb": "As it is."}, "'prompt', 'blurb'"),
-        ({"image": "0.jpg", "caption": "A cat", "answer": "A red cat"}, "'caption', 'answer'"),
-        ({"image": "0.jpg", "prompt": "Why?", "chosen": "a", "rejected": "b"}, "preference"),
-        ({"image": "0.jpg", "text": "look who is back", "label": "sarcastic"}, "'text', 'label'"),
-        ({"image": "0.jpg", "question": "Why?", "answer": "a", "response": "b"}, "'response'"),
-        ({"left_image": "0.jpg", "right_image": "1.jpg", "caption": "Two."}, "'left_image'"),
-    ],
+    ("record", "words"), record_cases("rows that could be meant in several ways")
 )
 def test_text_that_could_be_meant_in_several_ways_is_refused_and_the_remedy_works(
     raw, record, words
@@ -246,15 +238,7 @@ def test_a_question_is_not_offered_as_a_caption(raw):
         read(raw({"image": "0.jpg", "question": "Why is it?"}))
 
 
-@pytest.mark.parametrize(
-    ("record", "words"),
-    [
-        ({"image_id": 7, "caption": "A red cat"}, "named by an id"),
-        ({"img_id": "7", "question": "What?", "answer": "A cat"}, "named by an id"),
-        ({"left_url": "https://a.b/0.jpg", "sentence": "Two cats"}, "seem to be URLs"),
-        ({"video": "a.mp4", "caption": "A cat runs"}, "videos or sound"),
-    ],
-)
+@pytest.mark.parametrize(("record", "words"), record_cases("rows whose images are elsewhere"))
 def test_a_table_of_text_whose_images_are_elsewhere_is_refused(raw, record, words):
     path = raw(record)
     with pytest.raises(PackError, match=words) as caught:
@@ -286,14 +270,7 @@ def test_an_answer_that_is_empty_is_a_reject_by_name(raw):
 
 
 @pytest.mark.parametrize(
-    ("record", "words"),
-    [
-        ({"image": "0.jpg", "caption": "A cat left of a dog.", "label": 0}, "'label' is 0 or 1"),
-        ({"image": "0.jpg", "caption": "A cat", "is_correct": True}, "'is_correct' is 0 or 1"),
-        ({"image": "0.jpg", "text": "Is there a dog?"}, "nothing answers"),
-        ({"image": "0.jpg", "text": "Name it.", "question_id": 7}, "nothing answers"),
-        ({"image": "0.jpg", "prompt": "Name it", "response_a": "a", "response_b": "b"}, "response"),
-    ],
+    ("record", "words"), record_cases("rows whose text may be false or a question")
 )
 def test_text_that_may_be_false_or_a_question_is_not_taken_for_a_caption(raw, record, words):
     path = raw(record)
@@ -327,18 +304,7 @@ def test_a_map_has_texts_of_its_own_and_templates(raw):
     assert sample.images[0].blob.label == "0.jpg"
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("asked=question", "'asked=question'"),
-        ("user", "'user'"),
-        ("user=", "is no field"),
-        ("", "names no field"),
-        ("caption=a,user=b", "a caption and turns"),
-        ("caption=a,caption=b", "caption twice"),
-        ("image=image,user=nowhere", "no such field"),
-    ],
-)
+@pytest.mark.parametrize(("given", "words"), cases("maps that make no sense"))
 def test_a_map_that_makes_no_sense_is_refused(raw, given, words):
     with pytest.raises(PackError, match=words):
         read(raw({"image": "0.jpg"}), map=given)

@@ -1,13 +1,13 @@
 """Files of a folder beside the packed data are counted and named."""
 
-import json
-
 import pytest
 
 from datapipe import index_shards, make_loader, pack_dataset
 from datapipe.pack.recognition import unused_files
 
-TURNS = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat"}]
+from .chats import turns
+
+TURNS = turns("What?", "A cat")
 
 
 @pytest.fixture
@@ -24,13 +24,11 @@ def notes(raw, out, **options):
     return report, list(report.notes)
 
 
-def test_other_files_are_said_by_what_they_are(raw, tmp_path, jpeg):
+def test_other_files_are_said_by_what_they_are(raw, tmp_path, put):
     for number in range(10, 20):
         (raw / "images" / f"{number}.jpg").unlink()
     others = ("README.md", "images/3.txt", "later/b.jsonl", "film.mp4", "x.zip", "y.unknown")
-    for name in (*others, "llava.json.md5", ".hidden"):
-        (raw / name).parent.mkdir(exist_ok=True)
-        (raw / name).write_text("A cat")
+    put(raw, dict.fromkeys((*others, "llava.json.md5", ".hidden"), "A cat"))
     _, said = notes(raw, tmp_path / "out", format="llava")
     assert sorted(said) == [
         "left out: 1 file, archives, which were not looked into (x.zip)",
@@ -42,13 +40,13 @@ def test_other_files_are_said_by_what_they_are(raw, tmp_path, jpeg):
     ]
 
 
-def test_files_outside_of_tars_are_said(tmp_path, make_tar, jpeg):
-    raw = tmp_path / "raw"
-    make_tar(raw / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a")])
-    (raw / "preview.jpg").write_bytes(jpeg(0))
-    (raw / "LICENSE").write_text("MIT")
-    report, said = notes(raw, tmp_path / "out", format="webdataset")
-    assert (report.samples, report.rejected) == (1, 0)
+def test_files_outside_of_tars_are_said(tmp_path, make_tar, jpeg, put):
+    images = {f"{number:03d}.jpg": jpeg(number) for number in range(100)}
+    texts = {f"{number:03d}.txt": b"a" for number in range(100)}
+    make_tar(tmp_path / "raw" / "0.tar", sorted((images | texts).items()))
+    raw = put(tmp_path / "raw", {"preview.jpg": 0, "LICENSE": "MIT"})
+    report, said = notes(raw, tmp_path / "out")
+    assert (report.samples, report.rejected) == (100, 0)
     assert sorted(said) == [
         "left out: 1 file, images outside of tars (preview.jpg)",
         "left out: 1 file, no data (LICENSE)",
@@ -90,25 +88,22 @@ def test_images_that_no_record_names_are_counted_however_the_folder_is_given(
     )
 
 
-def test_many_records_are_weighed_alike_in_a_relative_folder(tmp_path, raw, monkeypatch, jpeg):
-    images = raw / "images"
-    for number in range(210):  # more than are looked for
-        (images / f"{number}.jpg").write_bytes(jpeg(0))
-        (images / f"{number}.txt").write_text("A cat")
-    records = [{"image": str(images / f"{n}.jpg"), "conversations": TURNS} for n in range(210)]
-    (raw / "llava.json").write_text(json.dumps(records))
+def test_many_records_are_weighed_alike_in_a_relative_folder(tmp_path, raw, monkeypatch, put):
+    numbers = range(210)  # more than are looked for
+    put(raw, {f"images/{number}.jpg": number for number in numbers})
+    put(raw, {f"images/{number}.txt": "A cat" for number in numbers})
+    paths = [str(raw / "images" / f"{number}.jpg") for number in numbers]
+    put(raw, {"llava.json": [{"image": path, "conversations": TURNS} for path in paths]})
     monkeypatch.chdir(tmp_path)
     report, _ = notes("raw", tmp_path / "out")
     assert report.teaching.turns == {"user": 210, "assistant": 210}
 
 
-def test_a_link_to_the_images_elsewhere_is_one_folder_by_either_path(raw, tmp_path):
-    (raw / "images").rename(tmp_path / "elsewhere")
-    (raw / "images").symlink_to(tmp_path / "elsewhere")
-    records = json.loads((raw / "llava.json").read_text())
-    for record in records:
-        record["image"] = str(tmp_path / "elsewhere" / record["image"].rpartition("/")[2])
-    (raw / "llava.json").write_text(json.dumps(records))
+def test_a_link_to_the_images_elsewhere_is_one_folder_by_either_path(raw, tmp_path, put):
+    elsewhere = (raw / "images").rename(tmp_path / "elsewhere")
+    (raw / "images").symlink_to(elsewhere)
+    paths = [str(elsewhere / f"{number}.jpg") for number in range(10)]
+    put(raw, {"llava.json": [{"image": path, "conversations": TURNS} for path in paths]})
     report, _ = notes(raw, tmp_path / "out")
     assert (report.samples, report.left_out) == (10, 10)
 
@@ -133,12 +128,10 @@ def test_the_index_of_tars_is_passed_over(tmp_path, make_tar, put, jpeg, rejects
     assert rejected == (["0.tar", "below/1.tar"] if loose else [])
 
 
-def test_files_of_the_same_names_that_someone_else_wrote_are_said(tmp_path, make_tar, jpeg):
-    raw = tmp_path / "raw"
-    make_tar(raw / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
-    (raw / "columns").mkdir()
-    for name in ("dataset.json", "rejects.jsonl", "columns/a.json", "1.index.parquet"):
-        (raw / name).write_text("{}")
+def test_files_of_the_same_names_that_someone_else_wrote_are_said(tmp_path, make_tar, jpeg, put):
+    make_tar(tmp_path / "raw" / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
+    names = ("dataset.json", "rejects.jsonl", "columns/a.json", "1.index.parquet")
+    raw = put(tmp_path / "raw", dict.fromkeys(names, "{}"))
     report, _ = notes(raw, tmp_path / "out", format="webdataset")
     assert report.left_out == 4
 

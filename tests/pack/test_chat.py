@@ -1,11 +1,9 @@
 """Chats of every layout that has `messages`: images in their parts, beside them, or none."""
 
 import base64
-import io
 import json
 
 import pytest
-from PIL import Image
 
 from datapipe.text.conversation import conversation
 
@@ -84,28 +82,10 @@ def test_contents_of_gemini(lines, packed_records, jpeg, name):
     assert said(kept) == BRIEF
 
 
-@pytest.mark.parametrize("options", [{}, {"format": "chat"}])
-def test_hugging_face_parquet(raw, packed_records, jpeg, options):
-    datasets = pytest.importorskip("datasets")
-    string = datasets.Value("string")
-    part = {"index": datasets.Value("int64"), "text": string, "type": string}
-    features = datasets.Features(
-        messages=[{"content": [part], "role": string}],
-        images=datasets.Sequence(datasets.Image()),
-    )
-    shown = [{"index": 0, "type": "image", "text": None}, text("What?")]
-    answer = [text("A cat.")]
-    records = [
-        chat(shown, answer, images=[Image.open(io.BytesIO(jpeg(0)))]),
-        chat(shown, answer, images=[{"bytes": jpeg(1), "path": "b.jpg"}]),
-        chat(shown[1:], answer, images=[]),
-    ]
-    datasets.Dataset.from_list(records, features).to_parquet(raw / "train-0000.parquet")
-    samples = packed_records(raw, **options)
-    assert [sorted(sample) for _, sample in samples] == [["jpg"], ["jpg"], []]
-    assert samples[1][1] == {"jpg": jpeg(1)}
-    assert [record["images"] for record, _ in samples] == [["image:0"], ["b.jpg"], []]
-    assert said(samples[0][0]) == BRIEF[1:]
+def test_a_record_that_is_nested_too_deeply_is_rejected(reasons_of):
+    shallow, deep = (json.loads("[" * depth + "]" * depth) for depth in (100, 600))
+    records = (chat("1+1?", "2", odd=odd) for odd in (shallow, deep))
+    assert reasons_of(*records) == ["record is nested too deeply to be written as JSON"]
 
 
 def test_image_columns_in_parts_of_parquet(raw, packed_records, jpeg):

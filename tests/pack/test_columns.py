@@ -63,20 +63,11 @@ TALK = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "A r
 LISTED = "Which?\n(a) cat\n(b) dog\nAnswer with the letter."
 CHOICES = {"choices": ["cat", "dog"]}
 ROWS = {
-    "an instruction": ({"instruction": "Say.", "input": "it", "output": "A"}, ["Say.\nit", "A"]),
     "an empty input": (
         {"instruction": "Look.", "input": "", "output": "A cat"},
         ["Look.", "A cat"],
     ),
     "one of M3IT": ({"instruction": "Say.", "inputs": "it", "outputs": "A"}, ["Say.\nit", "A"]),
-    "of several people's answers the most frequent is learnt": (
-        {"question": "What?", "answers": ["red", "a cat", "cat", "cat"]},
-        ["What?", "cat"],
-    ),
-    "lists of questions and of answers are turns in order": (
-        {"question": ["What?", "Where?"], "answer": ["A cat", "Here"]},
-        ["What?", "A cat", "Where?", "Here"],
-    ),
     "choices that the question lists": (
         {"question": LISTED, "answer": "b"} | CHOICES,
         [LISTED, "b"],
@@ -92,7 +83,6 @@ ROWS = {
         },
         ["What is it?", "A red cat."],
     ),
-    "a conversation in JSON": ({"chat": json.dumps(TALK)}, ["What is it?", "A red cat."]),
     "a conversation as Python prints it": ({"chat": repr(TALK)}, ["What is it?", "A red cat."]),
 }
 
@@ -102,19 +92,6 @@ def test_columns_become_turns(raw, row, said):
     (sample,) = read(raw({"image": "0.jpg"} | row))
     assert [text for _, text, _ in turns(sample)] == said
     assert [turn[::2] for turn in turns(sample)] == [ASKED[::2], SAID[::2]] * (len(said) // 2)
-
-
-def test_turns_before_a_question_and_the_system_are_kept(raw):
-    record = {"image": "0.jpg", "system": "Be short.", "query": "<image>What is it?"}
-    record |= {"response": "A red cat.", "history": [["Hi.", "Hello."]]}
-    (sample,) = read(raw(record))
-    assert turns(sample) == [
-        ("system", "Be short.", False),
-        ("user", "Hi.", False),
-        ("assistant", "Hello.", True),
-        ("user", "<image>What is it?", False),
-        SAID,
-    ]
 
 
 LISTS = [

@@ -1,7 +1,6 @@
 """Whatever an input is, it is packed or named with a reason in `rejects.jsonl`."""
 
 import json
-import os
 import re
 import tarfile
 
@@ -199,23 +198,3 @@ def test_a_record_that_is_too_deep_ends_nothing_but_itself(tmp_path, depth, odd)
     (tmp_path / "raw.jsonl").write_text("\n".join([f"{{{turns}}}", *lines * 7]))
     report = pack_dataset(tmp_path / "raw.jsonl", tmp_path / "out", workers=2, max_rejects=200)
     assert report.samples + report.rejected == 141
-
-
-def test_files_that_are_gone_empty_or_locked_are_rejected(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 90)
-    for number in range(0, 90, 9):
-        for name in (f"{number:03d}.jpg", f"{number + 1:03d}.txt"):
-            (raw / name).unlink()
-            (raw / name).symlink_to("nowhere")
-        (raw / f"{number + 2:03d}.jpg").write_bytes(b"")
-        (raw / f"{number + 3:03d}.jpg").unlink()
-        os.mkfifo(raw / f"{number + 3:03d}.jpg")
-    (raw / "locked.jpg").symlink_to(raw / "locked.jpg")
-    report = pack_dataset(raw, tmp_path / "out", workers=1, max_rejects=91)
-    assert report.samples == 50
-    assert report.reasons == {
-        "MissingMember: file is missing": 20,
-        "DecodeError: file is empty": 10,
-        "DecodeError: not a regular file": 10,
-        "DecodeError: file cannot be opened: Too many levels of symbolic links": 1,
-    }

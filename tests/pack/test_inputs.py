@@ -109,12 +109,6 @@ def test_a_rehearsal_refuses_what_the_pack_would_and_counts_its_shards(tmp_path,
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.doc"]
 
 
-def test_an_option_that_a_format_does_not_know_is_refused(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 2)
-    with pytest.raises(PackError, match="--image-root does not apply to the format folder"):
-        pack_dataset(raw, tmp_path / "out", image_root=tmp_path)
-
-
 def test_folder_names_that_look_like_addresses_are_folders(tmp_path, make_folder, monkeypatch):
     make_folder(tmp_path / "raw", 2)
     monkeypatch.chdir(tmp_path)

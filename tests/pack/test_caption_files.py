@@ -9,7 +9,8 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import all_readers
 
 from .layouts.table import Has
-from .reading import choose_reader, estimate, read_all, recognises
+from .reading import choose_reader, estimate, recognises
+from .reading import read as read_inputs
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def make(raw, put, encode):
 
 
 def read(name, raw, **options):
-    return list(read_all(all_readers()[name], raw, ReadOptions(**options)))
+    return read_inputs(all_readers()[name], raw, **options)
 
 
 def rejected(taken):
@@ -96,12 +97,9 @@ def test_a_value_that_is_no_caption_and_a_missing_image_are_rejected(make_dict):
 # --- Karpathy's dataset.json --------------------------------------------------------------------
 
 
-def entry(name, split, *texts, **more):
-    sentences = [
-        {"tokens": text.lower().rstrip(" .").split(), "raw": text, "imgid": 0, "sentid": number}
-        for number, text in enumerate(texts)
-    ]
-    return {"imgid": 0, "sentences": sentences, "split": split, "filename": name} | more
+def entry(name, split, *texts):
+    sentences = [{"tokens": text.lower().split(), "raw": text, "imgid": 0} for text in texts]
+    return {"imgid": 0, "sentences": sentences, "split": split, "filename": name}
 
 
 IMAGES = [
@@ -168,14 +166,9 @@ REFERENCES = ["Five bottles on a shelf", "Many bottles together."]
 
 
 def row(image="011e7e629fb9ae7b", number=0):
-    return {
-        "image_id": image,
-        "image_name": image,
-        "image_path": f"train/{image}.jpg",
-        "caption_id": 100 + number,
-        "caption_str": REFERENCES[number],
-        "reference_strs": REFERENCES,
-    }
+    about = {"image_id": image, "image_name": image, "image_path": f"train/{image}.jpg"}
+    said = {"caption_str": REFERENCES[number], "reference_strs": REFERENCES}
+    return about | {"caption_id": 100 + number} | said
 
 
 @pytest.fixture
@@ -204,8 +197,7 @@ def test_every_caption_of_textcaps_is_a_sample_once(tmp_path, make_textcaps, mem
 
 
 def test_a_row_of_an_image_with_all_its_captions_gives_all(make_textcaps):
-    whole = row()
-    del whole["caption_str"]
+    whole = {name: value for name, value in row().items() if name != "caption_str"}
     taken = read("textcaps", make_textcaps(whole))
     assert [sample.caption for sample in taken] == REFERENCES
 
@@ -213,9 +205,7 @@ def test_a_row_of_an_image_with_all_its_captions_gives_all(make_textcaps):
 def test_rows_that_make_no_sense_are_rejected_by_name(make_textcaps):
     broken = [[1], {"caption_str": "x"}, {"image_id": "a"}]
     assert rejected(read("textcaps", make_textcaps(row(), *broken))) == [
-        (f"TextCaps_0.1_train.json: data[{number}]", reason)
-        for number, reason in enumerate(
-            ("entry is a list, not an object", "row has no `image_id`", "row has no `caption_str`"),
-            1,
-        )
+        ("TextCaps_0.1_train.json: data[1]", "entry is a list, not an object"),
+        ("TextCaps_0.1_train.json: data[2]", "row has no `image_id`"),
+        ("TextCaps_0.1_train.json: data[3]", "row has no `caption_str`"),
     ]

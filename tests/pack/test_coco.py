@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from datapipe import PackError, pack_dataset
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.readers.caption_files import COCO as READER
 
 from .cases import record_cases
@@ -51,11 +51,6 @@ def test_the_samples_of_an_image_have_sources_of_their_own(make_coco):
     assert [estimate(READER, raw, ReadOptions(captions=m)) for m in ("all", "first")] == [6, 3]
 
 
-def test_an_image_without_a_caption_is_rejected_by_name(make_coco):
-    _, line = read(make_coco(IMAGES[:2], [*ANNOTATIONS[:1], {**ANNOTATIONS[-1], "caption": " "}]))
-    assert line == Reject("captions_val2017.json#318219", "image has no caption", "MissingMember")
-
-
 @pytest.mark.parametrize(("captions", "unused"), [("first", 2), ("join", 0)])
 def test_captions_are_joined_or_the_first_alone_is_taken_on_request(
     tmp_path, make_coco, members, captions, unused
@@ -87,17 +82,13 @@ def test_samples_follow_images_whatever_the_order_of_members(make_coco, order, d
     assert [sample.caption for sample in samples] == FIRST
 
 
-@pytest.mark.parametrize("given", ["522418", 522418.0])
-def test_ids_written_in_another_way_are_the_same(make_coco, given):
-    raw = make_coco(annotations=[{"id": 1, "image_id": given, "caption": "c"}])
-    assert [taken.caption for taken in read(raw) if isinstance(taken, RawSample)] == ["c"]
-
-
-def test_ids_may_be_text(make_coco):
-    entry = image(1, id="a/b ü")
-    raw = make_coco([entry], [{"id": "x", "image_id": "a/b ü", "caption": "c"}])
+@pytest.mark.parametrize(
+    ("id", "given"), [(522418, "522418"), (522418, 522418.0), ("a/b ü", "a/b ü")]
+)
+def test_ids_may_be_text_and_be_written_in_another_way(make_coco, id, given):
+    raw = make_coco([image(522418, id=id)], [{"id": "x", "image_id": given, "caption": "c"}])
     (sample,) = read(raw)
-    assert (sample.source, sample.caption) == ("captions_val2017.json#a/b ü", "c")
+    assert (sample.source, sample.caption) == (f"captions_val2017.json#{id}", "c")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +96,16 @@ def test_ids_may_be_text(make_coco):
 )
 def test_a_key_is_taken_from_a_field_of_the_image(make_coco, field, key):
     assert read(make_coco(), key_from=field)[0].key == key
+
+
+def test_an_image_without_a_caption_or_the_field_of_the_key_is_rejected_by_name(make_coco):
+    images = [image(522418, name="a"), image(318219, name="b"), image(184613)]
+    annotations = [*ANNOTATIONS[:2], {**ANNOTATIONS[-1], "caption": " "}]
+    sample, silent, unnamed = read(make_coco(images, annotations), key_from="name")
+    assert sample.key == "a"
+    source = "captions_val2017.json#318219"
+    assert silent == Reject(source, "image has no caption", "MissingMember")
+    assert (unnamed.source, unnamed.error) == ("captions_val2017.json#184613", "MissingMember")
 
 
 # --- what is wrong with one input -------------------------------------------------------------
@@ -117,12 +118,6 @@ def test_an_image_that_makes_no_sense_is_rejected(make_coco, entry, error, reaso
     *samples, line = read(make_coco([*IMAGES, entry]))
     assert [sample.caption for sample in samples] == FIRST
     assert line == Reject("captions_val2017.json: images[3]", Has(reason), error)
-
-
-def test_an_image_without_the_field_of_the_key_is_rejected(make_coco):
-    images = [image(522418, name="a"), image(318219, name="b"), image(184613)]
-    *_, line = read(make_coco(images), key_from="name")
-    assert (line.source, line.error) == ("captions_val2017.json#184613", "MissingMember")
 
 
 @pytest.mark.parametrize(

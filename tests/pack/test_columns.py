@@ -3,17 +3,18 @@
 import base64
 import json
 import re
+from functools import partial
 
 import pytest
 
 from datapipe import PackError
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions
+from datapipe.pack.input.raw_sample import RawSample
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers.table import READER
 from datapipe.text.conversation import conversation
 
 from .cases import cases, record_cases
-from .reading import read_all
+from .reading import read as read_inputs
 
 
 @pytest.fixture
@@ -29,8 +30,7 @@ def raw(tmp_path, jpeg):
     return write
 
 
-def read(path, **options):
-    return list(read_all(READER, path, ReadOptions(**options)))
+read = partial(read_inputs, READER)
 
 
 def turns(sample):

@@ -8,6 +8,7 @@ from datapipe import make_loader, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import all_readers
 
+from .cases import values
 from .layouts.table import Has
 from .reading import choose_reader, estimate, recognises
 from .reading import read as read_inputs
@@ -68,19 +69,7 @@ def test_stems_are_completed_and_an_object_with_a_caption_keeps_its_other_fields
     assert isinstance(second, Reject)  # it has no tags
 
 
-@pytest.mark.parametrize(
-    "captions",
-    [
-        {},
-        {"name": "a dataset", "license": "MIT"},
-        {"0.jpg": 3, "1.jpg": 5},
-        {"0": {"image": "0.jpg"}},
-        {"000123": "A dog", "license": "MIT"},
-        [{"000123.jpg": "A dog"}],
-        {"n": 1, "data": [{"image": "0.jpg"}]},
-        {"image": "000123.jpg", "caption": "A dog"},
-    ],
-)
+@pytest.mark.parametrize("captions", values("objects that are no captions"), ids=str)
 def test_other_objects_are_no_captions(make_dict, captions):
     raw = make_dict(captions)
     assert not recognises(all_readers()["captiondict"], raw, ReadOptions())

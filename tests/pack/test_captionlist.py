@@ -1,11 +1,14 @@
 """Lists of captions as text: every caption becomes a sample, every line that is none is named."""
 
+import json
+
 import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.caption_list import READER
 
+from .cases import record_cases
 from .reading import choose_reader, estimate, read_all, recognises
 
 NAMES = ["1000268201_693b08cb0e.jpg", "1001773457_577c3a7d70.jpg", "1007320043_627395c3d8.jpg"]
@@ -105,21 +108,9 @@ def test_flickr30k_of_kaggle_is_parted_by_bars_and_its_broken_line_is_named(make
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("results_20130124.token", f"{NAMES[0]}#0\tA dog runs\r\n{NAMES[1]}#0\tA cat sits\r\n"),
-        ("captions.txt", f"{NAMES[0]}\tA dog runs\n{NAMES[1]}\tA cat sits\n"),
-        ("captions.tsv", f"{NAMES[0]}\tA dog runs\n{NAMES[1]}\tA cat sits"),
-        ("captions.txt", f"{NAMES[0]}|A dog runs\n\n{NAMES[1]}|A cat sits\n"),
-        ("train_captions.txt", f"{NAMES[0]},A dog runs\n{NAMES[1]},A cat sits\n"),
-        ("c.txt", f"\ufeffimage\tcaption\n{NAMES[0]}\tA dog runs\n{NAMES[1]}\tA cat sits\n"),
-        ("c.txt", f"Image,Number,Comment\n{NAMES[0]},0,A dog runs\n{NAMES[1]},1,A cat sits\n"),
-        ("c.txt", f"caption;image\nA dog runs;{NAMES[0]}\nA cat sits;{NAMES[1]}\n"),
-        ("list.txt", f"flickr/{NAMES[0]}\tA dog runs\nflickr/{NAMES[1]}\tA cat sits\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "content"), record_cases("lists of captions"))
 def test_lists_are_written_in_many_ways(make_list, name, content):
+    content = json.loads(content.replace("NAME0", NAMES[0]).replace("NAME1", NAMES[1]))
     raw = make_list(content, name)
     for given in (raw, raw / name):
         assert choose_reader(given) is READER

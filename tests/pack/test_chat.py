@@ -7,6 +7,7 @@ import pytest
 
 from datapipe.text.conversation import conversation
 
+from .cases import values
 from .chats import chat, text
 
 BRIEF = [("system", "Be brief."), ("user", "<image>What?"), ("assistant", "A cat.")]
@@ -32,26 +33,9 @@ def test_openai_fine_tuning_files(lines, packed_records, jpeg, options):
     assert said(first[0])[0] == ("user", "Which?<image><image>")
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"type": "image_url", "image_url": "a.jpg"},
-        {"type": "input_image", "image_url": "a.jpg"},
-        {"type": "image", "image": "a.jpg"},
-        {"type": "image", "image": "file://FOLDER/a.jpg"},
-        {"type": "image", "path": "a.jpg"},
-        {"type": "image", "url": "a.jpg", "image": None, "text": None},
-        {"image": "a.jpg"},
-        # Base64 of Axolotl, Anthropic and Amazon Bedrock.
-        {"type": "image", "base64": "HELD"},
-        {"type": "image", "image_base64": "HELD"},
-        {"type": "image", "data": "HELD"},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "HELD"}},
-        {"type": "image", "source": {"type": "base64", "data": "HELD", "url": None}},
-        {"image": {"format": "jpeg", "source": {"bytes": "HELD"}}},
-    ],
-)
+@pytest.mark.parametrize("part", values("parts of a chat that are images"), ids=str)
 def test_image_parts_of_every_spelling(lines, raw, packed_records, jpeg, part):
+    """Base64 is of Axolotl, Anthropic and Amazon Bedrock."""
     part = replaced(part, "FOLDER", str(raw))
     given = replaced(part, "HELD", base64.b64encode(jpeg(0)).decode())
     kept = replaced(part, '{"bytes": "HELD"}', '"image:0"')

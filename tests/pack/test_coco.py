@@ -9,7 +9,7 @@ from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.readers.caption_files import COCO as READER
 
-from .cases import record_cases
+from .cases import cases, record_cases
 from .coco_files import ANNOTATIONS, HEAD, IMAGES, image
 from .layouts.table import Has
 from .reading import choose_reader, estimate, read_all, recognises
@@ -136,18 +136,7 @@ def test_an_annotation_that_makes_no_sense_is_rejected_behind_the_images(
 # --- which file, which folder of images -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "folder"),
-    [
-        ("annotations/captions_val2017.json", "val2017"),
-        ("captions_val2017.json", "val2017"),
-        ("captions.json", "images"),
-        ("captions.json", "."),
-        ("annotations/captions.json", "."),
-        ("annotations/captions.json", "images"),
-        ("annotations/captions.json", "annotations"),
-    ],
-)
+@pytest.mark.parametrize(("name", "folder"), cases("places of COCO's captions and images"))
 def test_images_are_found_where_datasets_keep_them(make_coco, name, folder):
     raw = make_coco(name=name, folder=folder)
     for given in (raw, raw / name, (raw / name).parent):

@@ -13,7 +13,7 @@ from datapipe.pack.notes import Notes
 from datapipe.pack.readers.table import READER
 from datapipe.text.conversation import conversation
 
-from .cases import cases, record_cases
+from .cases import cases, record_cases, values
 from .reading import read as read_inputs
 
 
@@ -59,60 +59,14 @@ def test_a_question_and_its_answer_are_turns(raw, columns):
     assert sample.record == {**record, "messages": sample.record["messages"]}
 
 
-TALK = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "A red cat."}]
-LISTED = "Which?\n(a) cat\n(b) dog\nAnswer with the letter."
-CHOICES = {"choices": ["cat", "dog"]}
-ROWS = {
-    "an empty input": (
-        {"instruction": "Look.", "input": "", "output": "A cat"},
-        ["Look.", "A cat"],
-    ),
-    "one of M3IT": ({"instruction": "Say.", "inputs": "it", "outputs": "A"}, ["Say.\nit", "A"]),
-    "choices that the question lists": (
-        {"question": LISTED, "answer": "b"} | CHOICES,
-        [LISTED, "b"],
-    ),
-    "the first choice is an answer too": (
-        {"question": "Which?", "correct_choice_idx": 0} | CHOICES,
-        ["Which?\nA. cat\nB. dog", "A. cat"],
-    ),
-    "a prompt and a completion of turns are one conversation": (
-        {
-            "prompt": [{"role": "user", "content": "What is it?"}],
-            "completion": [{"role": "assistant", "content": "A red cat."}],
-        },
-        ["What is it?", "A red cat."],
-    ),
-    "a conversation as Python prints it": ({"chat": repr(TALK)}, ["What is it?", "A red cat."]),
-}
-
-
-@pytest.mark.parametrize(("row", "said"), ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize(("row", "said"), record_cases("rows that become turns"))
 def test_columns_become_turns(raw, row, said):
     (sample,) = read(raw({"image": "0.jpg"} | row))
-    assert [text for _, text, _ in turns(sample)] == said
-    assert [turn[::2] for turn in turns(sample)] == [ASKED[::2], SAID[::2]] * (len(said) // 2)
+    asked, answer = json.loads(said)
+    assert turns(sample) == [("user", asked, False), ("assistant", answer, True)]
 
 
-LISTS = [
-    ["cat", "dog"],
-    {"A": "cat", "B": "dog"},
-    [{"label": "A", "text": "cat"}, {"label": "B", "text": "dog"}],
-    [{"text": "cat"}, {"text": "dog"}],
-    {"text": ["cat", "dog"], "label": ["A", "B"]},
-]
-CHOOSING = [
-    *({"choices": ["cat", "dog"], "answer": answer} for answer in (1, "1", "B", "dog")),
-    *({"options": choices, "answer": answer} for choices in LISTS for answer in ("B", "dog")),
-    {"Choice A": "cat", "Choice B": "dog", "Answer": "B"},
-    {"Choice A": " A:cat", "Choice B": " B:dog", "Answer": "B"},
-    {"option_a": "cat", "option_b": "dog", "Answer": "dog"},
-    {"choice0": "cat", "choice1": "dog", "Answer": 1},
-    {"A": "cat", "B": "dog", "Answer": "B"},
-]
-
-
-@pytest.mark.parametrize("columns", CHOOSING, ids=str)
+@pytest.mark.parametrize("columns", values("columns of choices"), ids=str)
 def test_a_question_with_choices_names_them_and_the_answer_in_words(raw, columns):
     (sample,) = read(raw({"image": "0.jpg", "Question": "Which?"} | columns))
     assert turns(sample) == [
@@ -261,7 +215,7 @@ def test_text_that_may_be_false_or_a_question_is_not_taken_for_a_caption(raw, re
 # --- --map ------------------------------------------------------------------------------------
 
 
-def test_a_map_reaches_into_records(raw):
+def test_a_map_reaches_into_records_and_has_texts_of_its_own_and_templates(raw):
     record = {
         "files": [{"path": "1.jpg"}, {"path": "0.jpg"}],
         "meta": {"qa": {"q": "What is it?"}},
@@ -272,9 +226,6 @@ def test_a_map_reaches_into_records(raw):
     (sample,) = read(raw(record), map=given)
     assert [image.blob.label for image in sample.images] == ["1.jpg", "0.jpg"]
     assert turns(sample) == [("system", "Be short.", False), ASKED, SAID]
-
-
-def test_a_map_has_texts_of_its_own_and_templates(raw):
     given = "image='0.jpg',user='What, in a word?',assistant={color} {kind}"
     (sample,) = read(raw({"color": "red", "kind": "cat"}), map=given)
     assert [text for _, text, _ in turns(sample)] == ["What, in a word?", "red cat"]

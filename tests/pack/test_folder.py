@@ -10,6 +10,7 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers.folder import READER
 
+from .cases import cases
 from .reading import estimate, read_all
 
 YOLO = "0 0.5 0.5 0.1 0.2\n1 0.25 0.5 0.1 0.2\n"
@@ -150,19 +151,7 @@ def test_papers_beside_images_are_left_out_and_said(tmp_path, put):
     assert said.startswith(f"left out: {len(PAPERS)} files, no data (0/README, 1/README.md, ")
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("a.mp4", "a video; only images and text are packed; to pack its frames, add --video"),
-        ("a.wav", "sound; only images and text are packed"),
-        ("a.pdf", "a document; only images and text are packed"),
-        ("a.npy", "an array; only images and text are packed"),
-        ("a.zip", "an archive; unpack it"),
-        ("a.tar", "an archive; unpack it"),
-        ("a.xyz", "neither an image nor the sidecar of one"),
-        ("a", "neither an image nor the sidecar of one"),
-    ],
-)
+@pytest.mark.parametrize(("name", "what"), cases("files that may be data beside images"))
 def test_what_may_be_data_is_rejected_by_name_with_what_it_is(tmp_path, name, what, put):
     _, rejects, said = read(put(tmp_path, {"1.jpg": "", name: ""}))
     assert (list(rejects), said) == ([name], [])

@@ -1,6 +1,7 @@
 """Images of formats that no loader reads: converted, or rejected by name."""
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from datapipe.index.images.formats import PACKED
 from datapipe.index.images.header import EXTENSIONS, probe
 
 from ..campaigns import rare
+from .cases import cases
 
 NO_HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)
 PSD = b"8BPS\0\1" + bytes(6) + b"\0\3\0\0\0\2\0\0\0\2\0\10\0\3" + bytes(14) + bytes(range(12))
@@ -58,20 +60,7 @@ def test_the_content_tells_a_format_not_the_name(tmp_path, make_llava, packed, e
     assert "png" in sample
 
 
-@pytest.mark.parametrize(
-    ("ext", "kind", "stored"),
-    [
-        ("mpo", "MPO", "jpg"),
-        ("MPO", "MPO", "jpg"),
-        ("jfif", "JPEG", "jpg"),
-        ("JPE", "JPEG", "jpg"),
-        ("apng", "PNG", "png"),
-        ("jpx", "JPEG2000", "jp2"),
-        ("jp2", "JPEG2000", "jp2"),
-        ("avif", "AVIF", "avif"),
-        ("AVIF", "AVIF", "avif"),
-    ],
-)
+@pytest.mark.parametrize(("ext", "kind", "stored"), cases("other names of stored formats"))
 def test_other_names_of_stored_formats_keep_their_bytes(
     raw, packed, encode, crop, ext, kind, stored
 ):
@@ -96,31 +85,12 @@ def test_of_frames_the_first_is_shown(tmp_path, raw, encode, crop):
     assert np.abs(shown[1] - np.asarray(first)).mean() < 6
 
 
-DAMAGED = "is damaged or of a kind that Pillow does not read"
-CONVERT = "images are not supported; convert them to PNG"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("a.jxl", b"\xff\x0a....", f"JPEG XL {CONVERT}"),
-        ("a.SVG", b"<svg/>", f"SVG {CONVERT}"),
-        ("a.eps", b"%!PS-Adobe-3.0", f"EPS {CONVERT}"),
-        ("a.CR2", b"II*\0", f"camera raw {CONVERT}"),
-        ("a.exr", b"v/1\1", f"OpenEXR {CONVERT}"),
-        ("a.fli", b"fli", f".fli {CONVERT}"),
-        ("a.psd", b"8BPS\0\1", f"PSD {DAMAGED}"),
-        ("a.tga", bytes(40), f"TGA {DAMAGED}"),
-        ("a.tga", b"", "file is empty"),
-        ("a.ico", b"<!doctype html>", "not an image of a known format (it is an HTML page)"),
-        ("a.xyz", b"what", "neither an image nor the sidecar of one"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "reason"), cases("images that are not packed"))
 def test_what_is_not_packed_is_rejected_with_its_format(
     tmp_path, make_folder, rejects, name, content, reason
 ):
     raw = make_folder(tmp_path / "raw", 1)
-    (raw / name).write_bytes(content)
+    (raw / name).write_bytes(json.loads(content).encode("latin-1"))
     pack_dataset(raw, tmp_path / "out", max_rejects=1)
     (reject,) = rejects(tmp_path / "out")
     assert (reject["source"], reject["reason"]) == (name, reason)

@@ -15,6 +15,7 @@ from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.streams.record_files import open_records
 
+from .cases import cases
 from .chats import llava
 from .record_files import fits, write
 
@@ -38,16 +39,7 @@ def rows(path, names=NAMES, prefix=""):
 
 
 @pytest.mark.parametrize(
-    ("give", "file", "place", "said"),
-    [
-        (".", "llava.json", "images", "images"),
-        (".", "llava.json", "coco/train2017", "coco/train2017"),
-        (".", "llava.json", "any/name", "any/name"),
-        (".", "annotations/llava.json", "any", "any"),
-        ("llava.json", "llava.json", "any", "any"),
-        ("annotations/llava.json", "annotations/llava.json", "images", "../images"),
-        ("annotations/llava.json", "annotations/llava.json", "", ".."),
-    ],
+    ("give", "file", "place", "said"), cases("folders that hold the images of records")
 )
 def test_the_one_folder_that_holds_the_images_is_taken_and_said(tmp_path, give, file, place, said):
     rows(tmp_path / "raw" / file)

@@ -17,6 +17,7 @@ from datapipe.pack.journal import working_folder
 from ..campaigns import rare
 from ..killed import CALLS_UNTIL_KILLED
 from ..waiting import wait_until
+from .cases import cases
 from .chats import turns
 
 # Packs into new folders, each time killed at another of the system calls named: at every one, or at
@@ -313,19 +314,7 @@ def test_a_disk_that_fails_at_any_point_is_told_and_leaks_nothing(
     assert contents(out) == whole
 
 
-@pytest.mark.parametrize(
-    ("name", "harm"),
-    [
-        ("shard-000001.tar", "cut"),
-        ("shard-000001.tar", "gone"),
-        ("shard-000000.parquet", "flip"),
-        ("shard-000001.parquet", "gone"),
-        (".pack/rejects.jsonl", "flip"),
-        (".pack/rejects.jsonl", "cut"),
-        (".pack/journal.jsonl", "flip"),
-        (".pack/journal.jsonl", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "harm"), cases("harm to an unfinished pack"))
 def test_what_was_damaged_meanwhile_is_packed_again(
     tmp_path, raw, contents, caplog, monkeypatch, name, harm
 ):
@@ -348,4 +337,4 @@ def test_what_was_damaged_meanwhile_is_packed_again(
     pack(raw, tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
     said = [message for message in caplog.messages if str(path) in message]
-    assert bool(said) == (harm is not None), caplog.messages
+    assert bool(said) == (harm != "none"), caplog.messages

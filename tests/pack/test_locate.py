@@ -1,7 +1,6 @@
 """Files of a folder that are one dataset, and the folders their image paths start from."""
 
 import re
-import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,26 +13,16 @@ from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.record_files import find_records, is_unreadable
 
+from .cases import cases
 from .record_files import fits, open_, write
 
 ROOT = Path(__file__).parents[2]
 ROWS = [{"a": "1", "b": "größe"}, {"a": "2", "b": 'two\n"lines"'}, {"a": "3", "b": ""}]
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["train.parquet"],
-        ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
-        ["train-00000-of-00002-1a2b3c4d.parquet", "train-00001-of-00002-ffffffff.parquet"],
-        ["default/train/0000.parquet", "default/train/0001.parquet"],
-        ["part.0.parquet", "part.1.parquet", "part.2.parquet"],
-        [f"part-0000{i}-{uuid.UUID(int=7)}-c000.snappy.parquet" for i in range(2)],
-        ["chunk_1.parquet", "chunk_2.parquet"],
-        ["v1.5-2/train-1.parquet", "v1.5-2/train-2.parquet"],
-    ],
-)
+@pytest.mark.parametrize("names", [line for (line,) in cases("files that are one dataset")])
 def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
+    names = names.split()
     for name in names:
         write(tmp_path / name, ROWS)
     (tmp_path / "train").mkdir()  # a folder beside a file of its name does not hide it
@@ -138,17 +127,7 @@ def test_columns_may_be_ordered_differently_null_or_of_another_string_type(tmp_p
     assert [record["a"] for _, record in open_(tmp_path)] == ["1", "2", "3", "4", "5"]
 
 
-@pytest.mark.parametrize(
-    ("name", "beside"),
-    [
-        ("a.json", "a.jpg"),
-        ("a.jsonl", "a.JPEG"),
-        ("00000.parquet", "00000.tar"),
-        ("shard-000000.parquet", "shard-000000.tar"),
-        ("x.index.parquet", "x.tar"),
-        ("00000.parquet", "00000/000000000.jpg"),
-    ],
-)
+@pytest.mark.parametrize(("name", "beside"), cases("files that describe others beside them"))
 def test_what_describes_other_data_is_no_candidate(tmp_path, name, beside):
     write(tmp_path / name, ROWS)
     (tmp_path / beside).parent.mkdir(exist_ok=True)

@@ -113,14 +113,6 @@ def test_metadata_that_is_broken_is_none(table, packed, metadata):
 # --- folders ------------------------------------------------------------------------------------
 
 
-def test_class_folders_name_the_map_that_takes_their_names(classes, packed):
-    classes("train/cat", "train/dog", "val/cat")
-    report, samples = packed()
-    assert texts(samples) == [None] * 3
-    advice = "no image has a text; --map 'caption={folder}' takes the names of their folders"
-    assert f"{advice} (cat, dog)" in report.notes
-
-
 @pytest.mark.parametrize(
     ("folders", "beside"),
     [
@@ -137,18 +129,18 @@ def test_other_folders_are_not_taken_for_classes(classes, packed, folders, besid
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("caption={folder}", ["cat", "dog"]),
-        ("caption=folder", ["cat", "dog"]),
-        ("caption=A {folder} in {stem}.", ["A cat in 0.", "A dog in 0."]),
-    ],
+    ("given", "said"),
+    [("{folder}", "{}"), ("folder", "{}"), ("A {folder} in {stem}.", "A {} in 0.")],
 )
-def test_a_map_takes_the_names_of_folders(classes, packed, given, expected):
-    classes("cat", "dog")
-    _, samples = packed(map=given)
-    assert texts(samples) == expected
-    assert [sample.keys() for sample in samples] == [{"jpg", "txt"}] * 2
+def test_class_folders_name_the_map_that_takes_their_names(classes, packed, given, said):
+    classes("train/cat", "train/dog", "val/cat")
+    report, samples = packed()
+    assert texts(samples) == [None] * 3
+    advice = "no image has a text; --map 'caption={folder}' takes the names of their folders"
+    assert f"{advice} (cat, dog)" in report.notes
+    _, samples = packed("mapped", map=f"caption={given}")
+    assert texts(samples) == [said.format(name) for name in ("cat", "dog", "cat")]
+    assert [sample.keys() for sample in samples] == [{"jpg", "txt"}] * 3
 
 
 def test_a_map_has_the_folder_beside_the_fields_of_json_which_go_before_it(classes, packed):

@@ -4,10 +4,9 @@ import pytest
 
 from datapipe import pack_dataset
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.teaching import show
 
-from .reading import choose_reader, read_all
+from .reading import choose_reader, read
 from .record_files import write, write_csv
 
 
@@ -24,8 +23,8 @@ def table(raw, jpeg):
 
 def lessons(path):
     """Return the turns of each sample, as a report shows them."""
-    read = read_all(choose_reader(path), path, ReadOptions())
-    return [[(role, text) for role, text, _ in show(sample).turns] for sample in read]
+    samples = read(choose_reader(path), path)
+    return [[(role, text) for role, text, _ in show(sample).turns] for sample in samples]
 
 
 @pytest.mark.parametrize("name", ["questions", "qa_pairs"])

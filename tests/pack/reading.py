@@ -23,6 +23,10 @@ def read_all(reader: Reader[Any], raw: Path, options: ReadOptions | None = None)
     yield from reading.inputs(options.notes, options.scratch)
 
 
+def read(reader: Reader[Any], raw: Path, **options: Any) -> list[Input]:
+    return list(read_all(reader, raw, ReadOptions(**options)))
+
+
 def estimate(reader: Reader[Any], raw: Path, options: ReadOptions | None = None) -> int | None:
     options = options or ReadOptions()
     return RawReading(survey=Survey(raw), reader=reader, options=options).estimate()

@@ -1,13 +1,13 @@
 """Files of a folder beside the packed data are counted and named."""
 
-import json
-
 import pytest
 
 from datapipe import index_shards, make_loader, pack_dataset
 from datapipe.pack.recognition import unused_files
 
-TURNS = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat"}]
+from .chats import turns
+
+TURNS = turns("What?", "A cat")
 
 
 @pytest.fixture
@@ -24,22 +24,11 @@ def notes(raw, out, **options):
     return report, list(report.notes)
 
 
-def test_images_that_no_record_names_are_counted(raw, tmp_path):
-    report, said = notes(raw, tmp_path / "out")
-    assert (report.samples, report.rejected, report.left_out) == (10, 0, 10)
-    assert said == [
-        "left out: 10 files, images that no record names (images/10.jpg, images/11.jpg, "
-        "images/12.jpg, images/13.jpg, images/14.jpg and 5 more)"
-    ]
-
-
-def test_other_files_are_said_by_what_they_are(raw, tmp_path, jpeg):
+def test_other_files_are_said_by_what_they_are(raw, tmp_path, put):
     for number in range(10, 20):
         (raw / "images" / f"{number}.jpg").unlink()
     others = ("README.md", "images/3.txt", "later/b.jsonl", "film.mp4", "x.zip", "y.unknown")
-    for name in (*others, "llava.json.md5", ".hidden"):
-        (raw / name).parent.mkdir(exist_ok=True)
-        (raw / name).write_text("A cat")
+    put(raw, dict.fromkeys((*others, "llava.json.md5", ".hidden"), "A cat"))
     _, said = notes(raw, tmp_path / "out", format="llava")
     assert sorted(said) == [
         "left out: 1 file, archives, which were not looked into (x.zip)",
@@ -51,17 +40,11 @@ def test_other_files_are_said_by_what_they_are(raw, tmp_path, jpeg):
     ]
 
 
-def test_a_limit_leaves_nothing_over_that_could_be_named(raw, tmp_path):
-    assert notes(raw, tmp_path / "out", limit=3)[1] == []
-
-
-def test_files_outside_of_tars_are_said(tmp_path, make_tar, jpeg):
-    raw = tmp_path / "raw"
-    members = [(f"{n:03d}.{ext}", jpeg(n) if ext == "jpg" else b"a") for n in range(100)
-               for ext in ("jpg", "txt")]  # fmt: skip
-    make_tar(raw / "0.tar", members)
-    (raw / "preview.jpg").write_bytes(jpeg(0))
-    (raw / "LICENSE").write_text("MIT")
+def test_files_outside_of_tars_are_said(tmp_path, make_tar, jpeg, put):
+    images = {f"{number:03d}.jpg": jpeg(number) for number in range(100)}
+    texts = {f"{number:03d}.txt": b"a" for number in range(100)}
+    make_tar(tmp_path / "raw" / "0.tar", sorted((images | texts).items()))
+    raw = put(tmp_path / "raw", {"preview.jpg": 0, "LICENSE": "MIT"})
     report, said = notes(raw, tmp_path / "out")
     assert (report.samples, report.rejected) == (100, 0)
     assert sorted(said) == [
@@ -70,14 +53,13 @@ def test_files_outside_of_tars_are_said(tmp_path, make_tar, jpeg):
     ]
 
 
-def test_what_is_left_over_changes_no_byte_of_the_output(raw, tmp_path):
+def test_what_is_left_over_changes_no_byte_of_the_output(raw, tmp_path, contents):
     pack_dataset(raw, tmp_path / "one")
     (raw / "README.md").write_text("Photographs")
     pack_dataset(raw, tmp_path / "two")
-    names = sorted(p.name for p in (tmp_path / "one").iterdir() if p.is_file())
-    for name in names:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert pack_dataset(raw, tmp_path / "one").finished_before
+    assert notes(raw, tmp_path / "three", limit=3)[1] == []  # the records not read may name all
 
 
 # --- one spelling of each path --------------------------------------------------------------------
@@ -90,40 +72,38 @@ def test_what_is_left_over_changes_no_byte_of_the_output(raw, tmp_path):
         ("./raw", "raw"),
         ("raw/../raw", "link"),
         ("link", "raw"),
-        ("absolute", "link"),
+        ("{absolute}", "link"),
     ],
 )
-def test_images_that_were_packed_are_not_left_out_however_the_folder_is_given(
+def test_images_that_no_record_names_are_counted_however_the_folder_is_given(
     raw, tmp_path, monkeypatch, given, image_root
 ):
     (tmp_path / "link").symlink_to(raw)
     monkeypatch.chdir(tmp_path)
-    report, said = notes(
-        str(raw) if given == "absolute" else given, tmp_path / "out", image_root=image_root
+    report, said = notes(given.format(absolute=raw), tmp_path / "out", image_root=image_root)
+    assert (report.samples, report.rejected, report.left_out) == (10, 0, 10)
+    assert said[-1] == (
+        "left out: 10 files, images that no record names (images/10.jpg, images/11.jpg, "
+        "images/12.jpg, images/13.jpg, images/14.jpg and 5 more)"
     )
-    assert (report.samples, report.left_out) == (10, 10)
-    assert "10 files, images that no record names (images/10.jpg, " in said[-1]
 
 
-def test_many_records_are_weighed_alike_in_a_relative_folder(tmp_path, raw, monkeypatch, jpeg):
-    images = raw / "images"
-    for number in range(210):  # more than are looked for
-        (images / f"{number}.jpg").write_bytes(jpeg(0))
-        (images / f"{number}.txt").write_text("A cat")
-    records = [{"image": str(images / f"{n}.jpg"), "conversations": TURNS} for n in range(210)]
-    (raw / "llava.json").write_text(json.dumps(records))
+def test_many_records_are_weighed_alike_in_a_relative_folder(tmp_path, raw, monkeypatch, put):
+    numbers = range(210)  # more than are looked for
+    put(raw, {f"images/{number}.jpg": number for number in numbers})
+    put(raw, {f"images/{number}.txt": "A cat" for number in numbers})
+    paths = [str(raw / "images" / f"{number}.jpg") for number in numbers]
+    put(raw, {"llava.json": [{"image": path, "conversations": TURNS} for path in paths]})
     monkeypatch.chdir(tmp_path)
     report, _ = notes("raw", tmp_path / "out")
     assert report.teaching.turns == {"user": 210, "assistant": 210}
 
 
-def test_a_link_to_the_images_elsewhere_is_one_folder_by_either_path(raw, tmp_path):
-    (raw / "images").rename(tmp_path / "elsewhere")
-    (raw / "images").symlink_to(tmp_path / "elsewhere")
-    records = json.loads((raw / "llava.json").read_text())
-    for record in records:
-        record["image"] = str(tmp_path / "elsewhere" / record["image"].rpartition("/")[2])
-    (raw / "llava.json").write_text(json.dumps(records))
+def test_a_link_to_the_images_elsewhere_is_one_folder_by_either_path(raw, tmp_path, put):
+    elsewhere = (raw / "images").rename(tmp_path / "elsewhere")
+    (raw / "images").symlink_to(elsewhere)
+    paths = [str(elsewhere / f"{number}.jpg") for number in range(10)]
+    put(raw, {"llava.json": [{"image": path, "conversations": TURNS} for path in paths]})
     report, _ = notes(raw, tmp_path / "out")
     assert (report.samples, report.left_out) == (10, 10)
 
@@ -131,38 +111,27 @@ def test_a_link_to_the_images_elsewhere_is_one_folder_by_either_path(raw, tmp_pa
 # --- what datapipe wrote itself -------------------------------------------------------------------
 
 
-@pytest.fixture
-def tars(tmp_path, make_tar, jpeg):
-    """A folder of tars that were indexed where they are."""
+@pytest.mark.parametrize("loose", [0, 9])
+def test_the_index_of_tars_is_passed_over(tmp_path, make_tar, put, jpeg, rejects, loose):
+    tars = tmp_path / "tars"
     for shard in ("0.tar", "below/1.tar"):
-        members = [(f"{n:03d}.{ext}", jpeg(n) if ext == "jpg" else b"a cat") for n in range(3)
-                   for ext in ("jpg", "txt")]  # fmt: skip
-        make_tar(tmp_path / "tars" / shard, members)
-    index_shards(tmp_path / "tars")
-    list(make_loader(tmp_path / "tars", batch_size=1, num_workers=0))
-    assert (tmp_path / "tars" / "below" / "1.index.parquet").exists()
-    assert (tmp_path / "tars" / "columns").is_dir()
-    return tmp_path / "tars"
+        make_tar(tars / shard, [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
+    index_shards(tars)
+    list(make_loader(tars, batch_size=1, num_workers=0))
+    assert (tars / "below" / "1.index.parquet").exists()
+    assert (tars / "columns").is_dir()
+    put(tars, {f"{number}.jpg": number for number in range(loose)})
+    options = {"format": "folder", "max_rejects": 2} if loose else {}
+    report, said = notes(tars, tmp_path / "out", **options)
+    assert (report.samples, report.left_out, said) == (loose or 2, 0, [])
+    rejected = [reject["source"] for reject in rejects(tmp_path / "out")]
+    assert rejected == (["0.tar", "below/1.tar"] if loose else [])
 
 
-def test_the_index_of_tars_is_passed_over(tars, tmp_path):
-    report, said = notes(tars, tmp_path / "out")
-    assert (report.samples, report.left_out, said) == (6, 0, [])
-
-
-def test_the_index_of_tars_is_passed_over_among_loose_images(tars, tmp_path, put, rejects):
-    put(tars, {f"{number}.jpg": number for number in range(9)})
-    report, said = notes(tars, tmp_path / "out", format="folder", max_rejects=2)
-    assert (report.samples, report.left_out, said) == (9, 0, [])
-    assert [reject["source"] for reject in rejects(tmp_path / "out")] == ["0.tar", "below/1.tar"]
-
-
-def test_files_of_the_same_names_that_someone_else_wrote_are_said(tmp_path, make_tar, jpeg):
-    raw = tmp_path / "raw"
-    make_tar(raw / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
-    (raw / "columns").mkdir()
-    for name in ("dataset.json", "rejects.jsonl", "columns/a.json", "1.index.parquet"):
-        (raw / name).write_text("{}")
+def test_files_of_the_same_names_that_someone_else_wrote_are_said(tmp_path, make_tar, jpeg, put):
+    make_tar(tmp_path / "raw" / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
+    names = ("dataset.json", "rejects.jsonl", "columns/a.json", "1.index.parquet")
+    raw = put(tmp_path / "raw", dict.fromkeys(names, "{}"))
     report, _ = notes(raw, tmp_path / "out", format="webdataset")
     assert report.left_out == 4
 

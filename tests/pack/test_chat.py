@@ -1,165 +1,90 @@
 """Chats of every layout that has `messages`: images in their parts, beside them, or none."""
 
 import base64
-import io
 import json
 
 import pytest
 
-from datapipe.pack.readers.conversations import CHAT as READER
 from datapipe.text.conversation import conversation
 
+from .cases import values
 from .chats import chat, text
-from .layouts.table import Has
 
-unpack = READER.unpack
+BRIEF = [("system", "Be brief."), ("user", "<image>What?"), ("assistant", "A cat.")]
+
+
+def said(record):
+    return [turn[:2] for turn in conversation(record)]
 
 
 def url(value):
     return {"type": "image_url", "image_url": {"url": value, "detail": "high"}}
 
 
-def data_uri(data):
-    return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
-
-
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
 def test_openai_fine_tuning_files(lines, packed_records, jpeg, options):
     """Base64 leaves the record for a member; the other kinds of paths stay in it."""
-    path = lines(
-        chat([text("Which?"), url(data_uri(jpeg(0))), url("b.jpg")], "The second."),
-        chat("1+1?", "2"),
-    )
-    first, second = packed_records(path, **options)
+    held = f"data:image/jpeg;base64,{base64.b64encode(jpeg(0)).decode()}"
+    shown = chat([text("Which?"), url(held), url("b.jpg")], "The second.")
+    first, second = packed_records(lines(shown, chat("1+1?", "2")), **options)
     content = [text("Which?"), url("image:0"), url("b.jpg")]
     assert first == (chat(content, "The second."), {"jpg": jpeg(0), "1.jpg": jpeg(1)})
     assert second == (chat("1+1?", "2"), {})
-    assert conversation(first[0])[0][:2] == ("user", "Which?<image><image>")
+    assert said(first[0])[0] == ("user", "Which?<image><image>")
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"type": "image_url", "image_url": "a.jpg"},
-        {"type": "input_image", "image_url": "a.jpg"},
-        {"type": "image", "image": "a.jpg"},
-        {"type": "image", "image": "FILE"},
-        {"type": "image", "path": "a.jpg"},
-        {"type": "image", "url": "a.jpg", "image": None, "text": None},
-        {"image": "a.jpg"},
-    ],
-)
-def test_image_parts_of_every_spelling(lines, packed_records, jpeg, part):
-    path = lines(chat("?", "!"))
-    if part.get("image") == "FILE":
-        part = part | {"image": f"file://{path.parent}/a.jpg"}
-    record = chat([part, {"type": "input_text", "text": "What?"}], "A cat.")
-    assert packed_records(lines(record)) == [(record, {"jpg": jpeg(0)})]
-    assert conversation(record)[0][:2] == ("user", "<image>What?")
+@pytest.mark.parametrize("part", values("parts of a chat that are images"), ids=str)
+def test_image_parts_of_every_spelling(lines, raw, packed_records, jpeg, part):
+    """Base64 is of Axolotl, Anthropic and Amazon Bedrock."""
+    part = replaced(part, "FOLDER", str(raw))
+    given = replaced(part, "HELD", base64.b64encode(jpeg(0)).decode())
+    kept = replaced(part, '{"bytes": "HELD"}', '"image:0"')
+    kept = replaced(kept, "HELD", "image:0")
+
+    def record(part):
+        asked = [part, {"type": "input_text", "text": "What?"}]
+        return chat(asked, "A cat.", system=[{"text": "Be brief."}])
+
+    assert packed_records(lines(record(given))) == [(record(kept), {"jpg": jpeg(0)})]
+    assert said(record(kept)) == BRIEF
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"type": "image", "base64": "HELD"},
-        {"type": "image", "image_base64": "HELD"},
-        {"type": "image", "data": "HELD"},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "HELD"}},
-        {"type": "image", "source": {"type": "base64", "data": "HELD", "url": None}},
-        {"image": {"format": "jpeg", "source": {"bytes": "HELD"}}},
-    ],
-)
-def test_parts_with_base64_of_every_spelling(lines, packed_records, jpeg, part):
-    """Of Axolotl, Anthropic and Amazon Bedrock."""
-
-    def record(held, value):
-        filled = json.loads(json.dumps(part).replace(held, value))
-        return chat([{"text": "What?"}, filled], "A cat.", system=[{"text": "Be brief."}])
-
-    path = lines(record("HELD", base64.b64encode(jpeg(0)).decode()))
-    ((kept, images),) = packed_records(path)
-    held = '{"bytes": "HELD"}' if "bytes" in json.dumps(part) else '"HELD"'
-    assert (kept, images) == (record(held, '"image:0"'), {"jpg": jpeg(0)})
-    assert [turn[:2] for turn in conversation(kept)] == [
-        ("system", "Be brief."),
-        ("user", "What?<image>"),
-        ("assistant", "A cat."),
-    ]
+def replaced(part, old, new):
+    return json.loads(json.dumps(part).replace(old, new))
 
 
 @pytest.mark.parametrize("name", ["inlineData", "inline_data"])
 def test_contents_of_gemini(lines, packed_records, jpeg, name):
-    image = {"mimeType": "image/jpeg", "data": base64.b64encode(jpeg(0)).decode()}
+    held = {"mimeType": "image/jpeg", "data": base64.b64encode(jpeg(0)).decode()}
     turns = [
-        {"role": "user", "parts": [{name: image}, {"text": "What?"}]},
+        {"role": "user", "parts": [{name: held}, {"text": "What?"}]},
         {"role": "model", "parts": [{"text": "A cat."}]},
     ]
     record = {"systemInstruction": {"parts": [{"text": "Be brief."}]}, "contents": turns, "id": 1}
     ((kept, images),) = packed_records(lines(record))
     assert (kept["id"], images) == (1, {"jpg": jpeg(0)})
-    assert [turn[:2] for turn in conversation(kept)] == [
-        ("system", "Be brief."),
-        ("user", "<image>What?"),
-        ("assistant", "A cat."),
-    ]
+    assert said(kept) == BRIEF
 
 
-@pytest.mark.parametrize("options", [{}, {"format": "chat"}])
-def test_hugging_face_parquet(tmp_path, packed_records, jpeg, options):
-    datasets = pytest.importorskip("datasets")
-    from PIL import Image
-
-    part = {"index": datasets.Value("int64"), "text": datasets.Value("string"),
-            "type": datasets.Value("string")}  # fmt: skip
-    features = datasets.Features(
-        messages=[{"content": [part], "role": datasets.Value("string")}],
-        images=datasets.Sequence(datasets.Image()),
-    )
-    shown = [{"index": 0, "type": "image", "text": None}, {"type": "text", "text": "What?"}]
-    answer = [{"type": "text", "text": "A cat."}]
-    records = [
-        chat(shown, answer, images=[Image.open(io.BytesIO(jpeg(0)))]),
-        chat(shown, answer, images=[{"bytes": jpeg(1), "path": "b.jpg"}]),
-        chat(shown[1:], answer, images=[]),
-    ]
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    datasets.Dataset.from_list(records, features).to_parquet(raw / "train-0000.parquet")
-    samples = packed_records(raw, **options)
-    assert [sorted(sample) for _, sample in samples] == [["jpg"], ["jpg"], []]
-    assert samples[1][1] == {"jpg": jpeg(1)}
-    assert [record["images"] for record, _ in samples] == [["image:0"], ["b.jpg"], []]
-    assert conversation(samples[0][0]) == [
-        ("user", "<image>What?", False),
-        ("assistant", "A cat.", True),
-    ]
+def test_a_record_that_is_nested_too_deeply_is_rejected(reasons_of):
+    shallow, deep = (json.loads("[" * depth + "]" * depth) for depth in (100, 600))
+    records = (chat("1+1?", "2", odd=odd) for odd in (shallow, deep))
+    assert reasons_of(*records) == ["record is nested too deeply to be written as JSON"]
 
 
-def test_image_columns_in_parts_of_parquet(tmp_path, packed_records, jpeg):
+def test_image_columns_in_parts_of_parquet(raw, packed_records, jpeg):
     datasets = pytest.importorskip("datasets")
     string = datasets.Value("string")
     part = {"type": string, "text": string, "image": datasets.Image()}
     features = datasets.Features(messages=[{"role": string, "content": [part]}], mask=part["image"])
-    image = {"type": "image", "text": None, "image": {"bytes": jpeg(0), "path": None}}
+    shown = {"type": "image", "text": None, "image": {"bytes": jpeg(0), "path": None}}
     mask = {"bytes": b"another image", "path": "m.png"}
-    record = chat([image, text("What?") | {"image": None}], mask=mask)
-    (tmp_path / "raw").mkdir()
-    path = tmp_path / "raw" / "a.parquet"
-    datasets.Dataset.from_list([record], features).to_parquet(path)
-    ((kept, images),) = packed_records(path)
-    assert kept["messages"][0]["content"] == [
-        image | {"image": "image:0"}, text("What?") | {"image": None}
-    ]  # fmt: skip
+    record = chat([shown, text("What?") | {"image": None}], mask=mask)
+    datasets.Dataset.from_list([record], features).to_parquet(raw / "a.parquet")
+    ((kept, images),) = packed_records(raw)
+    parts = [shown | {"image": "image:0"}, text("What?") | {"image": None}]
+    assert kept["messages"][0]["content"] == parts
     assert (kept["mask"], images) == ("m.png", {"jpg": jpeg(0), "mask.bin": b"another image"})
-
-
-@pytest.mark.parametrize("depth", [100, 600, 980, 100_000])
-def test_deep_nesting_is_packed_or_rejected(lines, packed_records, depth):
-    path = lines(chat("1+1?", "2"))
-    deep = "[" * depth + "]" * depth
-    with path.open("a") as file:
-        file.write(f'{{"messages": [{{"role": "user", "content": "a"}}], "x": {deep}}}\n')
-    assert len(packed_records(path)) in (1, 2)
 
 
 def test_tool_calls_survive(lines, packed_records):
@@ -174,50 +99,4 @@ def test_tool_calls_survive(lines, packed_records):
         "tools": [{"type": "function", "function": {"name": "add"}}],
     }
     assert packed_records(lines(record)) == [(record, {})]
-    assert [turn.role for turn in conversation(record)] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-
-
-ODD = [
-    (chat(), "record has no `messages`"),
-    ({"messages": None}, "record has no `messages`"),
-    (chat([url("https://example.com/a.jpg")], "x"), "download"),
-    (chat([url("data:image/jpeg;base64,!!")], "x"), "base64"),
-    (chat([{"type": "image", "source": {"type": "url", "url": "https://a.b/c.jpg"}}], "x"),
-     "download"),
-    (chat([{"type": "image", "source": {"type": "file", "file_id": "a"}}], "x"), "type dict"),
-    (chat([{"type": "image", "source": "vqa"}], "x"), "1 <image> places for 0 images"),
-    ({"contents": [{"parts": [{"fileData": {"mimeType": "image/png", "fileUri": "gs://a/b"}}]}]},
-     "download"),
-    ({"contents": [{"parts": [{"inlineData": {"mimeType": "audio/wav", "data": "UklGRg"}}]}]},
-     "a part (audio/wav) that is neither"),
-    (chat([{"type": "image"}], "x"), "1 <image> places for 0 images"),
-    (chat("<image><image>", "x", images=["a.jpg"]), "2 <image> places for 1 images"),
-    (chat([{"type": "image"}], "x", images=["a.jpg", "b.jpg"]),
-     "1 <image> places for 2 images"),
-    (chat([text("<image>"), url("a.jpg")], "x"), "2 <image> places for 1 images"),
-    (chat([url("a.jpg")], "x", images=["b.jpg"]), "images both in its messages and beside"),
-    (chat([url("a.jpg"), {"type": "image"}], "x"), "1 parts have an image of their own"),
-    (chat([url("a.jpg") | {"image": "b.jpg"}], "x"), "several images: image_url, image"),
-    (chat([{"type": "image", "index": 1}], "x", images=["a.jpg"]), "asks for image 1"),
-    (chat("<video>", "x", videos=["a.mp4"]), "record has `videos`; only text and images"),
-    (chat("<video>What?", "x"), "the place of a video (<video>)"),
-    (chat("<audio>", "x", audios=["a.wav"]), "record has `audios`; only text and images"),
-    (chat([{"type": "video", "video": "a.mp4"}], "x"), "has a part (video) that is neither"),
-    (chat([{"type": "input_audio", "input_audio": {}}], "x"), "a part (input_audio)"),
-    (chat("?", None), "`content` of turn 2 of `messages` is neither text"),
-    (chat("?", 5), "`content` of turn 2 of `messages` is neither text"),
-    (chat([{"type": "text"}], "x"), "turn 1 of `messages` has a part of text without"),
-    ({"messages": [{"content": "?"}]}, "turn 1 of 1 has no role"),
-    ({"messages": ["?"]}, "turn 1 of `messages` is a str, not an object"),
-    (chat("?", "x", images=["a.jpg"], image="b.jpg"), "both in `images` and in `image`"),
-]  # fmt: skip
-
-
-def test_records_that_make_no_sense_are_rejected(reasons_of):
-    reasons = reasons_of(chat("1+1?", "2"), *(record for record, _ in ODD))
-    assert reasons == [Has(reason) for _, reason in ODD]
+    assert [role for role, _ in said(record)] == ["user", "assistant", "tool", "assistant"]

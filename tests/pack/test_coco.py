@@ -6,10 +6,12 @@ import tracemalloc
 import pytest
 
 from datapipe import PackError, pack_dataset
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.readers.caption_files import COCO as READER
 
+from .cases import cases, record_cases
 from .coco_files import ANNOTATIONS, HEAD, IMAGES, image
+from .layouts.table import Has
 from .reading import choose_reader, estimate, read_all, recognises
 
 
@@ -18,10 +20,7 @@ def read(raw, **options):
     return list(read_all(READER, raw, ReadOptions(**{"captions": "first"} | options)))
 
 
-def rejects_of(raw, **options):
-    return [taken for taken in read(raw, **options) if isinstance(taken, Reject)]
-
-
+FIRST = ["A woman cutting a cake.", "A street at night.", "A child with an umbrella."]
 RECORD = IMAGES[0] | {
     "captions": ["A woman cutting a cake.", "Größe \U0001f600\n", "A third one."],
     "annotations": [{"id": 49}, {"id": 38}, {"id": 53}],
@@ -44,15 +43,12 @@ def test_a_dataset_as_coco_unpacks_gives_a_sample_for_each_caption(
 
 
 def test_the_samples_of_an_image_have_sources_of_their_own(make_coco):
-    name = "captions_val2017.json"
-    assert [sample.source for sample in read(make_coco(), captions="all")] == [
-        f"{name}#522418", f"{name}#522418:1", f"{name}#522418:2", f"{name}#318219", f"{name}#184613"
-    ]  # fmt: skip
-
-
-def test_an_image_without_a_caption_is_rejected_by_name(make_coco):
-    _, line = read(make_coco(IMAGES[:2], [*ANNOTATIONS[:1], {**ANNOTATIONS[-1], "caption": " "}]))
-    assert line == Reject("captions_val2017.json#318219", "image has no caption", "MissingMember")
+    raw = make_coco()
+    numbers = ("522418", "522418:1", "522418:2", "318219", "184613")
+    assert [sample.source for sample in read(raw, captions="all")] == [
+        f"captions_val2017.json#{number}" for number in numbers
+    ]
+    assert [estimate(READER, raw, ReadOptions(captions=m)) for m in ("all", "first")] == [6, 3]
 
 
 @pytest.mark.parametrize(("captions", "unused"), [("first", 2), ("join", 0)])
@@ -75,31 +71,24 @@ def test_captions_are_joined_or_the_first_alone_is_taken_on_request(
         ("licenses", "annotations", "info", "images"),
     ],
 )
-@pytest.mark.parametrize("dump", [{}, {"indent": 2}, {"ensure_ascii": False}])
+@pytest.mark.parametrize("dump", [{}, {"indent": 2, "ensure_ascii": False}])
 def test_samples_follow_images_whatever_the_order_of_members(make_coco, order, dump):
     raw = make_coco(order=order, **dump)
     assert choose_reader(raw) is READER
     samples = read(raw)
-    names = [f"captions_val2017.json#{entry['id']}" for entry in IMAGES]
-    assert [sample.source for sample in samples] == names
-    assert [sample.caption for sample in samples] == [
-        "A woman cutting a cake.",
-        "A street at night.",
-        "A child with an umbrella.",
+    assert [sample.source for sample in samples] == [
+        f"captions_val2017.json#{entry['id']}" for entry in IMAGES
     ]
+    assert [sample.caption for sample in samples] == FIRST
 
 
-@pytest.mark.parametrize("given", ["522418", 522418.0])
-def test_ids_written_in_another_way_are_the_same(make_coco, given):
-    raw = make_coco(annotations=[{"id": 1, "image_id": given, "caption": "c"}])
-    assert [taken.caption for taken in read(raw) if isinstance(taken, RawSample)] == ["c"]
-
-
-def test_ids_may_be_text(make_coco):
-    entry = image(1, id="a/b ü")
-    raw = make_coco([entry], [{"id": "x", "image_id": "a/b ü", "caption": "c"}])
+@pytest.mark.parametrize(
+    ("id", "given"), [(522418, "522418"), (522418, 522418.0), ("a/b ü", "a/b ü")]
+)
+def test_ids_may_be_text_and_be_written_in_another_way(make_coco, id, given):
+    raw = make_coco([image(522418, id=id)], [{"id": "x", "image_id": given, "caption": "c"}])
     (sample,) = read(raw)
-    assert (sample.source, sample.caption) == ("captions_val2017.json#a/b ü", "c")
+    assert (sample.source, sample.caption) == (f"captions_val2017.json#{id}", "c")
 
 
 @pytest.mark.parametrize(
@@ -109,76 +98,45 @@ def test_a_key_is_taken_from_a_field_of_the_image(make_coco, field, key):
     assert read(make_coco(), key_from=field)[0].key == key
 
 
-def test_an_image_without_the_field_of_the_key_is_rejected(make_coco):
+def test_an_image_without_a_caption_or_the_field_of_the_key_is_rejected_by_name(make_coco):
     images = [image(522418, name="a"), image(318219, name="b"), image(184613)]
-    (line,) = rejects_of(make_coco(images), key_from="name")
-    assert (line.source, line.error) == ("captions_val2017.json#184613", "MissingMember")
+    annotations = [*ANNOTATIONS[:2], {**ANNOTATIONS[-1], "caption": " "}]
+    sample, silent, unnamed = read(make_coco(images, annotations), key_from="name")
+    assert sample.key == "a"
+    source = "captions_val2017.json#318219"
+    assert silent == Reject(source, "image has no caption", "MissingMember")
+    assert (unnamed.source, unnamed.error) == ("captions_val2017.json#184613", "MissingMember")
 
 
 # --- what is wrong with one input -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("entry", "error", "reason"),
-    [
-        ([1], "DecodeError", "entry is a list, not an object"),
-        ({"file_name": "x.jpg"}, "MissingMember", "`id` is missing"),
-        (image(1, id=True), "MissingMember", "`id` is missing, or is neither"),
-        (image(1, id=1.5), "MissingMember", "`id` is missing, or is neither"),
-        ({"id": 7}, "MissingMember", "image has no `file_name`"),
-        (image(1, file_name=5), "MissingMember", "image has no `file_name`"),
-        (image(522418), "DecodeError", "an image before it has the same id 522418"),
-        (image(1, id="522418"), "DecodeError", "an image before it has the same id 522418"),
-    ],
+    ("entry", "error", "reason"), record_cases("images of COCO that make no sense")
 )
 def test_an_image_that_makes_no_sense_is_rejected(make_coco, entry, error, reason):
     *samples, line = read(make_coco([*IMAGES, entry]))
-    assert all(isinstance(sample, RawSample) for sample in samples)
-    assert (line.source, line.error) == ("captions_val2017.json: images[3]", error)
-    assert reason in line.reason
+    assert [sample.caption for sample in samples] == FIRST
+    assert line == Reject("captions_val2017.json: images[3]", Has(reason), error)
 
 
 @pytest.mark.parametrize(
-    ("entry", "error", "reason"),
-    [
-        ("text", "DecodeError", "entry is a str, not an object"),
-        ({"image_id": 522418, "id": 1}, "MissingMember", "annotation has no `caption`"),
-        ({"image_id": 522418, "caption": ["a"]}, "DecodeError", "`caption` is a list, not text"),
-        ({"caption": "c", "id": 1}, "MissingMember", "`image_id` is missing"),
-        ({"caption": "c", "image_id": [1]}, "MissingMember", "`image_id` is missing, or is"),
-        ({"caption": "c", "image_id": 99}, "MissingMember", "none of the images has the id 99"),
-    ],
+    ("entry", "error", "reason"), record_cases("annotations of COCO that make no sense")
 )
 def test_an_annotation_that_makes_no_sense_is_rejected_behind_the_images(
     make_coco, entry, error, reason
 ):
-    raw = make_coco(annotations=[entry, *ANNOTATIONS, entry])
-    *samples, first, last = read(raw)
-    assert [sample.caption for sample in samples] == [
-        "A woman cutting a cake.", "A street at night.", "A child with an umbrella."
-    ]  # fmt: skip
-    assert first.source == "captions_val2017.json: annotations[0]"
-    assert last.source == "captions_val2017.json: annotations[7]"
-    assert (first.error, first.reason) == (last.error, last.reason)
-    assert first.error == error
-    assert reason in first.reason
+    *samples, first, last = read(make_coco(annotations=[entry, *ANNOTATIONS, entry]))
+    assert [sample.caption for sample in samples] == FIRST
+    for line, place in ((first, 0), (last, 7)):
+        source = f"captions_val2017.json: annotations[{place}]"
+        assert line == Reject(source, Has(reason), error)
 
 
 # --- which file, which folder of images -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "folder"),
-    [
-        ("annotations/captions_val2017.json", "val2017"),
-        ("captions_val2017.json", "val2017"),
-        ("captions.json", "images"),
-        ("captions.json", "."),
-        ("annotations/captions.json", "."),
-        ("annotations/captions.json", "images"),
-        ("annotations/captions.json", "annotations"),
-    ],
-)
+@pytest.mark.parametrize(("name", "folder"), cases("places of COCO's captions and images"))
 def test_images_are_found_where_datasets_keep_them(make_coco, name, folder):
     raw = make_coco(name=name, folder=folder)
     for given in (raw, raw / name, (raw / name).parent):
@@ -201,11 +159,6 @@ def test_several_files_of_captions_are_refused_by_name(make_coco):
 INSTANCES = [{"id": 1, "image_id": 522418, "bbox": [1, 2, 3, 4], "category_id": 1}]
 
 
-def test_files_of_boxes_beside_the_captions_do_not_matter(make_coco):
-    make_coco(name="annotations/instances_val2017.json", annotations=INSTANCES)
-    assert len(read(make_coco())) == 3
-
-
 @pytest.mark.parametrize("give", ["folder", "file"])
 @pytest.mark.parametrize(
     "annotations",
@@ -219,11 +172,11 @@ def test_a_file_without_captions_is_refused_as_such(make_coco, annotations, give
         read(given)
 
 
-def test_a_folder_without_any_is_refused(tmp_path):
-    (tmp_path / "a.json").write_text('{"images": 5}')
-    assert not recognises(READER, tmp_path, ReadOptions())
+def test_a_folder_without_any_is_refused(raw):
+    (raw / "a.json").write_text('{"images": 5}')
+    assert not recognises(READER, raw)
     with pytest.raises(PackError, match=r"no .json file here or in .*annotations.* holds COCO's"):
-        read(tmp_path)
+        read(raw)
 
 
 def test_sidecars_of_images_and_other_json_are_not_taken_for_it(tmp_path, make_folder):
@@ -237,24 +190,18 @@ def test_sidecars_of_images_and_other_json_are_not_taken_for_it(tmp_path, make_f
 # --- large files, and what they take -----------------------------------------------------------
 
 
-def write_large(path, images, captions_each):
-    """A file as COCO's, whose annotations go through the images again and again."""
-    with path.open("w") as file:
-        file.write('{"info": {}, "images": [')
-        file.write(", ".join(json.dumps(image(number)) for number in range(images)))
-        file.write('], "annotations": [')
-        for number in range(images * captions_each):
-            entry = {"id": number, "image_id": number % images, "caption": f"{number} " + "x" * 200}
-            file.write((", " if number else "") + json.dumps(entry))
-        file.write("]}")
-    return path
-
-
 @pytest.mark.campaign
 def test_memory_stays_flat_however_many_annotations(tmp_path):
-    path = write_large(tmp_path / "captions.json", 5_000, 10)
-    (tmp_path / "000000000000.jpg").touch()
+    path = tmp_path / "captions.json"
+    with path.open("w") as file:
+        images = ", ".join(json.dumps(image(number)) for number in range(5_000))
+        file.write(f'{{"info": {{}}, "images": [{images}], "annotations": [')
+        for number in range(50_000):  # again and again through the images
+            entry = {"image_id": number % 5_000, "caption": f"{number} " + "x" * 200}
+            file.write((", " if number else "") + json.dumps(entry))
+        file.write("]}")
     assert path.stat().st_size > 12 * 2**20
+    (tmp_path / "000000000000.jpg").touch()
     tracemalloc.start()
     try:
         count = 0
@@ -266,13 +213,6 @@ def test_memory_stays_flat_however_many_annotations(tmp_path):
         tracemalloc.stop()
     assert (count, number) == (500_000, 49_999)
     assert peak < 6 * 2**20
-
-
-def test_the_estimate_is_the_number_of_samples(tmp_path):
-    path = write_large(tmp_path / "captions.json", 1000, 2)
-    (tmp_path / "000000000000.jpg").touch()
-    assert estimate(READER, path, ReadOptions()) == 2000
-    assert estimate(READER, path, ReadOptions(captions="first")) == 1000
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3, 5])
@@ -295,17 +235,17 @@ def test_a_scratch_folder_that_cannot_be_used_is_named(make_coco, tmp_path):
 
 @pytest.mark.parametrize("layout", ["coco", "table", "list"])
 def test_the_report_says_what_repeated_images_take(make_coco, tmp_path, put, layout):
+    texts = ["A cat", "A grey cat", "A cat on a mat"]
     if layout == "coco":
         raw, repeats = make_coco(), 2
     else:
         raw, repeats = put(tmp_path / "raw", {"0.jpg": 0, "1.jpg": 1}), 4
-        texts = ["A cat", "A grey cat", "A cat on a mat"]
-        if layout == "table":
-            lines = [json.dumps({"image": f"{n}.jpg", "caption": texts}) for n in range(2)]
-            (raw / "data.jsonl").write_text("\n".join(lines))
-        else:
-            lines = [f"{n}.jpg#{i}\t{text}" for n in range(2) for i, text in enumerate(texts)]
-            (raw / "a.token.txt").write_text("\n".join(lines))
+    if layout == "table":
+        lines = [json.dumps({"image": f"{n}.jpg", "caption": texts}) for n in range(2)]
+        (raw / "data.jsonl").write_text("\n".join(lines))
+    elif layout == "list":
+        lines = [f"{n}.jpg#{i}\t{text}" for n in range(2) for i, text in enumerate(texts)]
+        (raw / "a.token.txt").write_text("\n".join(lines))
     report = pack_dataset(raw, tmp_path / "out", max_rejects=1)
     (line,) = [note for note in report.notes if "repeat" in note]
     start = f"{repeats} samples repeat an image for another of its captions and take "

@@ -14,7 +14,8 @@ from datapipe.pack.readers import all_readers
 from datapipe.text.conversation import conversation
 from datapipe.text.sample_text import interleaved, sample_text
 
-from .chats import chat, turns
+from .cases import record_cases
+from .chats import chat, llava, question, text
 from .layouts.table import Has
 from .reading import choose_reader, read_all
 
@@ -22,20 +23,18 @@ TEXTS = [
     {"user": "What?", "assistant": "A cat.", "source": "VQA"},
     {"user": "Where?", "assistant": "On a mat.", "source": "VQA"},
 ]
-
-
 LLAVA = [
-    {"id": "one", "image": "a.jpg", "conversations": turns("<image>\nWhat?", "A cat."), "x": 1.5},
-    {"id": 2, "image": ["a.jpg", "sub/b.jpg"], "conversations": turns("<image><image>", "Ü")},
-    {"id": "text", "conversations": turns("1+1?", "2"), "meta": {"deep": [None, True]}},
-    {"id": "none", "image": None, "conversations": turns("hi", "ho")},
-    {"id": "unmarked", "image": "a.jpg", "conversations": turns("What?", "A cat.")},
+    llava("<image>\nWhat?", "A cat.", id="one", image="a.jpg", x=1.5),
+    llava("<image><image>", "Ü", id=2, image=["a.jpg", "sub/b.jpg"]),
+    llava("1+1?", "2", id="text", meta={"deep": [None, True]}),
+    llava("hi", "ho", id="none", image=None),
+    llava("What?", "A cat.", id="unmarked", image="a.jpg"),
 ]
 GOOD = {
-    "llava": {"image": "a.jpg", "conversations": turns("<image>What?", "A cat.")},
+    "llava": llava("<image>What?", "A cat.", image="a.jpg"),
     "cauldron": {"images": ["a.jpg"], "texts": TEXTS},
     "interleaved": {"texts": ["a", None], "images": [None, "a.jpg"]},
-    "chat": chat([{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "?"}], "A cat."),
+    "chat": chat([{"type": "image", "image": "a.jpg"}, text("?")], "A cat."),
 }
 
 
@@ -43,14 +42,10 @@ GOOD = {
 @pytest.mark.parametrize("give", ["folder", "file"])
 def test_llava_records_with_one_several_and_no_images(tmp_path, make_llava, packed, name, give):
     path = make_llava(tmp_path / "raw", LLAVA, name)
-    image = (tmp_path / "raw/a.jpg").read_bytes()
+    image, other = ((tmp_path / "raw" / name).read_bytes() for name in ("a.jpg", "sub/b.jpg"))
     samples = packed(path if give == "file" else path.parent)
-    assert [sorted(sample) for sample in samples] == [
-        ["jpg", "json"], ["1.jpg", "jpg", "json"], ["json"], ["json"], ["jpg", "json"]
-    ]  # fmt: skip
-    assert [json.loads(sample["json"]) for sample in samples] == LLAVA
-    assert samples[0]["jpg"] == samples[1]["jpg"] == image
-    assert samples[1]["1.jpg"] == (tmp_path / "raw/sub/b.jpg").read_bytes()
+    assert [json.loads(sample.pop("json")) for sample in samples] == LLAVA
+    assert samples == [{"jpg": image}, {"jpg": image, "1.jpg": other}, {}, {}, {"jpg": image}]
     rows = pq.read_table(next((tmp_path / "out").glob("*.parquet"))).to_pylist()
     assert [row["images"] for row in rows] == [1, 2, 0, 0, 1]
     assert [row["source"] for row in rows] == [f"{name}#{number}" for number in range(5)]
@@ -58,9 +53,7 @@ def test_llava_records_with_one_several_and_no_images(tmp_path, make_llava, pack
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "cauldron"}])
-def test_the_cauldron_and_the_further_columns_of_finevision(
-    tmp_path, packed_records, jpeg, options
-):
+def test_the_cauldron_and_the_further_columns_of_finevision(raw, packed_records, jpeg, options):
     datasets = pytest.importorskip("datasets")
     more = {"source": "VQA", "relevance_ratings": [5], "length": None}
     records = [
@@ -68,17 +61,16 @@ def test_the_cauldron_and_the_further_columns_of_finevision(
         {"images": [{"bytes": jpeg(i), "path": None} for i in (1, 2)], "texts": TEXTS[:1]} | more,
         {"images": [], "texts": TEXTS[1:]} | more,
     ]
+    string, number = datasets.Value("string"), datasets.Value("int64")
     features = datasets.Features(
         images=datasets.Sequence(datasets.Image()),
-        texts=[{name: datasets.Value("string") for name in TEXTS[0]}],
-        source=datasets.Value("string"),
-        relevance_ratings=datasets.Sequence(datasets.Value("int64")),
-        length=datasets.Value("int64"),
+        texts=[dict.fromkeys(TEXTS[0], string)],
+        source=string,
+        relevance_ratings=datasets.Sequence(number),
+        length=number,
     )
-    path = tmp_path / "vqav2" / "train-00000-of-00001.parquet"
-    path.parent.mkdir()
-    datasets.Dataset.from_list(records, features).to_parquet(path)
-    assert packed_records(path.parent, **options) == [
+    datasets.Dataset.from_list(records, features).to_parquet(raw / "train-00000-of-00001.parquet")
+    assert packed_records(raw, **options) == [
         (records[0] | {"images": ["cat.jpg"]}, {"jpg": jpeg(0)}),
         (records[1] | {"images": ["image:0", "image:1"]}, {"jpg": jpeg(1), "1.jpg": jpeg(2)}),
         (records[2], {}),
@@ -96,21 +88,17 @@ def rebuilt(record, images):
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "interleaved"}])
-@pytest.mark.parametrize("kind", ["embedded", "paths"])
-def test_obelics_documents_can_be_rebuilt(raw, packed_records, jpeg, options, kind):
+def test_obelics_documents_can_be_rebuilt(raw, packed_records, jpeg, options):
     datasets = pytest.importorskip("datasets")
-    text = datasets.Value("string")
+    string = datasets.Value("string")
     features = datasets.Features(
-        images=datasets.Sequence(datasets.Image() if kind == "embedded" else text),
-        metadata=text,
-        texts=datasets.Sequence(text),
+        images=datasets.Sequence(datasets.Image()),
+        metadata=string,
+        texts=datasets.Sequence(string),
     )
-    for number in range(2):
-        (raw / f"{number}.jpg").write_bytes(jpeg(number))
 
     def image(number):
-        stored = {"bytes": jpeg(number), "path": f"{number}.jpg"}
-        return stored if kind == "embedded" else f"{number}.jpg"
+        return {"bytes": jpeg(number), "path": f"{number}.jpg"}
 
     about = {"metadata": json.dumps([{"src": "http://a/1.jpg"}, None])}
     documents = [
@@ -142,58 +130,18 @@ def test_bytes_leave_a_document_for_members_and_addresses_of_files_stay(
 # --- what makes no sense ------------------------------------------------------------------------
 
 
-def document(texts, images):
-    return "interleaved", {"texts": texts, "images": images}
-
-
-ODD = [
-    ("llava", {"image": "a.jpg", "conversations": turns("<image><image>", "x")},
-     "2 <image> places for 1 images"),
-    ("llava", {"conversations": turns("<image>", "x")}, "1 <image> places for 0 images"),
-    ("llava", {"image": "a.jpg"}, "record has no `conversations`"),
-    ("llava", {"conversations": []}, "record has no `conversations`"),
-    ("llava", {"conversations": [{"from": "human"}]}, "neither text nor a list of parts"),
-    ("llava", {"image": 5, "conversations": turns("a", "b")}, "image is of type int"),
-    ("llava", {"image": "a.jpg", "images": ["a.jpg"], "conversations": turns("a", "b")},
-     "both in `images` and in `image`"),
-    ("llava", {"image": "https://a.b/c.jpg", "conversations": turns("a", "b")},
-     "does not fetch"),
-    ("llava", {"image": "", "conversations": turns("\ud800", "b")}, "written as UTF-8"),
-    ("llava", ["a list"], "record is a list, not an object"),
-    ("cauldron", {"images": ["a.jpg"], "texts": []}, "record has no `texts`"),
-    ("cauldron", {"images": ["a.jpg"]}, "record has no `texts`"),
-    ("cauldron", {"texts": [{"user": "a", "assistant": None}]}, "is no list of objects"),
-    ("cauldron", {"texts": "a"}, "`texts` is no list of objects"),
-    ("cauldron", {"images": [None], "texts": TEXTS}, "image"),
-    ("cauldron", {"images": ["none.jpg"], "texts": TEXTS}, "file is missing"),
-    ("cauldron", {"texts": [{"user": "<image>", "assistant": "a"}]},
-     "1 <image> places for 0 images"),
-    (*document(["a", "b"], [None, "a.jpg"]), "place 1 holds both a text and an image"),
-    (*document(["a", None], [None, None]), "place 1 holds neither text nor image"),
-    (*document(["a", None], [None]), "no lists of equal length"),
-    (*document(["a", 5], [None, None]), "no lists of equal length"),
-    (*document("a", "b"), "no lists of equal length"),
-    (*document([], []), "record has no `texts` and `images`"),
-    (*document(None, ["a.jpg"]), "record has no `texts` and `images`"),
-    (*document(["an <image>", None], [None, "a.jpg"]), "the text at place 0 contains <image>"),
-    (*document([None, "a"], ["https://example.com/a.jpg", None]), "download"),
-    (*document([None, "a"], [{"bytes": None, "path": None}, None]), "image"),
-    (*document([None, "a"], [5, None]), "image"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("format", ["llava", "cauldron", "interleaved"])
+@pytest.mark.parametrize("format", GOOD)
 def test_records_that_make_no_sense_are_rejected(reasons_of, format):
-    odd = [(record, Has(reason)) for name, record, reason in ODD if name == format]
-    reasons = reasons_of(GOOD[format], *(record for record, _ in odd))
-    assert reasons == [reason for _, reason in odd]
+    records, reasons = zip(*record_cases(f"{format} records that make no sense"), strict=True)
+    make = question if format == "chat" else llava
+    records = [make(**record) if "asked" in record else record for record in records]
+    assert reasons_of(GOOD[format], *records) == [*map(Has, reasons)]
 
 
 def test_a_missing_image_root_is_refused(tmp_path, make_llava):
+    raw = make_llava(tmp_path / "raw", LLAVA)
     with pytest.raises(PackError, match=r"--image-root .*nowhere: no such folder"):
-        pack_dataset(
-            make_llava(tmp_path / "raw", LLAVA), tmp_path / "o", image_root=tmp_path / "nowhere"
-        )
+        pack_dataset(raw, tmp_path / "out", image_root=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("format", GOOD)
@@ -201,9 +149,8 @@ def test_a_field_becomes_the_key(lines, format):
     path = lines(GOOD[format] | {"id": 7}, GOOD[format])
     named, unnamed = read_all(choose_reader(path, format), path, ReadOptions(key_from="id"))
     assert named.key == "7"
-    assert unnamed == Reject(
-        "data.jsonl#1", "`id`, which the key is taken from, is missing", "MissingMember"
-    )
+    reason = "`id`, which the key is taken from, is missing"
+    assert unnamed == Reject("data.jsonl#1", reason, "MissingMember")
 
 
 ANY = st.recursive(

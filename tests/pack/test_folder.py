@@ -1,6 +1,6 @@
-"""Outcomes of the files of a folder: images, their texts here or elsewhere, other files."""
+"""Outcomes of the files of a folder: images, their texts here or elsewhere, masks, other files."""
 
-import zipfile
+import shutil
 
 import pytest
 
@@ -10,6 +10,7 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers.folder import READER
 
+from .cases import cases
 from .reading import estimate, read_all
 
 YOLO = "0 0.5 0.5 0.1 0.2\n1 0.25 0.5 0.1 0.2\n"
@@ -49,19 +50,12 @@ def test_texts_of_a_parallel_folder_are_joined(tmp_path, image, text, pattern, p
     assert said[0] == f"texts of images are taken from {pattern}"
 
 
-def test_texts_and_images_of_parallel_folders_without_the_other(tmp_path, put):
-    names = {"img/1.jpg": "", "img/2.jpg": "", "txt/2.txt": "two", "txt/3.txt": "three"}
-    samples, rejects, _ = read(put(tmp_path, names))
-    assert samples == {"img/1.jpg": "", "img/2.jpg": "txt/2.txt"}
-    assert rejects == {"txt/3.txt": "no image has the same stem as this text"}
-
-
-def test_names_with_dots_are_joined(tmp_path, put):
+def test_names_with_dots_are_joined_and_others_stay_alone(tmp_path, put):
     names = [f"{number:03d}{end}" for number in range(60) for end in ("", ".b", "-c", "ü")]
     files = {f"img/{n}.jpg": "" for n in names} | {f"txt/{n}.txt": "a" for n in names[::2]}
-    samples, rejects, _ = read(put(tmp_path, files))
-    assert rejects == {}
+    samples, rejects, _ = read(put(tmp_path, files | {"txt/other.txt": "three"}))
     assert samples == {f"img/{n}.jpg": f"txt/{n}.txt" if n in names[::2] else "" for n in names}
+    assert rejects == {"txt/other.txt": "no image has the same stem as this text"}
 
 
 def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_path, put):
@@ -113,11 +107,6 @@ def test_a_text_of_the_stem_goes_before_one_of_the_whole_name(tmp_path, put):
     assert rejects == {"1.jpg.txt": "another text of this kind has the same stem as this text"}
 
 
-def test_boxes_with_the_whole_name_of_an_image_are_no_captions(tmp_path, put):
-    samples, rejects, said = read(put(tmp_path, {"1.jpg": "", "1.jpg.txt": YOLO}))
-    assert (samples, rejects, len(said)) == ({"1.jpg": ""}, {}, 1)
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r\n\r\n"])
 def test_line_breaks_that_end_a_caption_are_no_part_of_it(tmp_path, raw, jpeg, members, end):
     (raw / "1.jpg").write_bytes(jpeg(1))
@@ -130,16 +119,15 @@ def test_line_breaks_that_end_a_caption_are_no_part_of_it(tmp_path, raw, jpeg, m
 # --- numbers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["images", "labels"])
-def test_boxes_are_no_captions(tmp_path, place, put):
-    files = {f"images/{number}.jpg": "" for number in range(4)}
-    files |= {f"{place}/{number}.txt": YOLO if number else "" for number in range(4)}
-    samples, rejects, said = read(put(tmp_path, files))
-    assert samples == {f"images/{number}.jpg": "" for number in range(4)}
-    assert rejects == {}
+@pytest.mark.parametrize("form", ["images/{}.txt", "labels/{}.txt", "images/{}.jpg.txt"])
+def test_boxes_are_no_captions(tmp_path, form, put):
+    images = {f"images/{number}.jpg": "" for number in range(4)}
+    boxes = {form.format(number): YOLO if number else "" for number in range(4)}
+    samples, rejects, said = read(put(tmp_path, images | boxes))
+    assert (samples, rejects) == (images, {})
     assert said == [
         "left out: 4 files, boxes in numbers, as YOLO's labels are, which are no captions "
-        f"({place}/0.txt, {place}/1.txt, {place}/2.txt, {place}/3.txt)"
+        f"({', '.join(boxes)})"
     ]
 
 
@@ -156,59 +144,39 @@ PAPERS = [
 
 def test_papers_beside_images_are_left_out_and_said(tmp_path, put):
     papers = {f"{number}/{name}": "words" for number, name in enumerate(PAPERS)}
-    samples, rejects, (said,) = read(put(tmp_path, {"1.jpg": "", "1.txt": "A cat"} | papers))
-    assert (samples, rejects) == ({"1.jpg": "1.txt"}, {})
+    # The sidecar of an image may be called like a paper.
+    files = {"1.jpg": "", "1.txt": "A cat", "notice.jpg": "", "notice.txt": "A notice"}
+    samples, rejects, (said,) = read(put(tmp_path, files | papers))
+    assert (samples, rejects) == ({"1.jpg": "1.txt", "notice.jpg": "notice.txt"}, {})
     assert said.startswith(f"left out: {len(PAPERS)} files, no data (0/README, 1/README.md, ")
 
 
-def test_the_sidecar_of_an_image_may_be_called_like_a_paper(tmp_path, put):
-    assert read(put(tmp_path, {"notice.jpg": "", "notice.txt": "A notice"}))[0] == {
-        "notice.jpg": "notice.txt"
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("a.mp4", "a video; only images and text are packed; to pack its frames, add --video"),
-        ("a.wav", "sound; only images and text are packed"),
-        ("a.pdf", "a document; only images and text are packed"),
-        ("a.npy", "an array; only images and text are packed"),
-        ("a.zip", "an archive; unpack it"),
-        ("a.tar", "an archive; unpack it"),
-        ("a.xyz", "neither an image nor the sidecar of one"),
-        ("a", "neither an image nor the sidecar of one"),
-    ],
-)
+@pytest.mark.parametrize(("name", "what"), cases("files that may be data beside images"))
 def test_what_may_be_data_is_rejected_by_name_with_what_it_is(tmp_path, name, what, put):
     _, rejects, said = read(put(tmp_path, {"1.jpg": "", name: ""}))
     assert (list(rejects), said) == ([name], [])
     assert rejects[name].startswith(what)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("metadata.jsonl", '{"file_name": "1.jpg"}'),
-        ("metadata.csv", "file_name\n1.jpg"),
-        ("all.parquet", "PAR1"),
-        ("llava.json", '[{"image": "1.jpg"}]'),
-        ("captions.json", '{"images": [], "annotations": []}'),
-    ],
-)
-def test_records_beside_images_are_left_out_where_the_images_are_chosen(
-    tmp_path, name, content, put
-):
-    _, rejects, said = read(put(tmp_path, {"1.jpg": "", name: content}))
+def test_records_beside_images_are_left_out_where_the_images_are_chosen(tmp_path, put):
+    records = {
+        "metadata.jsonl": '{"file_name": "1.jpg"}',
+        "metadata.csv": "file_name\n1.jpg",
+        "all.parquet": "PAR1",
+        "llava.json": '[{"image": "1.jpg"}]',
+        "captions.json": '{"images": [], "annotations": []}',
+    }
+    _, rejects, said = read(put(tmp_path, {"1.jpg": ""} | records))
     assert rejects == {}
-    assert said == [f"left out: 1 file, records, which the format folder does not read ({name})"]
+    assert said == [
+        "left out: 5 files, records, which the format folder does not read "
+        f"({', '.join(sorted(records))})"
+    ]
 
 
 def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path, put):
     put(tmp_path, {"photos/1.jpg": "one", "photos/2.jpg": "two"})
-    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
-        for name in ("photos/1.jpg", "photos/2.jpg"):
-            archive.write(tmp_path / name, name)
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path, "photos")
     _, rejects, said = read(tmp_path)
     assert rejects == {}
     assert said == ["left out: 1 file, archives whose content is beside them (photos.zip)"]
@@ -220,11 +188,10 @@ def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path, put):
 
 
 def test_a_second_text_of_an_image_is_said_and_kept(tmp_path, members, put):
-    raw = tmp_path / "raw"
     for number in range(3):
-        files = {f"{number}.txt": "of .txt", f"{number}.caption": "of .caption"}
-        put(raw / "a", files | {f"{number}.jpg": number})
-    report = pack_dataset(raw, tmp_path / "out")
+        texts = {f"{number}.txt": "of .txt", f"{number}.caption": "of .caption"}
+        put(tmp_path / "raw" / "a", texts | {f"{number}.jpg": number})
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
     assert report.notes == (
         "3 files: texts of images whose .txt is learnt; they are kept as further members "
         "(a/0.caption, a/1.caption, a/2.caption)",
@@ -270,8 +237,48 @@ def test_class_folders_with_texts_of_their_own_are_not_joined(tmp_path, put):
     assert (rejects, said) == ({}, [])
 
 
-def test_images_are_packed_alone_where_their_texts_are_ignored(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 3)
-    report = pack_dataset(raw, tmp_path / "out", ignore="*.txt", workers=1)
-    assert (report.samples, report.teaching.without_text) == (3, 3)
-    assert any("3 files, which --ignore" in note for note in report.notes)
+# --- folders of masks beside folders of images, and files that are ignored ------------------------
+
+
+@pytest.mark.parametrize("masks", ["masks", "depth", "annotated"])
+def test_texts_belong_to_the_images_and_not_to_their_masks(
+    tmp_path, put, encode, members, rejects, masks
+):
+    put(tmp_path / "raw", {"texts/9.txt": "of no image"})
+    for number in range(4):
+        images = {f"images/{number}.jpg": number, f"{masks}/{number}.png": encode(kind="PNG")}
+        put(tmp_path / "raw", images | {f"texts/{number}.txt": f"words {number}"})
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    assert (report.samples, report.teaching.with_text) == (8, 4)
+    packed = members(tmp_path / "out").values()
+    assert sorted(sample["txt"] for sample in packed if "jpg" in sample) == [
+        f"words {number}".encode() for number in range(4)
+    ]
+    said = f"images of {masks}/ have no text: those of texts/* belong to images of the same names"
+    assert any(said in note for note in report.notes)
+    assert [reject["source"] for reject in rejects(tmp_path / "out")] == ["texts/9.txt"]
+
+
+def test_folders_of_images_of_other_names_share_a_folder_of_texts(tmp_path, put):
+    for number in range(4):
+        images = {f"images/{number}.jpg": number, f"more/1{number}.jpg": number}
+        texts = dict.fromkeys((f"texts/{number}.txt", f"texts/1{number}.txt"), "words")
+        put(tmp_path / "raw", images | texts)
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    assert (report.samples, report.teaching.with_text) == (8, 8)
+
+
+def test_files_that_ignore_names_are_left_out_and_counted(tmp_path, put, encode, rejects):
+    raw = tmp_path / "raw"
+    for number in range(3):
+        files = {f"{number}.jpg": number, f"{number}.txt": "words", f"{number}.mp4": "a video"}
+        put(raw, files | {f"masks/{number}.png": encode(kind="PNG")})
+    ignored = ["*.MP4", "*.txt", "masks/*"]
+    report = pack_dataset(raw, tmp_path / "out", ignore=ignored, workers=1)
+    assert (report.samples, rejects(tmp_path / "out")) == (3, [])
+    assert report.teaching.without_text == 3
+    names = "0.mp4, 1.mp4, 2.mp4", "0.txt, 1.txt, 2.txt", "masks/0.png, masks/1.png, masks/2.png"
+    assert report.notes == tuple(
+        f"left out: 3 files, which --ignore '{pattern}' names ({named})"
+        for pattern, named in zip(ignored, names, strict=True)
+    )

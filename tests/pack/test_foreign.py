@@ -1,12 +1,13 @@
 """Images of formats that no loader reads: converted, or rejected by name."""
 
 import io
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from datapipe import ImageSpec, make_loader, pack_dataset
 from datapipe.decode.image import decode_rgb
@@ -15,16 +16,10 @@ from datapipe.index.images.formats import PACKED
 from datapipe.index.images.header import EXTENSIONS, probe
 
 from ..campaigns import rare
+from .cases import cases
 
 NO_HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)
-PSD = (
-    b"8BPS\0\1"
-    + bytes(6)
-    + b"\0\3\0\0\0\2\0\0\0\2\0\10\0\3"
-    + bytes(12)
-    + b"\0\0"
-    + bytes(range(12))
-)
+PSD = b"8BPS\0\1" + bytes(6) + b"\0\3\0\0\0\2\0\0\0\2\0\10\0\3" + bytes(14) + bytes(range(12))
 
 
 def pixels(data):
@@ -32,36 +27,28 @@ def pixels(data):
 
 
 @pytest.mark.parametrize("ext", ["tga", "TGA", "ico", "pcx", "sgi", "dds", "qoi"])
-def test_what_pillow_opens_is_packed_as_png_without_loss(raw, packed, encode, crop, ext):
+def test_what_pillow_opens_is_packed_as_png_without_loss(put, raw, packed, encode, crop, ext):
     kind = ext.upper()
     if kind not in Image.SAVE:
         pytest.skip(f"this Pillow does not write {kind}")
     image = crop(size=(32, 32))
     options = {"sizes": [(32, 32)]} if kind == "ICO" else {}
-    (raw / f"a.{ext}").write_bytes(encode(image, kind, **options))
-    (raw / "a.txt").write_text("a cat")
-    (sample,) = packed(raw)
+    (sample,) = packed(put(raw, {f"a.{ext}": encode(image, kind, **options), "a.txt": "a cat"}))
     assert sample.keys() == {"png", "txt"}
     assert np.abs(pixels(sample["png"]) - np.asarray(image)).max() == 0
 
 
-def test_transparency_and_palette_survive(raw, packed, encode, crop):
+def test_transparency_a_palette_and_the_picture_of_a_psd_survive(put, raw, packed, encode, crop):
     image = crop(size=(32, 32))
     image.putalpha(Image.linear_gradient("L").resize((32, 32)))
-    (raw / "a.tga").write_bytes(encode(image, "TGA"))
-    (raw / "b.tga").write_bytes(encode(crop().quantize(16), "TGA"))
-    first, second = packed(raw)
-    assert Image.open(io.BytesIO(first["png"])).mode == "RGBA"
-    assert Image.open(io.BytesIO(second["png"])).mode == "P"
+    palette = crop().quantize(16)
+    put(raw, {"a.tga": encode(image, "TGA"), "b.tga": encode(palette, "TGA"), "c.psd": PSD})
+    first, second, third = (sample["png"] for sample in packed(raw))
+    assert Image.open(io.BytesIO(first)).mode == "RGBA"
+    assert Image.open(io.BytesIO(second)).mode == "P"
     white = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    assert np.abs(decode_rgb(first["png"]).astype(int) - np.asarray(white)).max() == 0
-
-
-def test_the_picture_of_a_psd_is_packed(raw, packed):
-    (raw / "a.psd").write_bytes(PSD)
-    (sample,) = packed(raw)
-    expected = np.arange(12).reshape(3, 2, 2).transpose(1, 2, 0)
-    assert (pixels(sample["png"]) == expected).all()
+    assert np.abs(decode_rgb(first).astype(int) - np.asarray(white)).max() == 0
+    assert (pixels(third) == np.arange(12).reshape(3, 2, 2).transpose(1, 2, 0)).all()
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a"])
@@ -73,20 +60,7 @@ def test_the_content_tells_a_format_not_the_name(tmp_path, make_llava, packed, e
     assert "png" in sample
 
 
-@pytest.mark.parametrize(
-    ("ext", "kind", "stored"),
-    [
-        ("mpo", "MPO", "jpg"),
-        ("MPO", "MPO", "jpg"),
-        ("jfif", "JPEG", "jpg"),
-        ("JPE", "JPEG", "jpg"),
-        ("apng", "PNG", "png"),
-        ("jpx", "JPEG2000", "jp2"),
-        ("jp2", "JPEG2000", "jp2"),
-        ("avif", "AVIF", "avif"),
-        ("AVIF", "AVIF", "avif"),
-    ],
-)
+@pytest.mark.parametrize(("ext", "kind", "stored"), cases("other names of stored formats"))
 def test_other_names_of_stored_formats_keep_their_bytes(
     raw, packed, encode, crop, ext, kind, stored
 ):
@@ -99,10 +73,9 @@ def test_other_names_of_stored_formats_keep_their_bytes(
 
 
 def test_of_frames_the_first_is_shown(tmp_path, raw, encode, crop):
-    first, second = crop(), crop(left=0)
+    first, frames = crop(), {"save_all": True, "append_images": [crop(left=0)]}
     for name, kind in (("a.apng", "PNG"), ("b.mpo", "MPO")):
-        data = encode(first, kind, save_all=True, append_images=[second])
-        (raw / name).write_bytes(data)
+        (raw / name).write_bytes(encode(first, kind, **frames))
     pack_dataset(raw, tmp_path / "out")
     image = ImageSpec(size=(32, 48), resize="stretch", normalize=None)
     loader = make_loader(tmp_path / "out", batch_size=2, image=image, num_workers=0, shuffle=False)
@@ -112,46 +85,29 @@ def test_of_frames_the_first_is_shown(tmp_path, raw, encode, crop):
     assert np.abs(shown[1] - np.asarray(first)).mean() < 6
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("a.jxl", b"\xff\x0a....", "JPEG XL images are not supported; convert them to PNG"),
-        ("a.SVG", b"<svg/>", "SVG images are not supported; convert them to PNG"),
-        ("a.eps", b"%!PS-Adobe-3.0", "EPS images are not supported; convert them to PNG"),
-        ("a.CR2", b"II*\0", "camera raw images are not supported; convert them to PNG"),
-        ("a.exr", b"v/1\1", "OpenEXR images are not supported; convert them to PNG"),
-        ("a.fli", b"fli", ".fli images are not supported; convert them to PNG"),
-        ("a.psd", b"8BPS\0\1", "PSD is damaged or of a kind that Pillow does not read"),
-        ("a.tga", bytes(40), "TGA is damaged or of a kind that Pillow does not read"),
-        ("a.tga", b"", "file is empty"),
-        ("a.ico", b"<!doctype html>", "not an image of a known format (it is an HTML page)"),
-        ("a.xyz", b"what", "neither an image nor the sidecar of one"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "reason"), cases("images that are not packed"))
 def test_what_is_not_packed_is_rejected_with_its_format(
     tmp_path, make_folder, rejects, name, content, reason
 ):
     raw = make_folder(tmp_path / "raw", 1)
-    (raw / name).write_bytes(content)
+    (raw / name).write_bytes(json.loads(content).encode("latin-1"))
     pack_dataset(raw, tmp_path / "out", max_rejects=1)
     (reject,) = rejects(tmp_path / "out")
     assert (reject["source"], reject["reason"]) == (name, reason)
 
 
 def test_without_pillow_heif_the_reject_says_how_to_install_it(
-    tmp_path, make_folder, rejects, monkeypatch
+    tmp_path, make_folder, put, rejects, monkeypatch
 ):
     (tmp_path / "pillow_heif.py").write_text("raise ImportError")
     monkeypatch.syspath_prepend(tmp_path)
-    raw = make_folder(tmp_path / "raw", 1)
-    (raw / "a.HEIC").write_bytes(NO_HEIC)
-    (raw / "b.jpg").write_bytes(NO_HEIC)  # as some phones and converters name them
+    # b.jpg is as some phones and converters name them.
+    raw = put(make_folder(tmp_path / "raw", 1), {"a.HEIC": NO_HEIC, "b.jpg": NO_HEIC})
     pack_dataset(raw, tmp_path / "out", max_rejects=2)
-    for reject in rejects(tmp_path / "out"):
-        assert reject["reason"] == (
-            "HEIC images need pillow-heif: install it with pip install 'datapipe-vlm[heic]', or "
-            "convert them to JPEG"
-        )
+    assert [reject["reason"] for reject in rejects(tmp_path / "out")] == 2 * [
+        "HEIC images need pillow-heif: install it with pip install 'datapipe-vlm[heic]', or "
+        "convert them to JPEG"
+    ]
 
 
 def heic(image, **options):
@@ -188,8 +144,6 @@ def test_damaged_and_too_large_heic_is_rejected_with_its_format(
 
 @pytest.mark.parametrize("orientation", [1, 2, 5, 6, *map(rare, (3, 4, 7, 8))])
 def test_heic_is_upright_once(raw, packed, crop, orientation):
-    from PIL import ImageOps
-
     image = crop(size=(96, 64))
     block = Image.Exif()
     block[0x0112] = orientation

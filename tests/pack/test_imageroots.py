@@ -1,9 +1,7 @@
 """Folders of the images of records: found if one folder holds them, asked about if several do."""
 
-import io
-import json
 import shlex
-import tarfile
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -17,6 +15,8 @@ from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.streams.record_files import open_records
 
+from .cases import cases
+from .chats import llava
 from .record_files import fits, write
 
 NAMES = [f"{number:04d}.jpg" for number in range(60)]
@@ -25,7 +25,6 @@ NAMES = [f"{number:04d}.jpg" for number in range(60)]
 def touch(folder, names=NAMES):
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
 
 
@@ -40,16 +39,7 @@ def rows(path, names=NAMES, prefix=""):
 
 
 @pytest.mark.parametrize(
-    ("give", "file", "place", "said"),
-    [
-        (".", "llava.json", "images", "images"),
-        (".", "llava.json", "coco/train2017", "coco/train2017"),
-        (".", "llava.json", "any/name", "any/name"),
-        (".", "annotations/llava.json", "any", "any"),
-        ("llava.json", "llava.json", "any", "any"),
-        ("annotations/llava.json", "annotations/llava.json", "images", "../images"),
-        ("annotations/llava.json", "annotations/llava.json", "", ".."),
-    ],
+    ("give", "file", "place", "said"), cases("folders that hold the images of records")
 )
 def test_the_one_folder_that_holds_the_images_is_taken_and_said(tmp_path, give, file, place, said):
     rows(tmp_path / "raw" / file)
@@ -64,8 +54,7 @@ def test_the_one_folder_that_holds_the_images_is_taken_and_said(tmp_path, give, 
 def test_two_levels_above_the_records_are_looked_into(tmp_path, place, levels):
     path = rows(tmp_path.joinpath("top", *"ab"[:levels]) / "captions_train2017.jsonl")
     touch(tmp_path / "top" / place)
-    records, _ = opened(path)
-    assert records.images.folders == (tmp_path / "top" / place,)
+    assert opened(path)[0].images.folders == (tmp_path / "top" / place,)
 
 
 def test_a_folder_that_is_three_levels_above_or_a_neighbour_is_another_dataset(tmp_path):
@@ -119,12 +108,12 @@ def test_a_prefix_that_is_not_here_is_left_out(tmp_path, prefix, place):
 
 
 def test_paths_of_another_machine_that_windows_wrote_are_found(tmp_path):
-    names = [f"D:\\data\\coco\\train\\{name}" for name in NAMES]
-    write(tmp_path / "llava.json", [{"a": name} for name in names])
+    rows(tmp_path / "llava.json", prefix="D:\\data\\coco\\train\\")
     touch(tmp_path / "images" / "train")
     records, (said,) = opened(tmp_path)
     assert "without the 'D:/data/coco/' that their paths begin with (found;" in said
-    assert records.images.path(names[0]) == str(tmp_path / "images" / "train" / NAMES[0])
+    path = records.images.path(f"D:\\data\\coco\\train\\{NAMES[0]}")
+    assert path == str(tmp_path / "images" / "train" / NAMES[0])
 
 
 def test_a_prefix_is_left_out_only_if_every_image_is_there_then(tmp_path):
@@ -132,7 +121,9 @@ def test_a_prefix_is_left_out_only_if_every_image_is_there_then(tmp_path):
     touch(tmp_path / "train2017", NAMES[:-1])
     with pytest.raises(PackError, match=r"--image-root .*, where 59 of the first 60 are"):
         opened(tmp_path)
-    assert len(opened(tmp_path, image_root=tmp_path)[1]) == 1
+    records, (said,) = opened(tmp_path, image_root=tmp_path)
+    assert said.endswith(", without the 'coco/' that their paths begin with")
+    assert records.images.folders == (tmp_path,)
     touch(tmp_path / "train2017")
     assert len(opened(tmp_path)[1]) == 1
     touch(tmp_path / "copy" / "train2017")
@@ -158,51 +149,38 @@ def test_a_wrong_image_root_says_where_it_looked_and_where_the_images_are(tmp_pa
     assert f"give --image-root {tmp_path}/images, where 60 of the first 60 are" in said
 
 
-def test_a_prefix_is_left_out_below_a_folder_that_was_given(tmp_path):
-    rows(tmp_path / "llava.json", prefix="coco/train2017/")
-    touch(tmp_path / "mine" / "train2017")
-    records, (said,) = opened(tmp_path, image_root=tmp_path / "mine")
-    assert said == "images start in mine, without the 'coco/' that their paths begin with"
-    assert records.images.folders == (tmp_path / "mine",)
-
-
-def make_archive(path, names):
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name in names:
-                archive.writestr(name, b"")
-        return
-    with tarfile.open(path, "w:gz") as tar:
-        for name in names:
-            tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+def make_archive(path, inside):
+    """An archive of empty files, in a folder or not."""
+    folder = path.parent / "archived"
+    touch(folder / inside)
+    kind = "zip" if path.suffix == ".zip" else "gztar"
+    shutil.make_archive(str(path).removesuffix(".zip").removesuffix(".tar.gz"), kind, folder)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("archive", ["images.zip", "train2017.tar.gz", "x.zip", "x.tar.gz"])
 @pytest.mark.parametrize("place", [".", ".."])
 def test_an_archive_that_may_hold_the_images_is_to_be_unpacked(tmp_path, archive, place):
     path = rows(tmp_path / "annotations" / "llava.json")
-    make_archive(tmp_path / "annotations" / place / archive, [f"images/{n}" for n in NAMES])
+    make_archive(tmp_path / "annotations" / place / archive, "images")
     with pytest.raises(PackError, match=f"unpack {archive} first, with `"):
         opened(path)
 
 
 def test_an_archive_of_something_else_is_passed_over(tmp_path):
     path = rows(tmp_path / "llava.json")
-    make_archive(tmp_path / "evaluation.zip", ["score.py"])
+    with zipfile.ZipFile(tmp_path / "evaluation.zip", "w") as archive:
+        archive.writestr("score.py", b"")
     assert opened(path)[1] == []
 
 
-def test_what_was_found_stands_in_the_manifest_and_changes_no_command(tmp_path, jpeg):
-    turns = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat"}]
-    raw, more = tmp_path / "raw", tmp_path / "more"
-    for folder, count in ((raw, 3), (more, 4)):
-        touch(folder / "images" / "train2017")
-        records = []
-        for number in range(count):
-            (folder / "images" / "train2017" / NAMES[number]).write_bytes(jpeg(number))
-            records.append({"image": f"coco/train2017/{NAMES[number]}", "conversations": turns})
-        (folder / "llava.json").write_text(json.dumps(records))
-    out = tmp_path / "out"
+def test_what_was_found_stands_in_the_manifest_and_changes_no_command(tmp_path, put):
+    for name, count in (("raw", 3), ("more", 4)):
+        images = {f"train2017/{NAMES[number]}": number for number in range(count)}
+        records = [llava("What?", image=f"coco/{image}") for image in images]
+        put(tmp_path / name / "images", images)
+        put(tmp_path / name, {"llava.json": records})
+    raw, more, out = (tmp_path / name for name in ("raw", "more", "out"))
     report = pack_dataset(raw, out)
     assert report.samples == 3
     assert [line for line in report.notes if line.startswith("images start in images, without")]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,10 +10,11 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.errors import StoreError
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import RawSample, Reject
 from datapipe.pack.readers.img2dataset import READER
 
-from .reading import choose_reader, estimate, read_all, recognises
+from .reading import choose_reader, estimate, recognises
+from .reading import read as read_inputs
 
 # The columns that version 1.47 writes, with one that the user asked to keep.
 SCHEMA = pa.schema(
@@ -26,8 +28,7 @@ NOT_FOUND = "HTTP Error 404: File not found"
 ASSERTION = "OpenCV(4.14.0) /io/opencv/loadsave.cpp:1310: error: (-215)\n in function 'imdecode_'\n"
 
 
-def read(raw, **options):
-    return list(read_all(READER, raw, ReadOptions(**options)))
+read = partial(read_inputs, READER)
 
 
 def sources(taken, kind):
@@ -39,47 +40,40 @@ def row(jpeg):
     """A row of the table; `failed` is a (status, message)."""
 
     def make(key, number, failed=None, **fields):
-        data = jpeg(number)
-        size = (40 + number % 7, 30 + number % 5)
         made = dict.fromkeys(SCHEMA.names) | {
             "score": number / 8,
             "caption": f"größe {number}",
             "url": f"http://host/{number}.jpg",
             "key": key,
-            "status": failed[0] if failed else "success",
-            "error_message": failed[1] if failed else None,
         }
+        made["status"], made["error_message"] = failed or ("success", None)
         if not failed:
-            made |= dict(zip(SCHEMA.names[6:10], size * 2, strict=True))
-            made |= {"exif": "{}", "sha256": hashlib.sha256(data).hexdigest()}
+            size = (40 + number % 7, 30 + number % 5)
+            made |= zip(SCHEMA.names[6:10], size * 2, strict=True)
+            made |= {"exif": "{}", "sha256": hashlib.sha256(jpeg(number)).hexdigest()}
         return made | fields
 
     return make
 
 
 @pytest.fixture
-def make_shard(tmp_path, jpeg, make_tar):
+def make_shard(raw, jpeg, make_tar, put):
     """Writes one shard as img2dataset does; `without` leaves members out of it."""
 
-    def make(rows, name="00000", files=False, without=(), extra=(), schema=SCHEMA):
-        raw = tmp_path / "raw"
-        raw.mkdir(exist_ok=True)
+    def make(rows, name="00000", files=False, without=(), extra=()):
         members = []
         for row in (row for row in rows if row["status"] == "success"):
-            number = int(row["score"] * 8)
             members += [
-                (f"{row['key']}.jpg", jpeg(number)),
+                (f"{row['key']}.jpg", jpeg(int(row["score"] * 8))),
                 (f"{row['key']}.json", json.dumps(row, indent=4).encode()),
                 (f"{row['key']}.txt", (row["caption"] or "").encode()),
             ]
         members = [m for m in members if m[0] not in without] + list(extra)
         if files:
-            (raw / name).mkdir()
-            for member, content in members:
-                (raw / name / member).write_bytes(content)
+            put(raw / name, dict(members))
         else:
             make_tar(raw / f"{name}.tar", members)
-        pq.write_table(pa.Table.from_pylist(rows, schema), raw / f"{name}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), raw / f"{name}.parquet")
         (raw / f"{name}_stats.json").write_text(json.dumps({"count": len(rows)}))
         return raw
 
@@ -105,6 +99,7 @@ def test_a_shard_is_packed_with_its_failures_as_rejects(
 ):
     raw = make_shard(rows, files=files)
     assert choose_reader(raw) is READER
+    assert estimate(READER, raw) == 6
     report = pack_dataset(raw, tmp_path / "out", max_rejects=3)
     assert (report.samples, report.rejected) == (3, 3)
     packed = list(members(tmp_path / "out").values())
@@ -114,22 +109,14 @@ def test_a_shard_is_packed_with_its_failures_as_rejects(
     assert [sample["txt"].decode() for sample in packed] == [texts[number] for number in order]
     by_key = {row["key"]: row for row in rows}
     assert [json.loads(s["json"]) for s in packed] == [by_key[f"{n:09d}"] for n in order]
+    failed = [
+        (3, f"failed_to_download: {NOT_FOUND}", "MissingMember"),
+        (5, "failed_to_resize: " + " ".join(ASSERTION.split()), "DecodeError"),
+        (1, "failed_to_download", "MissingMember"),
+    ]
     assert rejects(tmp_path / "out") == [
-        {
-            "source": "00000.parquet:000000003",
-            "reason": f"img2dataset: failed_to_download: {NOT_FOUND}",
-            "error": "MissingMember",
-        },
-        {
-            "source": "00000.parquet:000000005",
-            "reason": "img2dataset: failed_to_resize: " + " ".join(ASSERTION.split()),
-            "error": "DecodeError",
-        },
-        {
-            "source": "00000.parquet:000000001",
-            "reason": "img2dataset: failed_to_download",
-            "error": "MissingMember",
-        },
+        {"source": f"00000.parquet:{n:09d}", "reason": f"img2dataset: {reason}", "error": error}
+        for n, reason, error in failed
     ]
 
 
@@ -148,44 +135,32 @@ def test_a_sample_without_metadata_takes_its_row(make_shard, rows, files):
     assert samples["2"].record.read() == json.dumps(rows[0], indent=4).encode()
 
 
-def test_rows_and_members_that_miss_each_other(make_shard, rows, jpeg):
+def test_rows_and_members_that_miss_each_other_and_keys_that_come_again(make_shard, rows, jpeg):
     gone = [f"000000002.{ext}" for ext in ("jpg", "json", "txt")]
-    raw = make_shard(rows, without=gone, extra=[("000000009.jpg", jpeg(9)), ("README", b"")])
-    taken = read(raw)
-    assert sources(taken, RawSample) == [
-        f"00000.tar:{key:09d}" for key in (0, 4, 9)
-    ]  # the last has no row
+    again = [("000000004.jpg", jpeg(9)), ("000000004.json", b"{}"), ("000000004.txt", b"9")]
+    extra = [("000000009.jpg", jpeg(9)), *again, ("000000000.jpg", jpeg(9)), ("README", b"")]
+    taken = read(make_shard(rows, without=gone, extra=extra))
+    keys = ("000000000", "000000004", "000000009", "000000004#2")  # the third has no row
+    assert sources(taken, RawSample) == [f"00000.tar:{key}" for key in keys]
     lost = {one.source: one.reason for one in taken if isinstance(one, Reject)}
     assert lost["00000.tar:README"] == "name has no key and extension"
+    assert "with other members" in lost["00000.tar:000000000.jpg"]
     assert lost["00000.parquet:000000002"] == (
         "img2dataset: status is success, but 00000.tar does not hold it"
     )
-    assert len(lost) == 5
-
-
-def test_a_key_that_comes_again_is_a_sample_of_its_own(make_shard, rows, jpeg):
-    again = [("000000002.jpg", jpeg(9)), ("000000002.json", b"{}"), ("000000002.txt", b"9")]
-    raw = make_shard(rows, extra=[*again, ("000000000.jpg", jpeg(9))])
-    taken = read(raw)
-    assert sources(taken, RawSample) == [f"00000.tar:{key}" for key in (
-        "000000002", "000000000", "000000004", "000000002#2"
-    )]  # fmt: skip
-    lost = {one.source: one.reason for one in taken if isinstance(one, Reject)}
-    assert "with other members" in lost["00000.tar:000000000.jpg"]
+    assert len(lost) == 6
 
 
 @pytest.mark.parametrize("without", [(), ("000000002.json",)])
-def test_a_key_is_taken_from_the_table(make_shard, rows, without):
-    taken = read(make_shard(rows, without=without), key_from="sha256")
+def test_a_key_is_taken_from_the_table_or_without_one_from_the_metadata(make_shard, rows, without):
+    raw = make_shard(rows, without=without)
+    taken = read(raw, key_from="sha256")
     assert [s.key for s in taken[:2]] == [rows[0]["sha256"], rows[2]["sha256"]]
-
-
-def test_a_key_is_taken_from_the_metadata_without_a_table(make_shard, rows):
-    raw = make_shard(rows, without=["000000000.json"])
     (raw / "00000.parquet").unlink()
     first, second, _ = read(raw, key_from="sha256")
-    assert first.key == rows[0]["sha256"]
-    assert (second.source, second.error) == ("00000.tar:000000000", "MissingMember")
+    assert second.key == rows[2]["sha256"]
+    if without:
+        assert (first.source, first.error) == ("00000.tar:000000002", "MissingMember")
 
 
 def test_keys_that_became_numbers_are_matched(make_shard, rows):
@@ -202,21 +177,22 @@ def test_keys_that_became_numbers_are_matched(make_shard, rows):
 
 @pytest.fixture
 def interrupt(row, make_shard):
-    """A finished shard, and one in which a killed download stopped; gives the whole tar."""
+    """A finished shard, and one in which a killed download stopped."""
 
     def make(files=False, table=b"PAR1\x15\x04\x15\x88"):
         make_shard([row("000000000", 0)], "00000", files)
         raw = make_shard([row(f"00001000{n}", n) for n in range(3)], "00001", files)
         (raw / "00001_stats.json").unlink()
         (raw / "00001.parquet").write_bytes(table)
-        return raw, b"" if files else (raw / "00001.tar").read_bytes()
+        return raw
 
     return make
 
 
 @pytest.mark.parametrize("table", [b"", b"PAR1\x15\x04\x15\x88"])
 def test_of_an_interrupted_download_whole_samples_are_packed(interrupt, table):
-    raw, tar = interrupt(table=table)
+    raw = interrupt(table=table)
+    tar = (raw / "00001.tar").read_bytes()
     assert choose_reader(raw) is READER
     end = tar.index(b"000010002.txt")
     for size in (*range(600, end + 1024, 512), *range(end, end + 700, 100)):
@@ -234,7 +210,7 @@ def test_of_an_interrupted_download_whole_samples_are_packed(interrupt, table):
 
 
 def test_an_interrupted_download_into_files(interrupt):
-    raw, _ = interrupt(files=True)
+    raw = interrupt(files=True)
     (raw / "00001" / "000010001.json").unlink()
     taken = read(raw)
     assert sources(taken, RawSample) == ["00000/000000000", "00001/000010000", "00001/000010002"]
@@ -254,9 +230,11 @@ def test_a_tar_that_was_finished_and_is_cut_off_is_refused(make_shard, rows, siz
 def test_a_table_that_was_finished_and_is_damaged_is_refused(make_shard, rows, row):
     make_shard(rows)
     raw = make_shard([row("000010000", 0)], "00001")
-    (raw / "00001.parquet").write_bytes(b"PAR1 and no more")
+    assert estimate(READER, raw) == 12
+    (raw / "00000.parquet").write_bytes(b"PAR1 and no more")
+    assert estimate(READER, raw) == 2  # by the first that can be read
     assert choose_reader(raw) is READER
-    with pytest.raises(PackError, match=r"00001.parquet is damaged"):
+    with pytest.raises(PackError, match=r"00000.parquet is damaged"):
         read(raw)
 
 
@@ -283,21 +261,10 @@ def test_tars_beside_other_tables_are_webdataset(make_shard, rows):
     assert choose_reader(raw).name == "webdataset"
 
 
-@pytest.mark.parametrize("make", ["nothing", "a file", "an empty folder"])
-def test_what_is_no_folder_of_shards_is_refused(tmp_path, make):
-    raw = tmp_path / "raw"
-    if make == "a file":
-        raw.touch()
-    elif make == "an empty folder":
-        raw.mkdir()
-    assert not recognises(READER, raw, ReadOptions())
+@pytest.mark.parametrize("name", ["nothing", "file", "."])
+def test_what_is_no_folder_of_shards_is_refused(raw, name):
+    if name == "file":
+        (raw / name).touch()
+    assert not recognises(READER, raw / name)
     with pytest.raises(PackError, match=r"cannot be read|no shard such as 00000.tar"):
-        read(raw)
-
-
-def test_the_estimate_goes_by_the_first_table_that_can_be_read(make_shard, rows, row):
-    make_shard(rows)
-    raw = make_shard([row("000010000", 0)], "00001")
-    assert estimate(READER, raw, ReadOptions()) == 12
-    (raw / "00000.parquet").write_bytes(b"")
-    assert estimate(READER, raw, ReadOptions()) == 2
+        read(raw / name)

@@ -2,9 +2,6 @@
 
 import base64
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -12,28 +9,25 @@ from typer.testing import CliRunner
 from datapipe import PackError, pack_dataset
 from datapipe.cli.command import app
 
+from .chats import llava
 from .record_files import write
 
 TEXTS = [("i2", "A dog."), ("i0", "A cat."), ("i2", "Asleep.")]
 
 
-def texts(pairs=TEXTS, key="image_id"):
-    return [{key: id, "caption": text} for id, text in pairs]
+def texts(pairs=TEXTS):
+    return [{"image_id": id, "caption": text} for id, text in pairs]
 
 
 @pytest.fixture
 def images(jpeg):
-    """Give the rows of so many images, from i0 on."""
-
-    def images(count=3, key="image_id"):
-        return [{key: f"i{n}", "image": {"bytes": jpeg(n), "path": None}} for n in range(count)]
-
-    return images
+    """Rows of three images."""
+    return [{"image_id": f"i{n}", "image": {"bytes": jpeg(n), "path": None}} for n in range(3)]
 
 
 @pytest.fixture
 def raw(tmp_path, images):
-    write(tmp_path / "raw" / "images.parquet", images())
+    write(tmp_path / "raw" / "images.parquet", images)
     write(tmp_path / "raw" / "captions.csv", texts())
     return tmp_path / "raw"
 
@@ -44,10 +38,8 @@ def pack(tmp_path, members):
 
     def pack(raw, join="image_id", **options):
         report = pack_dataset(raw, tmp_path / "out", join=join, max_rejects=9, workers=1, **options)
-        found = [
-            (sample["jpg"], sample["txt"].decode()) for sample in members(tmp_path / "out").values()
-        ]
-        return report, found
+        found = members(tmp_path / "out").values()
+        return report, [(sample["jpg"], sample["txt"].decode()) for sample in found]
 
     return pack
 
@@ -56,6 +48,10 @@ def test_samples_come_in_the_order_of_the_texts_and_share_images(raw, pack, jpeg
     report, found = pack(raw)
     assert found == [(jpeg(2), "A dog."), (jpeg(0), "A cat."), (jpeg(2), "Asleep.")]
     assert (report.inputs, report.samples, report.rejected) == (3, 3, 0)
+    # Images without a text are counted, and their file is not left over.
+    assert [note for note in report.notes if note.startswith("left out")] == [
+        "left out: 1 row of images whose `image_id` no text has (i1)"
+    ]
 
 
 def test_texts_without_an_image_are_rejects_by_name(raw, pack, tmp_path, rejects):
@@ -68,61 +64,38 @@ def test_texts_without_an_image_are_rejects_by_name(raw, pack, tmp_path, rejects
     ]
 
 
-def test_images_without_a_text_are_counted_and_their_file_is_not_left_over(raw, pack):
-    notes = pack(raw)[0].notes
-    assert "left out: 1 row of images whose `image_id` no text has (i1)" in notes
-    assert not any("images.parquet" in note for note in notes if note.startswith("left out"))
-
-
-def test_names_of_the_columns_may_differ(tmp_path, images, pack, jpeg):
-    # As the configurations of lmms-lab/GQA are, whose questions have ids of their own.
-    for number in range(2):
-        rows = [{"id": f"i{number}", "image": images(2)[number]["image"]}]
-        write(tmp_path / "raw" / "images" / f"train-{number:05d}-of-00002.parquet", rows)
-    rows = [{"id": f"q{n}", "imageId": f"i{1 - n}", "caption": f"text {n}"} for n in range(2)]
-    write(tmp_path / "raw" / "texts" / "train-00000-of-00001.parquet", rows)
-    report, found = pack(tmp_path / "raw", "imageId=id", key_from="id")
-    assert report.rejected == 0
-    assert found == [(jpeg(1), "text 0"), (jpeg(0), "text 1")]
-
-
 @pytest.mark.parametrize("of_texts", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet"])
 @pytest.mark.parametrize("of_images", ["bytes.parquet", "base64.jsonl", "base64.json", "names.csv"])
-def test_tables_of_every_format_are_joined(tmp_path, pack, jpeg, of_images, of_texts):
-    raw = tmp_path / "raw"
-    rows = []
-    for number in range(3):
-        (raw / "images").mkdir(parents=True, exist_ok=True)
-        data = jpeg(number)
-        if of_images.startswith("names"):
-            (raw / "images" / f"{number}.jpg").write_bytes(data)
-            image = f"images/{number}.jpg"
-        else:
-            image = base64.b64encode(data).decode() if of_images.startswith("base64") else data
-        rows.append({"image_id": number, "image": image})
-    write(raw / of_images, rows)
+def test_tables_of_every_format_are_joined(tmp_path, put, pack, jpeg, of_images, of_texts):
+    raw, names = tmp_path / "raw", [f"images/{number}.jpg" for number in range(3)]
+    if of_images == "names.csv":
+        put(raw, {name: number for number, name in enumerate(names)})
+    cells = {
+        "names": names,
+        "base64": [base64.b64encode(jpeg(number)).decode() for number in range(3)],
+        "bytes": [jpeg(number) for number in range(3)],
+    }[of_images.partition(".")[0]]
+    write(raw / of_images, [{"image_id": n, "image": cell} for n, cell in enumerate(cells)])
     write(raw / of_texts, texts([(2, "A dog."), (0, "A cat.")]))
     assert pack(raw)[1] == [(jpeg(2), "A dog."), (jpeg(0), "A cat.")]
 
 
-def test_conversations_are_joined_too_and_keep_their_own_fields(raw, packed_records, images, jpeg):
+def test_conversations_are_joined_too_and_keep_their_own_fields(raw, packed_records, jpeg):
     (raw / "captions.csv").unlink()
-    turns = [{"from": "human", "value": "<image>\nWho?"}, {"from": "gpt", "value": "A cat."}]
-    rows = [{"image_id": "i1", "image": "coco/1.jpg", "score": 3, "conversations": turns}]
-    write(raw / "chat.json", rows)
+    row = llava("<image>\nWho?", "A cat.", image_id="i1", image="coco/1.jpg", score=3)
+    write(raw / "chat.json", [row])
     ((record, members),) = packed_records(raw, join="image_id")
-    assert (record["score"], record["messages"]) == (3, turns)
+    assert (record["score"], record["messages"]) == (3, row["conversations"])
     assert members == {"jpg": jpeg(1)}
 
 
 def test_an_image_twice_counts_once_if_it_is_the_same(raw, images, pack, jpeg):
-    write(raw / "images.parquet", [*images(), images()[2]])
+    write(raw / "images.parquet", [*images, images[2]])
     assert pack(raw)[1][0] == (jpeg(2), "A dog.")
 
 
 def test_an_id_of_two_images_rejects_its_texts_and_names_both(raw, images, pack, tmp_path, rejects):
-    other = {"image_id": "i2", "image": images(2)[1]["image"]}
-    write(raw / "images.parquet", [*images(), other])
+    write(raw / "images.parquet", [*images, images[1] | {"image_id": "i2"}])
     report, _ = pack(raw)
     assert (report.samples, report.rejected) == (1, 2)
     assert rejects(tmp_path / "out")[0]["reason"] == (
@@ -138,10 +111,8 @@ def test_rows_of_images_that_cannot_be_read_are_rejects(raw, pack, jpeg, tmp_pat
     write(raw / "captions.csv", texts([("i0", "A cat.")]))
     report, _ = pack(raw)
     assert (report.inputs, report.samples) == (3, 1)
-    assert [line["source"] for line in rejects(tmp_path / "out")] == [
-        "images.jsonl:2",
-        "images.jsonl#2",
-    ]
+    sources = [line["source"] for line in rejects(tmp_path / "out")]
+    assert sources == ["images.jsonl:2", "images.jsonl#2"]
 
 
 def test_an_interrupted_join_is_finished_with_the_same_bytes(raw, tmp_path, contents):
@@ -154,13 +125,11 @@ def test_an_interrupted_join_is_finished_with_the_same_bytes(raw, tmp_path, cont
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_a_dry_run_counts_the_same_and_leaves_nothing(raw, tmp_path):
+def test_a_dry_run_counts_the_same_and_leaves_nothing(raw, tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
-    command = [sys.executable, "-m", "datapipe", "pack", raw, "--join", "image_id"]
-    env = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
-    done = subprocess.run([*command, "--dry-run", "--json"], env=env, stdout=-1, check=True)
-    report = json.loads(done.stdout)
-    assert (report["samples"], report["rejected"]) == (3, 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    report = pack_dataset(raw, dry_run=True, join="image_id")
+    assert (report.samples, report.rejected) == (3, 0)
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
@@ -172,40 +141,34 @@ def test_include_chooses_the_texts(raw, pack, jpeg):
 
 
 @pytest.mark.parametrize(
-    ("join", "says"),
+    ("options", "says"),
     [
-        ("nope", "no file of images here has the column 'nope' .*captions.csv: 'image_id'"),
-        ("nope=image_id", "no file of texts here has the column 'nope'"),
-        ("=", "'=' is neither a column such as image_id nor two"),
+        ({"join": "nope"}, "no file of images here has the column 'nope' .*captions.csv: 'image_i"),
+        ({"join": "nope=image_id"}, "no file of texts here has the column 'nope'"),
+        ({"join": "="}, "'=' is neither a column such as image_id nor two"),
+        ({"format": "folder"}, "--join does not apply to the format folder"),
     ],
 )
-def test_columns_that_are_not_there_are_refused(raw, pack, join, says):
+def test_columns_that_are_not_there_and_other_formats_are_refused(raw, pack, options, says):
     with pytest.raises(PackError, match=says):
-        pack(raw, join)
+        pack(raw, **options)
 
 
-def test_a_single_file_and_other_formats_are_refused(raw, pack):
+def test_a_single_file_is_refused(raw, pack):
     with pytest.raises(PackError, match="give their folder"):
         pack(raw / "captions.csv")
-    with pytest.raises(PackError, match="--join does not apply to the format folder"):
-        pack(raw, format="folder")
 
 
 def test_the_command_joins_as_the_refusal_says(raw, tmp_path, members):
     (raw / "images.parquet").rename(raw / "images-00000-of-00001.parquet")
-
-    def run(*arguments):
-        return CliRunner().invoke(app, ["pack", str(raw), str(tmp_path / "out"), *arguments])
-
-    refused = run()
+    command = ["pack", str(raw), str(tmp_path / "out")]
+    refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 1
     assert "add --join 'image_id'" in refused.stderr
-    joined = run("--join", "image_id")
-    assert joined.exit_code == 0
+    joined = CliRunner().invoke(app, [*command, "--join", "image_id"])
     assert "captions.csv is joined with the images of images-*" in joined.output
-    assert [sample["txt"] for sample in members(tmp_path / "out").values()] == [
-        text.encode() for _, text in TEXTS
-    ]
+    packed = members(tmp_path / "out").values()
+    assert [sample["txt"].decode() for sample in packed] == [text for _, text in TEXTS]
 
 
 @pytest.mark.parametrize("named", [True, False])  # whether the conversations name images, too
@@ -217,10 +180,9 @@ def test_a_join_is_named_where_ids_match_those_of_conversations(
     tmp_path, jpeg, named, key, first, hint
 ):
     ids = [f"{first}{n}" for n in range(3)]
-    turns = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "A cat."}]
-    chats = [{key: id, "conversations": turns} for id in ids]
-    for chat in chats if named else ():
-        chat["image"] = f"{chat[key]}.jpg"
+    chats = [llava("<image>What?", **{key: id}) for id in ids]
+    if named:
+        chats = [chat | {"image": f"{chat[key]}.jpg"} for chat in chats]
     rows = [{key: id.replace("x", "i"), "image": {"bytes": jpeg(0)}} for id in ids]
     write(tmp_path / "raw" / "images.parquet", rows)
     write(tmp_path / "raw" / "llava.json", chats)

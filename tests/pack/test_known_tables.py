@@ -1,36 +1,30 @@
 """Columns as PixMo, CoSyn and OpenCLIP have them."""
 
-import csv
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from datapipe import pack_dataset
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.teaching import show
 
-from .reading import choose_reader, read_all
+from .reading import choose_reader, read
+from .record_files import write, write_csv
 
 
 @pytest.fixture
-def table(tmp_path, jpeg):
+def table(raw, jpeg):
     """Writes rows, with an image each, as Parquet."""
 
-    def write(*rows):
-        images = ({"image": {"bytes": jpeg(n), "path": None}} for n in range(len(rows)))
-        held = [image | row for image, row in zip(images, rows, strict=True)]
-        pq.write_table(pa.Table.from_pylist(held), tmp_path / "data.parquet")
-        return tmp_path / "data.parquet"
+    def table(*rows):
+        held = [{"image": {"bytes": jpeg(n), "path": None}} | row for n, row in enumerate(rows)]
+        return write(raw / "data.parquet", held)
 
-    return write
+    return table
 
 
 def lessons(path):
     """Return the turns of each sample, as a report shows them."""
-    read = read_all(choose_reader(path), path, ReadOptions())
-    return [[(role, text) for role, text, _ in show(sample).turns] for sample in read]
+    samples = read(choose_reader(path), path)
+    return [[(role, text) for role, text, _ in show(sample).turns] for sample in samples]
 
 
 @pytest.mark.parametrize("name", ["questions", "qa_pairs"])
@@ -73,51 +67,39 @@ def test_messages_that_are_texts_alone_are_turns_where_the_answer_is_the_last(ta
 
 
 @pytest.fixture
-def pairs(tmp_path, put):
-    """Writes a table of images and other columns as CSV or TSV."""
+def pairs(raw, put):
+    """Writes a table of two images and what is said of them as CSV or TSV."""
 
-    def write(name, separator, **columns):
-        raw = put(tmp_path / "raw", {"0.jpg": 0, "1.jpg": 1})
-        with (raw / name).open("w", newline="") as file:
-            rows = csv.writer(file, delimiter=separator)
-            rows.writerow(columns)
-            rows.writerows(zip(*columns.values(), strict=True))
+    def pairs(name, *said, mark=","):
+        put(raw, {"0.jpg": 0, "1.jpg": 1})
+        write_csv(raw / name, [{"filepath": f"{n}.jpg"} | row for n, row in enumerate(said)], mark)
         return raw / name
 
-    return write
+    return pairs
 
 
-FILES = ["0.jpg", "1.jpg"]
-
-
-@pytest.mark.parametrize(("name", "separator"), [("a.csv", "\t"), ("a.tsv", "\t"), ("a.csv", ",")])
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", "\t"), ("a.tsv", "\t"), ("a.csv", ",")])
 @pytest.mark.parametrize("titles", [["A cat, asleep", "A dog"], ["cat", "dog"]])
 def test_a_title_beside_a_filepath_is_the_caption_as_openclip_has_it(
-    pairs, name, separator, titles, packed
+    pairs, name, mark, titles, packed
 ):
-    path = pairs(name, separator, filepath=FILES, title=titles)
+    path = pairs(name, *({"title": title} for title in titles), mark=mark)
     assert [sample["txt"].decode() for sample in packed(path)] == titles
 
 
-def test_the_only_text_of_a_table_is_proposed_as_its_caption(pairs):
-    path = pairs("a.csv", ",", image=FILES, **{"my title": ["A cat", "A dog"]})
-    with pytest.raises(PackError) as caught:
-        lessons(path)
-    assert "did you mean 'my title'? Give --text-column 'my title', or take the" in str(
-        caught.value
-    )
-    assert "any of" not in str(caught.value)
-
-
-def test_the_only_text_of_a_table_that_asks_is_proposed_with_its_answer(pairs):
-    path = pairs("a.csv", ",", image=FILES, my_question=["Is it?", "Is it not?"])
-    with pytest.raises(
-        PackError, match=r"mean 'my_question'\? .* or --map 'image=image,user=my_qu"
-    ):
-        lessons(path)
-
-
-def test_a_title_beside_another_text_is_not_taken_for_the_caption(pairs):
-    path = pairs("a.csv", ",", filepath=FILES, title=["A cat", "A dog"], story=["Once upon", "a b"])
-    with pytest.raises(PackError, match="any of the columns 'title', 'story'"):
-        lessons(path)
+@pytest.mark.parametrize(
+    ("said", "proposed"),
+    [
+        # The only text of a table, and one that asks.
+        (
+            {"my title": "A cat"},
+            r"mean 'my title'\? Give --text-column 'my title', or take the",
+        ),
+        ({"my_question": "Is it?"}, r"mean 'my_question'\? .* --map 'image=filepath,user=my_qu"),
+        ({"title": "A cat", "story": "Once upon"}, "any of the columns 'title', 'story'"),
+    ],
+)
+def test_what_may_be_the_text_of_a_table_is_proposed(pairs, said, proposed):
+    with pytest.raises(PackError, match=proposed) as caught:
+        lessons(pairs("a.csv", said, {column: f"{text} too" for column, text in said.items()}))
+    assert ("any of" in str(caught.value)) == (len(said) > 1)

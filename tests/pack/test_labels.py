@@ -12,38 +12,39 @@ NAMES = ["cat", "dog"]
 
 
 @pytest.fixture
-def packed(tmp_path, members):
-    def pack(**options):
-        report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, **options)
-        return report, list(members(tmp_path / "out").values())
+def packed(raw, tmp_path, members):
+    def pack(out="out", **options):
+        report = pack_dataset(raw, tmp_path / out, workers=1, **options)
+        return report, list(members(tmp_path / out).values())
 
     return pack
 
 
 @pytest.fixture
-def table(tmp_path, jpeg):
-    """Write a table of images and labels, with the names of classes as `datasets` writes them."""
+def table(raw, jpeg):
+    """Write a table of images and labels; `feature` names classes as `datasets` does."""
 
-    def write(labels, feature=None, name="label"):
-        (tmp_path / "raw").mkdir()
+    def write(labels, feature=None, name="label", metadata=None):
         rows = [{"image": {"bytes": jpeg(0), "path": None}, name: label} for label in labels]
         data = pa.Table.from_pylist(rows)
         if feature is not None:
-            held = json.dumps({"info": {"features": {"image": {"_type": "Image"}, name: feature}}})
-            data = data.replace_schema_metadata({"huggingface": held})
-        pq.write_table(data, tmp_path / "raw" / "data.parquet")
+            features = {"image": {"_type": "Image"}, name: feature}
+            metadata = json.dumps({"info": {"features": features}})
+        if metadata is not None:
+            data = data.replace_schema_metadata({"huggingface": metadata})
+        pq.write_table(data, raw / "data.parquet")
 
     return write
 
 
 @pytest.fixture
-def classes(tmp_path, put):
+def classes(raw, put):
     """Write an image below each folder, with a JSON beside it if one is given."""
 
     def write(*folders, beside=None):
         files = {"0.jpg": 0} | ({} if beside is None else {"0.json": beside})
         for folder in folders:
-            put(tmp_path / "raw" / folder, files)
+            put(raw / folder, files)
 
     return write
 
@@ -52,42 +53,34 @@ def texts(samples):
     return [sample["txt"].decode() if "txt" in sample else None for sample in samples]
 
 
-@pytest.mark.parametrize("labels", [[0, 1], ["cat", "dog"]])
+@pytest.mark.parametrize(("labels", "expected"), [([0, 1], ["0", "1"]), (NAMES, NAMES)])
 @pytest.mark.parametrize("name", ["label", "labels", "fine_class"])
-def test_a_table_without_text_names_the_map_that_takes_its_labels(table, packed, labels, name):
+def test_a_table_without_text_names_the_map_that_takes_its_labels(
+    table, packed, labels, expected, name
+):
     table(labels, name=name)
-    report, samples = packed(dry_run=False)
+    report, samples = packed()
     assert texts(samples) == [None, None]
     assert f"no column is taken as text; --map 'caption={name}' takes labels" in report.notes
     (warning,) = report.teaching.warnings()
     assert "`image`" not in warning
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"), [([0, 1], ["0", "1"]), (["cat", "a dog"], ["cat", "a dog"])]
-)
-def test_the_map_that_is_named_takes_the_labels(table, packed, labels, expected):
-    table(labels)
-    report, samples = packed(map="caption=label")
+    report, samples = packed("mapped", map=f"caption={name}")
     assert texts(samples) == expected
     assert report.images == 2
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "said"),
     [
-        ({"map": "caption=label"}, ["cat", "dog", None]),
-        ({"text_column": "label"}, ["cat", "dog", None]),
-        (
-            {"map": "caption=A photo of a {label}."},
-            ["A photo of a cat.", "A photo of a dog.", None],
-        ),
+        ({"map": "caption=label"}, "{}"),
+        ({"text_column": "label"}, "{}"),
+        ({"map": "caption=A photo of a {label}."}, "A photo of a {}."),
     ],
 )
-def test_numbers_of_classes_are_written_as_their_names(table, packed, options, expected):
+def test_numbers_of_classes_are_written_as_their_names(table, packed, options, said):
     table([0, 1, -1], {"names": NAMES, "_type": "ClassLabel"})
     report, samples = packed(**options)
-    assert texts(samples) == expected
+    assert texts(samples) == [*map(said.format, NAMES), None]
     assert "`label` is written as the names of its classes (cat, dog)" in report.notes
 
 
@@ -112,23 +105,12 @@ def test_a_number_without_a_name_is_a_reject(table, packed, rejects, tmp_path):
 
 
 @pytest.mark.parametrize("metadata", [b"{", b'{"info": 1}', b'{"info": {"features": [1]}}'])
-def test_metadata_that_is_broken_is_none(table, packed, tmp_path, metadata):
-    table([0])
-    path = tmp_path / "raw" / "data.parquet"
-    data = pq.read_table(path).replace_schema_metadata({b"huggingface": metadata})
-    pq.write_table(data, path)
+def test_metadata_that_is_broken_is_none(table, packed, metadata):
+    table([0], metadata=metadata)
     assert texts(packed(map="caption=label")[1]) == ["0"]
 
 
 # --- folders ------------------------------------------------------------------------------------
-
-
-def test_class_folders_name_the_map_that_takes_their_names(classes, packed):
-    classes("train/cat", "train/dog", "val/cat")
-    report, samples = packed()
-    assert texts(samples) == [None] * 3
-    advice = "no image has a text; --map 'caption={folder}' takes the names of their folders"
-    assert f"{advice} (cat, dog)" in report.notes
 
 
 @pytest.mark.parametrize(
@@ -147,33 +129,28 @@ def test_other_folders_are_not_taken_for_classes(classes, packed, folders, besid
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("caption={folder}", ["cat", "dog"]),
-        ("caption=folder", ["cat", "dog"]),
-        ("caption=A {folder} in {stem}.", ["A cat in 0.", "A dog in 0."]),
-    ],
+    ("given", "said"),
+    [("{folder}", "{}"), ("folder", "{}"), ("A {folder} in {stem}.", "A {} in 0.")],
 )
-def test_a_map_takes_the_names_of_folders(classes, packed, given, expected):
-    classes("cat", "dog")
-    _, samples = packed(map=given)
-    assert texts(samples) == expected
-    assert [sample.keys() for sample in samples] == [{"jpg", "txt"}] * 2
+def test_class_folders_name_the_map_that_takes_their_names(classes, packed, given, said):
+    classes("train/cat", "train/dog", "val/cat")
+    report, samples = packed()
+    assert texts(samples) == [None] * 3
+    advice = "no image has a text; --map 'caption={folder}' takes the names of their folders"
+    assert f"{advice} (cat, dog)" in report.notes
+    _, samples = packed("mapped", map=f"caption={given}")
+    assert texts(samples) == [said.format(name) for name in ("cat", "dog", "cat")]
+    assert [sample.keys() for sample in samples] == [{"jpg", "txt"}] * 3
 
 
-def test_a_map_has_the_folder_beside_the_fields_of_json(classes, packed):
-    classes("cat", "dog", beside={"color": "red"})
-    report, (sample, _) = packed(map="user='What is it?',assistant=A {color} {folder}.")
+def test_a_map_has_the_folder_beside_the_fields_of_json_which_go_before_it(classes, packed):
+    classes("cat", "dog", beside={"color": "red", "stem": "pet"})
+    report, (sample, _) = packed(map="user='What is it?',assistant=A {color} {folder} {stem}.")
     assert report.shown[0].turns == (
         ("user", "<image>\nWhat is it?", False),
-        ("assistant", "A red cat.", True),
+        ("assistant", "A red cat pet.", True),
     )
-    assert json.loads(sample["json"]).keys() == {"color", "messages"}
-
-
-def test_a_field_of_json_goes_before_the_folder(classes, packed):
-    classes("cat", "dog", beside={"folder": "pets"})
-    assert texts(packed(map="caption=folder")[1]) == ["pets", "pets"]
+    assert json.loads(sample["json"]).keys() == {"color", "stem", "messages"}
 
 
 def test_a_map_takes_the_folders_of_members_of_a_tar(raw, make_tar, jpeg, packed):

@@ -1,7 +1,6 @@
 """Files of a folder that are one dataset, and the folders their image paths start from."""
 
 import re
-import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,27 +13,19 @@ from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.record_files import find_records, is_unreadable
 
+from .cases import cases
 from .record_files import fits, open_, write
 
 ROOT = Path(__file__).parents[2]
 ROWS = [{"a": "1", "b": "größe"}, {"a": "2", "b": 'two\n"lines"'}, {"a": "3", "b": ""}]
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
-        ["train-00000-of-00002-1a2b3c4d.parquet", "train-00001-of-00002-ffffffff.parquet"],
-        ["default/train/0000.parquet", "default/train/0001.parquet"],
-        ["part.0.parquet", "part.1.parquet", "part.2.parquet"],
-        [f"part-0000{i}-{uuid.UUID(int=7)}-c000.snappy.parquet" for i in range(2)],
-        ["chunk_1.parquet", "chunk_2.parquet"],
-        ["v1.5-2/train-1.parquet", "v1.5-2/train-2.parquet"],
-    ],
-)
+@pytest.mark.parametrize("names", [line for (line,) in cases("files that are one dataset")])
 def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
+    names = names.split()
     for name in names:
         write(tmp_path / name, ROWS)
+    (tmp_path / "train").mkdir()  # a folder beside a file of its name does not hide it
     records = open_(tmp_path)
     assert [source for source, _ in records] == [f"{n}#{i}" for n in names for i in range(3)]
     assert records.estimate() == 3 * len(names)
@@ -43,29 +34,30 @@ def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
 @pytest.mark.parametrize(
     ("names", "listed"),
     [
-        (
-            ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"],
-            ["data/test-[*]-of-00001[*].parquet' +3 records in 1 file",
-             "data/train-[*]-of-00001[*].parquet' +3 records in 1 file"],
-        ),
-        (["one/0.parquet", "two (b)/0.parquet", "two (b)/1.parquet"],
-         ["one/[*].parquet", r"two \(b\)/[*].parquet' +6 records in 2 files"]),
-        (["train.parquet", "test.parquet"], ["test.parquet", "train.parquet"]),
-        (["train-00000-of-00001.parquet", "train-00000-of-00002.parquet"],
+        ("data/train-00000-of-00001.parquet data/test-00000-of-00001.parquet",
+         ["data/test-[*]-of-00001[*].parquet' +3 records in 1 file",
+          "data/train-[*]-of-00001[*].parquet' +3 records in 1 file"]),
+        ("one/0.parquet two(b)/0.parquet two(b)/1.parquet",
+         ["one/[*].parquet", r"two\(b\)/[*].parquet' +6 records in 2 files"]),
+        ("train.parquet test.parquet", ["test.parquet", "train.parquet"]),
+        ("train-00000-of-00001.parquet train-00000-of-00002.parquet",
          ["train-[*]-of-00001", "train-[*]-of-00002"]),
-        (["a.parquet", "a.jsonl"],
-         ["a.jsonl' +3 records in 1 file", "a.parquet' +3 records in 1 file"]),
+        ("a.parquet a.jsonl", ["a.jsonl' +3 records in 1 file", "a.parquet' +3 records in 1 file"]),
     ],
 )  # fmt: skip
 def test_splits_and_configurations_are_listed_with_the_remedy(tmp_path, names, listed):
-    for name in names:
+    for name in names.split():
         write(tmp_path / name, ROWS)
     assert find_records(Survey(tmp_path), ReadOptions(), fits)
-    pattern = r"holds several datasets[\s\S]*" + r"[\s\S]*".join(listed) + r"[\s\S]*--include '"
+    pattern = r"[\s\S]*".join(["holds several datasets", *listed, "--include '"])
     with pytest.raises(PackError, match=pattern) as caught:
         open_(tmp_path)
-    include = str(caught.value).rpartition("--include ")[2].strip("'")
-    assert 3 <= len(list(open_(tmp_path, include=include))) < 3 * len(names)
+    assert 3 <= len(list(open_(tmp_path, include=remedy(caught)))) < 3 * len(names.split())
+
+
+def remedy(caught):
+    """The pattern that a refusal gives in the end."""
+    return str(caught.value).rpartition("--include ")[2].strip("'")
 
 
 def test_annotation_files_are_listed_with_counts_and_the_pattern_to_copy(tmp_path):
@@ -113,8 +105,7 @@ def test_shards_that_are_missing_are_noticed(tmp_path):
         write(tmp_path / "data" / f"train-{number:05d}-of-00003.parquet", ROWS)
     with pytest.raises(PackError, match="only 2 of 3 files are here; fetch the others") as caught:
         open_(tmp_path)
-    include = str(caught.value).rpartition("--include ")[2].strip("'")
-    assert open_(tmp_path, include=include).estimate() == 6
+    assert open_(tmp_path, include=remedy(caught)).estimate() == 6
 
 
 @pytest.mark.parametrize(
@@ -129,35 +120,14 @@ def test_files_of_other_columns_are_refused(tmp_path, second, differing):
 
 
 def test_columns_may_be_ordered_differently_null_or_of_another_string_type(tmp_path):
+    large, encoded = pa.array(["x"], pa.large_string()), pa.array(["5"]).dictionary_encode()
     write(tmp_path / "0.parquet", ROWS)
     pq.write_table(pa.table({"b": [None], "a": ["4"]}), tmp_path / "1.parquet")
-    pq.write_table(
-        pa.table(
-            {"b": pa.array(["x"], pa.large_string()), "a": pa.array(["5"]).dictionary_encode()}
-        ),
-        tmp_path / "2.parquet",
-    )
+    pq.write_table(pa.table({"b": large, "a": encoded}), tmp_path / "2.parquet")
     assert [record["a"] for _, record in open_(tmp_path)] == ["1", "2", "3", "4", "5"]
 
 
-def test_the_nearest_files_are_taken(tmp_path):
-    write(tmp_path / "a.jsonl", ROWS)
-    write(tmp_path / "deep" / "b.jsonl", ROWS)
-    write(tmp_path / ".cache" / "c.jsonl", ROWS)
-    assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("name", "beside"),
-    [
-        ("a.json", "a.jpg"),
-        ("a.jsonl", "a.JPEG"),
-        ("00000.parquet", "00000.tar"),
-        ("shard-000000.parquet", "shard-000000.tar"),
-        ("x.index.parquet", "x.tar"),
-        ("00000.parquet", "00000/000000000.jpg"),
-    ],
-)
+@pytest.mark.parametrize(("name", "beside"), cases("files that describe others beside them"))
 def test_what_describes_other_data_is_no_candidate(tmp_path, name, beside):
     write(tmp_path / name, ROWS)
     (tmp_path / beside).parent.mkdir(exist_ok=True)
@@ -166,14 +136,9 @@ def test_what_describes_other_data_is_no_candidate(tmp_path, name, beside):
     assert not is_unreadable(Survey(tmp_path), ReadOptions())
 
 
-def test_a_folder_beside_a_file_of_its_name_does_not_hide_it(tmp_path):
-    write(tmp_path / "train.parquet", ROWS)
-    (tmp_path / "train").mkdir()
-    assert open_(tmp_path).estimate() == 3
-
-
-def test_one_object_beside_records_is_passed_over(tmp_path):
-    write(tmp_path / "a.jsonl", ROWS)
+def test_the_nearest_files_are_taken_and_one_object_beside_them_is_passed_over(tmp_path):
+    for name in ("a.jsonl", "deep/b.jsonl", ".cache/c.jsonl"):
+        write(tmp_path / name, ROWS)
     (tmp_path / "info.json").write_text('{"a": 1,\n"b": 2}')
     (tmp_path / "coco.json").write_text('{"a": 1, "images": [], "annotations": []}')
     assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]

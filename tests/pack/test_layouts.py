@@ -5,38 +5,23 @@ from collections import Counter
 import pytest
 
 from .layouts import (
-    further_chats,
     further_columns,
-    further_fields,
+    further_files,
     further_folders,
-    further_links,
     further_media,
-    further_mixed,
-    further_preferences,
-    further_tables,
     further_tars,
     sources_captions,
     sources_chats,
     sources_questions,
+    stated,
 )
 from .layouts.judge import faults_of
 from .layouts.raw import Raw
 from .layouts.table import LAYOUTS, Fate, Layout, captioned, packed, refused
 
 TABLES = (
-    sources_chats,
-    sources_captions,
-    sources_questions,
-    further_tars,
-    further_media,
-    further_preferences,
-    further_chats,
-    further_columns,
-    further_fields,
-    further_folders,
-    further_links,
-    further_tables,
-    further_mixed,
+    *(sources_chats, sources_captions, sources_questions, stated),
+    *(further_columns, further_files, further_folders, further_media, further_tars),
 )
 """Modules that add their layouts to `LAYOUTS` when they are imported."""
 

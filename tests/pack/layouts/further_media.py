@@ -1,12 +1,10 @@
 """Records that name sound, video, documents and other media, in the forms of several trainers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .raw import Raw
 from .sources_chats import llava, openai, what_turns
-from .table import CHATS, LAYOUTS, TEXTS, Fate, Layout, N, counted, layout, packed, refused
+from .table import CHATS, LAYOUTS, Fate, Layout, N, layout, packed, refused
 
 
 def _named(field: str, ext: str, mark: str, *, listed: bool) -> Layout:
@@ -22,19 +20,6 @@ def _named(field: str, ext: str, mark: str, *, listed: bool) -> Layout:
         return refused(rf"{field}|video|sound|audio|document")
 
     return Layout(name=f"LLaVA records with {field}" + (" in a list" if listed else ""), make=make)
-
-
-LAYOUTS += [
-    _named("sound", "wav", "<sound>", listed=False),
-    _named("sound", "wav", "", listed=True),
-    _named("audio", "mp3", "<audio>", listed=False),
-    _named("audios", "mp3", "", listed=True),
-    _named("video", "mp4", "", listed=False),
-    _named("videos", "mp4", "<video>", listed=True),
-    _named("pdf", "pdf", "", listed=False),
-    _named("speech", "wav", "<speech>", listed=False),
-    _named("point_cloud", "npy", "<point>", listed=False),
-]
 
 
 def _beside(field: str, ext: str) -> Layout:
@@ -53,36 +38,35 @@ def _beside(field: str, ext: str) -> Layout:
     return Layout(name=f"messages with images and {field}", make=make)
 
 
-LAYOUTS += [_beside("audios", "wav"), _beside("videos", "mp4")]
-
-
-def _part(name: str, part: dict[str, Any], says: str) -> Layout:
+def _part(kind: str, says: str, content: Any) -> Layout:
     """Return the layout of chats with a part of another medium."""
 
     def make(raw: Raw) -> Fate:
-        text = {"type": "text", "text": "What is it?"}
-        rows = [{"messages": openai([part, text], f"It is {n}.")} for n in N]
-        raw.jsonl("data.jsonl", rows)
+        parts = [{"type": kind, kind: content}, {"type": "text", "text": "What is it?"}]
+        raw.jsonl("data.jsonl", [{"messages": openai(parts, f"It is {n}.")} for n in N])
         return refused(says)
 
-    return Layout(name=f"chat with {name}", make=make)
+    return Layout(name=f"chat with {kind}", make=make)
 
 
 LAYOUTS += [
-    _part(
-        "input_audio",
-        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
-        "audio|sound",
-    ),
-    _part("audio", {"type": "audio", "audio": "a.wav"}, "audio|sound"),
-    _part("video_url", {"type": "video_url", "video_url": {"url": "a.mp4"}}, "video"),
-    _part("video", {"type": "video", "video": ["0.jpg", "1.jpg"]}, "video"),
-    _part("file", {"type": "file", "file": {"filename": "a.pdf", "file_data": "JVBERg=="}}, "file"),
-    _part(
-        "document",
-        {"type": "document", "source": {"type": "base64", "data": "JVBERg=="}},
-        "document",
-    ),
+    _named("sound", "wav", "<sound>", listed=False),
+    _named("sound", "wav", "", listed=True),
+    _named("audio", "mp3", "<audio>", listed=False),
+    _named("audios", "mp3", "", listed=True),
+    _named("video", "mp4", "", listed=False),
+    _named("videos", "mp4", "<video>", listed=True),
+    _named("pdf", "pdf", "", listed=False),
+    _named("speech", "wav", "<speech>", listed=False),
+    _named("point_cloud", "npy", "<point>", listed=False),
+    _beside("audios", "wav"),
+    _beside("videos", "mp4"),
+    _part("input_audio", "audio|sound", {"data": "UklGRg==", "format": "wav"}),
+    _part("audio", "audio|sound", "a.wav"),
+    _part("video_url", "video", {"url": "a.mp4"}),
+    _part("video", "video", ["0.jpg", "1.jpg"]),
+    _part("file", "file", {"filename": "a.pdf", "file_data": "JVBERg=="}),
+    _part("document", "document", {"type": "base64", "data": "JVBERg=="}),
 ]
 
 
@@ -92,41 +76,3 @@ def mixed(raw: Raw) -> Fate:
     media += [{"video": raw.other(f"videos/{n}.mp4")} for n in range(5, 8)]
     raw.json("data.json", [{**media[n], "conversations": what_turns(n)} for n in N])
     return packed(*CHATS[:5], rejects=3, says=(("video", 3),))
-
-
-# https://github.com/modelscope/ms-swift, docs, Custom-dataset.md: boxes to be filled in.
-@layout("ms-swift grounding")
-def grounding(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        path = raw.image(f"{n}.jpg", n)
-        turns = openai("<image>Find the <ref-object>", "<bbox>")
-        objects = {"ref": ["sheep"], "bbox": [[90.9, 160.8, 135, 212.8]]}
-        rows.append({"messages": turns, "images": [path], "objects": objects})
-    raw.jsonl("data.jsonl", rows)
-    return refused("bbox|objects")
-
-
-def _sound(n: int) -> dict[str, Any]:
-    return {"bytes": b"RIFF\0\0\0\0WAVE", "path": f"{n}.wav"}
-
-
-@layout("a table with a column of sound")
-def sound_column(raw: Raw) -> Fate:
-    rows = [{"audio": _sound(n), "text": f"words {n}"} for n in N]
-    raw.parquet("train-00000-of-00001.parquet", rows)
-    return refused("audio|sound|image")
-
-
-@layout("a table with columns of images and sound")
-def image_and_sound_columns(raw: Raw) -> tuple[Fate, ...]:
-    cells = [{"image": raw.cell(n, "image"), "audio": _sound(n)} for n in N]
-    raw.parquet("train-00000-of-00001.parquet", [{**cells[n], "caption": f"text {n}"} for n in N])
-    return counted(TEXTS, "audio|sound")
-
-
-@layout("CSV of videos and captions")
-def webvid(raw: Raw) -> Fate:
-    rows = [{"videoid": n, "path": raw.other(f"videos/{n}.mp4"), "caption": f"c {n}"} for n in N]
-    raw.csv("results_2M_train.csv", rows)
-    return refused("video|mp4|image")

@@ -1,7 +1,5 @@
 """Tiny images of one colour that tells which image it is, and bytes of other media."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import zipfile

@@ -1,15 +1,13 @@
 """Real sources of captions, as their users have them on disk."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 from .raw import Raw
-from .table import Fate, N, Sample, captioned, layout, packed, source, textless
+from .table import Fate, N, Sample, captioned, layout, packed, refused, source
 
 
-def images_downloaded(
+def _shard_of(
     raw: Raw, shard: str, numbers: range, form: str, **more: Any
 ) -> tuple[list[Sample], int]:
     """Write a shard of img2dataset; every fifth download has failed.
@@ -59,8 +57,8 @@ def images_downloaded(
 
 
 def _downloaded(raw: Raw, form: str, **more: Any) -> Fate:
-    samples, failed = images_downloaded(raw, "00000", range(10), form, **more)
-    others, more_failed = images_downloaded(raw, "00001", range(10, 20), form, **more)
+    samples, failed = _shard_of(raw, "00000", range(10), form, **more)
+    others, more_failed = _shard_of(raw, "00001", range(10, 20), form, **more)
     return packed(*samples, *others, rejects=failed + more_failed)
 
 
@@ -72,6 +70,21 @@ def cc3m_webdataset(raw: Raw) -> Fate:
 @layout("CC3M by img2dataset, files")
 def cc3m_files(raw: Raw) -> Fate:
     return _downloaded(raw, "files")
+
+
+# With `--output_format parquet`: the bytes are in the column `jpg`.
+@layout("CC3M by img2dataset, Parquet")
+def cc3m_parquet(raw: Raw) -> Fate:
+    samples, failed = _shard_of(raw, "00000", range(10), "parquet")
+    return packed(*samples, rejects=failed)
+
+
+# With `--output_format tfrecord`: the images are beside the table.
+@layout("CC3M by img2dataset, TFRecord")
+def cc3m_tfrecord(raw: Raw) -> Fate:
+    _shard_of(raw, "00000", range(10), "tfrecord")
+    raw.other("00000.tfrecord", b"\x10" + bytes(200))
+    return refused("tfrecord|download")
 
 
 # With `--save_additional_columns` as img2dataset's dataset_examples/laion5B.md has them.
@@ -89,7 +102,7 @@ def datacomp(raw: Raw) -> Fate:
     ]
     raw.parquet("metadata/000000000000.parquet", rows)
     shard = "shards/00000000"
-    samples, failed = images_downloaded(raw, shard, range(10), "webdataset", uid="f" * 32)
+    samples, failed = _shard_of(raw, shard, range(10), "webdataset", uid="f" * 32)
     raw.given = raw.folder / "shards"
     return packed(*samples, rejects=failed)
 
@@ -111,25 +124,6 @@ def coco(raw: Raw) -> Fate:
         boxes = [{"image_id": n, "id": n, "category_id": 1, "bbox": [1, 2, 3, 4]} for n in N]
         for kind in ("instances", "person_keypoints"):
             raw.json(f"annotations/{kind}_{split}.json", whole | {"annotations": boxes})
-    return packed(*(captioned(n, f"caption {m} of {n}") for n in N for m in range(2)))
-
-
-# https://cs.stanford.edu/people/karpathy/deepimagesent/: caption_datasets.zip beside COCO 2014.
-@layout("COCO in Karpathy's splits")
-def karpathy(raw: Raw) -> Fate:
-    images = []
-    for n in N:
-        folder = "val2014" if n % 2 else "train2014"
-        name = f"COCO_{folder}_{n:012d}.jpg"
-        raw.image(f"{folder}/{name}", n)
-        sentences = [
-            {"raw": f"caption {m} of {n}", "tokens": ["caption"], "imgid": n, "sentid": 9 * n + m}
-            for m in range(2)
-        ]
-        image = {"filepath": folder, "filename": name, "imgid": n, "cocoid": n}
-        split = ("train", "restval", "val", "test")[n % 4]
-        images.append(image | {"split": split, "sentids": [1], "sentences": sentences})
-    raw.json("dataset_coco.json", {"dataset": "coco", "images": images})
     return packed(*(captioned(n, f"caption {m} of {n}") for n in N for m in range(2)))
 
 
@@ -198,23 +192,6 @@ def imagefolder_csv(raw: Raw) -> Fate:
     return packed(*(captioned(n, f"A picture, number {n}.") for n in N))
 
 
-@layout("imagefolder with metadata.jsonl")
-def imagefolder_jsonl(raw: Raw) -> Fate:
-    rows = [{"file_name": f"{n:04d}.png", "text": f"A picture, number {n}."} for n in N]
-    for n in N:
-        raw.image(f"{n:04d}.png", n)
-    raw.jsonl("metadata.jsonl", rows)
-    return packed(*(captioned(n, f"A picture, number {n}.") for n in N))
-
-
-# https://github.com/visipedia/inat_comp: class folders of images and nothing else.
-@layout("iNaturalist")
-def inaturalist(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"train/{n % 3:05d}_Animalia_Chordata_Aves/{n:08x}-1.jpg", n)
-    return packed(*map(textless, N), says=(("no text", 8),))
-
-
 # https://github.com/kohya-ss/sd-scripts, docs/train_README-ja.md: repeats and a class in the name
 # of the folder, latents that a run has cached.
 @source("kohya_ss")
@@ -277,27 +254,3 @@ def mmc4(raw: Raw) -> Fate:
         samples.append(Sample((n,), (("user", ""), ("assistant", text))))
     raw.jsonl("docs_shard_0_v2.jsonl", rows)
     return packed(*samples)
-
-
-# https://github.com/allenai/molmo, olmo/data/pixmo_datasets.py: a column `image` with the files of
-# the addresses that could be downloaded; `caption` is made of the `transcripts`.
-@layout("PixMo-Cap, downloaded")
-def pixmo_cap(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        path = raw.image(f"pixmo_images/{n:064x}.jpg", n)
-        row = {"image_url": f"http://a.b/{n}.jpg", "caption": f"The image shows {n}."}
-        rows.append(row | {"transcripts": [f"uh this is {n}", "well"], "image": path})
-    raw.parquet("cap/train-00000-of-00001.parquet", rows)
-    return packed(*(captioned(n, f"The image shows {n}.") for n in N), says=("transcripts",))
-
-
-# https://github.com/mlfoundations/open_clip, "Data": tabs in a file called .csv.
-@layout("open_clip csv", text_column="title")
-def open_clip(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        path = raw.image(f"images/{n}.jpg", n)
-        rows.append({"filepath": path, "title": f"a title, {n}"})
-    raw.csv("train.csv", rows, "\t")
-    return packed(*(captioned(n, f"a title, {n}") for n in N))

@@ -1,11 +1,9 @@
 """Real sources of conversations, as their users have them on disk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .raw import Raw
-from .table import Fate, N, chat, layout, packed, refused, source
+from .table import Fate, N, chat, packed, refused, source
 
 
 def llava(*texts: str) -> list[dict[str, str]]:
@@ -176,19 +174,6 @@ def m4_instruct(raw: Raw) -> Fate:
     raw.json("m4_instruct_annotations.json", rows)
     video = {"sample_id": 0, "video": "a.mp4", "conversations": llava("<image>\nWhat?", "That.")}
     raw.json("m4_instruct_video.json", [video] * 3)
-    return packed(*samples)
-
-
-# RefCOCO as LLaVA and Shikra train on it: boxes are words of the answer.
-@layout("RefCOCO in LLaVA's form")
-def refcoco(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        path = raw.image(f"coco/train2014/COCO_train2014_{n:012d}.jpg", n)
-        texts = (f"<image>\nWhere is thing {n}?", f"[0.{n}1, 0.2, 0.5, 0.6{n}]")
-        rows.append({"id": n, "image": path, "conversations": llava(*texts)})
-        samples.append(chat(n, f"<image>Where is thing {n}?", texts[1]))
-    raw.json("refcoco_train.json", rows)
     return packed(*samples)
 
 

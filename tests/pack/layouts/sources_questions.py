@@ -1,51 +1,33 @@
 """Real sources of questions and answers, as their users have them on disk."""
 
-from __future__ import annotations
-
-from base64 import b64encode
 from typing import Any
 
 from .raw import Raw
-from .table import Fate, Has, N, Sample, chat, layout, packed, source
-
-
-def _vqa(raw: Raw, questions: str, answers: str, *, is_ok: bool) -> Fate:
-    asked, given, samples = [], [], []
-    for n in N:
-        raw.image(f"train2014/COCO_train2014_{n:012d}.jpg", n)
-        texts = []
-        for m in range(2):
-            key = 10 * n + m
-            asked.append({"image_id": n, "question": f"What {m} of {n}?", "question_id": key})
-            said = [
-                {"answer": f"yes {n}", "answer_confidence": "yes", "answer_id": i} for i in (1, 2)
-            ]
-            said.append({"answer": f"no {n}", "answer_confidence": "no", "answer_id": 3})
-            entry: dict[str, Any] = {"question_type": "what", "answers": said, "image_id": n}
-            entry |= {"question_id": key, "answer_type": "other"}
-            if not is_ok:
-                entry["multiple_choice_answer"] = f"yes {n}"
-            given.append(entry)
-            texts += [f"What {m} of {n}?", f"yes {n}"]
-        samples.append(chat(n, *texts))
-    head = {"info": {}, "data_subtype": "train2014", "license": {}, "task_type": "Open-Ended"}
-    raw.json(questions, head | {"data_type": "mscoco", "questions": asked})
-    raw.json(answers, head | {"data_type": "mscoco", "annotations": given})
-    return packed(*samples)
+from .table import Fate, Has, N, Sample, chat, packed, source
 
 
 # https://visualqa.org/download.html
 @source("VQAv2")
 def vqa(raw: Raw) -> Fate:
-    questions = "v2_OpenEnded_mscoco_train2014_questions.json"
-    return _vqa(raw, questions, "v2_mscoco_train2014_annotations.json", is_ok=False)
-
-
-# https://okvqa.allenai.org/download.html: answers of several people, none of them chosen.
-@layout("OK-VQA")
-def ok_vqa(raw: Raw) -> Fate:
-    questions = "OpenEnded_mscoco_train2014_questions.json"
-    return _vqa(raw, questions, "mscoco_train2014_annotations.json", is_ok=True)
+    asked, given, samples = [], [], []
+    for n in N:
+        raw.image(f"train2014/COCO_train2014_{n:012d}.jpg", n)
+        for m in range(2):
+            about = {"image_id": n, "question_id": 10 * n + m}
+            asked.append(about | {"question": f"What {m} of {n}?"})
+            words = (f"yes {n}", f"yes {n}", f"no {n}")
+            said = [
+                {"answer": word, "answer_confidence": "yes", "answer_id": i}
+                for i, word in enumerate(words, 1)
+            ]
+            about |= {"question_type": "what", "answer_type": "other"}
+            given.append(about | {"answers": said, "multiple_choice_answer": f"yes {n}"})
+        samples.append(chat(n, f"What 0 of {n}?", f"yes {n}", f"What 1 of {n}?", f"yes {n}"))
+    head = {"info": {}, "data_subtype": "train2014", "license": {}, "task_type": "Open-Ended"}
+    head |= {"data_type": "mscoco"}
+    raw.json("v2_OpenEnded_mscoco_train2014_questions.json", head | {"questions": asked})
+    raw.json("v2_mscoco_train2014_annotations.json", head | {"annotations": given})
+    return packed(*samples)
 
 
 # https://github.com/allenai/aokvqa: images of COCO 2017 by their ids.
@@ -202,50 +184,4 @@ def pixmo_docs(raw: Raw) -> Fate:
         rows.append({"image": raw.cell(n, "image"), "image_id": f"{n}", "questions": texts})
     raw.parquet("charts/train-00000-of-00001.parquet", rows)
     samples = [chat(n, f"First {n}?", f"One {n}", "Second?", f"Two {n}") for n in N]
-    return packed(*samples)
-
-
-# https://huggingface.co/datasets/allenai/pixmo-ask-model-anything, grouped by image as
-# olmo/data/pixmo_datasets.py of https://github.com/allenai/molmo does after the download.
-@layout("PixMo-AskModelAnything, downloaded")
-def pixmo_ask(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        path = raw.image(f"pixmo_images/{n:064x}.png", n)
-        row: dict[str, Any] = {"image_url": f"http://a.b/{n}.png", "image": path}
-        rows.append(row | {"question": [f"Who {n}?", "Why?"], "answer": [f"He {n}", "So."]})
-    raw.parquet("ask-model-anything/train-00000-of-00001.parquet", rows)
-    return packed(*(chat(n, f"Who {n}?", f"He {n}", "Why?", "So.") for n in N))
-
-
-@layout("GQA of lmms-lab", join="imageId=id")
-def gqa_in_two_tables(raw: Raw) -> Fate:
-    images, asked = "train_balanced_images", "train_balanced_instructions"
-    for part in range(2):
-        name = f"{images}/train-{part:05d}-of-00002.parquet"
-        rows = [{"id": f"n{n}", "image": raw.cell(n, "image")} for n in N[part::2]]
-        raw.parquet(name, rows)
-    rows = [
-        {"id": f"q{n}", "imageId": f"n{n}", "question": f"Which {n}?", "answer": f"That {n}."}
-        for n in reversed(N)
-    ]
-    raw.parquet(f"{asked}/train-00000-of-00001.parquet", rows)
-    return packed(*(chat(n, f"Which {n}?", f"That {n}.") for n in N))
-
-
-# https://github.com/open-compass/MMBench: images in base64 beside a column for each choice; `nan`
-# is what pandas makes of an empty cell.
-@layout("MMBench")
-def mmbench(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        row = {"index": n, "hint": "nan" if n % 2 else f"Look at {n}.", "question": f"Which, {n}?"}
-        row |= {"A": "west", "B": f"east {n}", "C": "nan", "D": "nan", "answer": "B"}
-        rows.append(
-            {**row, "image": b64encode(raw.inside(n, "image")).decode(), "category": "place"}
-        )
-        hint = [] if n % 2 else [f"Look at {n}."]
-        asked = "\n".join([*hint, f"Which, {n}?", "A. west", f"B. east {n}"])
-        samples.append(chat(n, asked, f"B. east {n}"))
-    raw.csv("mmbench_dev_en.tsv", rows, "\t")
     return packed(*samples)

@@ -116,16 +116,6 @@ def test_several_formats_are_asked_about(tmp_path, make_llava, make_tar, members
     assert list(members(tmp_path / "out").values()) == [{"txt": b"hello"}]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.csv", "a,b"), ("a.json", '{"annotations": []}'), ("b.json", "[1")]
-)
-def test_what_is_not_recognised_is_answered_with_what_is(tmp_path, raw, name, content):
-    (raw / name).write_text(content)
-    for given in (raw, raw / name):
-        with pytest.raises(PackError, match=rf"no known format .*1 \{name[1:]}(?s:.)*folder"):
-            pack_dataset(given, tmp_path / "out")
-
-
 def test_raw_data_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(PackError, match=r"nowhere: no such file or folder"):
         pack_dataset(tmp_path / "nowhere", tmp_path / "out")

@@ -253,24 +253,6 @@ def test_a_key_is_taken_from_a_column(raw):
 # --- what a table is --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("row", "format"),
-    [
-        ({"image": "0.jpg", "conversations": [{"from": "human", "value": "a"}]}, "llava"),
-        ({"image": "0.jpg", "messages": [{"role": "user", "content": "a"}]}, "chat"),
-        ({"images": ["0.jpg"], "texts": [{"user": "a", "assistant": "b"}]}, "cauldron"),
-        ({"images": ["0.jpg", None], "texts": [None, "a"]}, "interleaved"),
-        ({"images": ["0.jpg"], "text": "a"}, "table"),
-        ({"description": "of the dataset", "license": "MIT"}, "folder"),
-        ({"path": "shard-0.tar", "count": 5}, "folder"),
-        ({"image": 5, "text": "a"}, "folder"),
-    ],
-)
-def test_records_beside_images_are_of_one_format(raw, row, format):
-    write(raw / "data.jsonl", [row])
-    assert choose_reader(raw).name == format
-
-
 def test_a_file_of_texts_is_a_table_if_it_is_named(raw):
     write(raw / "data.jsonl", [{"text": "a"}, {"text": None}])
     assert choose_reader(raw / "data.jsonl").name == "table"

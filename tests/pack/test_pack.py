@@ -58,19 +58,6 @@ def test_header_check_lets_damaged_pixels_through_and_decode_does_not(
     assert pack_dataset(raw, tmp_path / "b", max_rejects=9, check="decode").samples == 2
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_workers(
-    tmp_path, make_folder, make_broken, contents
-):
-    raw = make_folder(tmp_path / "raw", 100)
-    make_broken(raw)
-    for workers in (1, 2, 5):
-        out = tmp_path / str(workers)
-        pack_dataset(raw, out, workers=workers, shard_size="20KB")
-    expected = contents(tmp_path / "1")
-    assert len([name for name in expected if name.endswith(".tar")]) > 3
-    assert contents(tmp_path / "2") == contents(tmp_path / "5") == expected
-
-
 def test_nothing_in_the_output_tells_where_it_was_made(tmp_path, make_folder, contents):
     pack_dataset(make_folder(tmp_path / "raw", 3), tmp_path / "out")
     for name, data in contents(tmp_path / "out").items():

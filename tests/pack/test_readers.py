@@ -154,13 +154,3 @@ def test_a_tar_without_its_end_is_refused_before_anything_is_packed(
     with pytest.raises(StoreError, match=rf"b\.tar.*{what}.*copy or write it again"):
         pack_dataset(path if give == "file" else path.parent, tmp_path / "out")
     assert not list((tmp_path / "out").rglob("*.tar*"))
-
-
-@pytest.mark.parametrize("name", ["x.tar.gz", "x.tar"])
-@pytest.mark.parametrize("give", ["folder", "file"])
-def test_compressed_tars_are_refused_with_the_remedy(tmp_path, name, give):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / name).write_bytes(b"\x1f\x8b\x08" + bytes(600))
-    raw = tmp_path / "raw" / name if give == "file" else tmp_path / "raw"
-    with pytest.raises(ValueError, match=r"compressed.*(gunzip|decompress)"):
-        pack_dataset(raw, tmp_path / "out")

@@ -6,10 +6,7 @@ import pytest
 
 from .layouts import (
     further_columns,
-    further_files,
     further_folders,
-    further_media,
-    further_tars,
     sources_captions,
     sources_chats,
     sources_questions,
@@ -20,8 +17,8 @@ from .layouts.raw import Raw
 from .layouts.table import LAYOUTS, Fate, Layout, captioned, packed, refused
 
 TABLES = (
-    *(sources_chats, sources_captions, sources_questions, stated),
-    *(further_columns, further_files, further_folders, further_media, further_tars),
+    *(sources_chats, sources_captions, sources_questions),
+    *(stated, further_columns, further_folders),
 )
 """Modules that add their layouts to `LAYOUTS` when they are imported."""
 

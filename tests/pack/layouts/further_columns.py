@@ -1,83 +1,12 @@
-"""Tables of images in columns of every type, and of a further column beside an image and a text."""
+"""Tables of images in columns of every type, some of them empty."""
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
-from .pictures import medium
 from .raw import Raw
-from .sources_chats import what_turns
-from .table import (
-    CHATS,
-    LAYOUTS,
-    TEXTS,
-    Fate,
-    Layout,
-    N,
-    captioned,
-    counted,
-    layout,
-    packed,
-    textless,
-)
-
-_TEXTS_OF = {"caption": (TEXTS, "text {}".format), "conversations": (CHATS, what_turns)}
-"""Samples by the column of their texts, and what a row has there."""
-
-Cell = Callable[[Raw, int], Any]
-
-
-def _with_column(form: str, column: str, text: str, cell: Cell) -> Layout:
-    """Return the layout of a table of an image, a further column and a text."""
-    samples, text_of = _TEXTS_OF[text]
-
-    def make(raw: Raw) -> tuple[Fate, ...]:
-        inside = form == "Parquet"
-        rows = []
-        for n in N:
-            image = raw.cell(n, "image") if inside else raw.image(f"images/{n}.jpg", n)
-            rows.append({"image": image, column: cell(raw, n), text: text_of(n)})
-        if inside:
-            raw.parquet("data/train-00000-of-00001.parquet", rows)
-        else:
-            raw.jsonl("data.jsonl", rows)
-        return counted(samples, column)
-
-    return Layout(name=f"{form} of image, {column} and {text}", make=make)
-
-
-def _image_cell(column: str) -> Cell:
-    return lambda raw, n: raw.cell(100 + n, column)
-
-
-def _image_path(raw: Raw, n: int) -> str:
-    return raw.image(f"extra/{n}.png", 100 + n)
-
-
-def _medium_cell(ext: str) -> Cell:
-    return lambda _, n: {"bytes": medium(ext, n), "path": f"{n}.{ext}"}
-
-
-LAYOUTS += [
-    *(
-        _with_column("Parquet", column, text, _image_cell(column))
-        for column in ("depth", "mask", "conditioning_image")
-        for text in ("caption", "conversations")
-    ),
-    *(
-        _with_column("JSONL", column, text, _image_path)
-        for column in ("mask", "depth_path")
-        for text in ("caption", "conversations")
-    ),
-    *(
-        _with_column("Parquet", column, text, _medium_cell(ext))
-        for column, ext in (("audio", "wav"), ("video", "mp4"), ("speech", "flac"))
-        for text in ("caption", "conversations")
-    ),
-]
-
+from .table import LAYOUTS, TEXTS, Fate, Layout, N, captioned, layout, packed, textless
 
 _STRING = pa.string()
 

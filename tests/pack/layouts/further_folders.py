@@ -1,9 +1,11 @@
-"""Folders with links, archives and odd images, and relative paths as RAW."""
+"""Folders and tars with links, archives and odd images, and relative paths as RAW."""
 
+import gzip
 import os
 import shutil
+from pathlib import Path
 
-from .pictures import pages, picture
+from .pictures import picture
 from .raw import Raw
 from .table import (
     LAYOUTS,
@@ -12,34 +14,16 @@ from .table import (
     Layout,
     N,
     Sample,
-    captioned,
-    counted,
     layout,
     packed,
     refused,
 )
+from .templates import each, images
 
 
 def pairs(raw: Raw, folder: str = "") -> list[Sample]:
     raw.files({f"{folder}{n:03d}": {"jpg": n, "txt": f"text {n}"} for n in N})
     return TEXTS
-
-
-def _paged(kind: str) -> Layout:
-    """Return the layout of files of three images each."""
-
-    def make(raw: Raw) -> tuple[Fate, ...]:
-        numbers = [(3 * n, 3 * n + 1, 3 * n + 2) for n in N]
-        files = [pages([*those], kind) for those in numbers]
-        raw.files({f"{n:03d}": {kind: files[n], "txt": f"text {n}"} for n in N})
-        first = [captioned(3 * n, f"text {n}") for n in N]
-        whole = [captioned(numbers[n], f"text {n}") for n in N]
-        return packed(*whole), *counted(first, "page|frame|animat|moving")
-
-    return Layout(name=f"folder of {kind} of several images", make=make)
-
-
-LAYOUTS += [_paged(kind) for kind in ("tif", "gif", "webp", "png")]
 
 
 @layout("images under wrong extensions")
@@ -176,4 +160,31 @@ def linked_images(raw: Raw) -> Fate:
         raw.path(f"{n}.jpg").symlink_to(store / f"{n}.bin")
         raw.count(f"{n}.jpg", n)
         raw.text(f"{n}.txt", f"text {n}")
+    return packed(*TEXTS)
+
+
+def _shard(raw: Raw) -> Path:
+    return raw.shard("part-0.tar", {f"{n}": {"jpg": n, "txt": f"text {n}"} for n in N})
+
+
+@layout("tars beside a link to their folder")
+def tar_link(raw: Raw) -> Fate:
+    _shard(raw)
+    (raw.folder / "again").symlink_to(".")
+    return packed(*TEXTS)
+
+
+@layout("compressed tars")
+def tar_gz(raw: Raw) -> Fate:
+    path = _shard(raw)
+    raw.bytes("part-0.tar.gz", gzip.compress(path.read_bytes()))
+    path.unlink()
+    return refused("gunzip|tar -x|decompress")
+
+
+@layout("file:// addresses")
+def file_urls(raw: Raw) -> Fate:
+    images(raw, "images/a b{n}.jpg")
+    url = f"file://{raw.folder}/images/a%20b{{n}}.jpg"
+    raw.jsonl("data.jsonl", each({"image": url, "caption": "text {n}"}))
     return packed(*TEXTS)

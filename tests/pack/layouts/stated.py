@@ -18,126 +18,50 @@ nothing; `rejects`; what a line `says`), `refused` by these patterns, or `either
 is `counted` may be refused as well.
 """
 
-import json
 import re
-from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from .pictures import medium, pages, picture
 from .raw import Raw
-from .sources_chats import llava, openai
-from .table import LAYOUTS, Fate, Has, Layout, N, Sample, captioned, chat, packed, refused
+from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, chat, packed, refused
+from .templates import Tagged, filled, filled_text, listed, number_of
 
-_NUMBER = re.compile(r"(?:(\d*)n)?(?:%(\d+))?\+?(\d+)?")
-_PLACE = re.compile(r"\{(\d*n[%+\d]*)(?::(\w+))?\}")
 _IMAGES = re.compile(r"\d*n(\+\d+)?")
 """An image of a tar, by its number."""
-
-
-class _Tagged(NamedTuple):
-    tag: str
-    value: Any
 
 
 class _Loader(yaml.SafeLoader):
     pass
 
 
-def _tagged(loader: yaml.Loader, tag: str, node: yaml.Node) -> _Tagged:
+def _tagged(loader: yaml.Loader, tag: str, node: yaml.Node) -> Tagged:
     match node:
         case yaml.MappingNode():
-            return _Tagged(tag, loader.construct_mapping(node, deep=True))
+            return Tagged(tag, loader.construct_mapping(node, deep=True))
         case yaml.SequenceNode():
-            return _Tagged(tag, loader.construct_sequence(node, deep=True))
-    return _Tagged(tag, loader.construct_scalar(node))
+            return Tagged(tag, loader.construct_sequence(node, deep=True))
+    return Tagged(tag, loader.construct_scalar(node))
 
 
 _Loader.add_multi_constructor("!", _tagged)
-
-
-def _number(text: str | int, n: int) -> int:
-    found = _NUMBER.fullmatch(str(text))
-    assert found, text
-    factor, modulus, plus = found.groups()
-    value = 0 if factor is None else int(factor or 1) * n
-    return (value % int(modulus) if modulus else value) + int(plus or 0)
-
-
-def _text(template: str, n: int) -> str:
-    return _PLACE.sub(lambda found: format(_number(found[1], n), found[2] or ""), template)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 @dataclass(frozen=True)
 class _Writer:
     raw: Raw
 
-    def filled(self, template: Any, n: int = 0) -> Any:
-        """Return a value of a file for a number."""
-        match template:
-            case str():
-                return _text(template, n)
-            case list():
-                rows = (
-                    self.filled(item, n) if _is_each(item) else [self.filled(item, n)]
-                    for item in template
-                )
-                return [row for part in rows for row in part]
-            case dict():
-                return {_text(key, n): self.filled(value, n) for key, value in template.items()}
-            case _Tagged("each", rows):
-                return [self.filled(row, n) for n in N for row in _listed(rows)]
-            case _Tagged():
-                return self.made(template.tag, template.value, n)
-        return template
-
-    def made(self, tag: str, value: Any, n: int) -> Any:
-        """Return what a tag stands for."""
-        word, *numbers = value.split() if isinstance(value, str) and value else ("n",)
-        number = _number(numbers[0], n) if numbers else n
-        match tag:
-            case "n":
-                return _number(word, n)
-            case "keys":
-                return {k: v for n in N for k, v in self.filled(value, n).items()}
-            case "cell":
-                return self.raw.cell(number, word)
-            case "image":
-                return picture(number, word)
-            case "base64":
-                return b64encode(picture(number, word)).decode()
-            case "pages":
-                return pages([_number(page, n) for page in numbers], word)
-            case "medium":
-                return medium(word, n)
-            case "llava":
-                return llava(*self.filled(value, n))
-            case "openai":
-                return openai(*self.filled(value, n))
-            case "tabbed":
-                return "\t".join(self.filled(value, n))
-            case "json":
-                return json.dumps(self.filled(value, n))
-            case "has":
-                return Has(*self.filled(value, n))
-        raise ValueError(f"no tag is called {tag!r}")
-
     def named(self, stated: Any) -> Iterator[tuple[str, Any, int]]:
         """Yield (name, content, number) of what is stated by its name, each name once."""
         if not isinstance(stated, dict):
-            stated = dict.fromkeys(_listed(stated))
+            stated = dict.fromkeys(listed(stated))
         done = set()
         for n in N:
             for template, content in stated.items():
-                name = _text(template, n)
+                name = filled_text(template, n)
                 if name not in done:
                     done.add(name)
                     yield name, content, n
@@ -145,11 +69,11 @@ class _Writer:
     def write(self, stated: dict[str, Any]) -> None:
         """Write all files of a layout."""
         for name, number, n in self.named(stated.get("images", [])):
-            self.raw.image(name, _number(number or "n", n))
+            self.raw.image(name, number_of(number or "n", n))
         for name, content, n in self.named(stated.get("media", [])):
-            self.raw.other(name, content and self.filled(content, n).encode())
+            self.raw.other(name, content and filled(content, n, self.raw).encode())
         for name, content, n in self.named(stated.get("files", [])):
-            self.file(name, self.filled(content, n))
+            self.file(name, filled(content, n, self.raw))
         for name, parts, _ in self.named(stated.get("tars", [])):
             members = {stem: self.parts(part, n) for stem, part, n in self.named(parts)}
             self.raw.shard(name, members, stated.get("account", True))
@@ -157,7 +81,7 @@ class _Writer:
     def parts(self, stated: dict[str, Any], n: int) -> dict[str, Any]:
         """Return the contents of a sample of a tar."""
         return {
-            ext: _number(part, n) if _is_image(part) else self.filled(part, n)
+            ext: number_of(part, n) if _is_image(part) else filled(part, n, self.raw)
             for ext, part in stated.items()
         }
 
@@ -185,8 +109,8 @@ class _Writer:
         return dict.fromkeys(self.sample(n, **stated) for n in N)
 
     def sample(self, n: int, images: Any = "n", **said: Any) -> Sample:
-        numbers = tuple(_number(number, n) for number in _listed(images))
-        match self.filled(said, n):
+        numbers = tuple(number_of(number, n) for number in listed(images))
+        match filled(said, n):
             case {"caption": text}:
                 return captioned(numbers, text)
             case {"chat": texts, **system}:
@@ -199,8 +123,8 @@ class _Writer:
         if either := stated.get("either"):
             return tuple(fate for one in either for fate in self.fates(one))
         if "refused" in stated:
-            return (refused(*_listed(stated["refused"])),)
-        samples = [made for sample in _listed(stated["packed"]) for made in self.samples(sample)]
+            return (refused(*listed(stated["refused"])),)
+        samples = [made for sample in listed(stated["packed"]) for made in self.samples(sample)]
         says = [said if isinstance(said, str) else tuple(said) for said in stated.get("says", [])]
         if counted := stated.get("counted"):
             whole = packed(*samples, says=((counted, len(N)), *says))
@@ -210,10 +134,6 @@ class _Writer:
 
 def _is_image(part: Any) -> bool:
     return isinstance(part, str) and bool(_IMAGES.fullmatch(part))
-
-
-def _is_each(item: Any) -> bool:
-    return isinstance(item, _Tagged) and item.tag == "each"
 
 
 def _layout(stated: dict[str, Any]) -> Layout:

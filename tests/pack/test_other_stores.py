@@ -128,23 +128,3 @@ def test_the_lines_for_a_saved_dataset_give_a_folder_that_packs(tmp_path, jpeg, 
         monkeypatch.chdir(folder)
         exec(code(said(tmp_path / name, tmp_path)))
         assert pack_dataset(Path("raw"), tmp_path / f"out-{name}").samples == 2
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["a.mp4", "b.mp4"], "raw holds 2 files, each a video (a.mp4); only images and text"),
-        (["a.pdf"], "raw holds one file, a document (a.pdf); only images and text are packed"),
-    ],
-)
-def test_a_folder_of_another_medium_is_named(tmp_path, put, names, expected):
-    assert expected in said(put(tmp_path / "raw", dict.fromkeys(names, "x")), tmp_path)
-
-
-def test_a_folder_below_that_can_be_read_goes_before_a_database_beside_it(
-    tmp_path, put, jpeg, make_tar
-):
-    put(tmp_path / "raw", {"data.mdb": LMDB})
-    make_tar(tmp_path / "raw" / "tars" / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
-    with pytest.raises(PackError, match="tars looks like webdataset: give that folder"):
-        pack_dataset(tmp_path / "raw", tmp_path / "out")

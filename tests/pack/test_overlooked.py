@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 import subprocess
 
 import pyarrow as pa
@@ -105,19 +104,6 @@ def test_records_inside_of_an_object_are_written_out_by_the_command_given(tmp_pa
     (written,) = tmp_path.glob("*.jsonl")
     samples = list(read_all(choose_reader(written), written, ReadOptions()))
     assert [sample.caption for sample in samples] == ["A dog"] * 3
-
-
-def test_json_of_conversations_parallel_to_the_images_is_theirs(images):
-    for number in range(2, 5):
-        shutil.copy(images / "images" / "0.jpg", images / "images" / f"{number}.jpg")
-    for number in range(5):
-        path = images / "labels_en" / f"{number}.json"
-        path.parent.mkdir(exist_ok=True)
-        said = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A dog."}]
-        path.write_text(json.dumps({"conversations": said}))
-    reader = choose_reader(images)
-    assert reader.name == "folder"
-    assert all(sample.record for sample in read_all(reader, images, ReadOptions()))
 
 
 def test_many_files_of_one_record_are_named_by_their_folder(images):

@@ -1,5 +1,6 @@
 """Choice of a reading of raw data: its format, or a refusal that says what could be meant."""
 
+import json
 import re
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def fill(path, content, make_tar):
             said = turns("<image>What?", "A cat")
             write(path, [{"image": name, "conversations": said} for name in names_of(pattern)])
         case {"captions": pattern}:
-            write(path, dict.fromkeys(names_of(pattern), "A cat"))
+            path.write_text(json.dumps(dict.fromkeys(names_of(pattern), "A cat")))
         case _:
             write(path, content)
 

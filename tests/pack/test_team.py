@@ -19,18 +19,22 @@ from .videos import write_video
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(
-    tmp_path, make_folder, make_broken, make_tar, jpeg, contents
+    tmp_path, make_folder, make_broken, make_tar, jpeg, contents, members
 ):
     raw = make_folder(tmp_path / "raw", 100)
     make_broken(raw)
     for number in range(3):
         write_video(raw / f"{number}.mp4", 5 + number)
-    members = []
+    files, kept = [], []
     for number in range(100):
-        image = b"no image" if number % 7 == 5 else jpeg(number)
         size = SEGMENT + number if number % 30 == 1 else 400_000 if number % 5 == 1 else number
-        members += [(f"{number}.jpg", image), (f"{number}.bin", bytes([number]) * size)]
-    tar = make_tar(tmp_path / "raw.tar", members)
+        sample = {"jpg": jpeg(number), "bin": bytes([number]) * size}
+        if number % 7 == 5:
+            sample["jpg"] = b"no image"
+        else:
+            kept.append(sample)
+        files += [(f"{number}.{ext}", data) for ext, data in sample.items()]
+    tar = make_tar(tmp_path / "raw.tar", files)
     for workers in (1, 2, 5):
         options = {"workers": workers, "max_rejects": "50%", "video_frames": "fps=2,max=8"}
         pack_dataset(raw, tmp_path / f"{workers}" / "folder", shard_size="20KB", **options)
@@ -38,6 +42,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
     expected = contents(tmp_path / "1")
     assert len([name for name in expected if name.endswith(".tar")]) > 4
     assert contents(tmp_path / "2") == contents(tmp_path / "5") == expected
+    assert list(members(tmp_path / "1" / "tar").values()) == kept
 
 
 def processes(parent):

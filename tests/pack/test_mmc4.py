@@ -16,23 +16,15 @@ TEXTS = ["When you lock the door.", "Press the switch.", "When you unlock."]
 
 
 def image(name, index):
-    return {
-        "face_detections": None,
-        "image_name": name,
-        "matched_sim": 0.27,
-        "matched_text_index": index,
-        "raw_url": f"http://www.hfitinfo.com/{name}",
-    }
+    about = {"face_detections": None, "matched_sim": 0.27, "raw_url": f"http://www.a.b/{name}"}
+    return {"image_name": name, "matched_text_index": index, **about}
 
 
-def document(*images, texts=TEXTS):
-    return {
-        "image_info": [image(name, index) for name, index in images],
-        "similarity_matrix": [[0.24, 0.31, 0.27] for _ in images],
-        "text_list": texts,
-        "url": "http://www.hfitinfo.com/hofi-48.html",
-        "could_have_url_duplicate": 0,
-    }
+def document(*images):
+    listed = [image(name, index) for name, index in images]
+    matrix = [[0.24, 0.31, 0.27] for _ in images]
+    more = {"url": "http://www.a.b/c.html", "could_have_url_duplicate": 0}
+    return {"image_info": listed, "similarity_matrix": matrix, "text_list": TEXTS, **more}
 
 
 @pytest.fixture
@@ -109,7 +101,6 @@ def test_a_document_that_makes_no_sense_is_rejected(make_mmc4, change, reason):
 
 def test_documents_of_which_no_image_was_downloaded_are_refused(make_mmc4):
     raw = make_mmc4(document(("gone.jpg", 0)))
-    with pytest.raises(
-        PackError, match=r"the first is gone.jpg\) are in none of .*--image-root, or down"
-    ):
+    said = r"the first is gone.jpg\) are in none of .*--image-root, or down"
+    with pytest.raises(PackError, match=said):
         read(raw)

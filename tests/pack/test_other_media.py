@@ -1,10 +1,12 @@
 """Records that need more than text and images: refused by name, never packed as text alone."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from datapipe import pack_dataset
 from datapipe.errors import DecodeError, PackError
@@ -18,66 +20,28 @@ def image(url):
     return {"type": "image_url", "image_url": {"url": url, "image_wh": [8, 8]}}
 
 
-OTHER = [
-    # VILA, LLaMA-Omni, NeMo
-    (llava("<sound>\nWhat is it?", sound="a.wav"), "record has `sound`"),
-    (llava("<image>\n<speech>", image="a.jpg", speech=["a.wav"]), "record has `speech`"),
-    (llava("What do you hear?", sound="a.wav"), "record has `sound`"),
-    (llava("<sound>What?", sound="clip-17"), "<sound> for what `sound` holds"),
-    (llava("<vila/video>What?"), "a video (<vila/video>)"),
-    (llava("Summarize it.", pdf="a.pdf"), "record has `pdf`"),
-    (question("<file>\nSummarize.", file={"name": "a.pdf"}), "record has `file`"),
-    (question("Summarize.", attachments=[{"url": "https://a.b/c.docx"}]), "has `attachments`"),
-    (question("What happens?", video_path="a.mp4"), "record has `video_path`"),
-    (question("<file>Fix it.", file="src/main.py"), "<file> for what `file` holds"),
-    # PixMo, ms-swift, SpatialRGPT
-    (question("Where?", "Here <|POINT|>.", image="a.jpg", points=[[{"x": 1, "y": 2}]]),
-     "<|POINT|> for what `points` holds"),
-    (question("What is at <point>?", image="a.jpg", point=[0.1, 0.2]), "<point> for what `point`"),
-    (question("<image>Find <ref-object>.", images=["a.jpg"], objects={"ref": ["a cat"]}),
-     "<ref-object> for what `objects` holds"),
-    (question("<image> <depth> How far?", image="a.jpg", depth_path="d.png"),
-     "<depth> for what `depth_path` holds"),
-    (question("<image><Mask_1> What?", image="a.jpg", masks=["m.png"]),
-     "<Mask_1> for what `masks`"),
-    # Parts of messages: OpenAI, vLLM, Qwen-Omni
-    (question([{"type": "file", "file": {"file_id": "a"}}, text("?")]), "has a part (file)"),
-    (question([{"type": "video_url", "video_url": {"url": "a.mp4"}}]), "has a part (video_url)"),
-    (question([{"audio": "a.wav"}, {"text": "What?"}]), "has a part (audio)"),
-    # Kimi-Audio, Mi:dm
-    ({"messages": [{"role": "user", "message_type": "audio", "content": "a.wav"},
-                   {"role": "assistant", "message_type": "text", "content": "Hm."}]},
-     "turn 1 has 'message_type': 'audio'"),
-    ({"conversations": [{"from": "human", "value": "<speech>", "path": "a.wav"},
-                        {"from": "gpt", "value": "Hm."}]}, "turn 1 has `path`"),
-]  # fmt: skip
+def record_of(stated):
+    """Return a record and the words of its reject."""
+    stated = dict(stated)
+    why, answer = stated.pop("why", None), stated.pop("answer", "Ok.")
+    if "chat" in stated:
+        return question(stated.pop("chat"), answer, **stated), why
+    return (llava(stated.pop("llava"), answer, **stated) if "llava" in stated else stated), why
+
+
+RECORDS = yaml.safe_load(Path(__file__).with_name("other_media.yaml").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("good", [llava("1+1?"), question("1+1?")])
 def test_records_with_another_medium_are_rejected(reasons_of, good):
-    expected = [(record, Has(why)) for record, why in OTHER if record.keys() & good.keys()]
+    stated = [record_of(one) for one in RECORDS["rejected"]]
+    expected = [(record, Has(why)) for record, why in stated if record.keys() & good.keys()]
     assert reasons_of(good, *(record for record, _ in expected)) == [why for _, why in expected]
 
 
-WORDS = [
-    question("What does <point> mean?", "A <point> in HTML."),
-    question("Where?", '<point x="1" y="2" alt="cat">cat</point>', image="a.jpg", points=[[1, 2]]),
-    question("Explain <sound>x</sound> and `<depth>`.", image="a.jpg", depth="d.png"),
-    question("Is it List<Item> or Map<Key>?", items=[{"id": 1}], key={"a": 1}),
-    question("Run git clone <url> or cat <path>.", image="a.jpg", url="https://a.b/c"),
-    question("Write to <email>.", image="a.jpg", email="a@cats.org"),
-    question("Open <website>, then read <title>.", website="https://a.b", title="Booking.com"),
-    question("Rate it as <score>.", scores=[1, 2], label=3),
-    question("<image>Which page is it?", image="a.jpg", pdf="a.pdf", video_path="a.mp4"),
-    question("Who wrote it?", document="Cats sleep. Dogs bark.", file="notes.txt"),
-    question("What was said?", speech="Four score and seven years ago"),
-    question("Hello <name>!", name={"first": "A"}, sound=None, files=[]),
-    question([{"text": "Fix it.", "file": "main.py"}]),
-]
-
-
 def test_words_and_origins_are_no_media(reasons_of):
-    assert reasons_of(question("1+1?"), *WORDS) == [None] * len(WORDS)
+    words = [record_of(one)[0] for one in RECORDS["packed"]]
+    assert reasons_of(question("1+1?"), *words) == [None] * len(words)
 
 
 XTUNER = [

@@ -1,6 +1,5 @@
 """Data that no reader takes: the cause alone, and how to convert it."""
 
-import json
 import struct
 from pathlib import Path
 
@@ -26,12 +25,6 @@ def code(message):
     return "\n".join(lines)
 
 
-def write(path, data=b"x"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
-
-
 @pytest.mark.parametrize(
     ("folders", "hidden", "expected"),
     [
@@ -48,13 +41,14 @@ def test_an_empty_folder_is_called_empty(tmp_path, folders, hidden, expected):
     assert said(tmp_path / "raw", tmp_path).endswith(expected + remedy)
 
 
-def test_of_one_image_the_folder_is_asked_for(tmp_path, jpeg):
-    path = write(tmp_path / "one" / "a.jpg", jpeg(0))
+def test_of_one_image_the_folder_is_asked_for(tmp_path, put):
+    path = put(tmp_path / "one", {"a.jpg": 0}) / "a.jpg"
     expected = f"give the folder that holds it: datapipe pack {tmp_path / 'one'} OUT"
     assert expected in said(path, tmp_path)
     pack_dataset(tmp_path / "one", tmp_path / "out")
 
 
+LMDB = bytes(16) + b"\xde\xc0\xef\xbe"
 RECORD = struct.pack("<QI", 5, 1) + b"hello" + bytes(4)
 MDS = {
     "version": 2,
@@ -72,16 +66,16 @@ LITDATA = {"chunks": [{"filename": "chunk-0-0.bin"}], "config": {"data_format": 
         ({"a.tfrecord": RECORD, "b.tfrecord": RECORD}, "TFRecords", ["/*.tfrec*'))"]),
         ({"train-00000-of-00001": RECORD}, "TFRecords", ["train-00000-of-00001'"]),
         ({"a.tfrecord.gz": b"\x1f\x8b"}, "TFRecords", ['"GZIP")']),
-        ({"data.mdb": bytes(16) + b"\xde\xc0\xef\xbe", "lock.mdb": bytes(8192)}, "LMDB databases",
+        ({"data.mdb": LMDB, "lock.mdb": bytes(8192)}, "LMDB databases",
          ["lmdb.open('", "readonly=True, lock=False)"]),
-        ({"a.lmdb": bytes(16) + b"\xde\xc0\xef\xbe"}, "LMDB databases", ["subdir=False"]),
-        ({"index.json": json.dumps(MDS).encode(), "shard.00000.mds": b"\2\0\0\0"},
+        ({"a.lmdb": LMDB}, "LMDB databases", ["subdir=False"]),
+        ({"index.json": MDS, "shard.00000.mds": b"\2\0\0\0"},
          "shards of MosaicML Streaming (MDS)",
          ["LocalDataset('", "sample['pixels'].save(", "sample['words'], "]),
         ({"train/shard.00000.mds.zstd": b"x"}, "shards of MosaicML Streaming (MDS)", ["/train')"]),
         ({"data.h5": b"\x89HDF\r\n\x1a\n"}, "HDF5 files", ["h5py.File('", "/data.h5')"]),
         ({"data.mat": b"\x89HDF\r\n\x1a\n"}, "HDF5 files", ["/data.mat')"]),
-        ({"index.json": json.dumps(LITDATA).encode(), "chunk-0-0.bin": b"x"}, "chunks of LitData",
+        ({"index.json": LITDATA, "chunk-0-0.bin": b"x"}, "chunks of LitData",
          ["StreamingDataset('"]),
         ({"data-00000-of-00001.arrow": b"x", "state.json": b"{}", "dataset_info.json": b"{}"},
          "Arrow files of `save_to_disk`", ["load_from_disk('", 'to_parquet("raw/data.parquet")']),
@@ -90,12 +84,9 @@ LITDATA = {"chunks": [{"filename": "chunk-0-0.bin"}], "config": {"data_format": 
     ],
 )  # fmt: skip
 def test_files_of_other_libraries_are_named_with_a_way_to_convert_them(
-    tmp_path, files, what, lines
+    tmp_path, put, files, what, lines
 ):
-    for name, data in files.items():
-        write(tmp_path / "raw" / name, data)
-    write(tmp_path / "raw" / "README.md")
-    message = said(tmp_path / "raw", tmp_path)
+    message = said(put(tmp_path / "raw", {"README.md": "x", **files}), tmp_path)
     assert f"raw holds {what}, which are not read. Convert them first:\n" in message
     assert message.endswith("Then pack the folder `raw`.")
     for line in lines:
@@ -103,9 +94,9 @@ def test_files_of_other_libraries_are_named_with_a_way_to_convert_them(
 
 
 @pytest.mark.parametrize("name", ["data.h5", "index.json", "data.mdb"])
-def test_a_file_of_another_library_is_named_too(tmp_path, name):
-    data = {"data.h5": b"\x89HDF\r\n\x1a\n", "index.json": json.dumps(MDS).encode()}
-    path = write(tmp_path / "raw" / name, data.get(name, bytes(16) + b"\xde\xc0\xef\xbe"))
+def test_a_file_of_another_library_is_named_too(tmp_path, put, name):
+    files = {"data.h5": b"\x89HDF\r\n\x1a\n", "index.json": MDS, "data.mdb": LMDB}
+    path = put(tmp_path / "raw", {name: files[name]}) / name
     assert "Convert them first" in said(path, tmp_path)
 
 
@@ -137,23 +128,3 @@ def test_the_lines_for_a_saved_dataset_give_a_folder_that_packs(tmp_path, jpeg, 
         monkeypatch.chdir(folder)
         exec(code(said(tmp_path / name, tmp_path)))
         assert pack_dataset(Path("raw"), tmp_path / f"out-{name}").samples == 2
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["a.mp4", "b.mp4"], "raw holds 2 files, each a video (a.mp4); only images and text"),
-        (["a.pdf"], "raw holds one file, a document (a.pdf); only images and text are packed"),
-    ],
-)
-def test_a_folder_of_another_medium_is_named(tmp_path, names, expected):
-    for name in names:
-        write(tmp_path / "raw" / name)
-    assert expected in said(tmp_path / "raw", tmp_path)
-
-
-def test_a_folder_below_that_can_be_read_goes_before_a_database_beside_it(tmp_path, jpeg, make_tar):
-    write(tmp_path / "raw" / "data.mdb", bytes(16) + b"\xde\xc0\xef\xbe")
-    make_tar(tmp_path / "raw" / "tars" / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
-    with pytest.raises(PackError, match="tars looks like webdataset: give that folder"):
-        pack_dataset(tmp_path / "raw", tmp_path / "out")

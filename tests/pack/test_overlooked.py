@@ -1,12 +1,9 @@
 """Data that no reader takes is named, with a remedy."""
 
-import io
 import json
 import re
 import shlex
-import shutil
 import subprocess
-import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,33 +22,6 @@ def images(tmp_path, put):
     return put(tmp_path / "raw", {"images/0.jpg": 0, "images/1.jpg": 1})
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "remedy"),
-    [
-        ("labels.txt", "0.jpg 3\n1.jpg 5\n", "write it as CSV or JSONL"),
-        ("scores.tsv", "0.jpg\t3\t1\n1.jpg\t4\t2\n", "records with '0.jpg', '3', '1'"),
-        ("by_id.json", json.dumps({"0": {"image": "0.jpg"}, "1": {"image": "1.jpg"}}), "array"),
-        ("data.json", json.dumps({"n": 1, "data": [{"image": "0.jpg"}]}), "array of records"),
-    ],
-)
-def test_captions_that_no_format_reads_are_not_left_behind(images, name, content, remedy):
-    (images / name).write_text(content)
-    with pytest.raises(PackError, match="pack the images alone with --format folder") as caught:
-        choose_reader(images)
-    assert f"{name} names images or" in str(caught.value)
-    assert remedy in str(caught.value)
-    assert choose_reader(images, "folder").name == "folder"
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("README.txt", "Photographs of cats."), ("README.md", "![](0.jpg)"), ("meta.json", "{}")],
-)
-def test_files_that_name_no_images_do_not_stand_in_the_way(images, name, content):
-    (images / name).write_text(content)
-    assert choose_reader(images).name == "folder"
-
-
 @pytest.mark.parametrize("place", ["", "data.csv"])
 def test_records_in_another_encoding_are_named_with_the_remedy(images, place):
     lines = "image,caption\nimages/0.jpg,Größe\nimages/1.jpg,Käse\n"
@@ -64,68 +34,6 @@ def test_records_in_another_encoding_are_named_with_the_remedy(images, place):
     (images / "data.csv").write_text(lines, "utf-16-le")
     with pytest.raises(PackError, match=r"header: .* UTF-16.*iconv"):
         choose_reader(images / place)
-
-
-RECORDS_OF_IDS = [
-    ("aokvqa.json", json.dumps([{"image_id": 0, "question": "?"}, {"image_id": 1}])),
-    ("questions.json", json.dumps({"info": {}, "questions": [{"image_id": 0}, {"image_id": 1}]})),
-    ("by_id.jsonl", '{"image_id": 0}\n{"image_id": 1}\n'),
-]
-
-
-@pytest.mark.parametrize(("name", "content"), RECORDS_OF_IDS)
-def test_records_that_tell_of_images_by_their_ids_are_not_left_behind(images, name, content):
-    (images / name).write_text(content)
-    with pytest.raises(PackError, match=rf"{name} names images or tells of them but no format"):
-        choose_reader(images)
-
-
-@pytest.mark.parametrize(("name", "content"), RECORDS_OF_IDS)
-def test_records_beside_images_with_texts_do_not_stand_in_the_way(images, name, content):
-    (images / name).write_text(content)
-    (images / "captions").mkdir()
-    (images / "captions" / "0.txt").write_text("A dog")
-    assert choose_reader(images).name == "folder"
-
-
-@pytest.mark.parametrize(
-    ("names", "content"),
-    [
-        (["lines.txt"], "# scans\n0 ok 154 A|MOVE|to\n1 ok 156 stop|Mr.\n"),
-        (["raw/train.en"], "A man walks .\nTwo dogs .\n"),
-        (["formulas.lst"], "\\frac{a}{b}\nx^2\n"),
-        (["gt/gt_0.txt", "gt/gt_1.txt"], "377,117,463,117,465,130,378,130,Theatre\n"),
-        (["about/0.png.json", "about/1.png.json"], '{"what": "A dog"}'),
-        (["images/0.json", "raw/train.en"], '{"width":\n32}\n'),
-    ],
-)
-def test_texts_as_many_as_images_are_not_left_behind(images, names, content):
-    for name in names:
-        (images / name).parent.mkdir(exist_ok=True)
-        (images / name).write_text(content)
-    with pytest.raises(
-        PackError, match=r"tells of them but no format reads it: .* --format folder"
-    ):
-        choose_reader(images)
-
-
-@pytest.mark.parametrize(
-    ("names", "content"),
-    [
-        (["train.txt"], "images/0.jpg\nimages/1.jpg\n"),
-        (["ImageSets/train.txt"], "0 -1\n1 1\n"),
-        (["labels/0.txt", "labels/1.txt"], "0 0.5 0.5 0.2 0.3\n"),
-        (["scores.txt"], "0.5\n0.7\n"),
-        (["classes.lst"], "dog"),
-        (["words.bin"], "A dog\nA cat\n"),
-        (["latin.txt"], "caf\xe9 au lait\nth\xe9\n"),
-    ],
-)
-def test_lists_of_files_and_numbers_are_no_captions(images, names, content):
-    for name in names:
-        (images / name).parent.mkdir(exist_ok=True)
-        (images / name).write_bytes(content.encode("latin-1"))
-    assert choose_reader(images).name == "folder"
 
 
 @pytest.mark.parametrize(
@@ -198,36 +106,6 @@ def test_records_inside_of_an_object_are_written_out_by_the_command_given(tmp_pa
     assert [sample.caption for sample in samples] == ["A dog"] * 3
 
 
-@pytest.mark.parametrize("name", ["captions.xlsx", "qa/train.pkl"])
-def test_tables_in_formats_that_are_not_read_are_named(images, name):
-    (images / name).parent.mkdir(exist_ok=True)
-    (images / name).write_bytes(b"PK")
-    with pytest.raises(PackError, match="its format is not read; write it as CSV"):
-        choose_reader(images)
-
-
-def test_texts_of_the_same_names_in_a_folder_that_is_not_parallel_are_named(images):
-    for number in range(2):
-        path = images / "texts" / "all" / "of" / f"{number}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("A dog")
-    with pytest.raises(PackError, match=r"texts/all/of/0.txt .* an image's name in another folder"):
-        choose_reader(images)
-
-
-def test_json_of_conversations_parallel_to_the_images_is_theirs(images):
-    for number in range(2, 5):
-        shutil.copy(images / "images" / "0.jpg", images / "images" / f"{number}.jpg")
-    for number in range(5):
-        path = images / "labels_en" / f"{number}.json"
-        path.parent.mkdir(exist_ok=True)
-        said = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A dog."}]
-        path.write_text(json.dumps({"conversations": said}))
-    reader = choose_reader(images)
-    assert reader.name == "folder"
-    assert all(sample.record for sample in read_all(reader, images, ReadOptions()))
-
-
 def test_many_files_of_one_record_are_named_by_their_folder(images):
     for number in range(5):
         path = images / "questions" / f"q{number}.json"
@@ -237,23 +115,6 @@ def test_many_files_of_one_record_are_named_by_their_folder(images):
         list(read_all(choose_reader(images, "table"), images, ReadOptions()))
     options = ReadOptions(include="questions/*.json")
     assert len(list(read_all(choose_reader(images, "table"), images, options))) == 5
-
-
-def test_a_table_of_urls_is_to_be_downloaded(tmp_path):
-    (tmp_path / "cc3m.tsv").write_text("a caption\thttp://x.y/0.jpg\nanother\thttp://x.y/1.jpg\n")
-    for raw in (tmp_path, tmp_path / "cc3m.tsv"):
-        with pytest.raises(PackError, match=r"cc3m.tsv: records with .*img2dataset"):
-            choose_reader(raw)
-
-
-def test_a_folder_below_that_is_recognised_is_named(tmp_path):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "other").mkdir()
-    with tarfile.open(tmp_path / "train" / "0.tar", "w") as tar:
-        tar.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
-    with pytest.raises(PackError, match=r"train looks like webdataset: give that folder") as caught:
-        choose_reader(tmp_path)
-    assert "other looks like" not in str(caught.value)
 
 
 def test_parquet_inside_gzip_is_to_be_unpacked(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import re
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -10,9 +11,7 @@ from datapipe import StoreError, pack_dataset, verify_dataset
 
 
 def index_of(out):
-    return [
-        row for path in sorted(out.glob("*.parquet")) for row in pq.read_table(path).to_pylist()
-    ]
+    return pa.concat_tables(map(pq.read_table, sorted(out.glob("*.parquet")))).to_pylist()
 
 
 # --- folder -----------------------------------------------------------------------------------
@@ -70,30 +69,23 @@ def test_a_pattern_may_have_bytes_that_are_not_utf_8(tmp_path, raw, jpeg):
 
 
 def test_tars_with_any_naming_are_repacked(tmp_path, make_tar, packed, jpeg, encode):
-    make_tar(
-        tmp_path / "raw" / "x.tar",
-        [
-            ("dir a/Ü 1.JPG", jpeg(0)),
-            ("dir a/Ü 1.TXT", "größe".encode()),
-            ("dir a/Ü 1.seg.png", encode(kind="PNG")),
-            ("b.left eye.jpeg", jpeg(1)),
-            ("b.cls", b"7"),
-            ("b.json", b'{"caption": "of b"}'),
-            ("b.Emb.npy", b"\x93NUMPY"),
-            ("c.jpg", jpeg(2)),
-            ("dir a/Ü 1.cls", b"3"),
-        ],
-    )
-    first, second, third = packed(tmp_path / "raw")
+    members = {
+        "dir a/Ü 1.JPG": jpeg(0),
+        "dir a/Ü 1.TXT": "größe".encode(),
+        "dir a/Ü 1.seg.png": encode(kind="PNG"),
+        "b.left eye.jpeg": jpeg(1),
+        "b.cls": b"7",
+        "b.json": b'{"caption": "of b"}',
+        "b.Emb.npy": b"\x93NUMPY",
+        "c.jpg": jpeg(2),
+        "dir a/Ü 1.cls": b"3",
+    }
+    first, second, third = packed(make_tar(tmp_path / "x.tar", members.items()))
     assert first == {
         "jpg": jpeg(0), "txt": "größe".encode(), "seg.png": encode(kind="PNG"), "cls": b"3"
     }  # fmt: skip
-    assert second == {
-        "left_eye.jpg": jpeg(1),
-        "cls": b"7",
-        "json": b'{"caption": "of b"}',
-        "emb.npy": b"\x93NUMPY",
-    }
+    others = {"cls": b"7", "json": b'{"caption": "of b"}', "emb.npy": b"\x93NUMPY"}
+    assert second == {"left_eye.jpg": jpeg(1), **others}
     assert third == {"jpg": jpeg(2)}
     rows = index_of(tmp_path / "out")
     assert [row["source"] for row in rows] == ["x.tar:dir a/Ü 1", "x.tar:b", "x.tar:c"]
@@ -132,15 +124,13 @@ def test_a_name_that_a_sample_has_already_is_rejected_by_name(
     first, second = packed(make_tar(tmp_path / "x.tar", [("a.jpg", jpeg(5)), *texts, *images]))
     assert first == {"jpg": jpeg(5), "txt": b"first"}
     assert second == {"jpg": jpeg(1)}
-    lines = rejects(tmp_path / "out")
-    assert [(line["source"], line["reason"].partition(";")[0]) for line in lines] == [
-        ("x.tar:a.txt", "the sample has this name twice, and the first is used"),
-        (
-            "x.tar:a.jpg",
-            "the tar holds an earlier sample of this name with other members, so which belong "
-            "together is unclear",
-        ),
-    ]
+    of_text, of_image = rejects(tmp_path / "out")
+    assert (of_text["source"], of_image["source"]) == ("x.tar:a.txt", "x.tar:a.jpg")
+    assert of_text["reason"].startswith("the sample has this name twice, and the first is used")
+    assert of_image["reason"].startswith(
+        "the tar holds an earlier sample of this name with other members, so which belong together "
+        "is unclear"
+    )
 
 
 @pytest.mark.parametrize("give", ["folder", "file"])
@@ -154,13 +144,3 @@ def test_a_tar_without_its_end_is_refused_before_anything_is_packed(
     with pytest.raises(StoreError, match=rf"b\.tar.*{what}.*copy or write it again"):
         pack_dataset(path if give == "file" else path.parent, tmp_path / "out")
     assert not list((tmp_path / "out").rglob("*.tar*"))
-
-
-@pytest.mark.parametrize("name", ["x.tar.gz", "x.tar"])
-@pytest.mark.parametrize("give", ["folder", "file"])
-def test_compressed_tars_are_refused_with_the_remedy(tmp_path, name, give):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / name).write_bytes(b"\x1f\x8b\x08" + bytes(600))
-    raw = tmp_path / "raw" / name if give == "file" else tmp_path / "raw"
-    with pytest.raises(ValueError, match=r"compressed.*(gunzip|decompress)"):
-        pack_dataset(raw, tmp_path / "out")

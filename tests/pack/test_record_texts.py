@@ -7,7 +7,8 @@ import pytest
 from datapipe.errors import PackError
 from datapipe.pack.pack_dataset import pack_dataset
 
-NESTED = 300  # lists: JSON is read this deep, and not written
+DEEP = b"[" * 300 + b"]" * 300
+"""Lists that are read from JSON, and not written."""
 
 
 def record(number, **fields):
@@ -16,13 +17,9 @@ def record(number, **fields):
 
 
 @pytest.fixture
-def images(tmp_path, jpeg):
+def images(tmp_path, put):
     """A folder with six images and no records."""
-    folder = tmp_path / "raw"
-    (folder / "images").mkdir(parents=True)
-    for number in range(6):
-        (folder / "images" / f"{number}.jpg").write_bytes(jpeg(number))
-    return folder
+    return put(tmp_path / "raw", {f"images/{number}.jpg": number for number in range(6)})
 
 
 def as_lines(entries):
@@ -33,20 +30,13 @@ def as_array(entries):
     return b"[" + b", \n".join(entries) + b"]"
 
 
-def packed_lines(folder, rejects):
-    return [(r["source"], r["reason"]) for r in rejects(folder)]
-
-
 FAULTY = [
     json.dumps(record(0)).encode(),
     b"5",
     json.dumps(record(1, mask="2.jpg")).encode(),
     b'{"conversations": "\xff"}',
     json.dumps(record(9, depth="3.jpg")).encode(),
-    b'{"deep": '
-    + b"[" * NESTED
-    + b"]" * NESTED
-    + b', "conversations": [{"from": "gpt", "value": ""}]}',
+    b'{"deep": %b, "conversations": [{"from": "gpt", "value": ""}]}' % DEEP,
     json.dumps([{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yes"}]).encode(),
     json.dumps(record(2, conversations=[{"from": "parrot", "value": "a"}])).encode(),
 ]
@@ -59,7 +49,7 @@ def test_faulty_records_are_named_by_their_places(images, tmp_path, rejects, nam
     out = tmp_path / "out"
     report = pack_dataset(images, out, workers=workers, max_rejects=10)
     line = (f"{name}:4", "line is not UTF-8 at byte 19")
-    assert packed_lines(out, rejects) == [
+    assert [(reject["source"], reject["reason"]) for reject in rejects(out)] == [
         (f"{name}#1", "record is a int, not an object"),
         line if write is as_lines else (f"{name}#3", "record is not UTF-8"),
         (f"{name}#4", "file is missing"),
@@ -72,14 +62,12 @@ def test_faulty_records_are_named_by_their_places(images, tmp_path, rejects, nam
     ]
     assert (report.samples, report.inputs) == (3, 8)
     # The fields of a record whose image is missing count, too.
-    for field, number in (("mask", 2), ("depth", 4)):
-        assert any(
-            f"`{field}` are not trained on" in note and f"{name}#{number}" in note
-            for note in report.notes
-        )
-    assert any(
-        "images that no record names" in note and "images/3.jpg" in note for note in report.notes
-    )
+    for words, named in (
+        ("`mask` are not trained on", f"{name}#2"),
+        ("`depth` are not trained on", f"{name}#4"),
+        ("images that no record names", "images/3.jpg"),
+    ):
+        assert any(words in note and named in note for note in report.notes)
     assert pack_dataset(images, out, max_rejects=10).notes == report.notes
 
 

@@ -2,6 +2,7 @@
 
 import io
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -10,17 +11,15 @@ from datapipe import PackError, make_loader, pack_dataset
 
 
 @pytest.fixture
-def raw(tmp_path, crop, encode):
+def raw(tmp_path, put, crop, encode):
     """Photographs of three sizes, one of them turned by EXIF."""
-    raw = tmp_path / "raw"
-    raw.mkdir()
+    files = {}
     for number in range(12):
         size = ((96, 64), (64, 96), (24, 16))[number % 3]
         exif = Image.Exif()
         exif[0x0112] = 6 if number % 3 == 0 else 1
-        data = encode(crop(size=size), quality=95, exif=exif)
-        (raw / f"{number:02d}.jpg").write_bytes(data)
-    return raw
+        files[f"{number:02d}.jpg"] = encode(crop(size=size), quality=95, exif=exif)
+    return put(tmp_path / "raw", files)
 
 
 def test_images_fit_are_upright_and_the_bytes_saved_are_told(tmp_path, raw, members):
@@ -37,11 +36,8 @@ def test_images_fit_are_upright_and_the_bytes_saved_are_told(tmp_path, raw, memb
     before = sum(path.stat().st_size for path in raw.iterdir())
     after = sum(len(sample["jpg"]) for sample in members(tmp_path / "out").values())
     assert report.saved_bytes == before - after > 0
-    rows = [
-        r
-        for p in sorted((tmp_path / "out").glob("*.parquet"))
-        for r in pq.read_table(p).to_pylist()
-    ]
+    tables = map(pq.read_table, sorted((tmp_path / "out").glob("*.parquet")))
+    rows = pa.concat_tables(tables).to_pylist()
     assert [(row["width"], row["height"]) for row in rows] == sizes
     assert len(make_loader(tmp_path / "out", batch_size=4, num_workers=0)) == 3
 
@@ -91,8 +87,6 @@ def test_other_sizes_are_refused_for_a_finished_pack(tmp_path, raw):
 
 
 def test_images_with_more_pixels_than_allowed_are_rejected(tmp_path, raw, rejects):
-    report = pack_dataset(raw, tmp_path / "out", max_pixels=1000, max_rejects="100%")
-    assert report.samples == 4
-    assert all(
-        "more than the limit of 1,000" in line["reason"] for line in rejects(tmp_path / "out")
-    )
+    assert pack_dataset(raw, tmp_path / "out", max_pixels=1000, max_rejects="100%").samples == 4
+    reasons = [line["reason"] for line in rejects(tmp_path / "out")]
+    assert all("more than the limit of 1,000" in reason for reason in reasons)

@@ -1,6 +1,5 @@
 """Tables as their usual writers leave them: an image and a text a row, and what else there is."""
 
-import base64
 import json
 
 import pyarrow as pa
@@ -38,22 +37,6 @@ def read(raw, **options):
 
 
 # --- as datasets and pandas write them ---------------------------------------------------------
-
-
-def test_parquet_of_datasets_with_an_image_feature(tmp_path, jpeg, packed):
-    datasets = pytest.importorskip("datasets")
-    rows = {
-        "image": [{"bytes": jpeg(i), "path": f"{i}.jpg"} for i in range(5)],
-        "text": [f"photograph {i}" for i in range(5)],
-    }
-    features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
-    data = datasets.Dataset.from_dict(rows, features=features)
-    (tmp_path / "raw" / "data").mkdir(parents=True)
-    for number in range(2):
-        shard = data.shard(2, number, contiguous=True)
-        shard.to_parquet(tmp_path / "raw" / "data" / f"train-{number:05d}-of-00002.parquet")
-    expected = [{"jpg": jpeg(i), "txt": f"photograph {i}".encode()} for i in range(5)]
-    assert packed(tmp_path / "raw") == expected
 
 
 @pytest.mark.parametrize("how", ["jsonl", "csv"])
@@ -218,32 +201,6 @@ def test_other_columns_of_bytes_become_members(tmp_path, jpeg, encode, packed):
     assert sample.record == {"image": "image:0", "Mask 1": "m.png", "emb": None}
 
 
-def test_images_of_every_kind_and_what_is_none(raw, jpeg, rejects, packed):
-    data = base64.b64encode(jpeg(1)).decode()
-    values = [
-        "0.jpg",
-        f"file://{raw}/0.jpg",
-        f"data:image/jpeg;base64,{data}",
-        data,
-        None,
-        "",
-        "https://a.b/c.jpg",
-        "data:image/jpeg;base64,%",
-        "none.jpg",
-        5,
-    ]
-    write(raw / "data.jsonl", [{"image": value, "text": "a"} for value in values])
-    assert [sample["jpg"] for sample in packed(raw)] == [jpeg(0), jpeg(0), jpeg(1), jpeg(1)]
-    assert [(line["source"], line["error"]) for line in rejects(raw.parent / "out")] == [
-        ("data.jsonl#4", "MissingMember"),
-        ("data.jsonl#5", "MissingMember"),
-        ("data.jsonl#6", "MissingMember"),
-        ("data.jsonl#7", "DecodeError"),
-        ("data.jsonl#8", "MissingMember"),
-        ("data.jsonl#9", "DecodeError"),
-    ]
-
-
 def test_a_key_is_taken_from_a_column(raw):
     write(raw / "data.jsonl", [{"image": "0.jpg", "id": 7}, {"image": "1.jpg"}])
     first, second = read(raw, key_from="id")
@@ -251,24 +208,6 @@ def test_a_key_is_taken_from_a_column(raw):
 
 
 # --- what a table is --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("row", "format"),
-    [
-        ({"image": "0.jpg", "conversations": [{"from": "human", "value": "a"}]}, "llava"),
-        ({"image": "0.jpg", "messages": [{"role": "user", "content": "a"}]}, "chat"),
-        ({"images": ["0.jpg"], "texts": [{"user": "a", "assistant": "b"}]}, "cauldron"),
-        ({"images": ["0.jpg", None], "texts": [None, "a"]}, "interleaved"),
-        ({"images": ["0.jpg"], "text": "a"}, "table"),
-        ({"description": "of the dataset", "license": "MIT"}, "folder"),
-        ({"path": "shard-0.tar", "count": 5}, "folder"),
-        ({"image": 5, "text": "a"}, "folder"),
-    ],
-)
-def test_records_beside_images_are_of_one_format(raw, row, format):
-    write(raw / "data.jsonl", [row])
-    assert choose_reader(raw).name == format
 
 
 def test_a_file_of_texts_is_a_table_if_it_is_named(raw):

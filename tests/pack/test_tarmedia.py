@@ -108,18 +108,29 @@ def test_the_patterns_of_a_pack_stand_in_its_manifest(tmp_path, tar):
         datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", ignore="*.mp4", workers=1)
 
 
-@pytest.mark.parametrize("ext", MEDIA)
-def test_beside_an_image_it_is_counted(tmp_path, tar, jpeg, caplog, ext):
-    data, medium = MEDIA[ext]
-    tar(**{ext: data, "jpg": jpeg, "txt": words})
+TEXT = "a text beside the one that is taken"
+
+
+@pytest.mark.parametrize(
+    ("ext", "data", "about"),
+    [
+        *((ext, data, medium) for ext, (data, medium) in MEDIA.items()),
+        *((ext, b"{}", TEXT) for ext in ("caption", "TEXT", "meta.json")),
+    ],
+)
+def test_beside_an_image_and_its_text_others_are_counted(
+    tmp_path, tar, jpeg, caplog, ext, data, about
+):
+    tar(**{"jpg": jpeg, "txt": words, "json": b"{}", ext: data})
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
     assert (report.samples, report.images) == (3, 3)
     names = ", ".join(f"x.tar:{number}.{ext}" for number in range(3))
-    assert report.notes == (f"read by no loader: 3 members `{ext}`, {medium} ({names})",)
+    assert report.notes == (f"read by no loader: 3 members `{ext}`, {about} ({names})",)
     with caplog.at_level(logging.WARNING):
         assert datapipe.index_shards(tmp_path / "raw").samples == 3
     (line,) = caplog.messages
-    assert line.startswith(f"read by no loader: 3 members `{ext}`, {medium} (x.tar:0.{ext}, ")
+    said = "" if ext == "meta.json" else f", {about}"
+    assert line.startswith(f"read by no loader: 3 members `{ext}`{said} (x.tar:0.{ext}, ")
 
 
 @pytest.mark.parametrize("ext", ["img", "bin", "jpg.gz", "data", "jxl", "0.img"])
@@ -234,19 +245,6 @@ def test_images_that_are_numbered_alike_are_inputs_without_a_word(tmp_path, tar,
     tar(**dict.fromkeys(exts, jpeg), txt=words)
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
     assert (report.images, report.notes) == (3 * len(exts), ())
-
-
-@pytest.mark.parametrize("ext", ["caption", "TEXT", "meta.json"])
-def test_a_text_beside_the_one_that_is_taken_is_counted(tmp_path, tar, jpeg, caplog, ext):
-    tar(**{"jpg": jpeg, "txt": words, "json": b"{}", ext: b"{}"})
-    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
-    names = ", ".join(f"x.tar:{number}.{ext}" for number in range(3))
-    about = "a text beside the one that is taken"
-    assert report.notes == (f"read by no loader: 3 members `{ext}`, {about} ({names})",)
-    with caplog.at_level(logging.WARNING):
-        datapipe.index_shards(tmp_path / "raw")
-    (line,) = caplog.messages
-    assert line.startswith(f"read by no loader: 3 members `{ext}`")
 
 
 def test_a_few_samples_that_cannot_be_loaded_leave_the_others(tmp_path, make_tar, jpeg, caplog):

@@ -1,4 +1,4 @@
-"""Workers give the same parts in the same order, and their end is noticed."""
+"""Workers give the same shards in any number, and their end is noticed."""
 
 import os
 import signal
@@ -8,55 +8,41 @@ from contextlib import closing
 
 import pytest
 
-from datapipe import PackError
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, RawSample, Reject
+from datapipe import PackError, pack_dataset
+from datapipe.pack.input.raw_sample import InlineBlob, RawImage, RawSample
 from datapipe.pack.workers import pool as team_module
 from datapipe.pack.workers.pool import PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.segments import SEGMENT
 
+from .videos import write_video
 
-def inputs(jpeg, number):
-    """Samples of all sizes, some larger than a segment, with rejects among them."""
-    for i in range(number):
-        if i % 11 == 3:
-            yield Reject(f"#{i}", "given up", "DecodeError")
-        elif i % 7 == 5:
-            yield RawSample(f"#{i}", (RawImage(InlineBlob(b"no image", f"{i}.jpg")),))
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(
+    tmp_path, make_folder, make_broken, make_tar, jpeg, contents, members
+):
+    raw = make_folder(tmp_path / "raw", 100)
+    make_broken(raw)
+    for number in range(3):
+        write_video(raw / f"{number}.mp4", 5 + number)
+    files, kept = [], []
+    for number in range(100):
+        size = SEGMENT + number if number % 30 == 1 else 400_000 if number % 5 == 1 else number
+        sample = {"jpg": jpeg(number), "bin": bytes([number]) * size}
+        if number % 7 == 5:
+            sample["jpg"] = b"no image"
         else:
-            big = SEGMENT + i if i % 50 == 1 else 400_000 if i % 5 == 1 else 10 * i
-            yield RawSample(
-                f"#{i}",
-                (RawImage(InlineBlob(jpeg(i), "photo")),),
-                caption=f"caption {i}",
-                others=(("bin", InlineBlob(bytes([i % 256]) * big, "bin")),),
-            )
-
-
-def prepared(inputs, first, options, workers):
-    with closing(PackWorkers(options, workers)) as team:
-        yield from team.prepared(inputs, first)
-
-
-def flat(results):
-    """Everything that came, without regard to how it was parted."""
-    taken, outcomes, data, rows = [], [], [], []
-    for chunk, part in results:
-        assert len(chunk) == len(part.outcomes)
-        taken += chunk
-        outcomes += part.outcomes
-        assert len(part.data) == sum(o.bytes for o in part.outcomes if not isinstance(o, Reject))
-        shift = sum(map(len, data))
-        data.append(bytes(part.data))
-        rows += list(zip(part.rows.key, part.rows.text_bytes, strict=True))
-        rows += [(offset + shift) for offset in part.rows.offset]
-    return taken, outcomes, b"".join(data), sorted(map(str, rows))
-
-
-def test_workers_bring_what_one_process_brings(jpeg):
-    alone = flat(prepared(inputs(jpeg, 300), 5, PrepareOptions(), workers=1))
-    assert sum(isinstance(outcome, Reject) for outcome in alone[1]) > 60
-    assert flat(prepared(inputs(jpeg, 300), 5, PrepareOptions(), workers=3)) == alone
+            kept.append(sample)
+        files += [(f"{number}.{ext}", data) for ext, data in sample.items()]
+    tar = make_tar(tmp_path / "raw.tar", files)
+    for workers in (1, 2, 5):
+        options = {"workers": workers, "max_rejects": "50%", "video_frames": "fps=2,max=8"}
+        pack_dataset(raw, tmp_path / f"{workers}" / "folder", shard_size="20KB", **options)
+        pack_dataset(tar, tmp_path / f"{workers}" / "tar", **options)
+    expected = contents(tmp_path / "1")
+    assert len([name for name in expected if name.endswith(".tar")]) > 4
+    assert contents(tmp_path / "2") == contents(tmp_path / "5") == expected
+    assert list(members(tmp_path / "1" / "tar").values()) == kept
 
 
 def processes(parent):
@@ -76,21 +62,22 @@ def test_a_worker_that_is_ended_is_told_with_the_remedy(jpeg):
     before = processes(os.getpid())
 
     def ending():
-        for number, taken in enumerate(inputs(jpeg, 3000)):
+        for number in range(3000):
             if number == 1500:
                 os.kill(min(processes(os.getpid()) - before), signal.SIGKILL)
-            yield taken
+            yield RawSample(f"#{number}", (RawImage(InlineBlob(jpeg(number), "photo")),))
 
-    with pytest.raises(PackError, match=r"SIGKILL.*fewer --workers.*same command"):
-        list(prepared(ending(), 0, PrepareOptions(), workers=2))
+    said = pytest.raises(PackError, match=r"SIGKILL.*fewer --workers.*same command")
+    with closing(PackWorkers(PrepareOptions(), 2)) as team, said:
+        list(team.prepared(ending(), 0))
 
 
 def test_inputs_that_hold_many_bytes_are_handed_out_few_at_a_time():
-    held = [
-        RawSample(f"#{i}", others=(("bin", InlineBlob(bytes(1 << 20), "b")),)) for i in range(20)
-    ]
-    chunks = [len(chunk.inputs) for chunk in team_module.chunks_of(held, 0)]
-    assert chunks == [4] * 5
+    blob = InlineBlob(bytes(1 << 20), "b")
+    chunks = team_module.chunks_of(
+        [RawSample(f"#{i}", others=(("bin", blob),)) for i in range(20)], 0
+    )
+    assert [len(chunk.inputs) for chunk in chunks] == [4] * 5
 
 
 def test_modules_beside_the_caller_are_not_taken_for_those_of_python(tmp_path, make_folder):
@@ -104,12 +91,3 @@ def test_modules_beside_the_caller_are_not_taken_for_those_of_python(tmp_path, m
         "from datapipe import pack_dataset; pack_dataset('raw', 'out', workers=2)"
     )
     subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)
-
-
-def test_a_file_read_by_workers_may_vanish(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 1)
-    missing = RawSample("gone.jpg", (RawImage(Blob(raw / "gone.jpg")),))
-    ((_, part),) = prepared([missing], 0, PrepareOptions(), workers=1)
-    assert part.outcomes == [
-        Reject("gone.jpg", "file is missing", "MissingMember", str(raw / "gone.jpg"))
-    ]

@@ -1,7 +1,6 @@
 """Archives as raw data are refused with the command that unpacks them; the command works."""
 
-import json
-import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -52,7 +51,7 @@ def test_an_archive_given_as_raw_data_is_refused_with_its_command(tmp_path, name
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_brings_what_can_be_packed(tmp_path, make_folder, members):
+def test_the_command_brings_what_can_be_packed(tmp_path, make_folder):
     raw = make_folder(tmp_path / "photos", 3)
     with tarfile.open(tmp_path / "my photos.tgz", "w:gz") as tar:
         tar.add(raw, "photos")
@@ -71,17 +70,14 @@ def test_a_compressed_shard_is_named_with_the_other_command_too(tmp_path, make_t
     assert pack_dataset(path, tmp_path / "out").samples == 1
 
 
-def test_images_that_are_still_packed_are_named_beside_their_records(
-    tmp_path, make_llava, members, jpeg
-):
+def test_images_that_are_still_packed_are_named_beside_their_records(tmp_path, make_llava):
     raw = tmp_path / "raw"
     make_llava(raw, [{"image": f"images/{n}.jpg", "conversations": TURNS} for n in range(3)])
     with tarfile.open(raw / "images.tar.gz", "w:gz") as tar:
         tar.add(raw / "images", "images")
-    subprocess.run(["rm", "-r", raw / "images"], check=True)
-    with pytest.raises(
-        PackError, match=r"data\.json: its images \(the first is images/0\.jpg\) are in none of"
-    ) as error:
+    shutil.rmtree(raw / "images")
+    said = r"data\.json: its images \(the first is images/0\.jpg\) are in none of"
+    with pytest.raises(PackError, match=said) as error:
         pack_dataset(raw / "data.json", tmp_path / "out")
     subprocess.run(command_in(error), shell=True, check=True)
     assert pack_dataset(raw / "data.json", tmp_path / "out", max_rejects=0).images == 3
@@ -89,30 +85,14 @@ def test_images_that_are_still_packed_are_named_beside_their_records(
 
 @pytest.mark.parametrize("format", ["llava", "table", "coco"])
 @pytest.mark.parametrize("name", ["train2017.zip", "train2017.7z", "images.zip.001"])
-def test_records_beside_an_archive_alone_are_refused_at_once(tmp_path, raw, format, name):
-    if format == "llava":
-        records = [{"image": f"{n}.jpg", "conversations": TURNS} for n in range(3)]
-    elif format == "table":
-        records = [{"image": f"{n}.jpg", "text": "a"} for n in range(3)]
-    else:
-        images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(3)]
-        captions = [{"id": n, "image_id": n, "caption": "a"} for n in range(3)]
-        records = {"images": images, "annotations": captions}
-    (raw / "captions.json").write_text(json.dumps(records))
-    (raw / name).write_bytes(b"content")
+def test_records_beside_an_archive_alone_are_refused_at_once(tmp_path, raw, put, format, name):
+    images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(3)]
+    captions = [{"id": n, "image_id": n, "caption": "a"} for n in range(3)]
+    records = {
+        "llava": [{"image": f"{n}.jpg", "conversations": TURNS} for n in range(3)],
+        "table": [{"image": f"{n}.jpg", "text": "a"} for n in range(3)],
+        "coco": {"images": images, "annotations": captions},
+    }
+    put(raw, {"captions.json": records[format], name: "content"})
     with pytest.raises(PackError, match=r"unpack (it|[\w.]+ first,) with `"):
-        pack_dataset(raw, tmp_path / "out")
-
-
-def test_records_without_images_do_not_mind_an_archive(tmp_path, make_llava):
-    path = make_llava(tmp_path / "raw", [{"conversations": TURNS[1:]}])
-    (path.parent / "videos.zip").write_bytes(b"content")
-    assert pack_dataset(path.parent, tmp_path / "out").samples == 1
-
-
-@pytest.mark.parametrize(("name", "tool"), [("all.zip", "unzip"), ("all.tar.gz.aa", "cat")])
-def test_an_archive_beside_nothing_known_is_named(tmp_path, raw, name, tool):
-    (raw / name).write_bytes(b"content")
-    message = f"(?s)no known format.*unpack {re.escape(name)} first, with `{tool}"
-    with pytest.raises(PackError, match=message):
         pack_dataset(raw, tmp_path / "out")

@@ -48,8 +48,8 @@ def of_annotations(annotations=ANNOTATIONS, subtype="val2014"):
     return {"info": {"version": "2.0"}, "annotations": annotations, "data_subtype": subtype}
 
 
-def coco_name(image):
-    return f"COCO_val2014_{image:012d}.jpg"
+coco_name = "COCO_val2014_{:012d}.jpg".format
+PLACES = [f"val2014/{coco_name(image)}" for image in (262148, 393225)]
 
 
 @pytest.fixture
@@ -140,10 +140,7 @@ def test_images_are_found_by_the_names_that_coco_gives_them(make_vqa, folder, na
     ],
 )
 def test_answers_are_found_where_datasets_keep_them(make, questions, answers):
-    raw = make(
-        {questions: of_questions(), answers: of_annotations()},
-        [f"val2014/{coco_name(image)}" for image in (262148, 393225)],
-    )
+    raw = make({questions: of_questions(), answers: of_annotations()}, PLACES)
     assert turns_of(read(raw)) == turns_of(read(raw / questions)) == TURNS
 
 
@@ -158,13 +155,13 @@ def test_answers_of_another_split_are_not_taken(make, make_vqa):
 
 
 def test_questions_alone_are_refused_with_the_name_of_what_is_missing(make):
-    raw = make({NAME: of_questions()}, [f"val2014/{coco_name(262148)}"])
+    raw = make({NAME: of_questions()}, PLACES)
     with pytest.raises(PackError, match=f"without answers.*put {ANSWERS_NAME} there or into"):
         read(raw)
 
 
 def test_answers_alone_are_refused(make):
-    raw = make({ANSWERS_NAME: of_annotations()}, [f"val2014/{coco_name(262148)}"])
+    raw = make({ANSWERS_NAME: of_annotations()}, PLACES)
     assert choose_reader(raw) is READER
     with pytest.raises(PackError, match="holds answers; give the file of their questions"):
         read(raw)
@@ -218,71 +215,45 @@ def test_of_answers_given_as_often_the_first_is_taken(make_vqa):
 # --- other datasets ---------------------------------------------------------------------------
 
 
+def said(sample):
+    return [turn.text for turn in conversation(sample.record)]
+
+
 def test_gqa_is_one_object_of_questions(make):
+    asked = {"question": "What is on the white wall?", "imageId": "2375429", "answer": "pipe"}
+    asked |= {"fullAnswer": "The pipe is on the wall.", "semantic": [{"operation": "select"}]}
     questions = {
-        "07333408": {
-            "semantic": [{"operation": "select", "argument": "wall (722332)"}],
-            "question": "What is on the white wall?",
-            "imageId": "2375429",
-            "isBalanced": True,
-            "answer": "pipe",
-            "fullAnswer": "The pipe is on the wall.",
-        },
-        "07333405": {
-            "question": "Is that pipe red?",
-            "imageId": "2375429",
-            "answer": "no",
-            "fullAnswer": "No, the pipe is white.",
-        },
+        "07333408": asked,
+        "07333405": {"question": "Is that pipe red?", "imageId": "2375429", "answer": "no"},
         "15736264": {"question": "Is it clear?", "imageId": "2354786"},
     }
     raw = make({"val_balanced_questions.json": questions}, ["images/2375429.jpg"])
-    assert choose_reader(raw) is READER
     sample, line = read(raw)
     assert sample.source == "val_balanced_questions.json#2375429"
     assert sample.images[0].blob.name == "2375429.jpg"
-    assert [turn.text for turn in conversation(sample.record)] == [
-        "What is on the white wall?", "pipe", "Is that pipe red?", "no"
-    ]  # fmt: skip
+    assert said(sample) == ["What is on the white wall?", "pipe", "Is that pipe red?", "no"]
     assert sample.record["questions"][0]["fullAnswer"] == "The pipe is on the wall."
-    assert (line.source, line.reason) == (
-        "val_balanced_questions.json#15736264",
-        "question has no answer",
-    )
+    assert line.source == "val_balanced_questions.json#15736264"
+    assert line.reason == "question has no answer"
 
 
 def test_visual_genome_lists_the_questions_of_each_image(make):
     def qa(image, number, question, answer):
-        return {
-            "a_objects": [],
-            "question": question,
-            "image_id": image,
-            "qa_id": number,
-            "answer": answer,
-            "q_objects": [],
-        }
+        return {"question": question, "answer": answer, "image_id": image, "qa_id": number}
 
     images = [
-        {
-            "id": 1,
-            "qas": [qa(1, 986768, "What color?", "Green."), qa(1, 986777, "Where?", "Here.")],
-        },
+        {"id": 1, "qas": [qa(1, 7, "What color?", "Green."), qa(1, 8, "Where?", "Here.")]},
         {"id": 2, "qas": []},
-        {"id": 3, "qas": [qa(3, 986778, "Who?", "A man.")]},
+        {"id": 3, "qas": [qa(3, 9, "Who?", "A man.")]},
         {"id": 4},
     ]
     raw = make({"question_answers.json": images}, ["VG_100K/1.jpg", "VG_100K_2/3.jpg"])
-    assert choose_reader(raw) is READER
     first, second, line = read(raw)
-    assert [turn.text for turn in conversation(first.record)] == [
-        "What color?", "Green.", "Where?", "Here."
-    ]  # fmt: skip
+    assert said(first) == ["What color?", "Green.", "Where?", "Here."]
     assert [s.images[0].blob.name for s in (first, second)] == ["1.jpg", "3.jpg"]
     assert second.images[0].blob.read()
-    assert (line.source, line.reason) == (
-        "question_answers.json: qas[3]",
-        "entry is a NoneType, not an object",
-    )
+    assert line.source == "question_answers.json: qas[3]"
+    assert line.reason == "entry is a NoneType, not an object"
 
 
 def test_answers_that_are_indices_of_choices_are_not_taken_for_answers(make):

@@ -1,6 +1,9 @@
 """Broken and odd inputs, each with what should become of it; made anew, always the same."""
 
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
 
 PACKED = ""
 """The fate of an input that makes a sample."""
@@ -25,3 +28,11 @@ class Case(NamedTuple):
 
 Cases = dict[str, Case]
 """Cases by the source that the index or a reject names."""
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((Path(__file__).parent / name).read_text("utf-8"))
+
+
+def odd_names(kind: str) -> list[str]:
+    return [name for row in read("names.yaml")[kind] for name in row]

@@ -4,7 +4,7 @@ import io
 import tarfile
 from pathlib import Path
 
-from . import PACKED
+from . import PACKED, odd_names
 from .images import encode, picture
 
 Fates = dict[str, str]
@@ -36,34 +36,7 @@ def make_tars(raw: Path) -> Fates:
 
 def _fill(tar: tarfile.TarFile, kind: str) -> Fates:
     fates: Fates = {}
-    keys = [
-        *("../../etc/passwd", "/etc/shadow", "..", "a/../b", "//host/a", "C:\\a", "~/.ssh/id"),
-        *(
-            "a b",
-            "-rf",
-            "a\nb",
-            "a\tb",
-            "größe",
-            "写真",
-            "e\u0301",
-            "\u202ea",
-            "%2e%2e",
-            "$(id)",
-            "a;b",
-        ),
-        *(
-            "x" * 90,
-            "deep/" * 18 + "a",
-            "UPPER",
-            "000000000",
-            "a\x01b",
-            "é" * 40,
-            "",
-            " ",
-            "'",
-            '"',
-        ),
-    ]
+    keys = [*odd_names("keys"), "x" * 90, "deep/" * 18 + "a", "é" * 40]
     if kind != "ustar":
         keys += ["y" * 251, "long/" * 60 + "a", "ö" * 120, "z" * 3000]
     for number, key in enumerate(keys):
@@ -80,12 +53,7 @@ def _fill(tar: tarfile.TarFile, kind: str) -> Fates:
             continue  # whose names are UTF-8
         add(tar, f"{key}.png", encode("png", picture(seed=number)))
         fates[raw.decode("utf-8", "backslashreplace")] = PACKED
-    for number, ext in enumerate(
-        (
-            *("JPG", "1.jpg", "a.b.c.jpg", "left.PNG", "..jpg", "größe.jpg", "a b.jpg", "-.jpg"),
-            *("x" * 80 + ".jpg", "-rf.jpg", "0.0.0.jpg", "jpg.jpg", "tar.jpg", "\n.jpg", "%s.jpg"),
-        )
-    ):
+    for number, ext in enumerate((*odd_names("extensions"), "x" * 80 + ".jpg")):
         key = f"extension-{number}"
         add(tar, f"{key}.{ext}"[: 100 if kind == "ustar" else None], encode("jpg"))
         fates[key] = PACKED

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import PACKED
+from . import PACKED, odd_names, read
 from .images import encode, picture
 
 Fates = dict[str, str]
@@ -25,24 +25,7 @@ def make_folder(raw: Path) -> Fates:
 
 
 def _names(folder: Path, fates: Fates) -> None:
-    stems = (
-        *("a b", " a", "a ", "a.b.c", "a..", "..a", "-a", "--help", "a'b", 'a"b', "a\\b", "a:b"),
-        *(
-            "größe",
-            "写真",
-            "😀",
-            "\u202eright",
-            "e\u0301",
-            "\u00e9",
-            "a\nb",
-            "a\tb",
-            "a\rb",
-            "a\x1bb",
-        ),
-        *("a\x7fb", "$(id)", "`id`", "a;b", "a|b", "*", "?", "[a]", "{a}", "%00", "%2e%2e%2f"),
-        *("nul", "CON", "~", "#", "a#1", "_", "000000000", "shard-000000", "dataset", "0" * 99),
-        *("x" * 251, "é" * 125, "file:", "http:", "data:", "a\u2028b", "\ufeffa", "a\u0085b"),
-    )
+    stems = [*odd_names("stems"), "0" * 99, "x" * 251, "é" * 125]
     for number, stem in enumerate(stems):
         name = f"{stem}.jpg"
         (folder / name).write_bytes(encode("jpg", picture(seed=number)))
@@ -109,39 +92,16 @@ def _captions(folder: Path, fates: Fates) -> None:
 
 def broken_json() -> Iterator[tuple[str, bytes, str]]:
     """Objects of JSON that are odd or broken: a name, the text, what should become of it."""
+    for fate, texts in read("json.yaml").items():
+        for name, text in texts.items():
+            yield name, text.encode(), PACKED if fate == "packed" else fate
     deep = 100_000
-    contents: dict[str, tuple[bytes, str]] = {
-        "empty": (b"", "not valid JSON"),
-        "cut": (b'{"caption": "wor', "not valid JSON"),
-        "unquoted": (b"{caption: 1}", "not valid JSON"),
-        "quotes": (b"{'caption': 'a'}", "not valid JSON"),
-        "comma": (b'{"a": 1,}', "not valid JSON"),
-        "comment": (b'{"a": 1} // no', "not valid JSON"),
-        "two": (b'{"a": 1}{"b": 2}', "not valid JSON"),
-        "control": (b'{"caption": "a\nb"}', "not valid JSON"),
-        "nul": (b'{"caption": "a\0b"}', "not valid JSON"),
-        "escape": (b'{"caption": "\\x41"}', "not valid JSON"),
-        "latin-1": ('{"caption": "ü"}'.encode("latin-1"), "not valid JSON"),
-        "deep-list": (b'{"a":' + b"[" * deep + b"]" * deep + b"}", "not valid JSON"),
-        "deep-object": (b'{"a":' * deep + b"1" + b"}" * deep, "not valid JSON"),
-        "huge": (b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON"),
-        "large": (b'{"a": ' + b"9" * 4000 + b"}", PACKED),
-        "nan": (b'{"a": NaN, "b": -Infinity}', PACKED),
-        "exponent": (b'{"a": 1e999, "b": 1e-999, "c": -0}', PACKED),
-        "twice": (b'{"caption": "a", "caption": "b"}', PACKED),
-        "surrogate": (b'{"caption": "\\ud800"}', "lone surrogate U+D800"),
-        "pair": (b'{"caption": "\\ud83d\\ude00"}', PACKED),
-        "nul-escape": (b'{"caption": "a\\u0000b"}', PACKED),
-        "nested": (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", PACKED),
-        "names": (b'{"": 1, "../x": 2, "a\\nb": 3, "__class__": 4}', PACKED),
-        "caption-list": (b'{"caption": ["a", "b"]}', PACKED),
-        "caption-null": (b'{"caption": null}', PACKED),
-        "turns-odd": (b'{"conversations": [1, {"value": 2}, null]}', PACKED),
-        "messages-odd": (b'{"messages": [{"content": [[], {"type": []}]}]}', PACKED),
-        "texts-odd": (b'{"texts": [null, {}], "images": [1]}', PACKED),
-    }
-    for name, (content, fate) in contents.items():
-        yield name, content, fate
+    yield "latin-1", '{"caption": "ü"}'.encode("latin-1"), "not valid JSON"
+    yield "deep-list", b'{"a":' + b"[" * deep + b"]" * deep + b"}", "not valid JSON"
+    yield "deep-object", b'{"a":' * deep + b"1" + b"}" * deep, "not valid JSON"
+    yield "nested", b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", PACKED
+    yield "huge", b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON"
+    yield "large", b'{"a": ' + b"9" * 4000 + b"}", PACKED
 
 
 def _records(folder: Path, fates: Fates) -> None:

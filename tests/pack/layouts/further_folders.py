@@ -1,12 +1,12 @@
-"""Folders of images, with texts beside them or elsewhere, and odd files among them."""
+"""Folders and tars with links, archives and odd images, and relative paths as RAW."""
 
-from __future__ import annotations
-
+import gzip
+import os
 import shutil
-import unicodedata
+from pathlib import Path
 
-from .pictures import medium, pages, picture
-from .raw import Held, Raw
+from .pictures import picture
+from .raw import Raw
 from .table import (
     LAYOUTS,
     TEXTS,
@@ -14,156 +14,16 @@ from .table import (
     Layout,
     N,
     Sample,
-    captioned,
-    chat,
-    counted,
     layout,
     packed,
     refused,
-    textless,
 )
+from .templates import each, images
 
 
-def pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> list[Sample]:
-    raw.files({f"{folder}{n:03d}": {ext: n, text: f"text {n}"} for n in N})
+def pairs(raw: Raw, folder: str = "") -> list[Sample]:
+    raw.files({f"{folder}{n:03d}": {"jpg": n, "txt": f"text {n}"} for n in N})
     return TEXTS
-
-
-def beside_masks(word: str) -> tuple[Fate, ...]:
-    """Return the fates of pairs beside images without texts, which are named by `word`."""
-    silent = [textless(100 + n) for n in N]
-    return (
-        *counted(TEXTS, word),
-        packed(*TEXTS, *silent, says=(("no text", 8),)),
-        packed(*TEXTS, rejects=8),
-    )
-
-
-def _paged(kind: str) -> Layout:
-    """Return the layout of files of three images each."""
-
-    def make(raw: Raw) -> tuple[Fate, ...]:
-        numbers = [(3 * n, 3 * n + 1, 3 * n + 2) for n in N]
-        files = [pages([*those], kind) for those in numbers]
-        raw.files({f"{n:03d}": {kind: files[n], "txt": f"text {n}"} for n in N})
-        first = [captioned(3 * n, f"text {n}") for n in N]
-        whole = [captioned(numbers[n], f"text {n}") for n in N]
-        return packed(*whole), *counted(first, "page|frame|animat|moving")
-
-    return Layout(name=f"folder of {kind} of several images", make=make)
-
-
-LAYOUTS += [_paged(kind) for kind in ("tif", "gif", "webp", "png")]
-
-
-@layout("Parquet of multi-page TIFFs")
-def paged_cells(raw: Raw) -> tuple[Fate, ...]:
-    rows, first, whole = [], [], []
-    for n in N:
-        numbers = (3 * n, 3 * n + 1, 3 * n + 2)
-        texts = f"What {n}?", f"That {n}."
-        image = {"bytes": pages([*numbers], "tif"), "path": f"{n}.tif"}
-        rows.append({"image": image, "question": texts[0], "answer": texts[1]})
-        first.append(chat(numbers[0], *texts))
-        whole.append(chat(numbers, *texts))
-    raw.parquet("train-00000-of-00001.parquet", rows)
-    return packed(*whole), *counted(first, "page|frame")
-
-
-@layout("two texts of one stem")
-def two_texts(raw: Raw) -> tuple[Fate, ...]:
-    samples = pairs(raw)
-    raw.files({f"{n:03d}": {"caption": f"other {n}"} for n in N})
-    others = [captioned(n, f"other {n}") for n in N]
-    says = (("caption|txt", 8),)
-    return packed(*samples, says=says), packed(*others, says=says), refused("txt", "caption")
-
-
-@layout("two images of one stem")
-def two_images(raw: Raw) -> tuple[Fate, ...]:
-    samples = pairs(raw)
-    raw.files({f"{n:03d}": {"png": 100 + n} for n in N})
-    both = [captioned(100 + n, f"text {n}") for n in N]
-    named = (packed(*samples, *both, says=(("stem|name|same|png", n),)) for n in (8, 16))
-    return *named, packed(*samples, rejects=8), refused("png|stem")
-
-
-@layout("parallel folders")
-def parallel(raw: Raw) -> Fate:
-    raw.files({f"images/train/{n}": {"jpg": n} for n in N})
-    raw.files({f"captions/train/{n}": {"txt": f"text {n}"} for n in N})
-    return packed(*TEXTS)
-
-
-# Captions of SA-1B as PixArt's SAM-LLaVA-Captions10M keeps them: a text an image.
-@layout("SA-1B with captions")
-def sam_captions(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"images/sa_{n}.jpg", n)
-        raw.text(f"captions/sa_{n}.txt", f"The image features {n}.")
-    return packed(*(captioned(n, f"The image features {n}.") for n in N))
-
-
-@layout("parallel folders of images, masks and captions")
-def parallel_masks(raw: Raw) -> tuple[Fate, ...]:
-    for n in N:
-        raw.image(f"images/{n}.jpg", n)
-        raw.image(f"masks/{n}.png", 100 + n)
-        raw.text(f"captions/{n}.txt", f"text {n}")
-    return beside_masks("masks")
-
-
-@layout("masks beside the images")
-def masks_beside(raw: Raw) -> tuple[Fate, ...]:
-    pairs(raw)
-    raw.files({f"{n:03d}_mask": {"png": 100 + n} for n in N})
-    return beside_masks("mask")
-
-
-@layout("JSON of a caption beside each image")
-def json_beside(raw: Raw) -> Fate:
-    records = [{"caption": f"text {n}", "tags": ["a"]} for n in N]
-    raw.files({f"{n}": {"jpg": n, "json": records[n]} for n in N})
-    return packed(*TEXTS)
-
-
-@layout("JSON of unknown fields beside each image", map="caption=info.title")
-def json_unknown(raw: Raw) -> Fate:
-    raw.files({f"{n}": {"jpg": n, "json": {"info": {"title": f"text {n}"}}} for n in N})
-    return packed(*TEXTS)
-
-
-@layout("nested folders")
-def nested(raw: Raw) -> Fate:
-    for n in N:
-        stem = "/".join(map(str, (*range(n % 4), n)))
-        raw.files({stem: {"jpg": n, "txt": f"text {n}"}})
-    return packed(*TEXTS)
-
-
-@layout("equal names in several folders")
-def equal_names(raw: Raw) -> Fate:
-    raw.files({f"{n}/image": {"jpg": n, "txt": f"text {n}"} for n in N})
-    return packed(*TEXTS)
-
-
-@layout("loose pairs beside records")
-def mixed(raw: Raw) -> Fate:
-    pairs(raw)
-    images = [raw.image(f"more/{n}.jpg", n) for n in range(20, 28)]
-    raw.jsonl(
-        "data.jsonl",
-        [{"image": path, "caption": f"text {20 + n}"} for n, path in enumerate(images)],
-    )
-    return refused("--format", "8")
-
-
-@layout("more images than records")
-def subset(raw: Raw) -> Fate:
-    for n in range(12):
-        raw.image(f"images/{n}.jpg", n)
-    raw.jsonl("data.jsonl", [{"image": f"images/{n}.jpg", "caption": f"text {n}"} for n in N])
-    return packed(*TEXTS, says=(("image", 4),))
 
 
 @layout("images under wrong extensions")
@@ -174,99 +34,6 @@ def misnamed(raw: Raw) -> Fate:
     return packed(*TEXTS)
 
 
-@layout("images without an extension")
-def unnamed(raw: Raw) -> tuple[Fate, ...]:
-    _unnamed(raw, "")
-    raw.files({f"{n:04d}": {"txt": f"text {n}"} for n in N})
-    return packed(*TEXTS), refused("extension|recognised")
-
-
-def _unnamed(raw: Raw, folder: str) -> None:
-    for n in N:
-        raw.bytes(f"{folder}{n:04d}", picture(n))
-        raw.held.append(Held((f"{n:04d}",), "image", n))
-
-
-@layout("records of images without an extension")
-def unnamed_records(raw: Raw) -> Fate:
-    _unnamed(raw, "images/")
-    raw.jsonl("data.jsonl", [{"image": f"images/{n:04d}", "caption": f"text {n}"} for n in N])
-    return packed(*TEXTS)
-
-
-@layout("names in capitals")
-def capitals(raw: Raw) -> Fate:
-    return packed(*pairs(raw, ext="JPG", text="TXT"))
-
-
-@layout("names as macOS spells them")
-def decomposed(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        name = unicodedata.normalize("NFD", f"Größe é {n}")
-        raw.image(f"images/{name}.jpg", n)
-        rows.append({"file_name": f"images/Größe é {n}.jpg", "text": f"text {n}"})
-    raw.jsonl("metadata.jsonl", rows)
-    return packed(*TEXTS)
-
-
-@layout("an image in NFD and its text in NFC")
-def two_forms(raw: Raw) -> tuple[Fate, ...]:
-    raw.files({unicodedata.normalize("NFD", f"é{n}"): {"jpg": n} for n in N})
-    raw.files({f"é{n}": {"txt": f"text {n}"} for n in N})
-    return packed(*TEXTS), refused("é0.txt")
-
-
-@layout("class folders")
-def classes(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"{('cat', 'dog')[n % 2]}/{n}.jpg", n)
-    return packed(*map(textless, N), says=(("no text", 8),))
-
-
-@layout("empty files")
-def empty(raw: Raw) -> Fate:
-    samples = pairs(raw)
-    raw.bytes("100.jpg", b"")
-    raw.count("100.jpg", None)
-    raw.text("100.txt", "text 100")
-    raw.image("101.jpg", 101)
-    raw.text("101.txt", "")
-    return packed(*samples, textless(101), rejects=1, says=("100.jpg", ("no text", 1)))
-
-
-@layout("media among the images")
-def media(raw: Raw) -> Fate:
-    samples = pairs(raw)
-    for ext in ("mp4", "wav", "pdf", "npy", "zip", "svg", "jxl", "bin", "xyz"):
-        raw.other(f"extra.{ext}", medium(ext))
-    return packed(*samples, rejects=9)
-
-
-@layout("texts without images")
-def orphans(raw: Raw) -> Fate:
-    samples = pairs(raw)
-    raw.files({f"alone {n}": {"txt": "nothing shows this"} for n in range(3)})
-    return packed(*samples, rejects=3, says=(("alone", 3),))
-
-
-@layout("boxes of YOLO")
-def yolo(raw: Raw) -> Fate:
-    raw.files({f"images/{n}": {"jpg": n} for n in N})
-    raw.files({f"labels/{n}": {"txt": f"{n} 0.5 0.5 0.1 0.2\n"} for n in N})
-    raw.text("data.yaml", "nc: 8\n")
-    return packed(*map(textless, N), says=(("no text", 8), ("boxes|labels", 8)))
-
-
-@layout("boxes of Pascal VOC")
-def voc(raw: Raw) -> tuple[Fate, ...]:
-    for n in N:
-        raw.image(f"JPEGImages/{n}.jpg", n)
-        raw.other(f"Annotations/{n}.xml", b"<annotation></annotation>")
-    names = ("no text", 8), ("xml|markup", 8)
-    return packed(*map(textless, N), says=names), packed(*map(textless, N), rejects=8, says=names)
-
-
 @layout("images beside the archive they came from")
 def unpacked(raw: Raw) -> Fate:
     samples = pairs(raw, "data/")
@@ -274,27 +41,150 @@ def unpacked(raw: Raw) -> Fate:
     return packed(*samples, says=("data.zip",))
 
 
-@layout("records whose images are in an archive")
-def zipped(raw: Raw) -> Fate:
-    raw.other("images.zip", medium("zip"))
-    raw.jsonl("data.jsonl", [{"image": f"images/{n}.jpg", "caption": f"c {n}"} for n in N])
+@layout("a zip as RAW")
+def zip_as_raw(raw: Raw) -> Fate:
+    unpacked(raw)
+    raw.given = raw.folder / "data.zip"
     return refused("unzip|unpack")
 
 
-@layout("hidden files and those of systems")
-def litter(raw: Raw) -> Fate:
-    samples = pairs(raw)
-    for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._000.jpg", ".cache/a.jpg"):
-        raw.bytes(name, b"no data")
+def _apart(raw: Raw, records: str = "tables/data.csv") -> Fate:
+    """Write images and, elsewhere, records of their names."""
+    raw.files({f"pictures/{n}": {"jpg": n} for n in N})
+    raw.csv(records, [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
+    return packed(*TEXTS)
+
+
+def _given(name: str, cwd: str, given: str) -> Layout:
+    """Return the layout of records that are given from a working folder."""
+
+    def make(raw: Raw) -> Fate:
+        raw.cwd, raw.given = raw.folder / cwd, given
+        return _apart(raw)
+
+    return Layout(name=name, make=make)
+
+
+@layout("a relative path as RAW")
+def relative(raw: Raw) -> Fate:
+    fate = _apart(raw)
+    raw.given = os.path.relpath(raw.folder / "tables" / "data.csv")
+    return fate
+
+
+@layout("the folder of a relative path as RAW")
+def relative_folder(raw: Raw) -> Fate:
+    fate = _apart(raw)
+    raw.given = os.path.relpath(raw.folder / "tables")
+    return fate
+
+
+LAYOUTS += [
+    _given("a bare folder as RAW", ".", "tables"),
+    _given("a bare file as RAW", "tables", "data.csv"),
+    _given("the working folder as RAW", "tables", "."),
+    _given("the folder above as RAW", "tables", ".."),
+    _given("a way back and forth as RAW", ".", "tables/../tables"),
+]
+
+
+@layout("a relative folder of images as RAW")
+def relative_images(raw: Raw) -> Fate:
+    samples = pairs(raw, "inner/")
+    raw.cwd, raw.given = raw.folder, "./inner/"
     return packed(*samples)
 
 
-@layout("an empty folder")
-def nothing(raw: Raw) -> Fate:
-    return refused("nothing|empty|no known format")
+@layout("RAW is a link")
+def linked_raw(raw: Raw) -> Fate:
+    samples = pairs(raw)
+    link = raw.folder.with_name("link")
+    link.symlink_to(raw.folder)
+    raw.given = link
+    return packed(*samples)
 
 
-@layout("texts alone")
-def texts(raw: Raw) -> Fate:
-    raw.files({f"{n}": {"txt": f"text {n}"} for n in N})
-    return refused("recognised|image")
+@layout("a link to an ancestor")
+def ancestor(raw: Raw) -> Fate:
+    samples = pairs(raw, "inner/")
+    (raw.folder / "inner" / "again").symlink_to("..")
+    return packed(*samples, rejects=1, says=("again",))
+
+
+@layout("a link to an ancestor beside records")
+def ancestor_of_records(raw: Raw) -> Fate:
+    fate = _apart(raw, "data.csv")
+    (raw.folder / "pictures" / "again").symlink_to("..")
+    return fate
+
+
+@layout("a link to the folder of records")
+def ancestor_of_named(raw: Raw) -> Fate:
+    rows = [{"image": raw.image(f"images/{n}.jpg", n), "caption": f"text {n}"} for n in N]
+    raw.jsonl("data.jsonl", rows)
+    (raw.folder / "images" / "again").symlink_to(raw.folder)
+    (raw.folder / "home").symlink_to(".")
+    return packed(*TEXTS)
+
+
+@layout("a link to a folder above RAW")
+def above_raw(raw: Raw) -> tuple[Fate, ...]:
+    samples = pairs(raw, "inner/")
+    (raw.folder / "inner" / "again").symlink_to("..")
+    raw.given = raw.folder / "inner"
+    return packed(*samples, rejects=1, says=("again",)), packed(*samples, says=("again",))
+
+
+@layout("a link to a folder twice")
+def linked_twice(raw: Raw) -> tuple[Fate, ...]:
+    samples = pairs(raw, "inner/")
+    (raw.folder / "same").symlink_to("inner")
+    twice = packed(*samples, *samples)
+    return twice, packed(*samples, rejects=1, says=("same",)), packed(*samples, says=("same",))
+
+
+@layout("links that lead nowhere")
+def dangling(raw: Raw) -> Fate:
+    samples = pairs(raw)
+    raw.path("lost.jpg").symlink_to("nowhere.jpg")
+    raw.count("lost.jpg", None)
+    return packed(*samples, rejects=1, says=("lost.jpg",))
+
+
+@layout("links to images elsewhere")
+def linked_images(raw: Raw) -> Fate:
+    store = raw.folder.with_name("store")
+    store.mkdir()
+    for n in N:
+        (store / f"{n}.bin").write_bytes(picture(n))
+        raw.path(f"{n}.jpg").symlink_to(store / f"{n}.bin")
+        raw.count(f"{n}.jpg", n)
+        raw.text(f"{n}.txt", f"text {n}")
+    return packed(*TEXTS)
+
+
+def _shard(raw: Raw) -> Path:
+    return raw.shard("part-0.tar", {f"{n}": {"jpg": n, "txt": f"text {n}"} for n in N})
+
+
+@layout("tars beside a link to their folder")
+def tar_link(raw: Raw) -> Fate:
+    _shard(raw)
+    (raw.folder / "again").symlink_to(".")
+    return packed(*TEXTS)
+
+
+@layout("compressed tars")
+def tar_gz(raw: Raw) -> Fate:
+    path = _shard(raw)
+    raw.bytes("part-0.tar.gz", gzip.compress(path.read_bytes()))
+    path.unlink()
+    return refused("gunzip|tar -x|decompress")
+
+
+@layout("file:// addresses")
+def file_urls(raw: Raw) -> Fate:
+    images(raw, "images/a b{n}.jpg")
+    url = f"file://{raw.folder}/images/a%20b{{n}}.jpg"
+    raw.jsonl("data.jsonl", each({"image": url, "caption": "text {n}"}))
+    return packed(*TEXTS)

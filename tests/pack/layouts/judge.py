@@ -1,7 +1,5 @@
 """Comparison of what became of a layout with what should have."""
 
-from __future__ import annotations
-
 import json
 import re
 import tarfile

@@ -89,17 +89,14 @@ class Raw:
         base = name.rpartition("/")[2]
         self.held.append(Held((name, base), base.rpartition(".")[2], number))
 
-    def cell(
-        self, number: int, column: str, row: str = "", kind: str = "png", stem: str = ""
-    ) -> dict[str, Any]:
+    def cell(self, number: int, column: str) -> dict[str, Any]:
         """Return an image as Hugging Face keeps it in a cell of a table."""
-        path = f"{stem or f'{column}-{number}'}.{kind}"
-        return {"bytes": self.inside(number, column, row, kind), "path": path}
+        return {"bytes": self.inside(number, column), "path": f"{column}-{number}.png"}
 
-    def inside(self, number: int, column: str, row: str = "", kind: str = "png") -> bytes:
-        """Return the bytes of an image inside a record; `row` is the source of the record."""
-        self.held.append(Held((row,) if row else (), column, number))
-        return picture(number, kind)
+    def inside(self, number: int, column: str) -> bytes:
+        """Return the bytes of an image inside a record."""
+        self.held.append(Held((), column, number))
+        return picture(number, "png")
 
     def json(self, name: str, value: Any) -> Path:
         return self.text(name, json.dumps(value, ensure_ascii=False))

@@ -1,15 +1,14 @@
 """Real sources of captions, as their users have them on disk."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 from .raw import Raw
-from .table import Fate, N, Sample, captioned, layout, packed, source, textless
+from .table import Fate, N, Sample, captioned, layout, packed, refused, source
+from .templates import NUMBER, Tagged, captions, cell, each, filled, images
 
 
-def images_downloaded(
+def _shard_of(
     raw: Raw, shard: str, numbers: range, form: str, **more: Any
 ) -> tuple[list[Sample], int]:
     """Write a shard of img2dataset; every fifth download has failed.
@@ -59,8 +58,8 @@ def images_downloaded(
 
 
 def _downloaded(raw: Raw, form: str, **more: Any) -> Fate:
-    samples, failed = images_downloaded(raw, "00000", range(10), form, **more)
-    others, more_failed = images_downloaded(raw, "00001", range(10, 20), form, **more)
+    samples, failed = _shard_of(raw, "00000", range(10), form, **more)
+    others, more_failed = _shard_of(raw, "00001", range(10, 20), form, **more)
     return packed(*samples, *others, rejects=failed + more_failed)
 
 
@@ -74,6 +73,21 @@ def cc3m_files(raw: Raw) -> Fate:
     return _downloaded(raw, "files")
 
 
+# With `--output_format parquet`: the bytes are in the column `jpg`.
+@layout("CC3M by img2dataset, Parquet")
+def cc3m_parquet(raw: Raw) -> Fate:
+    samples, failed = _shard_of(raw, "00000", range(10), "parquet")
+    return packed(*samples, rejects=failed)
+
+
+# With `--output_format tfrecord`: the images are beside the table.
+@layout("CC3M by img2dataset, TFRecord")
+def cc3m_tfrecord(raw: Raw) -> Fate:
+    _shard_of(raw, "00000", range(10), "tfrecord")
+    raw.other("00000.tfrecord", b"\x10" + bytes(200))
+    return refused("tfrecord|download")
+
+
 # With `--save_additional_columns` as img2dataset's dataset_examples/laion5B.md has them.
 @source("LAION by img2dataset")
 def laion(raw: Raw) -> Fate:
@@ -84,12 +98,10 @@ def laion(raw: Raw) -> Fate:
 # https://github.com/mlfoundations/datacomp: `metadata` and `shards`; `shards` is given.
 @layout("DataComp")
 def datacomp(raw: Raw) -> Fate:
-    rows = [
-        {"uid": f"{n:032x}", "url": "http://a.b/c.jpg", "text": f"caption {n}"} for n in range(10)
-    ]
+    rows = each({"uid": "{n:032x}", "url": "http://a.b/c.jpg", "text": "caption {n}"})
     raw.parquet("metadata/000000000000.parquet", rows)
     shard = "shards/00000000"
-    samples, failed = images_downloaded(raw, shard, range(10), "webdataset", uid="f" * 32)
+    samples, failed = _shard_of(raw, shard, range(10), "webdataset", uid="f" * 32)
     raw.given = raw.folder / "shards"
     return packed(*samples, rejects=failed)
 
@@ -97,122 +109,80 @@ def datacomp(raw: Raw) -> Fate:
 # https://cocodataset.org/#download, annotations_trainval2017.zip unpacked beside the images.
 @source("COCO captions", include="annotations/captions_train2017.json")
 def coco(raw: Raw) -> Fate:
-    for split, start in (("train2017", 0), ("val2017", 20)):
-        images, annotations = [], []
-        for n in range(start, start + 8):
-            raw.image(f"{split}/{n:012d}.jpg", n)
-            image = {"id": n, "file_name": f"{n:012d}.jpg", "width": 24, "height": 16}
-            images.append(image | {"license": 1, "coco_url": "http://a.b/c.jpg"})
-            for m in range(2):
-                text = f"caption {m} of {n}"
-                annotations.append({"image_id": n, "id": 10 * n + m, "caption": text})
-        whole = {"info": {}, "licenses": [], "images": images}
-        raw.json(f"annotations/captions_{split}.json", whole | {"annotations": annotations})
-        boxes = [{"image_id": n, "id": n, "category_id": 1, "bbox": [1, 2, 3, 4]} for n in N]
-        for kind in ("instances", "person_keypoints"):
-            raw.json(f"annotations/{kind}_{split}.json", whole | {"annotations": boxes})
-    return packed(*(captioned(n, f"caption {m} of {n}") for n in N for m in range(2)))
-
-
-# https://cs.stanford.edu/people/karpathy/deepimagesent/: caption_datasets.zip beside COCO 2014.
-@layout("COCO in Karpathy's splits")
-def karpathy(raw: Raw) -> Fate:
-    images = []
-    for n in N:
-        folder = "val2014" if n % 2 else "train2014"
-        name = f"COCO_{folder}_{n:012d}.jpg"
-        raw.image(f"{folder}/{name}", n)
-        sentences = [
-            {"raw": f"caption {m} of {n}", "tokens": ["caption"], "imgid": n, "sentid": 9 * n + m}
+    for split, numbers in (("train2017", N), ("val2017", range(20, 28))):
+        images(raw, f"{split}/{{n:012d}}.jpg", numbers=numbers)
+        image = {"id": NUMBER, "file_name": "{n:012d}.jpg", "width": 24, "height": 16}
+        image |= {"license": 1, "coco_url": "http://a.b/c.jpg"}
+        whole = {"info": {}, "licenses": [], "images": each(image, numbers=numbers)}
+        texts = [
+            {"image_id": NUMBER, "id": Tagged("n", f"10n+{m}"), "caption": f"caption {m} of {{n}}"}
             for m in range(2)
         ]
-        image = {"filepath": folder, "filename": name, "imgid": n, "cocoid": n}
-        split = ("train", "restval", "val", "test")[n % 4]
-        images.append(image | {"split": split, "sentids": [1], "sentences": sentences})
-    raw.json("dataset_coco.json", {"dataset": "coco", "images": images})
-    return packed(*(captioned(n, f"caption {m} of {n}") for n in N for m in range(2)))
+        annotations = each(*texts, numbers=numbers)
+        raw.json(f"annotations/captions_{split}.json", whole | {"annotations": annotations})
+        box = {"image_id": NUMBER, "id": NUMBER, "category_id": 1, "bbox": [1, 2, 3, 4]}
+        boxes = whole | {"annotations": each(box)}
+        raw.json(f"annotations/instances_{split}.json", boxes)
+        raw.json(f"annotations/person_keypoints_{split}.json", boxes)
+    return packed(*captions("caption 0 of {n}", "caption 1 of {n}"))
 
 
 # https://textvqa.org/textcaps/dataset/: five captions of an image, each a row.
 @source("TextCaps")
 def textcaps(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        raw.image(f"train_images/{n:016x}.jpg", n)
-        texts = [f"caption {m} of {n}" for m in range(2)]
-        for m, text in enumerate(texts):
-            row = {"image_id": f"{n:016x}", "image_name": f"{n:016x}", "caption_id": 9 * n + m}
-            row |= {"image_path": f"train/{n:016x}.jpg", "image_width": 24, "image_height": 16}
-            rows.append(row | {"caption_str": text, "reference_strs": texts, "set_name": "train"})
+    images(raw, "train_images/{n:016x}.jpg")
+    texts = ["caption 0 of {n}", "caption 1 of {n}"]
+    row = {"image_id": "{n:016x}", "image_name": "{n:016x}", "image_width": 24, "image_height": 16}
+    row |= {"image_path": "train/{n:016x}.jpg", "reference_strs": texts, "set_name": "train"}
+    rows = each(*(row | {"caption_id": m, "caption_str": text} for m, text in enumerate(texts)))
     raw.json("TextCaps_0.1_train.json", {"dataset_name": "textcaps", "data": rows})
-    return packed(*(captioned(n, f"caption {m} of {n}") for n in N for m in range(2)))
+    return packed(*captions(*texts))
 
 
 # https://huggingface.co/datasets/nlphuji/flickr30k, flickr30k-images.zip unpacked. Its own loader
 # takes the captions from `raw`, a list in JSON.
 @source("Flickr30k of nlphuji", text_column="raw")
 def flickr_nlphuji(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        raw.image(f"flickr30k-images/{1000 + n}.jpg", n)
-        texts = json.dumps([f"Caption {m} of {n}." for m in range(2)])
-        row = {"raw": texts, "sentids": f"[{n}, {n + 1}]", "split": "train"}
-        rows.append(row | {"filename": f"{1000 + n}.jpg", "img_id": n})
+    images(raw, "flickr30k-images/{n+1000}.jpg")
+    texts = ["Caption 0 of {n}.", "Caption 1 of {n}."]
+    row = {"raw": json.dumps(texts), "sentids": "[{n}, {n+1}]", "split": "train"}
+    rows = each(row | {"filename": "{n+1000}.jpg", "img_id": NUMBER})
     raw.csv("flickr_annotations_30k.csv", rows)
-    return packed(*(captioned(n, f"Caption {m} of {n}.") for n in N for m in range(2)))
+    return packed(*captions(*texts))
 
 
 # https://www.kaggle.com/datasets/hsankesara/flickr-image-dataset: bars between the columns.
 @source("Flickr30k of Kaggle")
 def flickr_kaggle(raw: Raw) -> Fate:
-    lines = ["image_name| comment_number| comment"]
-    for n in N:
-        raw.image(f"flickr30k_images/{1000 + n}.jpg", n)
-        lines += [f"{1000 + n}.jpg| {m}| Caption {m} , of {n} ." for m in range(2)]
-    raw.text("results.csv", "\n".join(lines) + "\n")
-    return packed(*(captioned(n, f"Caption {m} , of {n} .") for n in N for m in range(2)))
+    images(raw, "flickr30k_images/{n+1000}.jpg")
+    texts = ["Caption 0 , of {n} .", "Caption 1 , of {n} ."]
+    lines = each(*(f"{{n+1000}}.jpg| {m}| {text}" for m, text in enumerate(texts)))
+    raw.text("results.csv", "\n".join(["image_name| comment_number| comment", *lines]) + "\n")
+    return packed(*captions(*texts))
 
 
 # https://huggingface.co/datasets/pixparse/cc12m-wds: shards of jpg, txt and json.
 @source("CC12M of pixparse")
 def cc12m(raw: Raw) -> Fate:
+    meta = {"caption": "caption {n}", "url": "http://a.b/c.jpg", "key": "{n:09d}"}
+    meta |= {"status": "success", "width": 24, "height": 16, "exif": "{}"}
     for shard in range(2):
-        members: list[tuple[str, bytes | int]] = []
-        for n in range(shard * 6, shard * 6 + 6):
-            meta = {"caption": f"caption {n}", "url": "http://a.b/c.jpg", "key": f"{n:09d}"}
-            meta |= {"status": "success", "width": 24, "height": 16, "exif": "{}"}
-            members += [(f"{n:09d}.jpg", n), (f"{n:09d}.txt", f"caption {n}".encode())]
-            members.append((f"{n:09d}.json", json.dumps(meta).encode()))
-        raw.tar(f"cc12m-train-{shard:04d}.tar", members)
-    raw.json("_info.json", {"splits": {"train": {"num_samples": 12}}})
-    return packed(*(captioned(n, f"caption {n}") for n in range(12)))
+        parts = {
+            f"{n:09d}": {"jpg": n, "txt": f"caption {n}", "json": filled(meta, n)}
+            for n in range(shard * 4, shard * 4 + 4)
+        }
+        raw.shard(f"cc12m-train-{shard:04d}.tar", parts)
+    raw.json("_info.json", {"splits": {"train": {"num_samples": 8}}})
+    return packed(*captions("caption {n}"))
 
 
 # https://huggingface.co/docs/datasets/image_dataset, "ImageFolder".
 @source("imagefolder with metadata.csv")
 def imagefolder_csv(raw: Raw) -> Fate:
-    rows = [{"file_name": f"{n:04d}.png", "text": f"A picture, number {n}."} for n in N]
-    for n in N:
-        raw.image(f"train/{n:04d}.png", n)
+    images(raw, "train/{n:04d}.png")
+    rows = each({"file_name": "{n:04d}.png", "text": "A picture, number {n}."})
     raw.csv("train/metadata.csv", rows)
-    return packed(*(captioned(n, f"A picture, number {n}.") for n in N))
-
-
-@layout("imagefolder with metadata.jsonl")
-def imagefolder_jsonl(raw: Raw) -> Fate:
-    rows = [{"file_name": f"{n:04d}.png", "text": f"A picture, number {n}."} for n in N]
-    for n in N:
-        raw.image(f"{n:04d}.png", n)
-    raw.jsonl("metadata.jsonl", rows)
-    return packed(*(captioned(n, f"A picture, number {n}.") for n in N))
-
-
-# https://github.com/visipedia/inat_comp: class folders of images and nothing else.
-@layout("iNaturalist")
-def inaturalist(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"train/{n % 3:05d}_Animalia_Chordata_Aves/{n:08x}-1.jpg", n)
-    return packed(*map(textless, N), says=(("no text", 8),))
+    return packed(*captions("A picture, number {n}."))
 
 
 # https://github.com/kohya-ss/sd-scripts, docs/train_README-ja.md: repeats and a class in the name
@@ -224,80 +194,43 @@ def kohya(raw: Raw) -> Fate:
         raw.image(f"{folder}/{n:03d}.png", n)
         raw.text(f"{folder}/{n:03d}.txt", f"1girl, number {n}, smile")
         raw.other(f"{folder}/{n:03d}.npz")
-    return packed(*(captioned(n, f"1girl, number {n}, smile") for n in N))
+    return packed(*captions("1girl, number {n}, smile"))
 
 
 # https://huggingface.co/datasets/lambdalabs/pokemon-blip-captions: image and text.
 @source("Pokemon BLIP captions")
 def pokemon(raw: Raw) -> Fate:
-    rows = [{"image": raw.cell(n, "image", kind="jpg"), "text": f"a drawing of {n}"} for n in N]
+    rows = each({"image": cell("image"), "text": "a drawing of {n}"}, raw=raw)
     raw.parquet("data/train-00000-of-00001-566cc9b19d7203f8.parquet", rows)
-    return packed(*(captioned(n, f"a drawing of {n}") for n in N))
+    return packed(*captions("a drawing of {n}"))
 
 
 # https://huggingface.co/datasets/HuggingFaceM4/OBELICS, with the images downloaded and named in the
 # places of their addresses.
 @source("OBELICS")
 def obelics(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        path = raw.image(f"images/{n}.jpg", n)
-        texts = [None, f"Words of {n}.", f"More of {n}."]
-        places = [path, None, None]
-        if n % 2:
-            texts, places = [texts[1], None, texts[2]], [None, path, None]
-        meta = json.dumps([{"src": "http://a.b/c.jpg"} if place else None for place in places])
-        row = {"images": places, "metadata": meta, "general_metadata": "{}", "texts": texts}
-        rows.append(row)
-        words = [text if text else "<image>" for text in texts]
-        said = "\n\n".join(words).replace("\n\n<image>\n\n", "<image>")
-        if n % 2:
-            samples.append(Sample((n,), (("user", ""), ("assistant", said))))
-        else:
-            samples.append(captioned(n, said.removeprefix("<image>\n\n")))
-    raw.parquet("data/train-00000-of-00001.parquet", rows)
+    images(raw, "images/{n}.jpg", numbers=range(16))
+    src = '{"src": "http://a.b/c.jpg"}'
+    first = {"images": ["images/{2n}.jpg", None, None], "metadata": f"[{src}, null, null]"}
+    first |= {"general_metadata": "{}", "texts": [None, "Words of {2n}.", "More of {2n}."]}
+    inner = {"images": [None, "images/{2n+1}.jpg", None], "metadata": f"[null, {src}, null]"}
+    inner |= {"general_metadata": "{}", "texts": ["Words of {2n+1}.", None, "More of {2n+1}."]}
+    raw.parquet("data/train-00000-of-00001.parquet", each(first, inner))
+    samples = []
+    for n in range(0, 16, 2):
+        text = f"Words of {n + 1}.<image>More of {n + 1}."
+        samples.append(captioned(n, f"Words of {n}.\n\nMore of {n}."))
+        samples.append(captioned(n + 1, text))
     return packed(*samples)
 
 
 # https://github.com/allenai/mmc4: documents whose images are downloaded under `image_name`.
 @source("MMC4")
 def mmc4(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        raw.image(f"images/{n:012x}.jpg", n)
-        info = {"image_name": f"{n:012x}.jpg", "raw_url": "http://a.b/c.jpg"}
-        info |= {"matched_text_index": 1, "matched_sim": 0.27, "face_detections": None}
-        row: dict[str, Any] = {
-            "text_list": [f"First of {n}.", f"Second of {n}."],
-            "url": "http://a.b",
-        }
-        row |= {"image_info": [info], "similarity_matrix": [[0.2, 0.3]]}
-        rows.append(row | {"could_have_url_duplicate": 0})
-        text = f"First of {n}.<image>Second of {n}."
-        samples.append(Sample((n,), (("user", ""), ("assistant", text))))
-    raw.jsonl("docs_shard_0_v2.jsonl", rows)
-    return packed(*samples)
-
-
-# https://github.com/allenai/molmo, olmo/data/pixmo_datasets.py: a column `image` with the files of
-# the addresses that could be downloaded; `caption` is made of the `transcripts`.
-@layout("PixMo-Cap, downloaded")
-def pixmo_cap(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        path = raw.image(f"pixmo_images/{n:064x}.jpg", n)
-        row = {"image_url": f"http://a.b/{n}.jpg", "caption": f"The image shows {n}."}
-        rows.append(row | {"transcripts": [f"uh this is {n}", "well"], "image": path})
-    raw.parquet("cap/train-00000-of-00001.parquet", rows)
-    return packed(*(captioned(n, f"The image shows {n}.") for n in N), says=("transcripts",))
-
-
-# https://github.com/mlfoundations/open_clip, "Data": tabs in a file called .csv.
-@layout("open_clip csv", text_column="title")
-def open_clip(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        path = raw.image(f"images/{n}.jpg", n)
-        rows.append({"filepath": path, "title": f"a title, {n}"})
-    raw.csv("train.csv", rows, "\t")
-    return packed(*(captioned(n, f"a title, {n}") for n in N))
+    images(raw, "images/{n:012x}.jpg")
+    info = {"image_name": "{n:012x}.jpg", "raw_url": "http://a.b/c.jpg", "face_detections": None}
+    info |= {"matched_text_index": 1, "matched_sim": 0.27}
+    row = {"text_list": ["First of {n}.", "Second of {n}."], "url": "http://a.b"}
+    row |= {"image_info": [info], "similarity_matrix": [[0.2, 0.3]], "could_have_url_duplicate": 0}
+    raw.jsonl("docs_shard_0_v2.jsonl", each(row))
+    return packed(*captions("First of {n}.<image>Second of {n}."))

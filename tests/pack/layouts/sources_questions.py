@@ -1,141 +1,98 @@
 """Real sources of questions and answers, as their users have them on disk."""
 
-from __future__ import annotations
-
-from base64 import b64encode
-from typing import Any
-
 from .raw import Raw
-from .table import Fate, Has, N, Sample, chat, layout, packed, source
-
-
-def _vqa(raw: Raw, questions: str, answers: str, *, is_ok: bool) -> Fate:
-    asked, given, samples = [], [], []
-    for n in N:
-        raw.image(f"train2014/COCO_train2014_{n:012d}.jpg", n)
-        texts = []
-        for m in range(2):
-            key = 10 * n + m
-            asked.append({"image_id": n, "question": f"What {m} of {n}?", "question_id": key})
-            said = [
-                {"answer": f"yes {n}", "answer_confidence": "yes", "answer_id": i} for i in (1, 2)
-            ]
-            said.append({"answer": f"no {n}", "answer_confidence": "no", "answer_id": 3})
-            entry: dict[str, Any] = {"question_type": "what", "answers": said, "image_id": n}
-            entry |= {"question_id": key, "answer_type": "other"}
-            if not is_ok:
-                entry["multiple_choice_answer"] = f"yes {n}"
-            given.append(entry)
-            texts += [f"What {m} of {n}?", f"yes {n}"]
-        samples.append(chat(n, *texts))
-    head = {"info": {}, "data_subtype": "train2014", "license": {}, "task_type": "Open-Ended"}
-    raw.json(questions, head | {"data_type": "mscoco", "questions": asked})
-    raw.json(answers, head | {"data_type": "mscoco", "annotations": given})
-    return packed(*samples)
+from .table import Fate, Has, N, chat, packed, source
+from .templates import NUMBER, Tagged, cell, chats, each, filled, has, images
 
 
 # https://visualqa.org/download.html
 @source("VQAv2")
 def vqa(raw: Raw) -> Fate:
-    questions = "v2_OpenEnded_mscoco_train2014_questions.json"
-    return _vqa(raw, questions, "v2_mscoco_train2014_annotations.json", is_ok=False)
-
-
-# https://okvqa.allenai.org/download.html: answers of several people, none of them chosen.
-@layout("OK-VQA")
-def ok_vqa(raw: Raw) -> Fate:
-    questions = "OpenEnded_mscoco_train2014_questions.json"
-    return _vqa(raw, questions, "mscoco_train2014_annotations.json", is_ok=True)
+    images(raw, "train2014/COCO_train2014_{n:012d}.jpg")
+    asked, given = [], []
+    for m in range(2):
+        about = {"image_id": NUMBER, "question_id": Tagged("n", f"10n+{m}")}
+        asked.append(about | {"question": f"What {m} of {{n}}?"})
+        words = ("yes {n}", "yes {n}", "no {n}")
+        said = [
+            {"answer": word, "answer_confidence": "yes", "answer_id": i}
+            for i, word in enumerate(words, 1)
+        ]
+        about |= {"question_type": "what", "answers": said, "answer_type": "other"}
+        given.append(about | {"multiple_choice_answer": "yes {n}"})
+    head = {"info": {}, "data_subtype": "train2014", "license": {}, "task_type": "Open-Ended"}
+    head |= {"data_type": "mscoco"}
+    questions, answers = head | {"questions": each(*asked)}, head | {"annotations": each(*given)}
+    raw.json("v2_OpenEnded_mscoco_train2014_questions.json", questions)
+    raw.json("v2_mscoco_train2014_annotations.json", answers)
+    return packed(*chats("What 0 of {n}?", "yes {n}", "What 1 of {n}?", "yes {n}"))
 
 
 # https://github.com/allenai/aokvqa: images of COCO 2017 by their ids.
 @source("A-OKVQA", image_column="train2017/{image_id:012d}.jpg")
 def aokvqa(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        raw.image(f"train2017/{n:012d}.jpg", n)
-        row: dict[str, Any] = {"split": "train", "image_id": n, "question_id": f"q{n}"}
-        row |= {"question": f"What is {n}?", "choices": ["red", f"blue {n}"]}
-        row |= {"correct_choice_idx": 1, "direct_answers": [f"blue {n}", "sky"]}
-        rows.append(row | {"difficult_direct_answer": False, "rationales": ["It is so."]})
-        samples.append(chat(n, Has(f"What is {n}?", "red", f"blue {n}"), Has(f"blue {n}")))
-    raw.json("aokvqa_v1p0_train.json", rows)
-    return packed(*samples)
+    images(raw, "train2017/{n:012d}.jpg")
+    row = {"split": "train", "image_id": NUMBER, "question_id": "q{n}", "question": "What is {n}?"}
+    row |= {"choices": ["red", "blue {n}"], "correct_choice_idx": 1}
+    row |= {"direct_answers": ["blue {n}", "sky"], "difficult_direct_answer": False}
+    raw.json("aokvqa_v1p0_train.json", each(row | {"rationales": ["It is so."]}))
+    return packed(*chats(has("What is {n}?", "red", "blue {n}"), has("blue {n}")))
 
 
 # https://cs.stanford.edu/people/dorarad/gqa/download.html
 @source("GQA")
 def gqa(raw: Raw) -> Fate:
-    entries, samples = {}, []
-    for n in N:
-        raw.image(f"images/{2000 + n}.jpg", n)
-        entry: dict[str, Any] = {"semantic": [], "imageId": str(2000 + n), "answer": f"no {n}"}
-        entry |= {"question": f"Is it {n}?", "fullAnswer": f"No, it is {n}.", "isBalanced": True}
-        entries[f"{n:08d}"] = entry
-        samples.append(chat(n, f"Is it {n}?", f"no {n}"))
+    images(raw, "images/{n+2000}.jpg")
+    entry = {"semantic": [], "imageId": "{n+2000}", "answer": "no {n}", "isBalanced": True}
+    entry |= {"question": "Is it {n}?", "fullAnswer": "No, it is {n}."}
+    entries = filled(Tagged("keys", {"{n:08d}": entry}), 0)
     raw.json("train_balanced_questions.json", entries)
-    return packed(*samples)
+    return packed(*chats("Is it {n}?", "no {n}"))
 
 
 # https://textvqa.org/dataset/
 @source("TextVQA")
 def textvqa(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        raw.image(f"train_images/{n:016x}.jpg", n)
-        row: dict[str, Any] = {"question": f"what brand is {n}?", "image_id": f"{n:016x}"}
-        row |= {"image_classes": ["Phone"], "flickr_300k_url": "http://a.b/c.jpg"}
-        row |= {"question_id": n, "answers": [f"nokia {n}", f"nokia {n}", "toshiba"]}
-        rows.append(row | {"set_name": "train", "question_tokens": ["what"]})
-        samples.append(chat(n, f"what brand is {n}?", f"nokia {n}"))
-    raw.json("TextVQA_0.5.1_train.json", {"dataset_type": "train", "data": rows})
-    return packed(*samples)
+    images(raw, "train_images/{n:016x}.jpg")
+    row = {"question": "what brand is {n}?", "image_id": "{n:016x}", "image_classes": ["Phone"]}
+    row |= {"flickr_300k_url": "http://a.b/c.jpg", "question_id": NUMBER, "set_name": "train"}
+    row |= {"answers": ["nokia {n}", "nokia {n}", "toshiba"], "question_tokens": ["what"]}
+    raw.json("TextVQA_0.5.1_train.json", {"dataset_type": "train", "data": each(row)})
+    return packed(*chats("what brand is {n}?", "nokia {n}"))
 
 
 # https://rrc.cvc.uab.es/?ch=17&com=downloads: questions beside the folder `documents`.
 @source("DocVQA")
 def docvqa(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        path = raw.image(f"documents/snbx0223_{n}.png", n)
-        row: dict[str, Any] = {"questionId": n, "question": f"What is date {n}?", "image": path}
-        row |= {"docId": n, "ucsf_document_id": "snbx0223", "ucsf_document_page_no": str(n)}
-        rows.append(row | {"answers": [f"1/{n}/93"], "data_split": "train"})
-        samples.append(chat(n, f"What is date {n}?", f"1/{n}/93"))
+    images(raw, "documents/snbx0223_{n}.png")
+    row = {"questionId": NUMBER, "question": "What is date {n}?", "docId": NUMBER}
+    row |= {"image": "documents/snbx0223_{n}.png", "ucsf_document_id": "snbx0223"}
+    row |= {"ucsf_document_page_no": "{n}", "answers": ["1/{n}/93"], "data_split": "train"}
     whole = {"dataset_name": "SP-DocVQA", "dataset_version": "1.0", "dataset_split": "train"}
-    raw.json("train_v1.0_withQT.json", whole | {"data": rows})
-    return packed(*samples)
+    raw.json("train_v1.0_withQT.json", whole | {"data": each(row)})
+    return packed(*chats("What is date {n}?", "1/{n}/93"))
 
 
 # https://github.com/vis-nlp/ChartQA: two files of questions, images in `png`.
 @source("ChartQA", include="train_human.json")
 def chartqa(raw: Raw) -> Fate:
-    rows = []
+    images(raw, "png/{n:05d}.png")
     for n in N:
-        raw.image(f"png/{n:05d}.png", n)
         raw.text(f"tables/{n:05d}.csv", "Year,Value\n2001,5\n")
         raw.json(f"annotations/{n:05d}.json", {"type": "v_bar", "models": [{"name": "bar"}]})
-        rows.append({"imgname": f"{n:05d}.png", "query": f"How many {n}?", "label": f"{n}0"})
+    rows = each({"imgname": "{n:05d}.png", "query": "How many {n}?", "label": "{n}0"})
     raw.json("train_human.json", rows)
     raw.json("train_augmented.json", rows[:4])
-    return packed(*(chat(n, f"How many {n}?", f"{n}0") for n in N))
+    return packed(*chats("How many {n}?", "{n}0"))
 
 
 # https://huggingface.co/datasets/lmms-lab/ai2d: the answer is the number of an option, as text.
 @source("AI2D")
 def ai2d(raw: Raw) -> Fate:
-    rows = [
-        {
-            "question": f"Which letter is {n}?",
-            "options": ["seed", f"fruit {n}", "root", "leaf"],
-            "answer": "1",
-            "image": raw.cell(n, "image"),
-        }
-        for n in N
-    ]
-    raw.parquet("data/test-00000-of-00001.parquet", rows)
-    asked = [Has(f"Which letter is {n}?", "seed", f"fruit {n}") for n in N]
-    return packed(*(chat(n, asked[n], Has(f"fruit {n}")) for n in N))
+    row = {"question": "Which letter is {n}?", "options": ["seed", "fruit {n}", "root", "leaf"]}
+    row |= {"answer": "1", "image": cell("image")}
+    raw.parquet("data/test-00000-of-00001.parquet", each(row, raw=raw))
+    return packed(*chats(has("Which letter is {n}?", "seed", "fruit {n}"), has("fruit {n}")))
 
 
 # https://huggingface.co/datasets/derek-thomas/ScienceQA: half of the rows are without an image.
@@ -143,12 +100,12 @@ def ai2d(raw: Raw) -> Fate:
 def scienceqa(raw: Raw) -> tuple[Fate, ...]:
     rows, samples = [], []
     for n in N:
-        row: dict[str, Any] = {"image": raw.cell(n, "image") if n % 2 else None}
-        row |= {"question": f"Which is {n}?", "choices": ["west", f"east {n}"], "answer": 1}
-        row |= {"hint": f"Look at {n}." if n % 4 else "", "task": "closed choice"}
-        row |= {"grade": "grade2", "subject": "natural science", "topic": "geography"}
-        rows.append(row | {"skill": "Read a map", "lecture": "Maps.", "solution": "It is east."})
         hint = [f"Look at {n}."] if n % 4 else []
+        row = {"image": raw.cell(n, "image") if n % 2 else None, "hint": "".join(hint)}
+        row |= {"question": f"Which is {n}?", "choices": ["west", f"east {n}"], "answer": 1}
+        row |= {"grade": "grade2", "subject": "natural science", "topic": "geography"}
+        row |= {"task": "closed choice", "skill": "Read a map", "lecture": "Maps."}
+        rows.append(row | {"solution": "It is east."})
         asked = Has(*hint, f"Which is {n}?", "west", f"east {n}")
         samples.append(chat((n,) if n % 2 else (), asked, Has(f"east {n}")))
     raw.parquet("data/train-00000-of-00001-1028f23e353fbe3e.parquet", rows)
@@ -159,93 +116,37 @@ def scienceqa(raw: Raw) -> tuple[Fate, ...]:
 # the text of a Python list.
 @source("MMMU")
 def mmmu(raw: Raw) -> Fate:
-    rows: list[dict[str, Any]] = []
-    samples: list[Sample] = []
-    for n in N:
-        numbers = (2 * n, 2 * n + 1) if n % 2 else (2 * n,)
-        row: dict[str, Any] = {"id": f"validation_Accounting_{n}"}
-        marks = " ".join(f"<image {m + 1}>" for m in range(len(numbers)))
-        row |= {"question": f"{marks} Which of {n}?", "options": f"['$6', '$7{n}']"}
-        row |= {"explanation": "", "answer": "B"}
-        for m in range(7):
-            held = raw.cell(numbers[m], f"image_{m + 1}") if m < len(numbers) else None
-            row[f"image_{m + 1}"] = held
-        row |= {"img_type": "['Tables']", "topic_difficulty": "Medium", "subfield": "Managerial"}
-        rows.append(row | {"question_type": "multiple-choice"})
-        samples.append(chat(numbers, Has(f"Which of {n}?", "$6", f"$7{n}"), Has(f"$7{n}")))
-    raw.parquet("Accounting/validation-00000-of-00001.parquet", rows)
-    return packed(*samples)
+    row = {"options": "['$6', '$7{n}']", "explanation": "", "answer": "B"}
+    row |= {f"image_{m}": None for m in range(1, 8)} | {"image_1": cell("image_1", "2n")}
+    row |= {"img_type": "['Tables']", "topic_difficulty": "Medium", "subfield": "Managerial"}
+    row |= {"question_type": "multiple-choice"}
+    one = row | {"id": "validation_{n}", "question": "<image 1> Which of {n}?"}
+    two = row | {"id": "validation_{n+10}", "question": "<image 1> <image 2> Which of {n+10}?"}
+    two |= {"image_2": cell("image_2", "2n+1")}
+    raw.parquet("Accounting/validation-00000-of-00001.parquet", each(one, two, raw=raw))
+    answer = has("$7{n}")
+    of_two = chats(has("Which of {n+10}?", "$6", "$7{n}"), answer, shown=("2n", "2n+1"))
+    return packed(*chats(has("Which of {n}?", "$6", "$7{n}"), answer, shown=("2n",)), *of_two)
 
 
 # https://cs.stanford.edu/people/jcjohns/clevr/: CLEVR_v1.0.zip, one split of it.
 @source("CLEVR", include="questions/CLEVR_train_questions.json")
 def clevr(raw: Raw) -> Fate:
-    for split, start in (("train", 0), ("val", 20)):
-        rows = []
-        for n in range(start, start + 8):
-            name = f"CLEVR_{split}_{n:06d}.png"
-            raw.image(f"images/{split}/{name}", n)
-            row: dict[str, Any] = {"image_index": n, "program": [], "question_index": n}
-            row |= {"image_filename": name, "question_family_index": 2, "split": split}
-            rows.append(row | {"answer": f"{n}", "question": f"How many cubes in {n}?"})
+    for split, numbers in (("train", N), ("val", range(20, 28))):
+        name = f"CLEVR_{split}_{{n:06d}}.png"
+        images(raw, f"images/{split}/{name}", numbers=numbers)
+        row = {"image_index": NUMBER, "program": [], "question_index": NUMBER, "answer": "{n}"}
+        row |= {"image_filename": name, "question_family_index": 2, "split": split}
+        rows = each(row | {"question": "How many cubes in {n}?"}, numbers=numbers)
         raw.json(f"questions/CLEVR_{split}_questions.json", {"info": {}, "questions": rows})
         raw.json(f"scenes/CLEVR_{split}_scenes.json", {"info": {}, "scenes": [{"objects": []}]})
-    return packed(*(chat(n, f"How many cubes in {n}?", f"{n}") for n in N))
+    return packed(*chats("How many cubes in {n}?", "{n}"))
 
 
 # https://huggingface.co/datasets/allenai/pixmo-docs: two lists over the same questions.
 @source("PixMo-Docs", map="image=image,user=questions.question,assistant=questions.answer")
 def pixmo_docs(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        texts = {"question": [f"First {n}?", "Second?"], "answer": [f"One {n}", f"Two {n}"]}
-        rows.append({"image": raw.cell(n, "image"), "image_id": f"{n}", "questions": texts})
-    raw.parquet("charts/train-00000-of-00001.parquet", rows)
-    samples = [chat(n, f"First {n}?", f"One {n}", "Second?", f"Two {n}") for n in N]
-    return packed(*samples)
-
-
-# https://huggingface.co/datasets/allenai/pixmo-ask-model-anything, grouped by image as
-# olmo/data/pixmo_datasets.py of https://github.com/allenai/molmo does after the download.
-@layout("PixMo-AskModelAnything, downloaded")
-def pixmo_ask(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        path = raw.image(f"pixmo_images/{n:064x}.png", n)
-        row: dict[str, Any] = {"image_url": f"http://a.b/{n}.png", "image": path}
-        rows.append(row | {"question": [f"Who {n}?", "Why?"], "answer": [f"He {n}", "So."]})
-    raw.parquet("ask-model-anything/train-00000-of-00001.parquet", rows)
-    return packed(*(chat(n, f"Who {n}?", f"He {n}", "Why?", "So.") for n in N))
-
-
-@layout("GQA of lmms-lab", join="imageId=id")
-def gqa_in_two_tables(raw: Raw) -> Fate:
-    images, asked = "train_balanced_images", "train_balanced_instructions"
-    for part in range(2):
-        name = f"{images}/train-{part:05d}-of-00002.parquet"
-        rows = [{"id": f"n{n}", "image": raw.cell(n, "image")} for n in N[part::2]]
-        raw.parquet(name, rows)
-    rows = [
-        {"id": f"q{n}", "imageId": f"n{n}", "question": f"Which {n}?", "answer": f"That {n}."}
-        for n in reversed(N)
-    ]
-    raw.parquet(f"{asked}/train-00000-of-00001.parquet", rows)
-    return packed(*(chat(n, f"Which {n}?", f"That {n}.") for n in N))
-
-
-# https://github.com/open-compass/MMBench: images in base64 beside a column for each choice; `nan`
-# is what pandas makes of an empty cell.
-@layout("MMBench")
-def mmbench(raw: Raw) -> Fate:
-    rows, samples = [], []
-    for n in N:
-        row = {"index": n, "hint": "nan" if n % 2 else f"Look at {n}.", "question": f"Which, {n}?"}
-        row |= {"A": "west", "B": f"east {n}", "C": "nan", "D": "nan", "answer": "B"}
-        rows.append(
-            {**row, "image": b64encode(raw.inside(n, "image")).decode(), "category": "place"}
-        )
-        hint = [] if n % 2 else [f"Look at {n}."]
-        asked = "\n".join([*hint, f"Which, {n}?", "A. west", f"B. east {n}"])
-        samples.append(chat(n, asked, f"B. east {n}"))
-    raw.csv("mmbench_dev_en.tsv", rows, "\t")
-    return packed(*samples)
+    texts = {"question": ["First {n}?", "Second?"], "answer": ["One {n}", "Two {n}"]}
+    row = {"image": cell("image"), "image_id": "{n}", "questions": texts}
+    raw.parquet("charts/train-00000-of-00001.parquet", each(row, raw=raw))
+    return packed(*chats("First {n}?", "One {n}", "Second?", "Two {n}"))

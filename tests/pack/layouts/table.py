@@ -68,10 +68,6 @@ def chat(number: int | tuple[int, ...], *texts: Words, system: str = "") -> Samp
 TEXTS = [captioned(n, f"text {n}") for n in N]
 """Samples of most layouts of captions."""
 
-CHATS = [chat(n, "<image>What?", f"It is {n}.") for n in N]
-"""Samples of most layouts of conversations; `what_turns` are their turns."""
-
-
 Said = str | tuple[str, int]
 """Pattern that a line of the report must match; with a number, a line that also has it."""
 

@@ -5,10 +5,12 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from datapipe.mixture import Resolved, resolve
 from datapipe.quantities import Amount
 
 WEIGHT = st.integers(1, 20)
+UNRESOLVED = yaml.safe_load((Path(__file__).parent / "unresolved.yaml").read_text("utf-8"))
 Segment = tuple[int, int, list[Fraction], list[Fraction]]
 """First draw, draws (0: without end), rates at both ends."""
 
@@ -267,6 +270,17 @@ def test_a_change_added_to_the_schedule_leaves_the_past_as_it_was():
     for name in ("starts", "first", "last"):
         before, after = getattr(short, name), getattr(long, name)
         assert before.tobytes() == after[: len(before)].tobytes()
+
+
+@pytest.mark.parametrize("case", UNRESOLVED, ids=range(len(UNRESOLVED)))
+def test_mixtures_without_rates_or_an_end_are_refused(case):
+    with pytest.raises(PlanError) as refused:
+        resolve(
+            Mixture.of(case["mixture"]),
+            sizes_of(*case["sizes"]),
+            means_of(*case["tokens"]) if "tokens" in case else None,
+        )
+    assert str(refused.value) == case["message"]
 
 
 def test_torch_is_not_imported():

@@ -7,19 +7,9 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe import (
-    ImageSpec,
-    Loader,
-)
+from datapipe import ImageSpec, Loader
 
-from .datasets import (
-    META,
-    SIZES,
-    SMALL,
-    Make,
-    write_chats,
-    write_drawings,
-)
+from .datasets import META, SIZES, SMALL, Make, write_chats, write_drawings
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from datapipe import (
-    ImageSpec,
-    Loader,
-)
+from datapipe import ImageSpec, Loader
 
 SIZES = {"chats": 29, "captions": 17, "drawings": 5, "one": 1}
 META = ("dataset", "key", "valid", "sample", "num_items_in_batch")

@@ -9,24 +9,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from datapipe import (
-    CacheSpec,
-    ImageSpec,
-    PackSpec,
-    RunSpec,
-)
+from datapipe import CacheSpec, ImageSpec, PackSpec, RunSpec
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ...campaigns import rare
-from .datasets import (
-    META,
-    SIZES,
-    Draw,
-    draws,
-    of,
-    pixels_of,
-    plain,
-)
+from .datasets import META, SIZES, Draw, draws, of, pixels_of, plain
 
 UNITS: list[Any] = [
     rare({"batch_size": 4}),

@@ -7,24 +7,10 @@ import pytest
 from tokenizers import Tokenizer
 
 import datapipe
-from datapipe import (
-    CacheSpec,
-    ImageSpec,
-    PackSpec,
-    PlanError,
-    RunSpec,
-)
+from datapipe import CacheSpec, ImageSpec, PackSpec, PlanError, RunSpec
 from datapipe.testing import assert_same_batches
 
-from .datasets import (
-    META,
-    SIZES,
-    SMALL,
-    Draw,
-    draws,
-    pixels_of,
-    plain,
-)
+from .datasets import META, SIZES, SMALL, Draw, draws, pixels_of, plain
 
 
 def test_random_numbers_differ_between_passes_and_samples(make, mixture):

@@ -5,15 +5,10 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe import (
-    PlanError,
-)
+from datapipe import PlanError
 
 from ...campaigns import rare
-from .datasets import (
-    draws,
-    of,
-)
+from .datasets import draws, of
 
 
 def test_samples_are_excluded_by_dataset_and_key(make, mixture):

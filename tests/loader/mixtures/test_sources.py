@@ -10,20 +10,11 @@ import numpy as np
 import pytest
 
 import datapipe
-from datapipe import (
-    CacheSpec,
-    IndexMismatch,
-    StateMismatch,
-    StoreError,
-)
+from datapipe import CacheSpec, IndexMismatch, StateMismatch, StoreError
 from datapipe.testing import assert_same_batches
 
 from ...remote.server import serving
-from .datasets import (
-    SIZES,
-    draws,
-    of,
-)
+from .datasets import SIZES, draws, of
 
 
 @pytest.fixture

@@ -298,7 +298,9 @@ def test_damage_is_found_in_each(folders, tmp_path, caplog, letters, name, worke
         last = len(columns.sample_image) - 2
         if name == "images.npy":
             last = int(columns.sample_image.searchsorted(columns.sample_image[-1])) - 1
-        bad.add((f"{copy.name}/texts.npy:" if len(letters) > 1 else "texts.npy:", columns.key(last)))
+        bad.add(
+            (f"{copy.name}/texts.npy:" if len(letters) > 1 else "texts.npy:", columns.key(last))
+        )
     given: Any = tmp_path / "a"
     if len(letters) > 1:
         given = {"a": {"path": given}, "b": {"path": tmp_path / "b"}, "c": {"path": folders["c"]}}

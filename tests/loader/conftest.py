@@ -18,11 +18,12 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import datapipe
-from datapipe.index.dataset import open_dataset
 from datapipe.loader import image_path
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from tests.waiting import PATIENCE
 from tests.workers.process_list import left, worker_processes
+
+from .damage import overwrite_image
 
 PHOTOS = Path(skimage.__file__).parent / "data"
 SAMPLES = 37
@@ -135,15 +136,8 @@ def damaged(packed: Path, tmp_path: Path) -> Path:
     """The packed dataset with bytes of two JPEGs overwritten in place."""
     folder = tmp_path / "damaged"
     shutil.copytree(packed, folder)
-    dataset = open_dataset(folder)
-    for sample in range(len(dataset)):
-        if dataset.columns.key(sample) not in DAMAGED:
-            continue
-        member = next(m for m in dataset.columns.members(sample) if m.ext != "json")
-        shard = dataset.manifest.shards[dataset.columns.shard(sample)].name
-        with (folder / shard).open("r+b") as file:
-            file.seek(member.offset + member.size // 2)
-            file.write(b"\0" * (member.size - member.size // 2))
+    for key in DAMAGED:
+        overwrite_image(folder, int(key))
     return folder
 
 

@@ -2,9 +2,7 @@
 
 import io
 import re
-import tarfile
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,38 +17,22 @@ from datapipe.testing import assert_same_batches, valid_keys
 SAMPLES = 37  # in the packed dataset
 
 
-def members(shards: Path) -> dict[str, bytes]:
-    """Every member of a packed dataset by name."""
-    found = {}
-    for shard in sorted(shards.glob("*.tar")):
-        with tarfile.open(shard) as tar:
-            for member in tar:
-                file = tar.extractfile(member)
-                assert file is not None
-                found[member.name] = file.read()
-    return found
-
-
-def pictures(found: dict[str, bytes], key: str) -> list[Image.Image]:
-    """The images of one sample, in order."""
+def pictures(found: dict[str, bytes]) -> list[Image.Image]:
+    """The images among the members of a sample, in order."""
     return [
-        Image.open(io.BytesIO(data)).convert("RGB")
-        for name, data in found.items()
-        if name.startswith(f"{key}.") and not name.endswith("json")
+        Image.open(io.BytesIO(data)).convert("RGB") for ext, data in found.items() if ext != "json"
     ]
 
 
-def test_images_of_all_samples_stand_one_behind_the_other(make, packed):
-    found = members(packed)
+def test_images_of_all_samples_stand_one_behind_the_other(make, packed, members):
+    found = {key: pictures(sample) for key, sample in members(packed).items()}
     for batch in make(batch_size=8, drop_last=True, image=ImageSpec(size=24)):
         expected = [
             np.asarray(image.resize((24, 24), Image.Resampling.BILINEAR))
             for key in batch["key"]
-            for image in pictures(found, key)
+            for image in found[key]
         ]
-        assert batch["images_per_sample"].tolist() == [
-            len(pictures(found, key)) for key in batch["key"]
-        ]
+        assert batch["images_per_sample"].tolist() == [len(found[key]) for key in batch["key"]]
         assert batch["pixel_values"].shape == (len(expected), 3, 24, 24)
         actual = batch["pixel_values"].permute(0, 2, 3, 1).numpy().astype(int)
         assert np.abs(actual - np.stack(expected)).max() <= 1

@@ -26,10 +26,15 @@ def test_a_transform_works_on_encoded_entries(make):
     assert loader.stats()["source"].hits <= 40
 
 
-def test_the_choice_is_said(make, caplog):
+@pytest.mark.parametrize(
+    ("cache", "where"),
+    [(CacheSpec(memory=LOTS), "in memory"), (CacheSpec(device="1MB"), "on cpu")],
+    ids=["memory", "device"],
+)
+def test_the_choice_is_said(make, caplog, cache, where):
     caplog.set_level(logging.INFO)
-    list(make(cache=CacheSpec(memory=LOTS)))
-    assert re.search(r"keeps 37 of 37 samples \(.*\) decoded in memory", caplog.text)
+    make(image=ImageSpec(size=24), device="cpu", cache=cache)
+    assert re.search(rf"keeps 37 of 37 samples \(.*\) decoded {where}", caplog.text)
 
 
 @pytest.mark.parametrize(

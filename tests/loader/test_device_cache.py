@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +17,6 @@ from .test_cache import IMAGES, LOTS
 
 Make = Callable[..., Loader]
 
-ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", "none")]
-
 
 def check_cached(make: Make, cache: CacheSpec, **options: Any) -> Loader:
     """Assert that three epochs of a cached loader are those of a plain one, and return it."""
@@ -31,14 +28,6 @@ def check_cached(make: Make, cache: CacheSpec, **options: Any) -> Loader:
 
 
 META = ("image_geometry", "text", "sample")
-
-
-@pytest.mark.parametrize("name", ON_DEVICE)
-def test_batches_are_those_without_a_cache(make, name):
-    cached = check_cached(make, CacheSpec(device=LOTS), image=IMAGES[name], meta=META)
-    device = cached.stats()["device"]
-    assert device.kept == len(cached.dataset)
-    assert device.hits >= 2 * device.kept
 
 
 @pytest.mark.parametrize("more", [{}, {"memory": LOTS}])
@@ -55,13 +44,6 @@ def test_a_device_that_is_too_small_holds_a_part(make, more):
         assert 0 <= stats["memory"].kept - (count - stats["device"].kept) < 4
         assert count <= stats["source"].hits < count + 4
         assert stats["memory"].expected == 1 - stats["device"].expected
-
-
-def test_worker_processes_leave_out_what_lies_there(make):
-    options = {"image": IMAGES["flip"], "meta": META, "workers": "processes"}
-    with check_cached(make, CacheSpec(device=LOTS), **options) as cached:
-        # Steps that were prepared ahead may be decoded once more.
-        assert cached.stats()["device"].hits > len(cached.dataset)
 
 
 def test_packs_of_tokens_are_joined_too(make, text):
@@ -87,30 +69,6 @@ def test_nothing_is_decoded_once_all_lie_there(make):
         list(loader)
         decoded.append(meter.reading().stages["decode"].count)
     assert 0 < decoded[0] == decoded[1] == decoded[2]
-
-
-def test_what_fails_is_not_kept(damaged):
-    options: dict[str, Any] = {
-        "image": ImageSpec(size=24, normalize="clip"),
-        "batch_size": 4,
-        "device": "cpu",
-        "on_error": "skip",
-        "epochs": 3,
-        "num_workers": 0,
-    }
-    plain = datapipe.make_loader(damaged, **options)
-    cached = datapipe.make_loader(damaged, cache=CacheSpec(device=LOTS), **options)
-    assert_same_batches(list(cached), list(plain))
-    assert cached.skipped == plain.skipped > 0
-    assert cached.stats()["device"].kept == len(cached.dataset) - cached.skipped // 3
-
-
-def test_the_choice_is_said(make, caplog):
-    with caplog.at_level(logging.INFO, logger="datapipe"):
-        loader = make(image=IMAGES["uint8"], device="cpu", cache=CacheSpec(device="1MB"))
-    count = len(loader.dataset)
-    assert f"{count} of {count} samples" in caplog.text
-    assert "decoded on cpu" in caplog.text
 
 
 class Full(TorchFunctionMode):

@@ -18,12 +18,11 @@ from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
 from tests.workers.process_list import worker_processes
 
+from .conftest import DAMAGED
+
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 MakeDamaged = Callable[..., Loader]
-
-DAMAGED = ("000000006", "000000020")
-
 
 either = pytest.mark.parametrize("workers", ["threads", "processes"])
 

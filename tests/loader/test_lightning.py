@@ -81,19 +81,13 @@ def keys_of(make: Make, epochs: int) -> list[list[str]]:
     return [batch["key"] for _ in range(epochs) for batch in loader]
 
 
-def test_every_epoch_is_the_one_that_a_plain_loop_sees(make):
-    expected = keys_of(make, 3)
-    assert len({tuple(batch) for batch in expected}) == 15
-    assert fit(make(batch_size=8), max_epochs=3).seen == expected
-
-
 @pytest.mark.parametrize("measure", ["epochs", "steps"])
 def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(make, tmp_path, measure):
     length: dict[str, Any] = (
         {"max_epochs": 3} if measure == "epochs" else {"max_epochs": -1, "max_steps": 15}
     )
     whole = fit(make(batch_size=8), checkpoints(tmp_path, every_n_train_steps=1), **length)
-    assert whole.seen == keys_of(make, 3)
+    assert whole.seen == keys_of(make, 3)  # as a plain loop sees them
     for step in (1, 4, 5, 9, 14):
         resumed = fit(make(batch_size=8), resume=tmp_path / f"{step}.ckpt", **length)
         assert resumed.seen == whole.seen[step:], f"resumed after {step} steps"

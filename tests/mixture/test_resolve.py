@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from datapipe import Mixture, PlanError
-from datapipe.mixture import Resolved, resolve
+from datapipe.mixture import resolve
 from datapipe.quantities import Amount
 
 WEIGHT = st.integers(1, 20)
@@ -30,17 +30,6 @@ def sizes_of(*counts: int) -> Any:
 
 def means_of(*tokens: float) -> Any:
     return np.array(tokens, np.float64)
-
-
-def rates_at(resolved: Resolved, draw: int) -> Any:
-    """Return the rates at a draw, by the definition of `Rates`."""
-    rates = resolved.rates
-    segment = int(np.searchsorted(rates.starts, draw, side="right")) - 1
-    if segment == len(rates.starts) - 1:
-        return rates.last[segment]
-    length = int(rates.starts[segment + 1] - rates.starts[segment])
-    at = (draw - int(rates.starts[segment])) / length
-    return rates.first[segment] * (1 - at) + rates.last[segment] * at
 
 
 @st.composite
@@ -65,15 +54,12 @@ def mixture_of(
     weights: list[list[int]], changes: list[tuple[int, int]], epoch: Any = "longest"
 ) -> Mixture:
     names = [f"d{number}" for number in range(len(weights[0]))]
-    content: dict[str, Any] = {"epoch": epoch}
-    content["datasets"] = dict(zip(names, weights[0], strict=True))
-    content["schedule"] = [
+    content = {"epoch": epoch, "datasets": dict(zip(names, weights[0], strict=True))}
+    schedule = [
         {"from": start, "over": over, "weights": dict(zip(names, row, strict=True))}
         for (start, over), row in zip(changes, weights[1:], strict=True)
     ]
-    if not changes:
-        del content["schedule"]
-    return Mixture.of(content)
+    return Mixture.of(content | ({"schedule": schedule} if changes else {}))
 
 
 def exact_segments(weights: list[list[int]], changes: list[tuple[int, int]]) -> list[Segment]:
@@ -248,7 +234,6 @@ def test_a_dataset_may_enter_later():
     }
     resolved = resolve(Mixture.of(content), sizes_of(10, 10, 10))
     assert resolved.rates.first.tolist() == [[1, 0, 0], [0.25, 0.75, 0], [0.25, 0.25, 0.5]]
-    assert rates_at(resolved, 150).tolist() == [0.25, 0.75, 0]
 
 
 def test_a_schedule_may_begin_at_once():

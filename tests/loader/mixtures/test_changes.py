@@ -15,7 +15,7 @@ import datapipe
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 
-from .datasets import Draw, draws, of
+from .datasets import Draw, draws, of, plain
 
 SIZES = {"a": 23, "b": 31, "c": 7}
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
@@ -114,11 +114,9 @@ def test_a_state_of_the_changed_run_resumes_exactly(make):
 
 def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(folders):
     def made(weight: float) -> datapipe.Loader:
-        datasets = {
-            name: {"path": path, "weight": weight if name == "a" else 1}
-            for name, path in folders.items()
-        }
-        return datapipe.make_loader({"datasets": datasets, "epoch": 60}, batch_size=5, **OPTIONS)
+        mixture = {"datasets": plain(*"abc", folders=folders), "epoch": 60}
+        mixture["datasets"]["a"]["weight"] = weight
+        return datapipe.make_loader(mixture, batch_size=5, **OPTIONS)
 
     found, state = [], None
     for weight in (1, 2, 3):
@@ -181,7 +179,7 @@ def test_another_content_begins_anew(make, make_folder, tmp_path, caplog):
 def test_a_schedule_that_changes_later_shares_the_past(folders):
     def made(start: int) -> datapipe.Loader:
         mixture = {
-            "datasets": {name: {"path": folder, "weight": 1} for name, folder in folders.items()},
+            "datasets": plain(*"abc", folders=folders),
             "epoch": 200,
             "schedule": [{"from": start, "weights": {"a": 5}}],
         }
@@ -200,7 +198,7 @@ def test_a_schedule_that_changes_later_shares_the_past(folders):
 def test_amounts_in_steps_stay_those_of_the_first_launch(folders):
     def made(world_size: int, rank: int = 0) -> datapipe.Loader:
         mixture = {
-            "datasets": {name: {"path": path, "weight": 1} for name, path in folders.items()},
+            "datasets": plain(*"abc", folders=folders),
             "epoch": 120,
             "schedule": [{"from": "10 steps", "weights": {"a": 0}}],
         }

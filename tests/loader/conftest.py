@@ -46,7 +46,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             crop.save(raw / name)
             names.append(name)
         question = "<image>" * count + f"What is number {number}?"
-        record: dict[str, Any] = {
+        record = {
             "id": f"id-{number}",
             "conversations": [
                 {"from": "human", "value": question},

@@ -67,7 +67,7 @@ def _raw(root: Path, samples: int, images: bool) -> Path:
             photo.crop((9 * left, left, 9 * left + 100, left + 80 + number)).save(root / name)
         question = "<image>" * len(names) + f"Which of {root.name} is {number}?"
         turns = [("human", question), ("gpt", f"{root.name} " * (number % 4 + 1))]
-        record: dict[str, Any] = {
+        record = {
             "id": f"{root.name}-{number}",
             "conversations": [{"from": who, "value": said} for who, said in turns],
         }
@@ -89,7 +89,7 @@ def load(folders: dict[str, Path]) -> Callable[..., Loader]:
     """
 
     def make(letters: str, given: dict[str, Any] | None = None, **changes: Any) -> Loader:
-        options: dict[str, Any] = {"num_workers": 2, "image": STRETCH, "epochs": 2}
+        options = {"num_workers": 2, "image": STRETCH, "epochs": 2}
         if not changes.keys() & {"pack", "max_tokens"}:
             options["batch_size"] = 6
         if len(letters) == 1:
@@ -212,7 +212,7 @@ def test_texts_alone(packed, text, tmp_path):
 
 
 def test_resuming_is_exact(load, text):
-    options: dict[str, Any] = {"image": CLIP, "text": text(), "pack": 200, "meta": ("key", "valid")}
+    options = {"image": CLIP, "text": text(), "pack": 200, "meta": ("key", "valid")}
     assert_resumes_exactly(
         lambda **more: load("A", **options | {"epochs": 1}, **more),
         stops=(0.4,),
@@ -275,7 +275,7 @@ def test_arrays_without_the_images_of_their_samples_are_refused(folders, tmp_pat
 
 
 def test_images_have_the_form_of_the_arrays_unless_another_is_given(folders):
-    common: dict[str, Any] = {"batch_size": 8, "num_workers": 0}
+    common = {"batch_size": 8, "num_workers": 0}
     weights = {str(folders["a"]): 0.5, str(folders["B"]): 0.5}
     for data, shards in ((weights, weights), (folders["A"], folders["a"])):
         batches = list(datapipe.make_loader(data, **common))
@@ -304,7 +304,7 @@ def test_damage_is_found_in_each(folders, tmp_path, caplog, letters, name, worke
     given: Any = tmp_path / "a"
     if len(letters) > 1:
         given = {"a": {"path": given}, "b": {"path": tmp_path / "b"}, "c": {"path": folders["c"]}}
-    options: dict[str, Any] = {"batch_size": 16, "image": CLIP, "workers": workers}
+    options = {"batch_size": 16, "image": CLIP, "workers": workers}
     options["num_workers"] = 1
     what = "image" if name == "images.npy" else "text"
     with pytest.raises(datapipe.DecodeError, match=rf"texts.npy: its {what} in {name} is not"):

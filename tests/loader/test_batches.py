@@ -146,7 +146,7 @@ def test_a_batch_may_be_written_to(make, text, options):
 def test_torch_works_alone_inside_a_batch_only(make, num_workers):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
-    seen: list[int] = []
+    seen = []
 
     def transform(sample: Any, generator: Any) -> Any:
         seen.append(torch.get_num_threads())
@@ -159,7 +159,7 @@ def test_torch_works_alone_inside_a_batch_only(make, num_workers):
         between = [(next(batches), torch.get_num_threads())[1] for _ in range(6)]
         with pytest.raises(datapipe.TransformError):
             list(batches)
-        found: list[int] = []
+        found = []
         new = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
         new.start()
         new.join()

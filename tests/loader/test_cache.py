@@ -44,7 +44,7 @@ def reads_of(loader: Loader) -> int:
 
 
 def spec_of(tier: str, folder: Path, **options: Any) -> CacheSpec:
-    places: dict[str, Any] = {name: LOTS for name in ("memory", "device") if name in tier}
+    places = {name: LOTS for name in ("memory", "device") if name in tier}
     if "disk" in tier:
         places |= {"disk": folder / "cache"}
     return CacheSpec(**{**places, **options})
@@ -81,7 +81,7 @@ def test_batches_are_those_without_a_cache(make, tmp_path, form, tier):
 @pytest.mark.parametrize("policy", ["pin", "next-use"])
 def test_a_cache_that_is_too_small_changes_nothing(make, keep, memory, policy):
     options = {"image": IMAGES["stretch"], "epochs": 4}
-    cache = CacheSpec(memory=memory, keep=keep, policy=policy)  # type: ignore[arg-type]
+    cache = CacheSpec(memory=memory, keep=keep, policy=policy)
     assert_same_batches(make(cache=cache, **options), make(**options))
 
 
@@ -265,7 +265,7 @@ def test_stats_say_where_samples_came_from(make, tmp_path):
 
 @pytest.mark.parametrize("tier", ["memory", "device"])
 def test_skipped_samples_are_not_kept(damaged, tmp_path, tier):
-    options: dict[str, Any] = {"batch_size": 4, "on_error": "skip", "epochs": 3, "device": "cpu"}
+    options = {"batch_size": 4, "on_error": "skip", "epochs": 3, "device": "cpu"}
     options["image"] = IMAGES["stretch"]
     cached = datapipe.make_loader(damaged, cache=spec_of(tier, tmp_path), **options)
     assert_same_batches(cached, datapipe.make_loader(damaged, **options))
@@ -286,7 +286,7 @@ def test_what_was_served_is_said_beside_what_was_expected(make, caplog):
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_compiled_kernels_restore_the_same_batches(make, kernel_loader, form, device):
     kernel_loader.load()
-    options: dict[str, Any] = {"image": IMAGES[form], "epochs": 3, "device": device}
+    options = {"image": IMAGES[form], "epochs": 3, "device": device}
     expected = list(make(**options))
     loader = make(cache=CacheSpec(memory=LOTS), **options)
     assert_same_batches(loader, expected)

@@ -69,7 +69,7 @@ def test_a_size_is_the_short_form_of_a_cache_in_memory(make):
         assert len(list(loader)) == 20
         assert loader.stats()["memory"].kept >= 37  # threads may make one at once
     with pytest.raises(TypeError):
-        CacheSpec("1GB", "cache/")  # type: ignore[misc]
+        CacheSpec("1GB", "cache/")
 
 
 def test_a_cache_that_holds_no_sample_says_so(make, caplog):

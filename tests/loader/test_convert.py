@@ -48,7 +48,7 @@ TINY = ImageSpec(size=2)  # so that texts.npy is the largest file, which grows s
 
 @pytest.mark.parametrize("limit", [500, 1_000, 4_500])
 def test_a_conversion_that_broke_off_goes_on(packed, text, tmp_path, limit, contents):
-    options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
+    options = {"shards": packed, "image": TINY, "text": text()}
     convert_dataset(arrays=tmp_path / "whole", **options)
     options["arrays"] = tmp_path / "broken"
     break_off(limit, **options, workers=2)
@@ -61,7 +61,7 @@ def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
     packed, text, tmp_path, monkeypatch, moved, contents
 ):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    options: dict[str, Any] = {"image": IMAGE, "text": text()}
+    options = {"image": IMAGE, "text": text()}
     convert_dataset(packed, whole, **options)
     replace, calls = Path.replace, iter(range(100))
 
@@ -108,7 +108,7 @@ def test_broken_images_are_named(damaged, tmp_path):
     rejects = [json.loads(line) for line in lines]
     assert [reject["file"].split(".")[0] for reject in rejects] == list(DAMAGED)
     assert all("the shard is damaged" in reject["reason"] for reject in rejects)
-    options: dict[str, Any] = {"batch_size": 4, "image": IMAGE, "shuffle": False}
+    options = {"batch_size": 4, "image": IMAGE, "shuffle": False}
     whole = datapipe.make_loader(damaged, on_error="skip", **options)
     kept = [
         (key, text)
@@ -131,7 +131,7 @@ def test_a_sample_goes_whole(packed, tmp_path):
     two = np.diff(open_dataset(folder).columns.sample_image).tolist().index(2)
     overwrite_image(folder, two, image=1)
     convert_dataset(folder, tmp_path / "arrays", image=IMAGE, max_rejects=1)
-    options: dict[str, Any] = {"batch_size": 1, "image": IMAGE, "shuffle": False, "epochs": 2}
+    options = {"batch_size": 1, "image": IMAGE, "shuffle": False, "epochs": 2}
     there = list(datapipe.make_loader(tmp_path / "arrays", **options))
     here = [b for b in datapipe.make_loader(folder, on_error="skip", **options) if b["valid"].all()]
     assert_same_batches(there, here)
@@ -200,7 +200,7 @@ def test_tars_of_someone_else(packed, tmp_path):
     for path in packed.glob("*.tar"):
         shutil.copy(path, foreign)
     convert_dataset(foreign, tmp_path / "arrays", image=IMAGE)
-    options: dict[str, Any] = {"batch_size": 4, "image": IMAGE, "shuffle": False}
+    options = {"batch_size": 4, "image": IMAGE, "shuffle": False}
     assert_same_batches(
         datapipe.make_loader(tmp_path / "arrays", **options),
         datapipe.make_loader(foreign, **options),
@@ -209,7 +209,7 @@ def test_tars_of_someone_else(packed, tmp_path):
 
 def test_what_was_damaged_meanwhile_is_converted_again(packed, text, tmp_path, caplog, contents):
     out, kept = tmp_path / "broken", tmp_path / "kept"
-    options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
+    options = {"shards": packed, "image": TINY, "text": text()}
     convert_dataset(arrays=tmp_path / "whole", **options)
     whole = contents(tmp_path / "whole")
     options["arrays"] = out

@@ -92,7 +92,7 @@ def test_a_skipped_sample_leaves_an_empty_slot_and_nothing_else_moves(
 
 @either
 def test_too_many_skipped_samples_raise(make_damaged, workers):
-    options: dict[str, Any] = {"on_error": "skip", "workers": workers}
+    options = {"on_error": "skip", "workers": workers}
     list(make_damaged(run=datapipe.RunSpec(max_skipped=2), **options))
     with pytest.raises(datapipe.DatapipeError, match="max_skipped=1"):
         list(make_damaged(run=datapipe.RunSpec(max_skipped=1), **options))
@@ -147,7 +147,7 @@ LEAVING_OUT = "images == 0 or 0.005 <= aspect <= 200"
 
 @pytest.mark.parametrize("cache", [None, datapipe.CacheSpec(memory=1 << 20)], ids=str)
 def test_an_image_too_long_for_qwen2_vl_is_named(with_strips, tokenizer, cache):
-    options: dict[str, Any] = {
+    options = {
         "image": ImageSpec.preset("qwen2-vl"),
         "text": datapipe.TextSpec(tokenizer=tokenizer, template="caption"),
         "batch_size": 1,

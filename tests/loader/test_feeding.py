@@ -41,7 +41,7 @@ def test_batches_on_a_device_are_those_of_the_host(make, text, spec, options):
 
 def test_a_batch_is_sent_while_the_one_before_is_used_if_it_is_ready(make):
     """The meter counts what was sent and what was received."""
-    seen: list[str] = []
+    seen = []
 
     def transform(sample: Any, generator: Any) -> Any:
         seen.append(sample["key"])
@@ -54,7 +54,7 @@ def test_a_batch_is_sent_while_the_one_before_is_used_if_it_is_ready(make):
         meter = loader.start_metering()
         iterator = iter(loader)
         for number in range(1, 5):
-            iterator.executor.ready()  # type: ignore[attr-defined]  # starts the workers
+            iterator.executor.ready()  # starts the workers
             while ahead and len(seen) <= 4 * (number + 1):  # until the next batch is done
                 time.sleep(0.001)
             next(iterator)

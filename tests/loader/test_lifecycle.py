@@ -143,7 +143,7 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(make, caplog
 def test_two_loaders_started_at_once_leave_the_threads_of_torch_alone(make):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    seen: list[int] = []
+    seen = []
 
     def read() -> None:
         for _ in make(batch_size=37):
@@ -195,8 +195,8 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make):
 
     gc.disable()
     try:
-        cycle: list[object] = [iter(make(num_workers=2, transform=collect))]
-        cycle[0].executor.ready()  # type: ignore[attr-defined]
+        cycle = [iter(make(num_workers=2, transform=collect))]
+        cycle[0].executor.ready()
         cycle.append(cycle)
         del cycle
         collecting.set()

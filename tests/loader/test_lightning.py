@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
+class Model(pl.LightningModule):
     """One weight; remembers the keys of the batches it was given."""
 
     def __init__(self) -> None:
@@ -83,9 +83,7 @@ def keys_of(make: Make, epochs: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("measure", ["epochs", "steps"])
 def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(make, tmp_path, measure):
-    length: dict[str, Any] = (
-        {"max_epochs": 3} if measure == "epochs" else {"max_epochs": -1, "max_steps": 15}
-    )
+    length = {"max_epochs": 3} if measure == "epochs" else {"max_epochs": -1, "max_steps": 15}
     whole = fit(make(batch_size=8), checkpoints(tmp_path, every_n_train_steps=1), **length)
     assert whole.seen == keys_of(make, 3)  # as a plain loop sees them
     for step in (1, 4, 5, 9, 14):
@@ -134,11 +132,7 @@ def test_validation_sees_everything_in_order_and_leaves_training_alone(make):
 
 
 def test_a_run_over_several_epochs_is_one_epoch_of_the_trainer(make, tmp_path):
-    options: dict[str, Any] = {
-        "batch_size": 8,
-        "epochs": None,
-        "run": RunSpec(max_steps=12),
-    }
+    options = {"batch_size": 8, "epochs": None, "run": RunSpec(max_steps=12)}
     whole = fit(make(**options), checkpoints(tmp_path, every_n_train_steps=1), max_epochs=1)
     assert whole.seen == keys_of(make, 3)[:12]
     for step in (5, 7):

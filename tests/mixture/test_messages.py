@@ -29,7 +29,7 @@ def test_messages_about_files_name_the_line(case, tmp_path, monkeypatch):
 
 
 def nested(levels: int) -> dict[str, Any]:
-    inner: dict[str, Any] = {"a": 1}
+    inner = {"a": 1}
     for level in range(levels):
         inner = {f"g{level}": {"weight": 1, "datasets": inner}}
     return inner
@@ -67,7 +67,7 @@ def test_messages_about_dicts_name_the_keys(mixture, message):
 
 def test_groups_may_be_nested_but_not_without_end(tmp_path):
     assert len(Mixture.of(nested(20)).datasets) == 1
-    loop: dict[str, Any] = {}
+    loop = {}
     loop["a"] = {"datasets": loop}
     path = tmp_path / "mixture.yaml"
     for content in (json.dumps(nested(40)), "[" * 5000 + "]" * 5000):

@@ -64,7 +64,7 @@ def mixture_of(
 
 def exact_segments(weights: list[list[int]], changes: list[tuple[int, int]]) -> list[Segment]:
     rows = [[Fraction(weight, sum(row)) for weight in row] for row in weights]
-    segments: list[Segment] = []
+    segments = []
     at = 0
     for (start, over), before, after in zip(changes, rows[:-1], rows[1:], strict=True):
         if start > at:

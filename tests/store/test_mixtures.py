@@ -40,8 +40,8 @@ def test_a_dataset_is_opened_once_and_when_it_is_needed(folders):
 
 
 def test_a_read_of_no_remote_sample_opens_no_dataset():
-    opened: list[int] = []
-    store = MixtureStore(opened.append, np.array([0, 2, 5]), [True, False])  # type: ignore[arg-type]
+    opened = []
+    store = MixtureStore(opened.append, np.array([0, 2, 5]), [True, False])
     for samples in ([], [(3, [])]):
         fetch = store.begin(samples)
         assert fetch is None or fetch.bytes == 0

@@ -29,7 +29,7 @@ def write_chats(root: Path, encode: Any, crop: Any) -> None:
             {"from": "human", "value": "<image>" * count + f"What is number {number}?"},
             {"from": "gpt", "value": "It is " + f"{number}, " * (1 + number % 9)},
         ]
-        record: dict[str, Any] = {"id": f"id-{number}", "conversations": turns}
+        record = {"id": f"id-{number}", "conversations": turns}
         records.append(record | ({"image": names} if names else {}))
     (root / "data.json").write_text(json.dumps(records))
 

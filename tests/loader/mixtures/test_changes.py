@@ -35,7 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> dict[
 def make(request: Any, folders: dict[str, Path], tokenizer: Any) -> Callable[..., datapipe.Loader]:
     """Makes loaders of a mixture, of samples or of packs."""
     text = datapipe.TextSpec(tokenizer=tokenizer, template="caption", image_tokens=2)
-    units: dict[str, Any] = {"batch_size": 5}
+    units = {"batch_size": 5}
     if request.param == "packs":
         units = {"pack": 64, "text": text}
 

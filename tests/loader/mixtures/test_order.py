@@ -31,7 +31,7 @@ def test_batches_are_the_same_whoever_makes_them(make, options, tmp_path):
     expected = list(make(**options))
     assert {name for name, _ in draws(expected)} == set(SIZES)
     disk = CacheSpec(disk=tmp_path / "disk", disk_size="20MB")
-    ways: dict[str, dict[str, Any]] = {
+    ways = {
         "threads": {"num_workers": 2, "prefetch_factor": 3, "verify": False},
         "little memory": {"cache": CacheSpec(memory=20_000, policy="next-use"), "num_workers": 2},
         "encoded": {"cache": CacheSpec(memory="20MB", keep="encoded")},
@@ -52,9 +52,7 @@ def test_batches_are_the_same_whoever_makes_them(make, options, tmp_path):
 def test_a_mixture_resumes_exactly(make, options):
     whole = options.get("epochs", 1) == 1
     assert_resumes_exactly(
-        lambda **more: make(**options, **more),
-        world_sizes=(1, 3) if whole else (1,),
-        stops=(0.3,),
+        lambda **more: make(**options, **more), world_sizes=(1, 3) if whole else (1,), stops=(0.3,)
     )
 
 
@@ -78,7 +76,7 @@ def test_a_run_is_stopped_and_resumed_again_and_again(make, units, every):
     """After every few steps other ranks go on; together they see what one rank sees, in order."""
     options = {**units, "group": 6, "epochs": 2}
     whole = draws(make(**options))
-    found: list[Draw] = []
+    found = []
     state, turn, over = None, 0, False
     while not over:
         world = (1, 2, 3)[turn % 3]
@@ -106,7 +104,7 @@ def test_random_numbers_and_orders_do_not_depend_on_other_datasets(make, mixture
     """Another dataset moves samples, and changes no pixel of theirs."""
 
     def pixels(parts: tuple[str, ...]) -> dict[str, list[tuple[str, bytes]]]:
-        found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in SIZES}
+        found = {name: [] for name in SIZES}
         loader = make(mixture(parts=parts), batch_size=1, meta=(*META, "images_per_sample"))
         for batch in loader:
             for name, key in draws([batch]):
@@ -182,7 +180,7 @@ def test_random_mixtures_resume_exactly(make, mixture, data):
     for one in options.values():
         if (most := data.draw(limit)) is not None:
             one["limit"] = most
-    given: dict[str, Any] = {
+    given = {
         "datasets": mixture(parts=parts, **options),
         "epoch": data.draw(st.sampled_from(["shortest", 1, 37, 110])),
     }
@@ -193,7 +191,7 @@ def test_random_mixtures_resume_exactly(make, mixture, data):
     if given["epoch"] == "shortest" and any(one["weight"] < 0.3 for one in options.values()):
         given["epoch"] = 50
     kind = data.draw(st.sampled_from(["sample", "buckets", "budget", "pack"]))
-    units: dict[str, Any] = {
+    units = {
         "sample": {"batch_size": data.draw(st.integers(1, 9))},
         "buckets": {"batch_size": data.draw(st.integers(1, 9)), "buckets": 3},
         "budget": {"max_tokens": data.draw(st.integers(120, 600))},

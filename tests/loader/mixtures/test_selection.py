@@ -105,6 +105,5 @@ def test_validation_of_a_mixture_is_a_mixture(make, mixture):
             "validation": {"datasets": mixture(parts=("drawings",), drawings={"weight": 1})},
         }
     )
-    assert given.validation is not None
     loader = make(given.validation, shuffle=False)
     assert of("drawings", draws(loader)) == [f"{n:09d}" for n in range(5)]

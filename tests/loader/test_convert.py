@@ -101,9 +101,11 @@ def test_the_same_command_again_has_nothing_to_do(packed, tmp_path, contents):
     assert contents(tmp_path / "arrays") == before
 
 
-def test_broken_images_are_named(damaged, tmp_path):
+def test_broken_images_are_named_and_end_it_if_they_are_too_many(damaged, tmp_path):
+    with pytest.raises(PackError, match="2 of 37 inputs were rejected"):
+        convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
     report = convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2)
-    assert report.rejected == 2
+    assert (report.samples, report.rejected) == (35, 2)
     lines = (tmp_path / "arrays/rejects.jsonl").read_text().splitlines()
     rejects = [json.loads(line) for line in lines]
     assert [reject["file"].split(".")[0] for reject in rejects] == list(DAMAGED)
@@ -135,12 +137,6 @@ def test_a_sample_goes_whole(packed, tmp_path):
     there = list(datapipe.make_loader(tmp_path / "arrays", **options))
     here = [b for b in datapipe.make_loader(folder, on_error="skip", **options) if b["valid"].all()]
     assert_same_batches(there, here)
-
-
-def test_too_many_broken_images_end_it(damaged, tmp_path):
-    with pytest.raises(PackError, match="2 of 37 inputs were rejected"):
-        convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
-    assert convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2).samples == 35
 
 
 def test_other_options_and_other_shards_are_refused(packed, tmp_path):

@@ -12,16 +12,13 @@ import datapipe
 from datapipe import ImageSpec, PlanError
 from datapipe.testing import assert_same_batches
 
+from .test_cache import IMAGES
+
 SPECS = {
-    "uint8": ImageSpec(size=24),
-    "stretch": ImageSpec(size=24, normalize="clip"),
-    "pad": ImageSpec(size=(24, 40), resize="pad", normalize="imagenet"),
-    "bfloat16": ImageSpec(size=24, dtype=torch.bfloat16, normalize="siglip"),
+    **{name: IMAGES[name] for name in ("uint8", "stretch", "pad", "bfloat16", "tiles", "anyres")},
     "native": ImageSpec(resize="native", patch=8, temporal=2, max_pixels=4096, normalize="clip"),
-    "tiles": ImageSpec(resize="tiles", size=16, tiles=4, normalize="clip"),
-    "anyres": ImageSpec(resize="tiles", size=16, grids=((16, 32), (32, 16)), normalize="clip"),
     "dynamic": ImageSpec(resize="dynamic", patch=8, max_pixels=4096, normalize="clip"),
-    "shortest": ImageSpec(resize="shortest", size=16, normalize="clip"),
+    "shortest": IMAGES["shortest"],
 }
 
 

@@ -166,6 +166,15 @@ def no_threads_left() -> Iterator[None]:
 
 
 @pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Torch takes three threads during a test."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A function that lets "cuda" be there, and a number of CPUs; batches stay on the CPU."""
 

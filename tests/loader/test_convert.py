@@ -79,15 +79,11 @@ def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
     assert contents(broken) == contents(whole)
 
 
+@pytest.mark.usefixtures("three_threads")
 def test_torch_keeps_its_threads(packed, tmp_path):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(torch.get_num_threads).result() == 2
-    finally:
-        torch.set_num_threads(before)
+    convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 3
 
 
 def test_the_same_command_again_has_nothing_to_do(packed, tmp_path, contents):

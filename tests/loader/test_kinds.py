@@ -206,12 +206,20 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(mix, kernel, dtype):
     assert images <= meter.reading().stages["decode"].count < 1.5 * images
 
 
-@pytest.mark.parametrize("pair", ["fixed and tiles", "shortest and dynamic"])
-def test_a_device_normalises_images_of_two_specs(mix, pair):
-    first, other = PAIRS[pair]
-    options = {"batch_size": 7, "image": first}
-    given = {"image": first}, {"image": other}
-    assert_same_batches(mix(*given, device="cpu", **options), mix(*given, **options))
+@pytest.mark.parametrize(
+    ("pair", "more"),
+    [
+        ("fixed and tiles", {"device": "cpu"}),
+        ("shortest and dynamic", {"device": "cpu"}),
+        ("tiles", {"cache": CacheSpec(memory=1 << 30)}),  # which keeps them encoded
+    ],
+    ids=str,
+)
+def test_devices_and_caches_take_images_of_two_specs(mix, pair, more):
+    first, other = ({"image": image} for image in PAIRS[pair])
+    options = {"batch_size": 7, "epochs": 2, **first}
+    plain = mix(first, other, **options)
+    assert_same_batches(mix(first, other, **options | more), plain)
 
 
 SMALL = ImageSpec(size=24, normalize="clip")
@@ -251,13 +259,6 @@ def test_images_that_cannot_be_in_one_batch_are_refused(mix, text, one, other, o
     mix(alike, alike, **options)
     with pytest.raises(PlanError, match=told):
         mix(alike, {"image": changed}, **options)
-
-
-def test_images_of_two_forms_are_kept_encoded_where_a_cache_may_choose(mix):
-    given = {"image": SMALL}, {"image": replace(SMALL, resize="crop")}
-    options = {"batch_size": 7, "epochs": 2, "image": SMALL}
-    cached = mix(*given, cache=CacheSpec(memory=1 << 30, keep="auto"), **options)
-    assert_same_batches(cached, mix(*given, **options))
 
 
 def test_texts_that_make_no_batch_are_refused(mix, text, qwen, tokenizer):

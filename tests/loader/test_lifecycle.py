@@ -140,26 +140,22 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(make, caplog
     assert "a worker does not stop: sample 000000000" in caplog.text
 
 
-def test_two_loaders_started_at_once_leave_the_threads_of_torch_alone(make):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
+@pytest.mark.usefixtures("three_threads")
+def test_loaders_started_at_once_leave_the_threads_of_torch_alone(make):
     seen = []
 
     def read() -> None:
         for _ in make(batch_size=37):
             seen.append(torch.get_num_threads())
 
-    try:
-        for _ in range(3):
-            threads = [threading.Thread(target=read) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert set(seen) == {2}
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    for _ in range(3):
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(seen) == {3}
+    assert torch.get_num_threads() == 3
 
 
 def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(make, monkeypatch):

@@ -4,6 +4,7 @@ import logging
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,17 @@ def test_worker_processes_share_a_cache(make, tmp_path, tier):
 
 
 def test_packs_and_truncated_texts_are_cached_too(make, text):
-    cut = text(max_length=24, overlong="truncate")
-    for unit in ({"text": text(), "pack": 200}, {"text": cut, "batch_size": 4}):
+    cut = {"text": text(max_length=24, overlong="truncate"), "batch_size": 4}
+    tiles = replace(IMAGES["tiles"], patch=8)
+    per_tile = {"text": text(image_tokens="per-tile"), "pack": 256, "image": tiles}
+    for unit in ({"text": text(), "pack": 200}, cut, per_tile):
         options = {"image": IMAGES["stretch"], "epochs": 3, **unit}
         loader = make(cache=CacheSpec(memory=LOTS), **options)
         assert_same_batches(loader, make(**options))
         assert reads_of(loader) <= 48
+        on_device = make(device="cpu", cache=CacheSpec(device=LOTS), **options)
+        assert_same_batches(on_device, make(**options))
+        assert on_device.stats()["device"].hits > 0
 
 
 def test_other_images_have_a_cache_of_their_own(make, tmp_path):

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, Loader
+from datapipe import CacheSpec, Loader
 from datapipe.testing import assert_same_batches
 
 from .test_cache import IMAGES, LOTS
@@ -46,17 +46,10 @@ def test_a_device_that_is_too_small_holds_a_part(make, more):
         assert stats["memory"].expected == 1 - stats["device"].expected
 
 
-def test_packs_of_tokens_are_joined_too(make, text):
-    image = ImageSpec(resize="tiles", size=16, tiles=4, patch=8, normalize="imagenet")
-    texts = text(image_tokens="per-tile")
-    cached = check_cached(make, CacheSpec(device=LOTS), image=image, text=texts, pack=256)
-    assert cached.stats()["device"].hits > 0
-
-
 def test_static_shapes_are_filled_up(make, text):
     pack = datapipe.PackSpec(256, max_images=8, max_samples=8, static_shapes=True)
-    image, cache = ImageSpec(size=24, normalize="clip"), CacheSpec(device=6 * 3 * 24 * 24)
-    cached = check_cached(make, cache, image=image, text=text(), pack=pack)
+    options = {"image": IMAGES["stretch"], "text": text(), "pack": pack}
+    cached = check_cached(make, CacheSpec(device=6 * 3 * 24 * 24), **options)
     assert cached.stats()["device"].hits > 0
     assert {len(batch["pixel_values"]) for batch in cached} == {8}
 

@@ -71,11 +71,16 @@ def assert_passes(found: list[Draw], name: str) -> None:
     assert max(counts.values()) - min(counts.values()) <= 1, (name, counts)
 
 
-def test_the_same_mixture_goes_on_without_a_word(make, caplog):
+def test_the_same_mixture_goes_on_without_a_word(make, folders, tmp_path, caplog):
+    """Also if its datasets have moved meanwhile."""
     before, state = stopped(make)
+    moved = {
+        name: {"path": shutil.copytree(folders[name], tmp_path / name), "weight": weight}
+        for name, weight in WEIGHTS.items()
+    }
     whole = draws(make(WEIGHTS))
-    assert before + draws(resumed(make, WEIGHTS, state)) == whole
-    assert before + draws(resumed(make, WEIGHTS, state, num_workers=2)) == whole
+    for weights, more in ((WEIGHTS, {}), (WEIGHTS, {"num_workers": 2}), (moved, {})):
+        assert before + draws(resumed(make, weights, state, **more)) == whole
     assert not caplog.records
 
 
@@ -246,16 +251,6 @@ def test_a_state_says_where_each_dataset_is(make):
     assert places == {name: divmod(counts[name], size) for name, size in SIZES.items()}
     alone = datapipe.make_loader(loader.dataset.parts[0].dataset().folder, batch_size=1)
     assert "datasets" not in alone.state_dict()
-
-
-def test_datasets_that_moved_are_no_change(make, folders, tmp_path, caplog):
-    before, state = stopped(make)
-    moved = {}
-    for name, weight in WEIGHTS.items():
-        shutil.copytree(folders[name], tmp_path / name)
-        moved[name] = {"path": tmp_path / name, "weight": weight}
-    assert before + draws(resumed(make, moved, state)) == draws(make(WEIGHTS))
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(

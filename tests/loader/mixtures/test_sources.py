@@ -38,6 +38,11 @@ def test_damaged_images_are_skipped(make, mixture, damaged, options):
     assert loader.skipped >= 1
     with pytest.raises(datapipe.SampleError, match=r"000000005.jpg of captions/shard-000000.tar"):
         list(make(given, **options))
+    pytest.importorskip("aiohttp")
+    with serving(damaged) as server:
+        there = make(mixture(captions={"path": server.url}), **options)
+        with pytest.raises(datapipe.SampleError, match=r"000000005.jpg of .*shard-000000.tar"):
+            list(there)
 
 
 def test_a_dataset_that_is_packed_again_is_noticed(make, mixture, folders, make_folder, tmp_path):

@@ -18,11 +18,12 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import datapipe
-from datapipe.index.dataset import open_dataset
 from datapipe.loader import image_path
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from tests.waiting import PATIENCE
 from tests.workers.process_list import left, worker_processes
+
+from .damage import overwrite_image
 
 PHOTOS = Path(skimage.__file__).parent / "data"
 SAMPLES = 37
@@ -45,7 +46,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             crop.save(raw / name)
             names.append(name)
         question = "<image>" * count + f"What is number {number}?"
-        record: dict[str, Any] = {
+        record = {
             "id": f"id-{number}",
             "conversations": [
                 {"from": "human", "value": question},
@@ -135,15 +136,8 @@ def damaged(packed: Path, tmp_path: Path) -> Path:
     """The packed dataset with bytes of two JPEGs overwritten in place."""
     folder = tmp_path / "damaged"
     shutil.copytree(packed, folder)
-    dataset = open_dataset(folder)
-    for sample in range(len(dataset)):
-        if dataset.columns.key(sample) not in DAMAGED:
-            continue
-        member = next(m for m in dataset.columns.members(sample) if m.ext != "json")
-        shard = dataset.manifest.shards[dataset.columns.shard(sample)].name
-        with (folder / shard).open("r+b") as file:
-            file.seek(member.offset + member.size // 2)
-            file.write(b"\0" * (member.size - member.size // 2))
+    for key in DAMAGED:
+        overwrite_image(folder, int(key))
     return folder
 
 
@@ -169,6 +163,15 @@ def no_threads_left() -> Iterator[None]:
         if thread.name.startswith("datapipe-worker"):
             thread.join(PATIENCE)
             assert not thread.is_alive()
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Torch takes three threads during a test."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

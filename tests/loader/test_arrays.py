@@ -1,5 +1,6 @@
-"""Arrays give the batches that the shards they came from give, bit for bit."""
+"""Arrays give the batches that the shards they came from give, bit for bit; in mixtures too."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import datapipe
 from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, convert_dataset
@@ -18,87 +20,146 @@ from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ..campaigns import rare
 from ..remote.server import serving
+from .conftest import PHOTOS
 
-SPECS = {
-    "stretch": ImageSpec(size=24),
-    "pad": ImageSpec(size=(20, 28), resize="pad", normalize="clip"),
-    "crop": ImageSpec(size=24, resize="crop", interpolation="bicubic"),
-}
+STRETCH = ImageSpec(size=24)
+PAD = ImageSpec(size=(20, 28), resize="pad", normalize="clip")
+CROP = ImageSpec(size=24, resize="crop", interpolation="bicubic")
+CLIP = ImageSpec(size=24, normalize="clip")
+FLIP = ImageSpec(size=24, normalize="imagenet", flip=0.5)
+BFLOAT16 = ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16)
+CROP_FLIP = ImageSpec(size=24, resize="crop", interpolation="bicubic", flip=0.5)
+
+WEIGHTS = {"a": 0.5, "b": 0.2, "c": 0.3}
+META = ("key", "valid", "dataset", "sample")
+GEOMETRY = ("image_geometry", "source", "sample", "id", "text")
 
 
 @pytest.fixture(scope="module")
-def converted(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The packed dataset as arrays of each form."""
+def folders(
+    packed: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Shards `a`, `b` and `c`, and arrays of them, in capitals.
+
+    `A` is `a` with tokens, `S` without, `P` padded, `X` cropped; `B` has no tokens. Samples of `c`
+    have no images, `T` is the same as arrays of texts.
+    """
     root = tmp_path_factory.mktemp("arrays")
-    for name, spec in SPECS.items():
-        convert_dataset(packed, root / name, image=spec, workers=2)
-    return {name: root / name for name in SPECS}
+    shards = {"a": packed, "b": root / "b", "c": root / "c"}
+    datapipe.pack_dataset(_raw(root / "raw/b", 23, images=True), root / "b", shard_size=5)
+    datapipe.pack_dataset(_raw(root / "raw/c", 9, images=False), root / "c", shard_size=5)
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=6)
+    convert_dataset(packed, root / "A", image=STRETCH, text=text, workers=2)
+    for of, name, image in (("a", "S", STRETCH), ("a", "P", PAD), ("a", "X", CROP)):
+        convert_dataset(shards[of], root / name, image=image, workers=2)
+    convert_dataset(root / "b", root / "B", image=STRETCH)
+    convert_dataset(root / "c", root / "T", text=text)
+    return shards | {name: root / name for name in "ASPXBT"}
+
+
+def _raw(root: Path, samples: int, images: bool) -> Path:
+    root.mkdir(parents=True)
+    photo = Image.open(PHOTOS / "coffee.png").convert("RGB")
+    records = []
+    for number in range(samples):
+        names = [f"{number}-{image}.jpg" for image in range((number + 1) % 3 if images else 0)]
+        for left, name in enumerate(names, number):
+            photo.crop((9 * left, left, 9 * left + 100, left + 80 + number)).save(root / name)
+        question = "<image>" * len(names) + f"Which of {root.name} is {number}?"
+        turns = [("human", question), ("gpt", f"{root.name} " * (number % 4 + 1))]
+        record = {
+            "id": f"{root.name}-{number}",
+            "conversations": [{"from": who, "value": said} for who, said in turns],
+        }
+        records.append(record | ({"image": names} if names else {}))
+    (root / "data.json").write_text(json.dumps(records))
+    return root
+
+
+def shards_of(letters: str) -> str:
+    """The shards that arrays came from."""
+    return letters.lower().translate(str.maketrans("spxt", "aaac"))
 
 
 @pytest.fixture
-def pair(packed: Path, converted: dict[str, Path]) -> Callable[..., tuple[Loader, Loader]]:
-    """Makes a loader of shards and one of arrays."""
+def load(folders: dict[str, Path]) -> Callable[..., Loader]:
+    """Makes a loader of the dataset of a letter, or of a mixture `a`, `b` and `c` of several.
 
-    def make(form: str = "stretch", **options: Any) -> tuple[Loader, Loader]:
-        if not options.keys() & {"pack", "max_tokens"}:
-            options.setdefault("batch_size", 4)
-        options.setdefault("num_workers", 2)
-        options.setdefault("image", SPECS[form])
-        shards = datapipe.make_loader(packed, **options)
-        return shards, datapipe.make_loader(converted[form], **options)
+    `given` has options of datasets of the mixture, by name.
+    """
+
+    def make(letters: str, given: dict[str, Any] | None = None, **changes: Any) -> Loader:
+        options = {"num_workers": 2, "image": STRETCH, "epochs": 2}
+        if not changes.keys() & {"pack", "max_tokens"}:
+            options["batch_size"] = 6
+        if len(letters) == 1:
+            return datapipe.make_loader(folders[letters], **options | changes)
+        entries = {
+            name: {"path": folders[letter], "weight": WEIGHTS[name], **(given or {}).get(name, {})}
+            for name, letter in zip(WEIGHTS, letters, strict=False)
+        }
+        return datapipe.make_loader(entries, **options | {"meta": META} | changes)
 
     return make
 
 
-CLIP = ImageSpec(size=24, normalize="clip")
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("stretch", {}),
-    "inline": ("stretch", {"num_workers": 0, "shuffle": False}),
-    "float32": ("stretch", {"image": CLIP}),
-    "bfloat16": ("stretch", {"image": ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16)}),
-    "flip": ("stretch", {"image": ImageSpec(size=24, normalize="imagenet", flip=0.5)}),
-    "flip uint8": ("crop", {"image": ImageSpec(
-        size=24, resize="crop", interpolation="bicubic", flip=0.5)}),
-    "pad": ("pad", {}),
-    "crop": ("crop", {"epochs": 2}),
-    "geometry": ("pad", {"meta": ("image_geometry", "source", "sample", "id")}),
-    "geometry of a crop": ("crop", {"meta": ("image_geometry",)}),
-    "geometry stretched": ("stretch", {"meta": ("image_geometry",), "image": CLIP}),
-    "geometry mirrored": ("crop", {"meta": ("image_geometry",), "image": ImageSpec(
-        size=24, resize="crop", interpolation="bicubic", flip=0.5)}),
-    "without images": ("stretch", {"image": None}),
-    "where": ("stretch", {"where": "width > 180"}),
-    "shards": ("stretch", {"shuffle": "shards", "shards_mixed": 2}),
-    "ranks": ("stretch", {"rank": 1, "world_size": 2}),
-    "processes": ("stretch", {"workers": "processes", "image": CLIP}),
-    "device": ("stretch", {"device": "cpu", "image": CLIP}),
-    "exclude": ("stretch", {"exclude": ["000000003"]}),
-}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "inline": {"num_workers": 0, "shuffle": False},
+    "float32": {"image": CLIP},
+    "bfloat16": {"image": BFLOAT16},
+    "flip": {"image": FLIP},
+    "geometry": {"image": FLIP, "meta": GEOMETRY},
+    "without images": {"image": None},
+    "where": {"where": "width > 180 or images == 0"},
+    "shards": {"shuffle": "shards", "shards_mixed": 2},
+    "ranks": {"rank": 1, "world_size": 2},
+    "processes": {"workers": "processes", "image": FLIP},
+    "device": {"device": "cpu", "image": CLIP},
+    "exclude": {"exclude": [3]},
+    "unverified": {"verify": False, "batch_size": 31},
+}
 
 
+@pytest.mark.parametrize("letters", ["A", "ABT", rare("AbT"), rare("aBc"), rare("AB")])
 @pytest.mark.parametrize("case", CASES)
-def test_batches_are_those_of_the_shards(pair, case):
-    form, options = CASES[case]
-    shards, arrays = pair(form, **options)
-    assert_same_batches(arrays, shards)
+def test_batches_are_those_of_the_shards(load, case, letters):
+    assert_same_batches(load(letters, **CASES[case]), load(shards_of(letters), **CASES[case]))
 
 
-@pytest.mark.parametrize("case", ["float32", "bfloat16", "flip", "flip uint8", "pad"])
-def test_kernel_and_torch_write_the_same_pixels(pair, kernel, case):
-    form, options = CASES[case]
-    shards, arrays = pair(form, **options)
-    assert_same_batches(arrays, shards)
+@pytest.mark.parametrize(
+    ("letter", "image"), [("P", PAD), ("X", CROP), ("X", CROP_FLIP)], ids=["pad", "crop", "flip"]
+)
+def test_images_of_other_forms_are_those_of_the_shards(load, letter, image):
+    options = {"image": image, "meta": GEOMETRY}
+    assert_same_batches(load(letter, **options), load("a", **options))
 
 
-def test_images_on_the_device_are_those_of_the_shards(pair):
+SIGLIP = {"b": {"image": {"size": 24, "normalize": "siglip", "flip": 0.5}}}
+
+
+@pytest.mark.parametrize(
+    ("letters", "image", "given"),
+    [
+        *(("A", image, None) for image in (CLIP, BFLOAT16, FLIP)),
+        *(("X", CROP_FLIP, None), ("P", PAD, None), ("AB", CLIP, SIGLIP)),
+    ],
+    ids=["float32", "bfloat16", "flip", "crop", "pad", "different"],
+)
+def test_kernel_and_torch_write_the_same_pixels(load, kernel, letters, image, given):
+    arrays = load(letters, given, image=image)
+    assert_same_batches(arrays, load(shards_of(letters), given, image=image))
+
+
+@pytest.mark.parametrize("letters", ["A", "AbT"])
+def test_images_on_the_device_are_those_of_the_shards(load, letters):
     for budget in ("1MB", "20KB"):
-        cache = CacheSpec(device=budget)
-        shards, arrays = pair(device="cpu", epochs=3, cache=cache, image=CLIP)
-        assert_same_batches(arrays, shards)
+        options = {"device": "cpu", "cache": CacheSpec(device=budget), "image": FLIP, "epochs": 3}
+        arrays = load(letters, **options)
+        assert_same_batches(arrays, load(shards_of(letters), **options))
         assert arrays.stats()["device"].hits > 0
 
 
-@pytest.mark.parametrize("meta", [(), rare(("text", "id"))])
 @pytest.mark.parametrize(
     "options",
     [
@@ -106,44 +167,37 @@ def test_images_on_the_device_are_those_of_the_shards(pair):
         {"pack": 60, "overlong": "truncate"},
         {"batch_size": 4},
         {"max_tokens": 150, "buckets": 3},
+        {"pack": 200, "workers": "processes", "image": FLIP},
+        {"pack": 200, "template": "llava"},  # other tokens than were stored
+        rare({"pack": 200, "meta": (*GEOMETRY, "valid")}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("stored", [True, False], ids=["stored", "encoded"])
-def test_tokens_are_those_of_the_shards(packed, text, tmp_path, options, meta, stored):
-    overlong = options.get("overlong", "raise")
-    rest = {name: value for name, value in options.items() if name != "overlong"}
-    spec = text(overlong=overlong)
-    convert_dataset(
-        packed, tmp_path / "arrays", image=SPECS["stretch"], text=spec if stored else None
-    )
-    common = {"image": CLIP, "text": spec, "meta": meta, "num_workers": 2, **rest}
-    shards = datapipe.make_loader(packed, **common)
-    arrays = datapipe.make_loader(tmp_path / "arrays", **common)
-    assert_same_batches(arrays, shards)
+@pytest.mark.parametrize("letters", ["A", "S", "AbT", rare("ABT")])
+def test_tokens_are_those_of_the_shards(load, text, options, letters):
+    """Where they are stored, and where they are made of the texts."""
+    own = {name: options[name] for name in ("overlong", "template") if name in options}
+    rest = {name: value for name, value in options.items() if name not in own}
+    common = {"image": CLIP, "text": text(**own)} | rest
+    assert_same_batches(load(letters, **common), load(shards_of(letters), **common))
 
 
-def test_stored_tokens_are_taken_unless_another_tokenizer_is_given(packed, text, tmp_path):
-    convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"], text=text())
-    for spec, more in (
-        (text(), {"num_workers": 0}),
-        (text(), {"workers": "processes", "num_workers": 2}),
-        (text(template="llava"), {"num_workers": 2}),
-    ):
-        common: dict[str, Any] = {"image": CLIP, "text": spec, "pack": 200} | more
-        arrays = datapipe.make_loader(tmp_path / "arrays", **common)
-        assert_same_batches(arrays, datapipe.make_loader(packed, **common))
-        arrays.close()
+def test_arrays_that_lie_elsewhere_are_refused(folders):
+    pytest.importorskip("aiohttp")
+    with serving(folders["A"]) as server, pytest.raises(PlanError, match="must be local"):
+        datapipe.make_loader(server.url, batch_size=4)
 
 
-def test_arrays_that_lie_elsewhere_are_refused(converted, tmp_path, monkeypatch):
+def test_shards_that_lie_elsewhere_are_read_beside_arrays(load, folders, tmp_path, monkeypatch):
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with (
-        serving(converted["stretch"]) as server,
-        pytest.raises(PlanError, match="must be local"),
-    ):
-        datapipe.make_loader(server.url, batch_size=4)
+    images = os.open(folders["A"] / "images.npy", os.O_RDONLY)
+    os.fsync(images)
+    os.posix_fadvise(images, 0, 0, os.POSIX_FADV_DONTNEED)  # not in the page cache
+    os.close(images)
+    with serving(folders["b"]) as server:
+        far = load("AbT", {"b": {"path": server.url}}, epochs=1)
+        assert_same_batches(far, load("abc", epochs=1))
 
 
 def test_texts_alone(packed, text, tmp_path):
@@ -157,27 +211,22 @@ def test_texts_alone(packed, text, tmp_path):
         datapipe.make_loader(tmp_path / "arrays", image=CLIP, **common)
 
 
-def test_resuming_is_exact(converted, text):
-    options: dict[str, Any] = {"image": CLIP, "text": text(), "pack": 200, "meta": ("key", "valid")}
+def test_resuming_is_exact(load, text):
+    options = {"image": CLIP, "text": text(), "pack": 200, "meta": ("key", "valid")}
     assert_resumes_exactly(
-        lambda **more: datapipe.make_loader(converted["stretch"], **options, **more),
+        lambda **more: load("A", **options | {"epochs": 1}, **more),
         stops=(0.4,),
         world_sizes=(1, 2),
     )
 
 
-def test_numpy_reads_them(converted, make):
-    folder = converted["stretch"]
+def test_numpy_reads_them(folders, make):
+    folder = folders["A"]
     images = np.load(folder / "images.npy", mmap_mode="r")
     offsets = np.load(folder / "image_offsets.npy", mmap_mode="r")
-    expected = [
-        pixels.permute(1, 2, 0).numpy()
-        for batch in make(image=SPECS["stretch"], shuffle=False, batch_size=37)
-        for pixels in batch["pixel_values"]
-    ]
+    (batch,) = make(image=STRETCH, shuffle=False, batch_size=37)
     assert images.dtype == np.uint8
-    assert images.shape == (len(expected), 24, 24, 3)
-    assert (images == np.stack(expected)).all()
+    assert np.array_equal(images, batch["pixel_values"].permute(0, 2, 3, 1).numpy())
     assert offsets.tolist() == open_dataset(folder).columns.sample_image.tolist()
     texts = np.load(folder / "texts.npy", mmap_mode="r")
     assert texts.tobytes().startswith(b'{"id":"id-0"')
@@ -190,54 +239,87 @@ def test_numpy_reads_them(converted, make):
         ({"image": ImageSpec(size=24, resize="pad")}, "resize: 'stretch' there, 'pad' asked for"),
         ({"image": ImageSpec(resize="dynamic")}, "many sizes"),
         ({"image": ImageSpec(size=24, random_crop=(0.1, 1))}, "a different part of an image"),
-        ({"image": CLIP, "transform": print}, "before they are fitted"),
-        ({"image": CLIP, "decoder": "dali"}, "decoded already"),
-        ({"image": CLIP, "cache": CacheSpec(memory="1MB")}, "arrays are decoded"),
+        ({"transform": print}, "before they are fitted"),
+        ({"decoder": "dali"}, "decoded already"),
+        ({"cache": CacheSpec(memory="1MB")}, "arrays are decoded"),
     ],
     ids=str,
 )
-def test_what_cannot_be_had_is_refused(converted, options, message):
-    with pytest.raises(PlanError, match=message):
-        datapipe.make_loader(converted["stretch"], batch_size=4, **options)
-
-
 @pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("images.npy", "its image in images.npy is not the one"),
-        ("texts.npy", "its text in texts.npy is not the one"),
-    ],
+    ("letters", "where"), [("A", ""), ("aB", "dataset 'b' of the mixture: .*")], ids=["A", "aB"]
 )
-def test_damage_is_found(packed, tmp_path, name, what):
-    convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"])
-    with (tmp_path / "arrays" / name).open("r+b") as file:
-        file.seek(-1000, os.SEEK_END)
-        byte = file.read(1)
-        file.seek(-1000, os.SEEK_END)
-        file.write(bytes([byte[0] ^ 1]))
-    options: dict[str, Any] = {"batch_size": 37, "image": CLIP}
-    with pytest.raises(datapipe.DecodeError, match=what):
-        list(datapipe.make_loader(tmp_path / "arrays", **options))
-    dataset = open_dataset(tmp_path / "arrays")
-    offsets = dataset.columns.member_offset[dataset.columns.sample_member[:-1]]
-    place = int(np.load(tmp_path / "arrays/texts.npy", mmap_mode="r").size) - 1000
-    owner = int(np.searchsorted(offsets, place, side="right")) - 1
-    if name == "images.npy":
-        owner = int(dataset.columns.sample_image.searchsorted(dataset.manifest.images)) - 1
-    skipping = datapipe.make_loader(tmp_path / "arrays", on_error="skip", epochs=2, **options)
-    for batch in skipping:
-        assert [batch["key"][i] for i in np.flatnonzero(~batch["valid"])] == [
-            dataset.columns.key(owner)
-        ]
-    assert len(
-        list(datapipe.make_loader(tmp_path / "arrays", verify=False, image=None, batch_size=4))
-    )
+def test_what_cannot_be_had_is_refused(load, letters, where, options, message):
+    with pytest.raises(PlanError, match=where + message):
+        load(letters, **options)
+
+
+def test_arrays_of_two_forms_are_refused(folders, tmp_path):
+    convert_dataset(folders["b"], tmp_path / "pad", image=ImageSpec(size=24, resize="pad"))
+    convert_dataset(folders["b"], tmp_path / "large", image=ImageSpec(size=28))
+    for name, what in {
+        "pad": "resize: 'stretch' of a, 'pad' of pad",
+        "large": r"size: \[24, 24\] of a, \[28, 28\] of large",
+    }.items():
+        entries = {"a": {"path": folders["A"]}, name: {"path": tmp_path / name}}
+        with pytest.raises(PlanError, match=f"the arrays of a and {name} hold images of .*{what}"):
+            datapipe.make_loader(entries, batch_size=4)
+        datapipe.make_loader(entries, batch_size=4, image=None)
+
+
+def test_arrays_without_the_images_of_their_samples_are_refused(folders, tmp_path):
+    convert_dataset(folders["b"], tmp_path / "b", image=None)
+    entries = {"a": {"path": folders["A"]}, "b": {"path": tmp_path / "b"}}
+    with pytest.raises(PlanError, match="dataset 'b' of the mixture: the arrays hold no images"):
+        datapipe.make_loader(entries, batch_size=4)
+    assert len(list(datapipe.make_loader(entries, batch_size=4, image=None))) > 0
+
+
+def test_images_have_the_form_of_the_arrays_unless_another_is_given(folders):
+    common = {"batch_size": 8, "num_workers": 0}
+    weights = {str(folders["a"]): 0.5, str(folders["B"]): 0.5}
+    for data, shards in ((weights, weights), (folders["A"], folders["a"])):
+        batches = list(datapipe.make_loader(data, **common))
+        assert_same_batches(batches, datapipe.make_loader(shards, image=STRETCH, **common))
+    texts = datapipe.make_loader({str(folders["T"]): 1}, **common)
+    assert "pixel_values" not in next(iter(texts))
+
+
+@pytest.mark.parametrize("name", ["images.npy", "texts.npy"])
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("letters", ["A", "ABc"])
+def test_damage_is_found_in_each(folders, tmp_path, caplog, letters, name, workers):
+    bad = set()
+    for letter in filter(str.isupper, letters):
+        copy = shutil.copytree(folders[letter], tmp_path / letter.lower())
+        content = bytearray((copy / name).read_bytes())
+        content[-100 if name == "images.npy" else content.rindex(b"human")] ^= 1
+        (copy / name).write_bytes(content)
+        columns = open_dataset(copy).columns
+        last = len(columns.sample_image) - 2
+        if name == "images.npy":
+            last = int(columns.sample_image.searchsorted(columns.sample_image[-1])) - 1
+        bad.add(
+            (f"{copy.name}/texts.npy:" if len(letters) > 1 else "texts.npy:", columns.key(last))
+        )
+    given: Any = tmp_path / "a"
+    if len(letters) > 1:
+        given = {"a": {"path": given}, "b": {"path": tmp_path / "b"}, "c": {"path": folders["c"]}}
+    options = {"batch_size": 16, "image": CLIP, "workers": workers}
+    options["num_workers"] = 1
+    what = "image" if name == "images.npy" else "text"
+    with pytest.raises(datapipe.DecodeError, match=rf"texts.npy: its {what} in {name} is not"):
+        list(datapipe.make_loader(given, **options))
+    skipping = datapipe.make_loader(given, on_error="skip", epochs=2, **options)
+    failed = {batch["key"][i] for batch in skipping for i in np.flatnonzero(~batch["valid"])}
+    assert failed >= {key for _, key in bad}
+    words = [record.getMessage().split() for record in caplog.records if "skipped" in record.msg]
+    assert {(line[4], line[2]) for line in words} == bad  # skipped sample KEY of SHARD: ...
+    assert len(list(datapipe.make_loader(given, verify=False, **options))) > 0
 
 
 @pytest.mark.parametrize("name", ["images.npy", "texts.npy", "image_crc32.npy"])
-def test_a_file_that_was_cut_is_refused(packed, tmp_path, name):
-    convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"])
-    path = tmp_path / "arrays" / name
+def test_a_file_that_was_cut_is_refused(folders, tmp_path, name):
+    path = shutil.copytree(folders["A"], tmp_path / "arrays") / name
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(IndexMismatch, match=f"{name} has .* bytes, its index says"):
         datapipe.make_loader(tmp_path / "arrays", batch_size=4)
@@ -246,21 +328,44 @@ def test_a_file_that_was_cut_is_refused(packed, tmp_path, name):
         datapipe.make_loader(tmp_path / "arrays", batch_size=4)
 
 
-def test_images_that_are_not_in_memory_are_asked_for(converted):
-    array = open_images(open_dataset(converted["stretch"]))
+def test_images_that_are_not_in_memory_are_asked_for(folders):
+    array = open_images(open_dataset(folders["A"]))
     assert array is not None
     assert array.begin(np.arange(5)) == 5 * 24 * 24 * 3
     assert array.begin(np.zeros(0, np.int64)) == 0
 
 
-def test_arrays_that_are_removed_meanwhile_are_read_to_the_end(converted, tmp_path):
-    shutil.copytree(converted["stretch"], tmp_path / "arrays")
-    loader = datapipe.make_loader(tmp_path / "arrays", batch_size=4, num_workers=0)
-    iterator = iter(loader)
+def test_arrays_that_are_removed_meanwhile_are_read_to_the_end(folders, tmp_path):
+    shutil.copytree(folders["A"], tmp_path / "arrays")
+    iterator = iter(datapipe.make_loader(tmp_path / "arrays", batch_size=4, num_workers=0))
     batches = [next(iterator)]
     shutil.rmtree(tmp_path / "arrays")
     batches.extend(iterator)
-    expected = datapipe.make_loader(converted["stretch"], batch_size=4, num_workers=0)
-    assert_same_batches(batches, expected)
-    assert batches[0]["pixel_values"].shape[1:] == (3, 24, 24)  # as they were written
-    assert batches[0]["pixel_values"].dtype == torch.uint8
+    assert_same_batches(batches, datapipe.make_loader(folders["A"], batch_size=4))
+
+
+def test_arrays_that_were_replaced_are_noticed(folders, tmp_path):
+    place = tmp_path / "arrays"
+    shutil.copytree(folders["A"], place)
+    entries = {"a": {"path": place}, "b": {"path": folders["B"]}}
+    loader = datapipe.make_loader(entries, batch_size=4, num_workers=0)
+    shutil.rmtree(place)
+    shutil.copytree(folders["B"], place)
+    with pytest.raises(IndexMismatch, match="was packed or indexed again"):
+        list(loader)
+    again = datapipe.make_loader(entries, batch_size=4, num_workers=0, image=None)
+    assert len(again.dataset) == 46
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux tells open files")
+def test_files_of_arrays_do_not_stay_open(load, text):
+    iterator = iter(load("ABT", text=text(), pack=200, num_workers=0))
+    for _ in range(3):
+        next(iterator)
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            links.append(os.readlink(link))
+        except FileNotFoundError:  # that of the folder itself
+            continue
+    assert not [link for link in links if link.endswith(".npy")]

@@ -4,6 +4,7 @@ import logging
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ IMAGES = {
     ),
     "none": None,
 }
+ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", "none")]
 LOTS = 1 << 30
 
 
@@ -43,7 +45,7 @@ def reads_of(loader: Loader) -> int:
 
 
 def spec_of(tier: str, folder: Path, **options: Any) -> CacheSpec:
-    places = {"memory": LOTS} if "memory" in tier else {}
+    places = {name: LOTS for name in ("memory", "device") if name in tier}
     if "disk" in tier:
         places |= {"disk": folder / "cache"}
     return CacheSpec(**{**places, **options})
@@ -53,6 +55,7 @@ def spec_of(tier: str, folder: Path, **options: Any) -> CacheSpec:
     ("tier", "form"),
     [
         *(("memory", form) for form in IMAGES),
+        *(("device", form) for form in ON_DEVICE),
         *(("disk", "native"), ("memory and disk", "tiles")),
         *(rare(tier, form) for tier in ("disk", "memory and disk") for form in IMAGES),
     ],
@@ -61,8 +64,14 @@ def test_batches_are_those_without_a_cache(make, tmp_path, form, tier):
     options = {"image": IMAGES[form], "epochs": 3, "meta": ("source", "id")}
     if form != "none":
         options["meta"] += ("image_geometry",)
+    if tier == "device":
+        options["device"] = "cpu"
     loader = make(cache=spec_of(tier, tmp_path), **options)
     assert_same_batches(loader, make(**options))
+    if tier == "device":
+        device = loader.stats()["device"]
+        assert 37 == device.kept <= device.hits / 2
+        return
     # Repeats in the last step may be read before the sample they repeat was kept, and so may the
     # first steps of the next epoch, which are prepared while the last of this one is.
     assert 37 <= reads_of(loader) <= 56
@@ -73,29 +82,40 @@ def test_batches_are_those_without_a_cache(make, tmp_path, form, tier):
 @pytest.mark.parametrize("policy", ["pin", "next-use"])
 def test_a_cache_that_is_too_small_changes_nothing(make, keep, memory, policy):
     options = {"image": IMAGES["stretch"], "epochs": 4}
-    cache = CacheSpec(memory=memory, keep=keep, policy=policy)  # type: ignore[arg-type]
+    cache = CacheSpec(memory=memory, keep=keep, policy=policy)
     assert_same_batches(make(cache=cache, **options), make(**options))
 
 
-@pytest.mark.parametrize("tier", ["memory", "disk"])
+@pytest.mark.parametrize("tier", ["memory", "disk", "device"])
 def test_worker_processes_share_a_cache(make, tmp_path, tier):
     options = {"image": IMAGES["stretch"], "epochs": 3}
+    if tier == "device":
+        options = {"image": IMAGES["flip"], "epochs": 3, "device": "cpu"}
     expected = list(make(**options))
     loader = make(cache=spec_of(tier, tmp_path), workers="processes", **options)
     assert_same_batches(loader, expected)
     stats = loader.stats()
-    assert stats[tier].hits >= 2 * 37
-    assert 37 <= stats["source"].hits <= 48
+    if tier == "device":
+        # Steps that were prepared ahead may be decoded once more.
+        assert stats["device"].hits > 37
+    else:
+        assert stats[tier].hits >= 2 * 37
+        assert 37 <= stats["source"].hits <= 48
     loader.close()
 
 
 def test_packs_and_truncated_texts_are_cached_too(make, text):
-    cut = text(max_length=24, overlong="truncate")
-    for unit in ({"text": text(), "pack": 200}, {"text": cut, "batch_size": 4}):
+    cut = {"text": text(max_length=24, overlong="truncate"), "batch_size": 4}
+    tiles = replace(IMAGES["tiles"], patch=8)
+    per_tile = {"text": text(image_tokens="per-tile"), "pack": 256, "image": tiles}
+    for unit in ({"text": text(), "pack": 200}, cut, per_tile):
         options = {"image": IMAGES["stretch"], "epochs": 3, **unit}
         loader = make(cache=CacheSpec(memory=LOTS), **options)
         assert_same_batches(loader, make(**options))
         assert reads_of(loader) <= 48
+        on_device = make(device="cpu", cache=CacheSpec(device=LOTS), **options)
+        assert_same_batches(on_device, make(**options))
+        assert on_device.stats()["device"].hits > 0
 
 
 def test_other_images_have_a_cache_of_their_own(make, tmp_path):
@@ -249,15 +269,14 @@ def test_stats_say_where_samples_came_from(make, tmp_path):
     assert loader.stats()["memory"].bytes > 0
 
 
-def test_skipped_samples_are_not_kept(damaged):
-    def batches(**options: Any) -> Any:
-        return datapipe.make_loader(
-            damaged, batch_size=4, image=IMAGES["stretch"], on_error="skip", epochs=3, **options
-        )
-
-    cached = batches(cache=CacheSpec(memory=LOTS))
-    assert_same_batches(cached, batches())
+@pytest.mark.parametrize("tier", ["memory", "device"])
+def test_skipped_samples_are_not_kept(damaged, tmp_path, tier):
+    options = {"batch_size": 4, "on_error": "skip", "epochs": 3, "device": "cpu"}
+    options["image"] = IMAGES["stretch"]
+    cached = datapipe.make_loader(damaged, cache=spec_of(tier, tmp_path), **options)
+    assert_same_batches(cached, datapipe.make_loader(damaged, **options))
     assert cached.skipped == 6
+    assert cached.stats()[tier].kept == 35
 
 
 def test_what_was_served_is_said_beside_what_was_expected(make, caplog):
@@ -273,7 +292,7 @@ def test_what_was_served_is_said_beside_what_was_expected(make, caplog):
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_compiled_kernels_restore_the_same_batches(make, kernel_loader, form, device):
     kernel_loader.load()
-    options: dict[str, Any] = {"image": IMAGES[form], "epochs": 3, "device": device}
+    options = {"image": IMAGES[form], "epochs": 3, "device": device}
     expected = list(make(**options))
     loader = make(cache=CacheSpec(memory=LOTS), **options)
     assert_same_batches(loader, expected)

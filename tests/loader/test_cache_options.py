@@ -26,10 +26,15 @@ def test_a_transform_works_on_encoded_entries(make):
     assert loader.stats()["source"].hits <= 40
 
 
-def test_the_choice_is_said(make, caplog):
+@pytest.mark.parametrize(
+    ("cache", "where"),
+    [(CacheSpec(memory=LOTS), "in memory"), (CacheSpec(device="1MB"), "on cpu")],
+    ids=["memory", "device"],
+)
+def test_the_choice_is_said(make, caplog, cache, where):
     caplog.set_level(logging.INFO)
-    list(make(cache=CacheSpec(memory=LOTS)))
-    assert re.search(r"keeps 37 of 37 samples \(.*\) decoded in memory", caplog.text)
+    make(image=ImageSpec(size=24), device="cpu", cache=cache)
+    assert re.search(rf"keeps 37 of 37 samples \(.*\) decoded {where}", caplog.text)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_a_size_is_the_short_form_of_a_cache_in_memory(make):
         assert len(list(loader)) == 20
         assert loader.stats()["memory"].kept >= 37  # threads may make one at once
     with pytest.raises(TypeError):
-        CacheSpec("1GB", "cache/")  # type: ignore[misc]
+        CacheSpec("1GB", "cache/")
 
 
 def test_a_cache_that_holds_no_sample_says_so(make, caplog):

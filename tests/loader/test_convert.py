@@ -19,22 +19,15 @@ from datapipe.testing import assert_same_batches
 
 from ..remote.server import serving
 from .conftest import DAMAGED
+from .damage import overwrite_image
 
 IMAGE = ImageSpec(size=24)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def test_bytes_do_not_depend_on_threads(packed, text, tmp_path):
+def test_bytes_do_not_depend_on_threads(packed, text, tmp_path, contents):
     for workers in (1, 3):
         convert_dataset(packed, tmp_path / str(workers), image=IMAGE, text=text(), workers=workers)
-    assert content(tmp_path / "1") == content(tmp_path / "3")
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
 def break_off(limit: int, **options: Any) -> None:
@@ -54,21 +47,21 @@ TINY = ImageSpec(size=2)  # so that texts.npy is the largest file, which grows s
 
 
 @pytest.mark.parametrize("limit", [500, 1_000, 4_500])
-def test_a_conversion_that_broke_off_goes_on(packed, text, tmp_path, limit):
-    options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
+def test_a_conversion_that_broke_off_goes_on(packed, text, tmp_path, limit, contents):
+    options = {"shards": packed, "image": TINY, "text": text()}
     convert_dataset(arrays=tmp_path / "whole", **options)
     options["arrays"] = tmp_path / "broken"
     break_off(limit, **options, workers=2)
     convert_dataset(**options)
-    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("moved", [1, 7])
 def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
-    packed, text, tmp_path, monkeypatch, moved
+    packed, text, tmp_path, monkeypatch, moved, contents
 ):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    options: dict[str, Any] = {"image": IMAGE, "text": text()}
+    options = {"image": IMAGE, "text": text()}
     convert_dataset(packed, whole, **options)
     replace, calls = Path.replace, iter(range(100))
 
@@ -83,39 +76,37 @@ def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
             convert_dataset(packed, broken, **options)
     assert (broken / "texts.npy").exists()
     convert_dataset(packed, broken, **options)
-    assert content(broken) == content(whole)
+    assert contents(broken) == contents(whole)
 
 
+@pytest.mark.usefixtures("three_threads")
 def test_torch_keeps_its_threads(packed, tmp_path):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(torch.get_num_threads).result() == 2
-    finally:
-        torch.set_num_threads(before)
+    convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 3
 
 
-def test_the_same_command_again_has_nothing_to_do(packed, tmp_path):
+def test_the_same_command_again_has_nothing_to_do(packed, tmp_path, contents):
     first = convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
-    before = content(tmp_path / "arrays")
+    before = contents(tmp_path / "arrays")
     # How images are normalised and mirrored makes no difference.
     same = ImageSpec(size=24, normalize="clip", flip=0.5)
     again = convert_dataset(packed, tmp_path / "arrays", image=same)
     assert again.finished_before
     assert (again.samples, again.images, again.bytes) == (first.samples, first.images, first.bytes)
-    assert content(tmp_path / "arrays") == before
+    assert contents(tmp_path / "arrays") == before
 
 
-def test_broken_images_are_named(damaged, tmp_path):
+def test_broken_images_are_named_and_end_it_if_they_are_too_many(damaged, tmp_path):
+    with pytest.raises(PackError, match="2 of 37 inputs were rejected"):
+        convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
     report = convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2)
-    assert report.rejected == 2
+    assert (report.samples, report.rejected) == (35, 2)
     lines = (tmp_path / "arrays/rejects.jsonl").read_text().splitlines()
     rejects = [json.loads(line) for line in lines]
     assert [reject["file"].split(".")[0] for reject in rejects] == list(DAMAGED)
     assert all("the shard is damaged" in reject["reason"] for reject in rejects)
-    options: dict[str, Any] = {"batch_size": 4, "image": IMAGE, "shuffle": False}
+    options = {"batch_size": 4, "image": IMAGE, "shuffle": False}
     whole = datapipe.make_loader(damaged, on_error="skip", **options)
     kept = [
         (key, text)
@@ -135,23 +126,13 @@ def test_a_sample_goes_whole(packed, tmp_path):
     """Its first image is good, and must not stay where the next sample's belongs."""
     folder = tmp_path / "damaged"
     shutil.copytree(packed, folder)
-    dataset = open_dataset(folder)
-    sample = next(i for i in range(37) if np.diff(dataset.columns.sample_image)[i] == 2)
-    member = [m for m in dataset.columns.members(sample) if m.ext != "json"][1]
-    with (folder / dataset.manifest.shards[dataset.columns.shard(sample)].name).open("r+b") as file:
-        file.seek(member.offset + 100)
-        file.write(b"\0" * 100)
+    two = np.diff(open_dataset(folder).columns.sample_image).tolist().index(2)
+    overwrite_image(folder, two, image=1)
     convert_dataset(folder, tmp_path / "arrays", image=IMAGE, max_rejects=1)
-    options: dict[str, Any] = {"batch_size": 1, "image": IMAGE, "shuffle": False, "epochs": 2}
+    options = {"batch_size": 1, "image": IMAGE, "shuffle": False, "epochs": 2}
     there = list(datapipe.make_loader(tmp_path / "arrays", **options))
     here = [b for b in datapipe.make_loader(folder, on_error="skip", **options) if b["valid"].all()]
     assert_same_batches(there, here)
-
-
-def test_too_many_broken_images_end_it(damaged, tmp_path):
-    with pytest.raises(PackError, match="2 of 37 inputs were rejected"):
-        convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
-    assert convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2).samples == 35
 
 
 def test_other_options_and_other_shards_are_refused(packed, tmp_path):
@@ -196,13 +177,13 @@ def test_a_disk_that_is_too_small_is_found_out_first(packed, tmp_path):
     assert report.samples == 37
 
 
-def test_shards_that_lie_elsewhere(packed, tmp_path, monkeypatch):
+def test_shards_that_lie_elsewhere(packed, tmp_path, monkeypatch, contents):
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     convert_dataset(packed, tmp_path / "here", image=IMAGE)
     with serving(packed) as server:
         convert_dataset(server.url, tmp_path / "there", image=IMAGE, workers=2)
-    assert content(tmp_path / "here") == content(tmp_path / "there")
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
 def test_tars_of_someone_else(packed, tmp_path):
@@ -211,18 +192,18 @@ def test_tars_of_someone_else(packed, tmp_path):
     for path in packed.glob("*.tar"):
         shutil.copy(path, foreign)
     convert_dataset(foreign, tmp_path / "arrays", image=IMAGE)
-    options: dict[str, Any] = {"batch_size": 4, "image": IMAGE, "shuffle": False}
+    options = {"batch_size": 4, "image": IMAGE, "shuffle": False}
     assert_same_batches(
         datapipe.make_loader(tmp_path / "arrays", **options),
         datapipe.make_loader(foreign, **options),
     )
 
 
-def test_what_was_damaged_meanwhile_is_converted_again(packed, text, tmp_path, caplog):
+def test_what_was_damaged_meanwhile_is_converted_again(packed, text, tmp_path, caplog, contents):
     out, kept = tmp_path / "broken", tmp_path / "kept"
-    options: dict[str, Any] = {"shards": packed, "image": TINY, "text": text()}
+    options = {"shards": packed, "image": TINY, "text": text()}
     convert_dataset(arrays=tmp_path / "whole", **options)
-    whole = content(tmp_path / "whole")
+    whole = contents(tmp_path / "whole")
     options["arrays"] = out
     break_off(4_500, **options)
     shutil.copytree(out, kept)
@@ -238,5 +219,5 @@ def test_what_was_damaged_meanwhile_is_converted_again(packed, text, tmp_path, c
         path.write_bytes(data if path.name == name else path.read_bytes()[:-20])
         caplog.clear()
         convert_dataset(**options)
-        assert content(out) == whole, name
+        assert contents(out) == whole, name
         assert name == "torn journal" or f"{name} is damaged; converting everything" in caplog.text

@@ -70,13 +70,10 @@ def test_names_are_aligned_with_keys(text, two, options):
     assert seen == {"first", "second"}
 
 
-def test_views_of_steps_name_datasets(two):
+def test_views_of_steps_name_datasets_where_there_are_several(two, make):
     view = two(rank=0, world_size=2).plan.step(1)
     for rank in view.ranks:
         assert rank.datasets == [name_of(sample) for sample in rank.samples]
     assert view.to_dict()["ranks"][1]["datasets"] == view.ranks[1].datasets
     assert "  first:  " in str(view)
-
-
-def test_views_of_one_dataset_do_not_repeat_its_name(make):
     assert "shards" not in str(make().plan.step(0))

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,11 @@ from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
 from tests.workers.process_list import worker_processes
 
+from .conftest import DAMAGED
+
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 MakeDamaged = Callable[..., Loader]
-
-DAMAGED = ("000000006", "000000020")
-
 
 either = pytest.mark.parametrize("workers", ["threads", "processes"])
 
@@ -93,7 +93,7 @@ def test_a_skipped_sample_leaves_an_empty_slot_and_nothing_else_moves(
 
 @either
 def test_too_many_skipped_samples_raise(make_damaged, workers):
-    options: dict[str, Any] = {"on_error": "skip", "workers": workers}
+    options = {"on_error": "skip", "workers": workers}
     list(make_damaged(run=datapipe.RunSpec(max_skipped=2), **options))
     with pytest.raises(datapipe.DatapipeError, match="max_skipped=1"):
         list(make_damaged(run=datapipe.RunSpec(max_skipped=1), **options))
@@ -130,55 +130,33 @@ def test_too_large_images_are_refused_by_their_header(make):
         next(iter(make(image=ImageSpec(size=16, refuse_above=100))))
 
 
-@pytest.fixture(scope="module")
-def with_strips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Captions of images of 60 x 40, 1 x 5000, 200 x 1 and 1005 x 5 pixels."""
-    folder = tmp_path_factory.mktemp("strips")
-    raw = folder / "raw"
-    raw.mkdir()
-    for number, size in enumerate([(60, 40), (1, 5000), (200, 1), (1005, 5)]):
-        Image.new("RGB", size, "red").save(raw / f"{number}.png")
-        (raw / f"{number}.txt").write_text(f"Picture {number}.")
-    datapipe.pack_dataset(raw, folder / "shards")
-    return folder / "shards"
-
-
 LEAVING_OUT = "images == 0 or 0.005 <= aspect <= 200"
 
 
-@pytest.mark.parametrize("cache", [None, datapipe.CacheSpec(memory=1 << 20)], ids=str)
-def test_an_image_too_long_for_qwen2_vl_is_named(with_strips, tokenizer, cache):
-    options: dict[str, Any] = {
-        "image": ImageSpec.preset("qwen2-vl"),
-        "text": datapipe.TextSpec(tokenizer=tokenizer, template="caption"),
-        "batch_size": 1,
-        "shuffle": False,
-        "epochs": 2,
-        "cache": cache,
-    }
-    with pytest.raises(DecodeError) as caught:
-        list(datapipe.make_loader(with_strips, **options))
-    message = str(caught.value)
-    assert (caught.value.key, caught.value.member) == ("000000001", "000000001.png")
-    assert "it has 1x5000 pixels, an aspect ratio of 5,000, and the image processors" in message
-    assert LEAVING_OUT in message
-
-    def grids(**more: Any) -> list[list[list[int]]]:
-        loader = datapipe.make_loader(with_strips, **options, **more)
-        return [batch["image_grid_thw"].tolist() for batch in loader]
-
-    found = grids(where=LEAVING_OUT)
-    assert found == [[[1, 4, 6]], [[1, 2, 58]]] * 2
-
-    loader = datapipe.make_loader(with_strips, **options, on_error="skip", meta="valid")
-    seen = [(bool(batch["valid"][0]), bool((batch["labels"] != -100).any())) for batch in loader]
-    assert seen == [(True, True), (False, False), (True, True), (False, False)] * 2
-
-
-def test_other_sizes_take_images_of_any_ratio(with_strips):
-    for name in ("imagenet", "clip", "siglip", "internvl", "llava-next"):
-        loader = datapipe.make_loader(with_strips, batch_size=4, image=ImageSpec.preset(name))
-        assert len(next(iter(loader))["pixel_values"]) >= 4
+def test_an_image_too_long_for_qwen2_vl_is_named(tokenizer, tmp_path, make_tar, encode):
+    images = [Image.new("RGB", size) for size in ((60, 40), (1, 5000), (200, 1), (1005, 5))]
+    pictures = [(f"{number}.png", encode(image, "PNG")) for number, image in enumerate(images)]
+    texts = [(f"{number}.txt", b"A picture.") for number in range(4)]
+    make_tar(tmp_path / "strips" / "a.tar", sorted(pictures + texts))
+    load = partial(datapipe.make_loader, tmp_path / "strips", shuffle=False, epochs=2)
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="caption")
+    for cache in (None, datapipe.CacheSpec(memory=1 << 20)):
+        options = {"image": ImageSpec.preset("qwen2-vl"), "text": text, "cache": cache}
+        options["batch_size"] = 1
+        with pytest.raises(DecodeError) as caught:
+            list(load(**options))
+        message = str(caught.value)
+        assert (caught.value.key, caught.value.member) == ("1", "1.png")
+        assert "it has 1x5000 pixels, an aspect ratio of 5,000, and the image processors" in message
+        assert LEAVING_OUT in message
+        found = [b["image_grid_thw"].tolist() for b in load(where=LEAVING_OUT, **options)]
+        assert found == [[[1, 4, 6]], [[1, 2, 58]]] * 2
+        skipping = load(on_error="skip", meta="valid", **options)
+        seen = [(bool(b["valid"][0]), bool((b["labels"] != -100).any())) for b in skipping]
+        assert seen == [(True, True), (False, False), (True, True), (False, False)] * 2
+    for name in ("imagenet", "clip", "siglip", "internvl", "llava-next"):  # any ratio
+        batch = next(iter(load(batch_size=4, image=ImageSpec.preset(name))))
+        assert len(batch["pixel_values"]) >= 4
 
 
 def test_an_error_of_our_own_is_not_skipped(make, monkeypatch):
@@ -196,14 +174,12 @@ def test_one_changed_byte_that_still_decodes_is_noticed(packed, tmp_path, ending
     shutil.copytree(packed, folder)
     dataset = open_dataset(folder)
     member = next(m for m in dataset.columns.members(1) if m.ext == ending)
-    with (folder / "shard-000000.tar").open("r+b") as file:
-        file.seek(member.offset)
-        content = bytearray(file.read(member.size))
-        # A coefficient of the first quantisation table; a letter of the answer.
-        place = content.index(b"\xff\xdb") + 10 if ending == "jpg" else content.index(b"It is")
-        content[place] ^= 1
-        file.seek(member.offset)
-        file.write(content)
+    shard = folder / "shard-000000.tar"
+    content = bytearray(shard.read_bytes())
+    # A coefficient of the first quantisation table; a letter of the answer.
+    before, step = (b"\xff\xdb", 10) if ending == "jpg" else (b"It is", 0)
+    content[content.index(before, member.offset) + step] ^= 1
+    shard.write_bytes(content)
 
     def read(verify: bool) -> Any:
         loader = datapipe.make_loader(

@@ -12,16 +12,13 @@ import datapipe
 from datapipe import ImageSpec, PlanError
 from datapipe.testing import assert_same_batches
 
+from .test_cache import IMAGES
+
 SPECS = {
-    "uint8": ImageSpec(size=24),
-    "stretch": ImageSpec(size=24, normalize="clip"),
-    "pad": ImageSpec(size=(24, 40), resize="pad", normalize="imagenet"),
-    "bfloat16": ImageSpec(size=24, dtype=torch.bfloat16, normalize="siglip"),
+    **{name: IMAGES[name] for name in ("uint8", "stretch", "pad", "bfloat16", "tiles", "anyres")},
     "native": ImageSpec(resize="native", patch=8, temporal=2, max_pixels=4096, normalize="clip"),
-    "tiles": ImageSpec(resize="tiles", size=16, tiles=4, normalize="clip"),
-    "anyres": ImageSpec(resize="tiles", size=16, grids=((16, 32), (32, 16)), normalize="clip"),
     "dynamic": ImageSpec(resize="dynamic", patch=8, max_pixels=4096, normalize="clip"),
-    "shortest": ImageSpec(resize="shortest", size=16, normalize="clip"),
+    "shortest": IMAGES["shortest"],
 }
 
 
@@ -41,7 +38,7 @@ def test_batches_on_a_device_are_those_of_the_host(make, text, spec, options):
 
 def test_a_batch_is_sent_while_the_one_before_is_used_if_it_is_ready(make):
     """The meter counts what was sent and what was received."""
-    seen: list[str] = []
+    seen = []
 
     def transform(sample: Any, generator: Any) -> Any:
         seen.append(sample["key"])
@@ -54,7 +51,7 @@ def test_a_batch_is_sent_while_the_one_before_is_used_if_it_is_ready(make):
         meter = loader.start_metering()
         iterator = iter(loader)
         for number in range(1, 5):
-            iterator.executor.ready()  # type: ignore[attr-defined]  # starts the workers
+            iterator.executor.ready()  # starts the workers
             while ahead and len(seen) <= 4 * (number + 1):  # until the next batch is done
                 time.sleep(0.001)
             next(iterator)

@@ -1,6 +1,7 @@
 """Images of every form in batches and packs: their rows, tokens, facts and geometry."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,21 +36,23 @@ META = ("key", "valid", "images_per_sample", "num_items_in_batch")
 modes = pytest.mark.parametrize("mode", MODES)
 
 
+def images_of(batch: dict[str, Any], columns: Any) -> list[int]:
+    return [
+        image
+        for sample in batch["sample"].tolist()
+        for image in range(columns.sample_image[sample], columns.sample_image[sample + 1])
+    ]
+
+
 @modes
 @pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 300}], ids=str)
 def test_texts_have_as_many_image_tokens_as_the_images_need(make, text, packed, mode, options):
     spec, rule, facts = MODES[mode]
     transform, columns = make_transform(spec), open_dataset(packed).columns
     for batch in make(image=spec, text=text(image_tokens=rule), meta=(*META, "sample"), **options):
-        images = [
-            image
-            for sample in batch["sample"].tolist()
-            for image in range(columns.sample_image[sample], columns.sample_image[sample + 1])
-        ]
-        sizes = (
-            columns.image_width[images].astype(np.int64),
-            columns.image_height[images].astype(np.int64),
-        )
+        images = images_of(batch, columns)
+        sides = columns.image_width, columns.image_height
+        sizes = [side[images].astype(np.int64) for side in sides]
         assert (batch["input_ids"] == IMAGE_ID).sum() == transform.tokens(*sizes).sum()
         if images:
             rows = int(transform.rows(*sizes).sum())
@@ -120,11 +123,7 @@ def test_geometry_says_where_the_pixels_of_an_image_went(make, packed):
     columns = open_dataset(packed).columns
     spec = ImageSpec(size=40, resize="pad")
     for batch in make(image=spec, meta=("image_geometry", "sample")):
-        images = [
-            image
-            for sample in batch["sample"].tolist()
-            for image in range(columns.sample_image[sample], columns.sample_image[sample + 1])
-        ]
+        images = images_of(batch, columns)
         geometry = batch["image_geometry"]
         assert geometry.shape == (len(images), 6)
         assert geometry.dtype == torch.float64

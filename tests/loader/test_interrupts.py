@@ -52,7 +52,6 @@ def test_ctrl_c_shows_the_script_and_nothing_of_workers(packed, tmp_path, kind, 
         text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
     try:
         assert process.stdout.readline() == "begun\n"
         os.killpg(process.pid, signal.SIGINT)

@@ -141,11 +141,8 @@ def check_tokens(batch: dict[str, Any], expected: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_samples_of_a_batch_are_as_alone(mix, make, qwen, pair):
-    given: list[dict[str, Any]] = [{"image": spec} if spec else {} for spec in PAIRS[pair]]
-    options: dict[str, Any] = {
-        "image": PAIRS[pair][0],
-        "meta": META if PAIRS[pair][0] else META[:4],
-    }
+    given = [{"image": spec} if spec else {} for spec in PAIRS[pair]]
+    options = {"image": PAIRS[pair][0]}
     if pair in TEXTS:
         options["text"] = qwen(**TEXTS[pair][0])
         for own, text in zip(given, TEXTS[pair], strict=True):
@@ -162,7 +159,7 @@ def test_samples_of_a_batch_are_as_alone(mix, make, qwen, pair):
                 random = value == "pixel_values" and (spec.flip or spec.random_crop)
                 if torch.is_tensor(expected) and not random:
                     assert torch.equal(there[value], expected), value
-    units: list[dict[str, Any]] = [{"batch_size": 7}, {"batch_size": 2}]
+    units = [{"batch_size": 7}, {"batch_size": 2}]
     for unit in [*units, {"pack": 300}] if pair in TEXTS else units:
         seen = 0
         for batch in mix(*given, **unit, **options):
@@ -197,11 +194,11 @@ def test_a_failed_sample_keeps_the_tokens_and_rows_of_its_kind(mix, damaged, tex
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
 def test_decoded_images_of_one_cache_are_finished_by_kind(mix, kernel, dtype):
     names = ("clip", "siglip") if dtype == torch.float32 else (None, None)
-    given: list[Any] = [
-        {"image": ImageSpec(size=24, flip=flip, normalize=name, dtype=dtype)}  # type: ignore[arg-type]
+    given = [
+        {"image": ImageSpec(size=24, flip=flip, normalize=name, dtype=dtype)}
         for flip, name in zip((1.0, 0.3), names, strict=True)
     ]
-    options: dict[str, Any] = {"batch_size": 7, "epochs": 3, "image": given[0]["image"]}
+    options = {"batch_size": 7, "epochs": 3, "image": given[0]["image"]}
     cached = mix(*given, cache=CacheSpec(memory=1 << 30, keep="decoded"), **options)
     meter = cached.start_metering()
     assert_same_batches(cached, mix(*given, **options))
@@ -209,12 +206,20 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(mix, kernel, dtype):
     assert images <= meter.reading().stages["decode"].count < 1.5 * images
 
 
-@pytest.mark.parametrize("pair", ["fixed and tiles", "shortest and dynamic"])
-def test_a_device_normalises_images_of_two_specs(mix, pair):
-    first, other = PAIRS[pair]
-    options: dict[str, Any] = {"batch_size": 7, "image": first}
-    given = {"image": first}, {"image": other}
-    assert_same_batches(mix(*given, device="cpu", **options), mix(*given, **options))
+@pytest.mark.parametrize(
+    ("pair", "more"),
+    [
+        ("fixed and tiles", {"device": "cpu"}),
+        ("shortest and dynamic", {"device": "cpu"}),
+        ("tiles", {"cache": CacheSpec(memory=1 << 30)}),  # which keeps them encoded
+    ],
+    ids=str,
+)
+def test_devices_and_caches_take_images_of_two_specs(mix, pair, more):
+    first, other = ({"image": image} for image in PAIRS[pair])
+    options = {"batch_size": 7, "epochs": 2, **first}
+    plain = mix(first, other, **options)
+    assert_same_batches(mix(first, other, **options | more), plain)
 
 
 SMALL = ImageSpec(size=24, normalize="clip")
@@ -256,13 +261,6 @@ def test_images_that_cannot_be_in_one_batch_are_refused(mix, text, one, other, o
         mix(alike, {"image": changed}, **options)
 
 
-def test_images_of_two_forms_are_kept_encoded_where_a_cache_may_choose(mix):
-    given = {"image": SMALL}, {"image": replace(SMALL, resize="crop")}
-    options: dict[str, Any] = {"batch_size": 7, "epochs": 2, "image": SMALL}
-    cached = mix(*given, cache=CacheSpec(memory=1 << 30, keep="auto"), **options)
-    assert_same_batches(cached, mix(*given, **options))
-
-
 def test_texts_that_make_no_batch_are_refused(mix, text, qwen, tokenizer):
     own = {"text": text()}
     with pytest.raises(PlanError, match="'other' of the mixture has no text, and 'one' has"):
@@ -270,7 +268,7 @@ def test_texts_that_make_no_batch_are_refused(mix, text, qwen, tokenizer):
     assert "input_ids" in next(iter(mix(own, {}, batch_size=4, text=text(), image=None)))
     native = {"image_tokens": "native"}
     first = {"text": qwen(**native), "image": NATIVE}
-    options: dict[str, Any] = {"batch_size": 4, "image": NATIVE, "text": qwen(**native)}
+    options = {"batch_size": 4, "image": NATIVE, "text": qwen(**native)}
     mix(first, {"text": qwen(system="Be brief.", **native)}, **options)
     for told, other in {
         "one and other have different tokenizers": {"text": text(**native)},
@@ -280,5 +278,5 @@ def test_texts_that_make_no_batch_are_refused(mix, text, qwen, tokenizer):
         with pytest.raises(PlanError, match=told):
             mix(first, first | other, **options)
     again = Tokenizer.from_str(Tokenizer.from_file(str(tokenizer)).to_str())
-    same = datapipe.TextSpec(tokenizer=again, template="chatml", **native)  # type: ignore[arg-type]
+    same = datapipe.TextSpec(tokenizer=again, template="chatml", **native)
     mix({"text": text(**native)}, {"text": same}, **options | {"text": text(**native)})

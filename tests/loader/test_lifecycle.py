@@ -1,5 +1,6 @@
 """What a loader leaves behind: nothing."""
 
+import contextlib
 import copy
 import gc
 import os
@@ -14,60 +15,46 @@ import torch
 from datapipe import DatapipeError
 from tests.waiting import PATIENCE, wait_until
 
-_BEFORE: set[threading.Thread] = set()  # of tests of other files that ran in this process
+BEFORE: dict[str, Any] = {}
+"""Threads, and open tars, that tests of other files left in this process."""
 
 
 def workers() -> list[threading.Thread]:
-    found = set(threading.enumerate()) - _BEFORE
+    found = set(threading.enumerate()) - BEFORE["threads"]
     return [thread for thread in found if thread.name.startswith("datapipe-worker")]
-
-
-def left_behind() -> tuple[list[threading.Thread], list[str]]:
-    """Threads and open shards that are still there once workers had time to finish a sample."""
-    deadline = time.monotonic() + PATIENCE
-    while (workers() or open_shards()) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return workers(), open_shards()
-
-
-_OPEN_BEFORE: set[str] = set()  # by tests of other files that ran in this process
-
-
-def open_shards() -> list[str]:
-    """Tar files that were opened since the test began, and are open."""
-    return sorted(open_tars() - _OPEN_BEFORE)
 
 
 def open_tars() -> set[str]:
     held = set()
     for number in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{number}")
-        except FileNotFoundError:
-            continue
-        if target.endswith(".tar"):
-            held.add(target)
-    return held
+        with contextlib.suppress(FileNotFoundError):
+            held.add(os.readlink(f"/proc/self/fd/{number}"))
+    return {target for target in held if target.endswith(".tar")}
+
+
+def left_behind() -> tuple[list[threading.Thread], set[str]]:
+    """Threads and open shards that are still there once workers had time to finish a sample."""
+    deadline = time.monotonic() + PATIENCE
+    while (workers() or open_tars() - BEFORE["tars"]) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return workers(), open_tars() - BEFORE["tars"]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    _BEFORE.clear()
-    _BEFORE.update(threading.enumerate())
-    _OPEN_BEFORE.clear()
-    _OPEN_BEFORE.update(open_tars())
+    BEFORE.update(threads=set(threading.enumerate()), tars=open_tars())
     yield
     gc.collect()
-    assert left_behind() == ([], [])
+    assert left_behind() == ([], set())
 
 
 def test_leaving_the_loop_early_stops_the_workers(make):
     loader = make()
     for _ in loader:
         assert len(workers()) == 2
-        assert open_shards()
+        assert open_tars() - BEFORE["tars"]
         break
-    assert left_behind() == ([], [])
+    assert left_behind() == ([], set())
 
 
 def test_an_exception_in_the_loop_stops_the_workers(make):
@@ -78,7 +65,7 @@ def test_an_exception_in_the_loop_stops_the_workers(make):
     with pytest.raises(KeyError, match="mine"):
         train()
     gc.collect()
-    assert left_behind() == ([], [])
+    assert left_behind() == ([], set())
 
 
 def test_a_loader_is_closed_at_the_end_of_its_block(make):
@@ -126,7 +113,7 @@ def test_hundred_short_epochs_do_not_accumulate_anything(make):
         for _ in loader:
             break
     gc.collect()
-    assert left_behind() == ([], [])
+    assert left_behind() == ([], set())
     # What earlier tests left may have ended since; what others begin ends soon.
     wait_until(lambda: threading.active_count() <= threads)
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)
@@ -153,26 +140,22 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(make, caplog
     assert "a worker does not stop: sample 000000000" in caplog.text
 
 
-def test_two_loaders_started_at_once_leave_the_threads_of_torch_alone(make):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    seen: list[int] = []
+@pytest.mark.usefixtures("three_threads")
+def test_loaders_started_at_once_leave_the_threads_of_torch_alone(make):
+    seen = []
 
     def read() -> None:
         for _ in make(batch_size=37):
             seen.append(torch.get_num_threads())
 
-    try:
-        for _ in range(3):
-            threads = [threading.Thread(target=read) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert set(seen) == {2}
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    for _ in range(3):
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(seen) == {3}
+    assert torch.get_num_threads() == 3
 
 
 def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(make, monkeypatch):
@@ -191,7 +174,7 @@ def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(make, m
         patch.setattr(threading.Thread, "start", refuse_third)
         with pytest.raises(RuntimeError, match="start new thread"):
             next(iter(loader))
-    assert left_behind() == ([], [])
+    assert left_behind() == ([], set())
     assert torch.get_num_threads() == threads
     next(iter(loader))
     assert loader.state_dict()["unit"] == 2 * state["unit"]
@@ -208,12 +191,12 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make):
 
     gc.disable()
     try:
-        cycle: list[object] = [iter(make(num_workers=2, transform=collect))]
-        cycle[0].executor.ready()  # type: ignore[attr-defined]
+        cycle = [iter(make(num_workers=2, transform=collect))]
+        cycle[0].executor.ready()
         cycle.append(cycle)
         del cycle
         collecting.set()
-        assert left_behind() == ([], [])
+        assert left_behind() == ([], set())
     finally:
         gc.enable()
 

@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
+class Model(pl.LightningModule):
     """One weight; remembers the keys of the batches it was given."""
 
     def __init__(self) -> None:
@@ -81,21 +81,23 @@ def keys_of(make: Make, epochs: int) -> list[list[str]]:
     return [batch["key"] for _ in range(epochs) for batch in loader]
 
 
-def test_every_epoch_is_the_one_that_a_plain_loop_sees(make):
-    expected = keys_of(make, 3)
-    assert len({tuple(batch) for batch in expected}) == 15
-    assert fit(make(batch_size=8), max_epochs=3).seen == expected
+@pytest.mark.parametrize(
+    ("length", "run"),
+    [
+        ({"max_epochs": 3}, {}),
+        ({"max_epochs": -1, "max_steps": 15}, {}),
+        ({"max_epochs": 1}, {"epochs": None, "run": RunSpec(max_steps=15)}),
+    ],
+    ids=["epochs", "steps", "a run as one epoch"],
+)
+def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(make, tmp_path, length, run):
+    def loader() -> Loader:
+        return make(batch_size=8, **run)
 
-
-@pytest.mark.parametrize("measure", ["epochs", "steps"])
-def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(make, tmp_path, measure):
-    length: dict[str, Any] = (
-        {"max_epochs": 3} if measure == "epochs" else {"max_epochs": -1, "max_steps": 15}
-    )
-    whole = fit(make(batch_size=8), checkpoints(tmp_path, every_n_train_steps=1), **length)
-    assert whole.seen == keys_of(make, 3)
+    whole = fit(loader(), checkpoints(tmp_path, every_n_train_steps=1), **length)
+    assert whole.seen == keys_of(make, 3)  # as a plain loop sees them
     for step in (1, 4, 5, 9, 14):
-        resumed = fit(make(batch_size=8), resume=tmp_path / f"{step}.ckpt", **length)
+        resumed = fit(loader(), resume=tmp_path / f"{step}.ckpt", **length)
         assert resumed.seen == whole.seen[step:], f"resumed after {step} steps"
 
 
@@ -137,19 +139,6 @@ def test_validation_sees_everything_in_order_and_leaves_training_alone(make):
     ordered = valid_keys(make(shuffle=False))
     assert model.validated == ordered[:16] + 4 * ordered  # the sanity check takes two batches
     assert model.seen == keys_of(make, 2)
-
-
-def test_a_run_over_several_epochs_is_one_epoch_of_the_trainer(make, tmp_path):
-    options: dict[str, Any] = {
-        "batch_size": 8,
-        "epochs": None,
-        "run": RunSpec(max_steps=12),
-    }
-    whole = fit(make(**options), checkpoints(tmp_path, every_n_train_steps=1), max_epochs=1)
-    assert whole.seen == keys_of(make, 3)[:12]
-    for step in (5, 7):
-        resumed = fit(make(**options), resume=tmp_path / f"{step}.ckpt", max_epochs=1)
-        assert resumed.seen == whole.seen[step:]
 
 
 class CountsItsSteps(Model):

@@ -15,25 +15,16 @@ FILES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 LINES = re.findall(r"^    mixture = datapipe\.Mixture\.of\((.*?)\)(?: .*)?$", PAGE, re.MULTILINE)
 
 
-def test_examples_are_found():
-    assert (len(FILES), len(LINES)) == (2, 2)
-
-
-@pytest.mark.parametrize("content", FILES)
-def test_files_of_the_page_are_read_and_resolved(content, tmp_path):
-    (tmp_path / "mixture.yaml").write_text(content)
-    mixture = Mixture.load(tmp_path / "mixture.yaml")
-    count = len(mixture.datasets)
-    sizes, tokens = np.full(count, 10**6), np.full(count, 512.0)
-    resolved = resolve(mixture, sizes, tokens, Amount(16, "samples"))
-    assert resolved.epoch > 10**6
-
-
-@pytest.mark.parametrize("content", LINES)
-def test_lines_of_the_page_are_read(content):
-    mixture = Mixture.of(eval(content, {}))
-    resolved = resolve(mixture, np.full(len(mixture.datasets), 10))
-    assert resolved.epoch > 10
+def test_examples_of_the_page_are_read_and_resolved(tmp_path):
+    mixtures = [Mixture.of(eval(content, {})) for content in LINES]
+    for content in FILES:
+        (tmp_path / "mixture.yaml").write_text(content)
+        mixtures.append(Mixture.load(tmp_path / "mixture.yaml"))
+    assert len(mixtures) == 4
+    for mixture in mixtures:
+        count = len(mixture.datasets)
+        sizes, tokens = np.full(count, 10**6), np.full(count, 512.0)
+        assert resolve(mixture, sizes, tokens, Amount(16, "samples")).epoch > 10**6
 
 
 def test_messages_of_the_page_are_those_of_the_parser():

@@ -1,6 +1,7 @@
 """Mixtures from dicts and files."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +15,13 @@ from datapipe.mixture import MixtureDataset, MixtureGroup
 from datapipe.mixture.given import image_of
 from datapipe.quantities import Amount
 
-FULL = """
-weights: tokens
-epoch: 4B tokens
-text: {tokenizer: tok/tokenizer.json, template: chatml, max_length: 4096}
-image: {preset: siglip, size: 384, dtype: bfloat16}
-datasets:
-  captions/: 70%
-  chats:
-    weight: 0.3
-    text: {template: llava}
-    datasets:
-      short: {path: chats/short, repeat: 2x, limit: 10%, where: width > 64}
-      ~/long/: {repeat: 0.5, text: {max_length: 9}, image: {preset: imagenet}}
-schedule:
-  - weights: {captions: 1}
-    over: 10k steps
-  - {from: 100k steps, weights: {captions/: 1e-2, chats: 99%}}
-validation:
-  epoch: shortest
-  datasets:
-    - s3://bucket/captions/
-    - {path: more/captions, name: more, limit: 5k samples}
-"""
-
 
 @pytest.fixture
 def full(tmp_path: Path) -> Mixture:
-    path = tmp_path / "mixture.yaml"
-    path.write_text(FULL)
-    return Mixture.load(path)
+    return Mixture.load(shutil.copy(Path(__file__).parent / "full.yaml", tmp_path))
 
 
-def test_a_file_says_everything(full, tmp_path):
+def test_a_file_says_everything(full):
     captions, short, long = full.datasets
     group = full.children[1]
     assert isinstance(group, MixtureGroup)
@@ -57,7 +32,6 @@ def test_a_file_says_everything(full, tmp_path):
         (Amount(0, "samples"), Amount(10_000, "steps"), {"captions": 1}),
         (Amount(100_000, "steps"), None, {"captions": 0.01, "chats": 0.99}),
     ]
-    assert full.validation is not None
     assert full.validation.epoch == "shortest"
     assert [(d.name, d.repeat, d.limit) for d in full.validation.datasets] == [
         ("s3://bucket/captions", 1, None),
@@ -70,9 +44,7 @@ def test_paths_in_a_file_are_relative_to_its_folder(full, tmp_path):
     assert (captions.name, captions.path) == ("captions", str(tmp_path / "captions") + "/")
     assert (short.name, short.path) == ("short", str(tmp_path / "chats/short"))
     assert (long.name, long.path) == ("~/long", str(Path("~/long").expanduser()) + "/")
-    assert captions.text is not None
     assert captions.text.tokenizer == str(tmp_path / "tok/tokenizer.json")
-    assert full.validation is not None
     assert full.validation.datasets[0].path == "s3://bucket/captions/"
 
 
@@ -92,31 +64,23 @@ def test_specs_are_merged_field_by_field(full, tmp_path):
         tokenizer=str(tmp_path / "tok/tokenizer.json"), template="chatml", max_length=4096
     )
     assert captions.text == text
-    assert short.text is not None
     assert (short.text.template, short.text.max_length) == ("llava", 4096)
-    assert long.text is not None
     assert (long.text.template, long.text.max_length) == ("llava", 9)
     image = ImageSpec.preset("siglip", size=384, dtype=torch.bfloat16)
     assert captions.image == short.image == image
     assert long.image == ImageSpec.preset("imagenet")  # a preset begins anew
-    assert full.validation is not None
     assert full.validation.datasets[0].text == text
 
 
 def test_specs_may_be_given_as_objects():
     text = TextSpec(tokenizer="tokenizer.json", max_length=8)
     image = ImageSpec(size=32)
-    mixture = Mixture.of(
-        {
-            "text": text,
-            "datasets": {
-                "a": None,
-                "b": {"image": image, "text": {"max_length": 9}},
-                "c": {"text": TextSpec(tokenizer="other")},
-            },
-        }
-    )
-    a, b, c = mixture.datasets
+    datasets = {
+        "a": None,
+        "b": {"image": image, "text": {"max_length": 9}},
+        "c": {"text": TextSpec(tokenizer="other")},
+    }
+    a, b, c = Mixture.of({"text": text, "datasets": datasets}).datasets
     assert (a.text, a.image, b.image) == (text, None, image)
     assert b.text == TextSpec(tokenizer="tokenizer.json", max_length=9)
     assert c.text == TextSpec(tokenizer="other")

@@ -5,18 +5,21 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from datapipe import Mixture, PlanError
-from datapipe.mixture import Resolved, resolve
+from datapipe.mixture import resolve
 from datapipe.quantities import Amount
 
 WEIGHT = st.integers(1, 20)
+UNRESOLVED = yaml.safe_load((Path(__file__).parent / "unresolved.yaml").read_text("utf-8"))
 Segment = tuple[int, int, list[Fraction], list[Fraction]]
 """First draw, draws (0: without end), rates at both ends."""
 
@@ -27,17 +30,6 @@ def sizes_of(*counts: int) -> Any:
 
 def means_of(*tokens: float) -> Any:
     return np.array(tokens, np.float64)
-
-
-def rates_at(resolved: Resolved, draw: int) -> Any:
-    """Return the rates at a draw, by the definition of `Rates`."""
-    rates = resolved.rates
-    segment = int(np.searchsorted(rates.starts, draw, side="right")) - 1
-    if segment == len(rates.starts) - 1:
-        return rates.last[segment]
-    length = int(rates.starts[segment + 1] - rates.starts[segment])
-    at = (draw - int(rates.starts[segment])) / length
-    return rates.first[segment] * (1 - at) + rates.last[segment] * at
 
 
 @st.composite
@@ -62,20 +54,17 @@ def mixture_of(
     weights: list[list[int]], changes: list[tuple[int, int]], epoch: Any = "longest"
 ) -> Mixture:
     names = [f"d{number}" for number in range(len(weights[0]))]
-    content: dict[str, Any] = {"epoch": epoch}
-    content["datasets"] = dict(zip(names, weights[0], strict=True))
-    content["schedule"] = [
+    content = {"epoch": epoch, "datasets": dict(zip(names, weights[0], strict=True))}
+    schedule = [
         {"from": start, "over": over, "weights": dict(zip(names, row, strict=True))}
         for (start, over), row in zip(changes, weights[1:], strict=True)
     ]
-    if not changes:
-        del content["schedule"]
-    return Mixture.of(content)
+    return Mixture.of(content | ({"schedule": schedule} if changes else {}))
 
 
 def exact_segments(weights: list[list[int]], changes: list[tuple[int, int]]) -> list[Segment]:
     rows = [[Fraction(weight, sum(row)) for weight in row] for row in weights]
-    segments: list[Segment] = []
+    segments = []
     at = 0
     for (start, over), before, after in zip(changes, rows[:-1], rows[1:], strict=True):
         if start > at:
@@ -245,7 +234,6 @@ def test_a_dataset_may_enter_later():
     }
     resolved = resolve(Mixture.of(content), sizes_of(10, 10, 10))
     assert resolved.rates.first.tolist() == [[1, 0, 0], [0.25, 0.75, 0], [0.25, 0.25, 0.5]]
-    assert rates_at(resolved, 150).tolist() == [0.25, 0.75, 0]
 
 
 def test_a_schedule_may_begin_at_once():
@@ -267,6 +255,17 @@ def test_a_change_added_to_the_schedule_leaves_the_past_as_it_was():
     for name in ("starts", "first", "last"):
         before, after = getattr(short, name), getattr(long, name)
         assert before.tobytes() == after[: len(before)].tobytes()
+
+
+@pytest.mark.parametrize("case", UNRESOLVED, ids=range(len(UNRESOLVED)))
+def test_mixtures_without_rates_or_an_end_are_refused(case):
+    with pytest.raises(PlanError) as refused:
+        resolve(
+            Mixture.of(case["mixture"]),
+            sizes_of(*case["sizes"]),
+            means_of(*case["tokens"]) if "tokens" in case else None,
+        )
+    assert str(refused.value) == case["message"]
 
 
 def test_torch_is_not_imported():

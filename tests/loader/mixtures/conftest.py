@@ -7,19 +7,9 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe import (
-    ImageSpec,
-    Loader,
-)
+from datapipe import ImageSpec, Loader
 
-from .datasets import (
-    META,
-    SIZES,
-    SMALL,
-    Make,
-    write_chats,
-    write_drawings,
-)
+from .datasets import META, SIZES, SMALL, Make, write_chats, write_drawings
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +45,7 @@ def mixture(
     """A mixture of all datasets, with texts and images of their own; `options` are of some."""
 
     def make(*, parts: Iterable[str] = SIZES, **options: dict[str, Any]) -> dict[str, Any]:
-        whole: dict[str, dict[str, Any]] = {
+        whole = {
             "chats": {"weight": 0.5, "text": chatml},
             "captions": {
                 "weight": 0.3,

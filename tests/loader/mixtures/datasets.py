@@ -7,10 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from datapipe import (
-    ImageSpec,
-    Loader,
-)
+from datapipe import ImageSpec, Loader
 
 SIZES = {"chats": 29, "captions": 17, "drawings": 5, "one": 1}
 META = ("dataset", "key", "valid", "sample", "num_items_in_batch")
@@ -32,7 +29,7 @@ def write_chats(root: Path, encode: Any, crop: Any) -> None:
             {"from": "human", "value": "<image>" * count + f"What is number {number}?"},
             {"from": "gpt", "value": "It is " + f"{number}, " * (1 + number % 9)},
         ]
-        record: dict[str, Any] = {"id": f"id-{number}", "conversations": turns}
+        record = {"id": f"id-{number}", "conversations": turns}
         records.append(record | ({"image": names} if names else {}))
     (root / "data.json").write_text(json.dumps(records))
 

@@ -15,7 +15,7 @@ import datapipe
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 
-from .datasets import Draw, draws, of
+from .datasets import Draw, draws, of, plain
 
 SIZES = {"a": 23, "b": 31, "c": 7}
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
@@ -35,7 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> dict[
 def make(request: Any, folders: dict[str, Path], tokenizer: Any) -> Callable[..., datapipe.Loader]:
     """Makes loaders of a mixture, of samples or of packs."""
     text = datapipe.TextSpec(tokenizer=tokenizer, template="caption", image_tokens=2)
-    units: dict[str, Any] = {"batch_size": 5}
+    units = {"batch_size": 5}
     if request.param == "packs":
         units = {"pack": 64, "text": text}
 
@@ -71,11 +71,16 @@ def assert_passes(found: list[Draw], name: str) -> None:
     assert max(counts.values()) - min(counts.values()) <= 1, (name, counts)
 
 
-def test_the_same_mixture_goes_on_without_a_word(make, caplog):
+def test_the_same_mixture_goes_on_without_a_word(make, folders, tmp_path, caplog):
+    """Also if its datasets have moved meanwhile."""
     before, state = stopped(make)
+    moved = {
+        name: {"path": shutil.copytree(folders[name], tmp_path / name), "weight": weight}
+        for name, weight in WEIGHTS.items()
+    }
     whole = draws(make(WEIGHTS))
-    assert before + draws(resumed(make, WEIGHTS, state)) == whole
-    assert before + draws(resumed(make, WEIGHTS, state, num_workers=2)) == whole
+    for weights, more in ((WEIGHTS, {}), (WEIGHTS, {"num_workers": 2}), (moved, {})):
+        assert before + draws(resumed(make, weights, state, **more)) == whole
     assert not caplog.records
 
 
@@ -114,11 +119,9 @@ def test_a_state_of_the_changed_run_resumes_exactly(make):
 
 def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(folders):
     def made(weight: float) -> datapipe.Loader:
-        datasets = {
-            name: {"path": path, "weight": weight if name == "a" else 1}
-            for name, path in folders.items()
-        }
-        return datapipe.make_loader({"datasets": datasets, "epoch": 60}, batch_size=5, **OPTIONS)
+        mixture = {"datasets": plain(*"abc", folders=folders), "epoch": 60}
+        mixture["datasets"]["a"]["weight"] = weight
+        return datapipe.make_loader(mixture, batch_size=5, **OPTIONS)
 
     found, state = [], None
     for weight in (1, 2, 3):
@@ -181,7 +184,7 @@ def test_another_content_begins_anew(make, make_folder, tmp_path, caplog):
 def test_a_schedule_that_changes_later_shares_the_past(folders):
     def made(start: int) -> datapipe.Loader:
         mixture = {
-            "datasets": {name: {"path": folder, "weight": 1} for name, folder in folders.items()},
+            "datasets": plain(*"abc", folders=folders),
             "epoch": 200,
             "schedule": [{"from": start, "weights": {"a": 5}}],
         }
@@ -200,7 +203,7 @@ def test_a_schedule_that_changes_later_shares_the_past(folders):
 def test_amounts_in_steps_stay_those_of_the_first_launch(folders):
     def made(world_size: int, rank: int = 0) -> datapipe.Loader:
         mixture = {
-            "datasets": {name: {"path": path, "weight": 1} for name, path in folders.items()},
+            "datasets": plain(*"abc", folders=folders),
             "epoch": 120,
             "schedule": [{"from": "10 steps", "weights": {"a": 0}}],
         }
@@ -248,16 +251,6 @@ def test_a_state_says_where_each_dataset_is(make):
     assert places == {name: divmod(counts[name], size) for name, size in SIZES.items()}
     alone = datapipe.make_loader(loader.dataset.parts[0].dataset().folder, batch_size=1)
     assert "datasets" not in alone.state_dict()
-
-
-def test_datasets_that_moved_are_no_change(make, folders, tmp_path, caplog):
-    before, state = stopped(make)
-    moved = {}
-    for name, weight in WEIGHTS.items():
-        shutil.copytree(folders[name], tmp_path / name)
-        moved[name] = {"path": tmp_path / name, "weight": weight}
-    assert before + draws(resumed(make, moved, state)) == draws(make(WEIGHTS))
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -7,30 +7,16 @@ import pytest
 from tokenizers import Tokenizer
 
 import datapipe
-from datapipe import (
-    CacheSpec,
-    ImageSpec,
-    PackSpec,
-    PlanError,
-    RunSpec,
-)
+from datapipe import CacheSpec, ImageSpec, PackSpec, PlanError, RunSpec
 from datapipe.testing import assert_same_batches
 
-from .datasets import (
-    META,
-    SIZES,
-    SMALL,
-    Draw,
-    draws,
-    pixels_of,
-    plain,
-)
+from .datasets import META, SIZES, SMALL, draws, pixels_of, plain
 
 
 def test_random_numbers_differ_between_passes_and_samples(make, mixture):
     """A dataset that is passed several times in an epoch is cropped anew each time."""
     loader = make(mixture(parts=("chats", "drawings", "captions")), batch_size=1, epochs=3)
-    seen: dict[Draw, list[bytes]] = {}
+    seen = {}
     for batch in loader:
         (draw,) = draws([batch])
         seen.setdefault(draw, []).append(pixels_of(batch))

@@ -5,23 +5,17 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe import (
-    PlanError,
-)
+from datapipe import PlanError
 
 from ...campaigns import rare
-from .datasets import (
-    draws,
-    of,
-)
+from .datasets import draws, of
 
 
 def test_samples_are_excluded_by_dataset_and_key(make, mixture):
     whole = draws(make(epochs=2, image=None))
     key = "000000003"
-    for exclude in ("chats:" + key, "drawings:" + key):
-        name = exclude.split(":")[0]
-        left = draws(make(epochs=2, image=None, exclude=exclude))
+    for name in ("chats", "drawings"):
+        left = draws(make(epochs=2, image=None, exclude=f"{name}:{key}"))
         assert left == [draw for draw in whole if draw != (name, key)]
         assert len(left) < len(whole)
     several = [f"{name}:{key}" for name in ("chats", "captions", "drawings")]
@@ -92,18 +86,16 @@ def test_conditions_of_the_loader_and_of_datasets_hold_together(make, mixture):
 
 @pytest.mark.parametrize(("limit", "count"), [(10, 10), ("5%", 1), rare(10**6, 29)])
 def test_a_limit_keeps_the_same_samples_in_every_epoch(make, mixture, limit, count):
-    given = mixture(parts=("chats", "captions"), chats={"limit": limit})
-    options: dict[str, Any] = {"image": None, "epochs": 1}
-    every = set(of("chats", draws(make(mixture(parts=("chats", "captions")), **options))))
-    kept = set(of("chats", draws(make(given, **options))))
-    assert len(kept) == count
-    for other in ({"seed": 9, "epochs": 3}, {"pack": 100, "epochs": 2}):
-        assert set(of("chats", draws(make(given, **options | other)))) == kept
+    def kept(most: Any, **options: Any) -> set[str]:
+        given = mixture(parts=("chats", "captions"), chats={"limit": most} if most else {})
+        return set(of("chats", draws(make(given, image=None, **options))))
+
+    found = kept(limit)
+    assert len(found) == count
+    assert found == kept(limit, seed=9, epochs=3) == kept(limit, pack=100, epochs=2)
     if count == 10:
-        assert kept != set(sorted(every)[:count])  # of the whole dataset, and not its begin
-        # More samples with a larger limit, and not others.
-        more = mixture(parts=("chats", "captions"), chats={"limit": 14})
-        assert kept < set(of("chats", draws(make(more, **options))))
+        assert found != set(sorted(kept(None))[:count])  # of the whole dataset, and not its begin
+        assert found < kept(14)  # more samples with a larger limit, and not others
 
 
 def test_validation_of_a_mixture_is_a_mixture(make, mixture):
@@ -113,6 +105,5 @@ def test_validation_of_a_mixture_is_a_mixture(make, mixture):
             "validation": {"datasets": mixture(parts=("drawings",), drawings={"weight": 1})},
         }
     )
-    assert given.validation is not None
     loader = make(given.validation, shuffle=False)
     assert of("drawings", draws(loader)) == [f"{n:09d}" for n in range(5)]

@@ -10,6 +10,8 @@ import pytest
 import datapipe
 from datapipe.loader.plan_report import report_plan
 
+from .datasets import META, draws
+
 
 @pytest.fixture
 def mix(packed: Path) -> Callable[..., datapipe.Loader]:
@@ -18,67 +20,42 @@ def mix(packed: Path) -> Callable[..., datapipe.Loader]:
     def make(**options: Any) -> datapipe.Loader:
         mixture = {
             "datasets": {
-                "a": {"path": str(packed), "weight": 0.5},
-                "b": {"path": str(packed), "weight": 0.3, "limit": 9},
-                "c": {"path": str(packed), "weight": 0.2},
+                "a": {"path": packed, "weight": 0.5},
+                "b": {"path": packed, "weight": 0.3, "limit": 9},
+                "c": {"path": packed, "weight": 0.2},
             },
             "epoch": "50 samples",
             "schedule": [{"from": "50 samples", "weights": {"c": 3}}],
         }
-        given = {"batch_size": 5, "image": None, "meta": ("dataset", "valid"), "num_workers": 0}
-        return datapipe.make_loader(mixture, **(given | options))
+        given = {"batch_size": 5, "image": None, "meta": META[:3], "num_workers": 0}
+        return datapipe.make_loader(mixture, **given | options)
 
     return make
 
 
-def drawn(loader: datapipe.Loader) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for batch in loader:
-        counts.update(
-            name for name, valid in zip(batch["dataset"], batch["valid"], strict=True) if valid
-        )
-    return counts
-
-
-def test_shares_are_those_of_the_batches_of_an_epoch(mix, packed):
-    loader = mix()
-    for epoch in (0, 1, 4):
+def test_shares_are_those_of_the_batches_of_each_epoch_and_of_the_run(mix, packed):
+    loader, run = mix(), Counter[str]()
+    for epoch in range(3):
         loader.set_epoch(epoch)
         shares = loader.plan.shares()  # of the current epoch
-        counts = drawn(loader)
+        counts = Counter(name for name, _ in draws(loader))
         assert shares == {name: counts[name] / 50 for name in ("a", "b", "c")}
         assert shares == loader.plan.shares(epoch)
-        assert sum(shares.values()) == pytest.approx(1)
+        run += counts
     assert mix().plan.shares() == mix().plan.shares(0) != mix().plan.shares(1)
     with pytest.raises(datapipe.PlanError, match="epoch -1"):
         mix().plan.shares(-1)
     assert datapipe.make_loader(packed, batch_size=5).plan.shares() == {}
+    report = report_plan(mix(epochs=3)).mixture
+    assert report.epochs == 3
+    assert {each.name: each.run_drawn for each in report.datasets} == run
+    assert [(one.start, one.epoch, one.step) for one in report.phases] == [(0, 0, 0), (50, 1, 0)]
+    assert report.datasets[1].passes == run["b"] / 9
+    assert report.datasets[1].left_out["limit"] == 37 - 9
 
 
-def test_a_report_counts_the_run_of_the_loader(mix):
-    report = report_plan(mix(epochs=3))
-    assert report.mixture is not None
-    assert report.mixture.epochs == 3
-    counts: Counter[str] = Counter()
-    for epoch in range(3):
-        loader = mix()
-        loader.set_epoch(epoch)
-        counts += drawn(loader)
-    assert {each.name: each.run_drawn for each in report.mixture.datasets} == counts
-    assert [(phase.start, phase.epoch, phase.step) for phase in report.mixture.phases] == [
-        (0, 0, 0),
-        (50, 1, 0),
-    ]
-    (later,) = [each for each in report.mixture.datasets if each.name == "b"]
-    assert later.passes == counts["b"] / 9
-    assert later.left_out["limit"] == 37 - 9
-
-
-def test_excluded_samples_are_counted_as_if_they_took_part(mix, packed):
-    whole = report_plan(mix()).mixture
-    fewer = report_plan(mix(exclude=[0])).mixture  # of "a"
-    assert whole is not None
-    assert fewer is not None
+def test_excluded_samples_are_counted_as_if_they_took_part(mix):
+    whole, fewer = (report_plan(mix(**more)).mixture for more in ({}, {"exclude": [0]}))  # of "a"
     assert [each.drawn for each in fewer.datasets] == [each.drawn for each in whole.datasets]
 
 
@@ -95,29 +72,19 @@ def test_errors_of_a_dict_name_the_dataset(packed, tmp_path, monkeypatch):
         assert f"dataset '{folder}' of the mixture: " in str(refused.value)
 
 
-def test_a_dataset_without_images_is_mixed_with_others(packed, tmp_path, text):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/a.jsonl").write_text(
-        "".join(
-            f'{{"conversations": [{{"from": "human", "value": "What is {number}?"}}, '
-            f'{{"from": "gpt", "value": "A number."}}]}}\n'
-            for number in range(8)
-        )
-    )
+def test_a_dataset_without_images_is_mixed_with_others(packed, tmp_path, text, make_llava):
+    turns = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "A number."}]
+    make_llava(tmp_path / "raw", [{"conversations": turns}] * 8)
     datapipe.pack_dataset(tmp_path / "raw", tmp_path / "texts")
-    mixture = {str(packed): 1, "texts": {"path": str(tmp_path / "texts"), "weight": 1}}
-    loader = datapipe.make_loader(
-        mixture, pack=256, text=text(), image=datapipe.ImageSpec(size=16), num_workers=0,
-        meta=("dataset", "images_per_sample", "valid"),
-    )  # fmt: skip
-    images = dict.fromkeys((str(packed), "texts"), 0)
+    mixture = {"packed": {"path": packed}, "texts": {"path": tmp_path / "texts"}}
+    options = {"image": datapipe.ImageSpec(size=16), "meta": ("dataset", "images_per_sample")}
+    loader = datapipe.make_loader(mixture, pack=256, text=text(), num_workers=0, **options)
+    images = dict.fromkeys(mixture, 0)
     for batch in loader:
         for name, count in zip(batch["dataset"], batch["images_per_sample"].tolist(), strict=True):
             images[name] += count
-    assert images["texts"] == 0 < images[str(packed)]
-    plan = report_plan(loader).mixture
-    assert plan is not None
-    assert {each.name: each.images for each in plan.datasets} == images
+    assert images["texts"] == 0 < images["packed"]
+    assert {each.name: each.images for each in report_plan(loader).mixture.datasets} == images
 
 
 def test_static_shapes_have_room_for_the_images_of_every_dataset(packed, text):

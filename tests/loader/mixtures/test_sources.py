@@ -10,20 +10,12 @@ import numpy as np
 import pytest
 
 import datapipe
-from datapipe import (
-    CacheSpec,
-    IndexMismatch,
-    StateMismatch,
-    StoreError,
-)
+from datapipe import CacheSpec, IndexMismatch, StateMismatch, StoreError
 from datapipe.testing import assert_same_batches
 
 from ...remote.server import serving
-from .datasets import (
-    SIZES,
-    draws,
-    of,
-)
+from ..damage import overwrite_image
+from .datasets import SIZES, draws, of
 
 
 @pytest.fixture
@@ -31,11 +23,7 @@ def damaged(folders: dict[str, Path], tmp_path: Path) -> Path:
     """Captions whose sixth image is overwritten."""
     folder = tmp_path / "captions"
     shutil.copytree(folders["captions"], folder)
-    dataset = datapipe.index.dataset.open_dataset(folder)
-    member = next(m for m in dataset.columns.members(5) if m.ext == "jpg")
-    with (folder / dataset.manifest.shards[0].name).open("r+b") as file:
-        file.seek(member.offset + member.size // 2)
-        file.write(b"\0" * (member.size - member.size // 2))
+    overwrite_image(folder, 5)
     return folder
 
 
@@ -50,6 +38,11 @@ def test_damaged_images_are_skipped(make, mixture, damaged, options):
     assert loader.skipped >= 1
     with pytest.raises(datapipe.SampleError, match=r"000000005.jpg of captions/shard-000000.tar"):
         list(make(given, **options))
+    pytest.importorskip("aiohttp")
+    with serving(damaged) as server:
+        there = make(mixture(captions={"path": server.url}), **options)
+        with pytest.raises(datapipe.SampleError, match=r"000000005.jpg of .*shard-000000.tar"):
+            list(there)
 
 
 def test_a_dataset_that_is_packed_again_is_noticed(make, mixture, folders, make_folder, tmp_path):
@@ -114,11 +107,10 @@ def test_notes_of_a_mixture_are_only_a_help(make, mixture, tmp_path, monkeypatch
 
 def test_notes_are_found_for_other_options_of_the_same_datasets(make, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = draws(make(image=None, where="images > 0"))
-    second = draws(make(image=None))
+    some, every = ({"image": None, "where": "images > 0"}, {"image": None})
+    first, second = draws(make(**some)), draws(make(**every))
     assert first != second
-    assert draws(make(image=None, where="images > 0")) == first
-    assert draws(make(image=None)) == second
+    assert (draws(make(**some)), draws(make(**every))) == (first, second)
     assert len(notes_in(tmp_path)) == 1
 
 
@@ -126,20 +118,16 @@ def test_tars_of_others_are_a_dataset_of_a_mixture(
     make, mixture, folders, make_tar, jpeg, tmp_path
 ):
     for shard in range(2):
-        members = []
-        for number in range(4):
-            key = f"theirs-{4 * shard + number}"
-            members += [(f"{key}.jpg", jpeg(number)), (f"{key}.txt", f"number {number}".encode())]
-        make_tar(tmp_path / "tars" / f"{shard}.tar", members)
+        images = [(f"theirs-{4 * shard + number}.jpg", jpeg(number)) for number in range(4)]
+        texts = [(name.replace("jpg", "txt"), b"a text") for name, _ in images]
+        make_tar(tmp_path / "tars" / f"{shard}.tar", sorted(images + texts))
     for path in (tmp_path / "tars", str(tmp_path / "tars" / "{0..1}.tar")):
         given = mixture() | {"theirs": {"path": path, "weight": 0.3}}
         found = draws(make(given))
         assert set(of("theirs", found)) == {f"theirs-{number}" for number in range(8)}
         left = draws(make(given, exclude=["theirs-3", "chats:000000001"]))
-        assert left == [d for d in found if d not in {("theirs", "theirs-3"), LEFT_OUT}]
-
-
-LEFT_OUT = ("chats", "000000001")
+        gone = {("theirs", "theirs-3"), ("chats", "000000001")}
+        assert left == [draw for draw in found if draw not in gone]
 
 
 def test_datasets_here_and_elsewhere_make_one_mixture(make, mixture, folders):

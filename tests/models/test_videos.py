@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForImageTextToText
 
 import datapipe
 
-from .tiny import TINY, qwen2_vl
+from .tiny import TINY
 from .video_processors import with_pillow
 from .videos import VIDEO_CASES, samples, theirs
 
-CONFIGS = {
-    "qwen2_vl": qwen2_vl,
-    "qwen2_5_vl": TINY["qwen2_5_vl"].config,
-    "qwen3_vl": TINY["qwen3_vl"].config,
-    "qwen3_5": TINY["qwen3_5"].config,
-}
 PACKING = [name for name in VIDEO_CASES if name != "qwen3_5"]  # needs flash-linear-attention
 OPTIONS: dict[str, Any] = {"shuffle": False, "num_workers": 0}
 
@@ -59,17 +53,7 @@ def test_a_model_is_fed_as_by_its_processor(name, films, tmp_path):
 
 def tiny(name: str) -> Any:
     """A tiny model of the family, in float64."""
-    processor = VIDEO_CASES[name].make()
-    config = CONFIGS[name](len(processor.tokenizer) + 8)
-    config.image_token_id = processor.image_token_id
-    config.video_token_id = processor.video_token_id
-    config.vision_config.tokens_per_second = 2  # of Qwen2.5-VL, as its checkpoint says
-    torch.manual_seed(0)
-    made: Any = AutoModelForImageTextToText.from_config(config, attn_implementation="sdpa")
-    for parameter in made.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.2)
-    return made.double().eval()
+    return replace(TINY[name], case=VIDEO_CASES[name]).build("sdpa")
 
 
 def types_of(model: Any, batch: dict[str, Any]) -> Tensor:

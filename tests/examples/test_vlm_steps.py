@@ -83,8 +83,6 @@ def test_the_rate_of_a_run_is_scaled(shards, runs):
     # 25 samples in seven steps of 4: the last is filled with repeats, which teach nothing.
     batch = 25 / 7
     assert rates == pytest.approx([1e-3, 1e-3 * batch**0.5, 1e-3 * batch])
-    with pytest.raises(ValueError, match="--base-batch"):
-        fit(shards, *four, "--scale-lr", "linear")
 
 
 @pytest.mark.usefixtures("small_model")

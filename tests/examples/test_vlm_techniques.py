@@ -153,8 +153,6 @@ def test_modes_reach_the_compiler_and_what_keeps_gradients_its_check(
 
 
 def test_what_cannot_be_compiled_is_refused_with_what_to_install(shards, monkeypatch):
-    with pytest.raises(ValueError, match=r"replays CUDA graphs.*give --compile default"):
-        fit(shards, *PACKED, "--steps", 1, "--compile", "reduce-overhead")
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match="there is no no-such-compiler; install g"):
         fit(shards, *PACKED, "--steps", 1, "--compile")

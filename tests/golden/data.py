@@ -61,39 +61,21 @@ def conversation_tokens(**changes: Any) -> datapipe.TextSpec:
 
 
 class Data:
-    """Folders of data, unpacked on first use.
+    """Folders of data.
 
     Args:
         folder: an empty folder for them.
 
     Attributes:
+        raw: `chat/data.json`, `folder/` and `table.jsonl`.
         served: URL of the shards, where they are served.
     """
 
-    def __init__(self, folder: Path, served: str | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.served = served
-
-    @cached_property
-    def raw(self) -> Path:
-        """`chat/data.json`, `folder/` and `table.jsonl`."""
-        return self._unpack("raw")
-
-    @cached_property
-    def shards(self) -> Path:
-        return self._unpack("shards")
-
-    @cached_property
-    def arrays(self) -> Path:
-        return self._unpack("arrays")
-
-    @cached_property
-    def cache(self) -> Path:
-        return self._unpack("cache")
-
-    @cached_property
-    def videos(self) -> Path:
-        return self._unpack("videos")
+        self.served: str | None = None
+        names = ("raw", "shards", "arrays", "cache", "videos")
+        self.raw, self.shards, self.arrays, self.cache, self.videos = map(self._unpack, names)
 
     @cached_property
     def tars(self) -> Path:

@@ -30,11 +30,6 @@ def folder(tmp_path: Path) -> Path:
     return QWEN.save(tmp_path / "model", apart=True)
 
 
-@pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
-    return packed_samples(samples_of(8))
-
-
 def edit(path: Path, **changes: Any) -> None:
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | changes))

@@ -16,11 +16,6 @@ IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 
 
 @pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Any) -> Path:
-    return packed_samples(samples_of(24))
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return PIXTRAL.save(tmp_path_factory.mktemp("pixtral"))
 

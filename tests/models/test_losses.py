@@ -3,7 +3,6 @@
 `tests/examples/test_huggingface_models.py` says so of the other families, and of gradients.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
-    return packed_samples(samples_of(12))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Callable[..., Any]:
+def made(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Any:
     """A tiny model, the folder of its checkpoint, and the summed losses of samples by key."""
     known: dict[tuple[str, str], Any] = {}
 

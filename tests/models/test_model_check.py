@@ -2,8 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +14,6 @@ from .checkpoints import CASES, mostly_quick
 
 QWEN = CASES["Qwen/Qwen2-VL-7B-Instruct"]
 LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
-
-
-@pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
-    return packed_samples(samples_of(8))
 
 
 @pytest.mark.parametrize("source", mostly_quick(CASES, every=3))

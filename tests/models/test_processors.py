@@ -18,8 +18,6 @@ from .conftest import Sample
 from .tiny import TINY
 
 FACTS = ("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images")
-FEW = 12
-MANY = 60
 
 
 pytestmark = pytest.mark.usefixtures("rows_first")
@@ -62,9 +60,8 @@ def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def few(samples_of: Any, packed_samples: Any) -> tuple[list[Sample], Path]:
-    samples = samples_of(FEW)
-    return samples, packed_samples(samples)
+def few(samples_of: Any, shards: Path) -> tuple[list[Sample], Path]:
+    return samples_of(12), shards
 
 
 def theirs(processor: Any, sample: Sample) -> tuple[str, dict[str, Any]]:
@@ -146,7 +143,7 @@ def test_features_of_large_canvases_are_counted_as_the_model_scales_them(few, tm
 @pytest.mark.campaign
 @pytest.mark.parametrize("source", CASES)
 def test_many_sizes_are_as_by_the_processor(source, tmp_path, samples_of, packed_samples):
-    samples = samples_of(MANY)
+    samples = samples_of(60)
     check(CASES[source], CASES[source].save(tmp_path), samples, packed_samples(samples))
 
 

@@ -1,10 +1,8 @@
 """LLaVA-OneVision: an image that is alone in its sample is cut into tiles, others are not."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +12,6 @@ from datapipe import PlanError
 from .tiny import TINY
 
 CASE = TINY["llava_onevision"].case
-
-
-@pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
-    return packed_samples(samples_of(12))
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,11 @@ import argparse
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from examples.vlm import train as program
-from examples.vlm.data.accumulate import LABELS, groups_of
 from examples.vlm.measure.report import RankFigures, spread
 from examples.vlm.options import parse
 from examples.vlm.parallel.connect import Parallel, bucket_of, parallel_of
@@ -22,8 +18,6 @@ from examples.vlm.parallel.hooks import Norms
 from examples.vlm.parallel.places import Place, Seen, kill_silent, notice_after, verdict
 from examples.vlm.parallel.ranks import Ranks, differences
 from examples.vlm.parallel.watch import broke
-
-from .vlm_runs import fit
 
 DOCS = Path(__file__).parents[2] / "docs" / "distributed.md"
 DATA, EXCHANGE = "waiting for data", "in the exchange"
@@ -159,32 +153,6 @@ def test_gloo_gets_all_gradients_of_powersgd_in_one_bucket():
     assert found > 9_009_000 * 4 / 2**20
     assert bucket_of(model, powersgd, nccl) is None
     assert bucket_of(model, Parallel(hook="bf16", bucket_mb=7), gloo) == 7
-
-
-@given(ends=st.sets(st.integers(0, 29)), count=st.integers(1, 5))
-def test_a_group_ends_with_the_epoch(ends, count):
-    taken = -1
-
-    def batches() -> Any:
-        nonlocal taken
-        for number in range(30):
-            taken = number
-            yield {LABELS: 1, "number": number}
-
-    groups = list(groups_of(batches(), count=count, labels=0, ends=lambda: taken in ends))
-    assert [batch["number"] for group in groups for batch in group] == list(range(30))
-    for group in groups[:-1]:
-        last = group[-1]["number"]
-        assert len(group) == count or last in ends
-        assert not ends & {batch["number"] for batch in group[:-1]}
-
-
-@pytest.mark.usefixtures("small_model")
-def test_steps_of_a_global_batch_are_those_of_a_large_one(shards):
-    """25 samples: the fourth step has one, and the next epoch begins with the fifth."""
-    large = fit(shards, "--batch-size", 8, "--steps", 6)
-    small = fit(shards, "--batch-size", 2, "--global-batch-size", 8, "--steps", 6)
-    assert small.losses == pytest.approx(large.losses, rel=1e-4)
 
 
 def test_norms_are_of_all_that_was_noted():

@@ -31,6 +31,12 @@ class Sample:
     images: list[Image.Image]
 
 
+def loader_of(shards: Any, model: Any, **options: Any) -> datapipe.Loader:
+    """A loader in this process, of samples in their order if not asked for otherwise."""
+    given = {"shuffle": False, "num_workers": 0} | options
+    return datapipe.make_loader(shards, model=model, **given)
+
+
 @pytest.fixture(scope="session")
 def samples_of() -> Callable[[int], list[Sample]]:
     """Makes so many samples: of one image, several or none; sizes and texts of every kind."""

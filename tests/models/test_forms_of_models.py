@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_same_batches
 
 from ..campaigns import rare
-from .conftest import FORMS
+from .conftest import FORMS, loader_of
 from .tiny import TINY
 from .videos import VIDEO_CASES
 
@@ -34,24 +33,20 @@ TRIED = [
 ]
 
 
-def loader_of(shards: Path, folder: Path, **options: Any) -> datapipe.Loader:
-    common: dict[str, Any] = {"batch_size": 3, "num_workers": 0}
-    return datapipe.make_loader(shards, model=folder, **common | options)
-
-
 @pytest.mark.parametrize(("name", "way"), TRIED)
 def test_batches_are_the_same_by_every_way(name, way, folders, shards, films, tmp_path):
     dataset, options = films if name in VIDEO_CASES else shards, WAYS[way]
     if "cache" in options:
         options = {"cache": replace(options["cache"], disk=tmp_path)}
-    plain = loader_of(dataset, folders[name], epochs=2)
-    with loader_of(dataset, folders[name], epochs=2, **options) as other:
+    common: dict[str, Any] = {"batch_size": 3, "shuffle": True, "epochs": 2}
+    plain = loader_of(dataset, folders[name], **common)
+    with loader_of(dataset, folders[name], **common, **options) as other:
         assert_same_batches(plain, other)
 
 
 def test_images_whose_form_depends_on_their_sample_are_not_kept_decoded(folders, shards):
     with pytest.raises(datapipe.PlanError, match=r"keep='decoded': pad_several.*keep='encoded'"):
-        loader_of(shards, folders["llava_onevision"], **WAYS["decoded"])
+        loader_of(shards, folders["llava_onevision"], batch_size=3, **WAYS["decoded"])
 
 
 @pytest.mark.parametrize("name", [rare(name) if name == "gemma4" else name for name in FORMS])
@@ -63,7 +58,7 @@ def test_a_model_takes_a_batch_with_a_sample_that_was_skipped(name, folders, sha
         file.seek(member.offset + member.size // 2)
         file.write(b"\0" * (member.size - member.size // 2))
     model = TINY[name].build("sdpa")
-    for options in ({"batch_size": 6}, {"batch_size": None, "pack": 700}):
+    for options in ({"batch_size": 6}, {"pack": 700}):
         loader = loader_of(damaged, folders[name], on_error="skip", **options)
         for batch in loader:
             valid = batch.pop("valid", None)

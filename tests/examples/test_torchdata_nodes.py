@@ -16,14 +16,7 @@ from datapipe.testing import assert_same_batches
 nodes = pytest.importorskip("torchdata.nodes")
 example = pytest.importorskip("examples.torchdata_nodes")
 
-SAMPLES = 30
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
-    folder = tmp_path_factory.mktemp("nodes")
-    datapipe.pack_dataset(make_folder(folder / "raw", SAMPLES), folder / "out", shard_size="8")
-    return folder / "out"
+SAMPLES = 25
 
 
 def keys(batch: Any) -> list[str]:

@@ -159,7 +159,7 @@ def test_packs_have_the_tokens_of_all_samples(source, few, tmp_path):
     model = CASES[source].save(tmp_path)
     expected = sorted(list(theirs(processor, sample)[1]["input_ids"][0]) for sample in samples)
     found = []
-    for batch in loader_of(shards, model, pack=30_000):
+    for batch in loader_of(shards, model, pack=30_000, shuffle=True):
         ids, edges = batch["input_ids"][0].tolist(), batch["cu_seq_lens_q"].tolist()
         found += [ids[a:b] for a, b in pairwise(edges)]
     assert sorted(found) == expected

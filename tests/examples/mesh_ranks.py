@@ -37,7 +37,7 @@ from examples.vlm.parallel.mesh import distribute, make_mesh
 from examples.vlm.parallel.ranks import Ranks, joined
 from examples.vlm.techniques.switches import Techniques
 
-from .test_vlm_model import WORDS, make_model
+from .test_vlm_model import FIXED, load, make_model
 
 RANKS = 4
 CONFIG = ModelConfig(
@@ -62,16 +62,8 @@ MESHES = {
 
 
 def batches_of(shards: str, mesh: DeviceMesh, count: int) -> list[dict[str, Any]]:
-    loader = datapipe.make_loader(
-        shards,
-        image=datapipe.ImageSpec(size=16, normalize="siglip"),
-        text=datapipe.TextSpec(tokenizer=WORDS.tokenizer, template="chatml", image_tokens=4),
-        pack=datapipe.PackSpec(240, multiple_of=4),
-        epochs=None,
-        meta=("key", "valid", "num_items_in_batch"),
-        num_workers=0,
-        mesh=mesh,
-    )
+    pack = datapipe.PackSpec(240, multiple_of=4)
+    loader = load(Path(shards), FIXED, pack=pack, epochs=None, mesh=mesh)
     return [named(batch) for batch in islice(loader, count)]
 
 

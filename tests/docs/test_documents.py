@@ -23,10 +23,6 @@ FENCED = re.compile(r"^```.*?^```$|^    .*?$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 
 
-def read(name: str) -> str:
-    return (ROOT / name).read_text("utf-8")
-
-
 def prose(path: Path) -> str:
     """Return a document without its blocks of code."""
     return FENCED.sub("", path.read_text("utf-8"))
@@ -54,7 +50,7 @@ def test_links_lead_to_files_and_headings_that_exist(name):
 
 def test_links_become_links_of_the_site_or_are_refused():
     for name in NAMES:
-        rewrite(read(name), name)
+        rewrite((ROOT / name).read_text("utf-8"), name)
     assert rewrite("[a](docs/plan.md#x)", "README.md") == "[a](plan.md#x)"
     assert rewrite("[a](../../ARCHITECTURE.md)", "docs/internals/plan.md") == (
         "[a](../architecture.md)"
@@ -90,7 +86,7 @@ def test_versions_in_the_architecture_exist():
 
 
 def test_the_architecture_says_how_large_rooms_are():
-    big = read("ARCHITECTURE.md").partition("## What is big")[2]
+    big = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## What is big")[2]
     named = re.findall(r"((?:`\w+/`,?\s(?:and\s)?)+)\(([\d,]+)\)", big)
     assert len(named) >= 4
     for rooms, lines in named:
@@ -100,7 +96,7 @@ def test_the_architecture_says_how_large_rooms_are():
 
 
 def test_the_architecture_says_what_ten_changes_touch():
-    changes = read("ARCHITECTURE.md").partition("## Ten changes")[2]
+    changes = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Ten changes")[2]
     rows = re.findall(r"^\| (\w.*?) \| (.*?) \|$", changes, re.MULTILINE)[1:]
     assert len(rows) == 10
     for change, files in rows:
@@ -111,8 +107,8 @@ def test_the_architecture_says_what_ten_changes_touch():
 
 
 def test_the_readme_and_the_architecture_stay_short():
-    assert len(read("README.md").splitlines()) <= 120
-    assert len(read("ARCHITECTURE.md").splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
+    assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").splitlines()) <= 150
 
 
 def test_messages_of_the_package_name_pages_that_exist():
@@ -137,7 +133,7 @@ def test_the_api_pages_have_every_public_name():
 
 
 def test_every_page_is_in_the_navigation():
-    navigation = read("mkdocs.yml").partition("\nnav:")[2]
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
     listed = re.findall(r"[\w/-]+\.md", navigation)
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     made = {*ROOT_PAGES.values(), "cli.md", *example_pages(ROOT / "examples")}
@@ -156,7 +152,7 @@ def test_the_page_of_the_command_has_every_subcommand_and_option():
 
 def test_every_documented_result_is_drawn_and_from_its_file_alone(tmp_path):
     results = ROOT / "benchmarks/results"
-    page = read("docs/benchmarks.md")
+    page = (ROOT / "docs/benchmarks.md").read_text("utf-8")
     assert {name for _, name in MARK.findall(page)} == {path.stem for path in results.glob("*")}
     drawn = with_figures(page, results)
     assert not MARK.search(drawn)
@@ -173,7 +169,7 @@ def test_every_documented_result_is_drawn_and_from_its_file_alone(tmp_path):
 
 
 def test_figures_of_the_readme_are_those_of_the_results():
-    table = re.sub(r"\*\*", "", read("README.md"))
+    table = re.sub(r"\*\*", "", (ROOT / "README.md").read_text("utf-8"))
     for name, contestant, *references in (
         ("loaders-float32", "datapipe", "torch", "ffcv"),
         ("cache-second-float32", "datapipe, cached", "datapipe"),

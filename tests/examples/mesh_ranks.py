@@ -6,13 +6,17 @@ Every check compares with one process: this one, with the whole model and the ba
 from __future__ import annotations
 
 import json
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,18 +26,18 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import datapipe
 from examples.vlm import train as program
-from examples.vlm.data.accumulate import LABELS
+from examples.vlm.data.accumulate import LABELS, labels_of
 from examples.vlm.loop import Run, train_step
+from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
 from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.options import parse
 from examples.vlm.parallel.connect import Kind, Parallel, connect
 from examples.vlm.parallel.mesh import distribute, make_mesh
-from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.parallel.ranks import Ranks, joined
 from examples.vlm.techniques.switches import Techniques
 
-from .test_vlm_model import WORDS, make_model
-from .vlm_runs import group_of, outcome
+from .test_vlm_model import FIXED, load, make_model
 
 RANKS = 4
 CONFIG = ModelConfig(
@@ -45,6 +49,7 @@ CONFIG = ModelConfig(
     kv_heads=2,
 )
 MANY = replace(CONFIG, kv_heads=4)
+SHARES = {"never": 0.1, "even": 0.4, "odd": 0.3, "ninth": 0.2}
 # (data, tensor, context) and the model.
 MESHES = {
     "1x2x2": (2, 2, CONFIG),
@@ -57,17 +62,30 @@ MESHES = {
 
 
 def batches_of(shards: str, mesh: DeviceMesh, count: int) -> list[dict[str, Any]]:
-    loader = datapipe.make_loader(
-        shards,
-        image=datapipe.ImageSpec(size=16, normalize="siglip"),
-        text=datapipe.TextSpec(tokenizer=WORDS.tokenizer, template="chatml", image_tokens=4),
-        pack=datapipe.PackSpec(240, multiple_of=4),
-        epochs=None,
-        meta=("key", "num_items_in_batch"),
-        num_workers=0,
-        mesh=mesh,
-    )
-    return [batch for batch, _ in zip(loader, range(count), strict=False)]
+    pack = datapipe.PackSpec(240, multiple_of=4)
+    loader = load(Path(shards), FIXED, pack=pack, epochs=None, mesh=mesh)
+    return [named(batch) for batch in islice(loader, count)]
+
+
+def dataset_of(key: str) -> str:
+    number = int(key)
+    return "ninth" if number == 9 else "odd" if number % 2 else "even"
+
+
+def named(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch whose samples are of several datasets, as those of a mixture are."""
+    return batch | {"dataset": [dataset_of(key) for key in batch["key"]]}
+
+
+def sums_of(ranks: Ranks) -> DatasetSums:
+    return DatasetSums(lambda: SHARES, ranks)
+
+
+def check_total(figures: tuple[DatasetFigures, ...], loss: float, labels: int) -> None:
+    """Losses by dataset, weighted by labels, are that of the step."""
+    assert sum(each.labels for each in figures) == labels
+    total = sum((each.loss or 0) * each.labels for each in figures)
+    assert total / labels == pytest.approx(loss, rel=1e-9)
 
 
 def gathered(thing: Any) -> list[Any]:
@@ -138,7 +156,7 @@ def check_steps(
     kind: Kind = "ddp",
     **options: Any,
 ) -> None:
-    """Losses, gradients and weights of three steps are those of one process."""
+    """Losses, also by dataset, gradients and weights of three steps are those of one process."""
     tensor, context, config = MESHES[name]
     ranks = ranks_of(tensor, context)
     assert ranks.mesh is not None
@@ -146,10 +164,16 @@ def check_steps(
     everyone = everyones(batches, tensor * context)
     run = make_run(config, ranks, kernel, kind, **options)
     alone = make_run(config, Ranks(0, 1, ranks.device), "split", kind, **options)
+    sums, own = sums_of(ranks), sums_of(alone.ranks)
     for step, batch in enumerate(batches):
-        wanted = train_step(alone, joined_batches([each[step] for each in everyone]))
-        loss = ranks.total(train_step(run, [batch]))
+        wanted = train_step(alone, joined_batches([each[step] for each in everyone]), own)
+        loss = ranks.total(train_step(run, [batch], sums))
         same(loss, wanted, "loss")
+        figures = sums.since_last()
+        check_total(figures, loss.item(), labels_of([batch]))
+        for one, other in zip(figures, own.since_last(), strict=True):
+            assert one._replace(loss=None) == other._replace(loss=None)
+            assert (one.loss or 0) == pytest.approx(other.loss or 0, rel=1e-9)
         found = dict(run.model.named_parameters())
         for key, parameter in alone.model.named_parameters():
             gradient = found[key].grad
@@ -210,11 +234,17 @@ CHECKS: dict[str, Callable[[str, str], Any]] = {
 }
 
 
-def main(shards: str, folder: str, rank: str) -> None:
+def main(shards: str, folder: str) -> None:
     MODELS["tiny"] = CONFIG
-    with group_of(RANKS, folder, rank):
-        results = {name: outcome(partial(check, shards, folder)) for name, check in CHECKS.items()}
-    Path(folder, f"{rank}.json").write_text(json.dumps(results))
+    torch.set_num_threads(1)
+    results: dict[str, dict[str, Any]] = {}
+    with joined("cpu", 150):
+        for name, check in CHECKS.items():
+            try:
+                results[name] = {"error": "", "value": check(shards, folder)}
+            except Exception:
+                results[name] = {"error": traceback.format_exc(), "value": None}
+    Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -44,14 +44,8 @@ def flash_attn_varlen_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-    block_table: Tensor | None = None,
 ) -> Tensor:
-    """As in flash-attn 2.8."""
+    """As in flash-attn 2.8, up to what is not used."""
     assert not dropout_p
     return varlen_result(locals(), causal, grouped=True)
 
@@ -77,15 +71,7 @@ class BlockDiagonalCausalMask(BlockDiagonalMask):
 
 
 def memory_efficient_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Any = None,
-    p: float = 0.0,
-    scale: float | None = None,
-    *,
-    op: Any = None,
-    output_dtype: Any = None,
+    query: Tensor, key: Tensor, value: Tensor, attn_bias: Any = None, p: float = 0.0
 ) -> Tensor:
     assert query.shape == key.shape == value.shape  # [1, T, heads, D]: it knows no groups
     assert query.shape[0] == 1

@@ -9,17 +9,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-import datapipe
-from datapipe import ImageSpec, TextSpec
-from examples.vlm.data.texts import Vocabulary
 from examples.vlm.measure.flops import Formula, Meter, Peak, Sizes
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.techniques.switches import Techniques
 
+from .test_vlm_model import FORMS, WORDS, load
 from .vlm_runs import PACKED, SMALL, fit
-
-WORDS = Vocabulary.of(None)
 
 
 def forward(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
@@ -56,19 +52,7 @@ def step(
     torch.manual_seed(0)
     model = VLM(SMALL, words, WORDS.image_id, kernel)
     techniques.apply(model)
-    native = {"resize": "native", "patch": 4, "merge": 2, "min_pixels": 64, "max_pixels": 640}
-    image = {"size": 16} if form == "fixed" else native
-    loader = datapipe.make_loader(
-        shards,
-        image=ImageSpec(**image, normalize="siglip"),
-        text=TextSpec(
-            tokenizer=WORDS.tokenizer,
-            template="chatml",
-            image_tokens=4 if form == "fixed" else "native",
-        ),
-        num_workers=0,
-        **sizes,
-    )
+    loader = load(shards, FORMS[form], **sizes)
     inputs = make_inputs(next(iter(loader)), SMALL, kernel)
     meter = Meter(model)
     meter.formula = Formula(model, whole=True)

@@ -18,6 +18,8 @@ from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig
 from examples.vlm.options import parse
 from examples.vlm.parallel.ranks import joined
 
+from . import vlm_runs as runs
+
 pytestmark = pytest.mark.gpu
 
 # Heads of 64 values, which every kernel takes.
@@ -42,10 +44,8 @@ def _model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def fit(shards: Path, *arguments: Any) -> Report:
-    line = [shards, "--steps", 6, "--lr-steps", 12, "--num-workers", 2, *arguments]
-    options = parse(list(map(str, line)), "")
-    with joined(options.device) as ranks:
-        return program.run(options, ranks)
+    common = ("--device", "cuda", "--num-workers", 2, "--steps", 6, "--lr-steps", 12)
+    return runs.fit(shards, *common, *arguments)
 
 
 def test_a_gpu_learns_what_the_cpu_learns(shards):

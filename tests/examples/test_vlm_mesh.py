@@ -34,29 +34,6 @@ Results = list[dict[str, Any]]
 FOUR = Ranks(0, 4, torch.device("cpu"))
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("--tensor 3", r"4 ranks do not divide into .* tensor 3 x context 1 = 3; start 6"),
-        ("--pack 64 --tensor 2 --context 4", "tensor 2 x context 4 = 8; start 8"),
-        ("--tensor 0", "tensor=0, context=1: give 1 or more"),
-        ("--context 2", "--context without --pack does not go together with --tensor 1 --context"),
-        ("--multiple-of 4", "--multiple-of 4 pads the samples of packs .* give --pack"),
-        ("--pack 64 --context 2 --multiple-of 3", "so that --context 2 divides them"),
-        ("--pack 64 --context 2 --compile", "--compile does not go"),
-        ("--tensor 2 --on-error skip", "--on-error skip does not go"),
-        ("--tensor 2 --lora 4", "--lora does not go"),
-        ("--tensor 2 --optimizer 8bit", "--optimizer 8bit does not go"),
-        ("--tensor 2 --hook bf16", "--hook does not go"),
-        ("--tensor 2 --bucket-mb 4", "--bucket-mb does not go"),
-        ("--tensor 2 --static-graph", "--static-graph does not go"),
-    ],
-)
-def test_options_that_do_not_go_with_groups_of_ranks_are_named(line, reason):
-    with pytest.raises(ValueError, match=reason):
-        join_mesh(FOUR, parse(["shards", *line.split()], ""))
-
-
 def test_without_groups_there_is_no_mesh():
     assert join_mesh(FOUR, parse(["shards", "--pack", "64", "--hook", "bf16"], "")) == FOUR
 

@@ -6,14 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from examples.vlm.options import parse
-from examples.vlm.parallel.connect import parallel_of
-from examples.vlm.parallel.mesh import join_mesh
 from examples.vlm.parallel.pipeline import keep
-from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.techniques.switches import Techniques
 
 from .test_vlm_model import make_model
 from .test_vlm_ranks_together import COMMON, Found, together
@@ -21,7 +15,6 @@ from .vlm_runs import PACKED, fit
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
-TWO = Ranks(0, 2, torch.device("cpu"))
 THREE = (*PACKED, "--accumulate", 3)
 """Three micro-batches a step."""
 
@@ -91,38 +84,6 @@ def test_a_pipeline_goes_on_as_one_process_and_as_one_of_three_ranks(two, alone,
     for rank in together(3, jobs, folder):
         assert rank["FOLDER"]["losses"] == pytest.approx(losses[2:], rel=1e-5)
         assert rank["FILE"]["losses"] == pytest.approx(losses[4:], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("", "padded batches; give --pack"),
-        ("--pack 64 --tensor 2", "--tensor; leave it out"),
-        ("--pack 64 --context 2", "--context; leave it out"),
-        ("--pack 64 --precision fp16", "--precision fp16; give --precision bf16"),
-        ("--pack 64 --optimizer 8bit", "--optimizer 8bit; give --optimizer fused"),
-        ("--pack 64 --accumulate auto", "--accumulate auto; give a number"),
-        ("--pack 64 --on-error skip", "--on-error skip; give --on-error raise"),
-        ("--pack 64 --generate 2", "--generate; run examples.vlm.generate"),
-    ],
-)
-def test_options_that_do_not_go_with_a_pipeline_are_named(line, reason):
-    options = parse(["shards", "--parallel", "pipeline", *line.split()], "")
-    name, remedy = reason.split("; ")
-    said = f"{name} does not go together with --parallel pipeline; {remedy}"
-    with pytest.raises(ValueError, match=said):
-        join_mesh(TWO, options)
-
-
-def test_options_of_other_ranks_are_refused():
-    options = parse(["shards", "--parallel", "pipeline", "--hook", "bf16"], "")
-    with pytest.raises(
-        ValueError, match=r"--hook configures DDP and has no effect with .* pipeline"
-    ):
-        parallel_of(options, Techniques(), TWO)
-    options.hook = None
-    with pytest.raises(ValueError, match="--parallel: one process exchanges nothing"):
-        parallel_of(options, Techniques(), TWO._replace(world_size=1))
 
 
 def test_every_part_of_the_model_is_on_one_rank():

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from examples.vlm import train as program
-from examples.vlm.data.accumulate import LABELS, groups_of
 from examples.vlm.measure.report import RankFigures, spread
 from examples.vlm.options import parse
 from examples.vlm.parallel.connect import Parallel, bucket_of, parallel_of
@@ -24,7 +19,7 @@ from examples.vlm.parallel.places import Place, Seen, kill_silent, notice_after,
 from examples.vlm.parallel.ranks import Ranks, differences
 from examples.vlm.parallel.watch import broke
 
-from .vlm_runs import PACKED, fit
+from .vlm_runs import fit
 
 DOCS = Path(__file__).parents[2] / "docs" / "distributed.md"
 DATA, EXCHANGE = "waiting for data", "in the exchange"
@@ -140,32 +135,6 @@ def options_of(line: str) -> argparse.Namespace:
     return parse(["shards", *line.split()], "")
 
 
-@pytest.mark.parametrize(
-    ("line", "world_size", "reason"),
-    [
-        ("--hook bf16", 1, "--hook: one process exchanges nothing; start several"),
-        ("--parallel fsdp", 1, "--parallel: one process exchanges nothing"),
-        ("--rank-timeout 9", 1, "--rank-timeout: one process exchanges nothing"),
-        ("--parallel fsdp --hook bf16", 2, "--hook configures DDP and has no effect"),
-        ("--parallel fsdp --bucket-mb 9", 2, "--bucket-mb configures DDP and has no effect"),
-        ("--parallel fsdp --static-graph", 2, "--static-graph configures DDP and has no effect"),
-        ("--parallel fsdp --precision fp16", 2, "give --precision bf16"),
-        ("--parallel fsdp --optimizer 8bit", 2, "give --optimizer fused"),
-        ("--powersgd-rank 2", 2, "--powersgd-rank only applies to --hook powersgd"),
-        ("--hook powersgd --powersgd-rank 0", 2, "--powersgd-rank 0: give more than 0"),
-        ("--hook powersgd --bucket-mb 5", 2, "gloo would mix up the exchanges of several buckets"),
-        ("--bucket-mb -1", 2, "--bucket-mb -1.0: give more than 0"),
-        ("--static-graph --accumulate 2", 2, "does not go together with accumulation"),
-        ("--static-graph --accumulate-tokens 9", 2, "does not go together with accumulation"),
-    ],
-)
-def test_options_that_do_nothing_are_refused(line, world_size, reason):
-    options = options_of(line)
-    ranks = Ranks(0, world_size, torch.device("cpu"))
-    with pytest.raises(ValueError, match=re.escape(reason)):
-        parallel_of(options, program.techniques_of(options), ranks)
-
-
 def test_options_of_ranks_reach_what_they_are_for():
     options = options_of("--hook powersgd --bucket-mb 5 --static-graph --lr-warmup 40")
     found = parallel_of(options, program.techniques_of(options), Ranks(0, 2, torch.device("cuda")))
@@ -188,32 +157,12 @@ def test_gloo_gets_all_gradients_of_powersgd_in_one_bucket():
     assert bucket_of(model, Parallel(hook="bf16", bucket_mb=7), gloo) == 7
 
 
-@given(ends=st.sets(st.integers(0, 29)), count=st.integers(1, 5))
-def test_a_group_ends_with_the_epoch(ends, count):
-    taken = -1
-
-    def batches() -> Any:
-        nonlocal taken
-        for number in range(30):
-            taken = number
-            yield {LABELS: 1, "number": number}
-
-    groups = list(groups_of(batches(), count=count, labels=0, ends=lambda: taken in ends))
-    assert [batch["number"] for group in groups for batch in group] == list(range(30))
-    for group in groups[:-1]:
-        last = group[-1]["number"]
-        assert len(group) == count or last in ends
-        assert not ends & {batch["number"] for batch in group[:-1]}
-
-
 @pytest.mark.usefixtures("small_model")
 def test_steps_of_a_global_batch_are_those_of_a_large_one(shards):
     """25 samples: the fourth step has one, and the next epoch begins with the fifth."""
     large = fit(shards, "--batch-size", 8, "--steps", 6)
     small = fit(shards, "--batch-size", 2, "--global-batch-size", 8, "--steps", 6)
     assert small.losses == pytest.approx(large.losses, rel=1e-4)
-    with pytest.raises(ValueError, match="leave --accumulate"):
-        fit(shards, *PACKED, "--global-batch-size", 8, "--accumulate", 2, "--steps", 1)
 
 
 def test_norms_are_of_all_that_was_noted():

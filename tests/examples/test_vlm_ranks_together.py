@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,15 +17,13 @@ import pytest
 import torch
 
 import datapipe
-from tests.ports import free_port
 
-from .vlm_runs import PACKED, fit
+from .vlm_runs import PACKED, environment, fit, start_ranks
 
 pytestmark = [pytest.mark.campaign, pytest.mark.usefixtures("small_model")]
 
 Found = dict[str, dict[str, Any]]
 
-WORKER = "tests.examples.rank_worker"
 TIMEOUT = 240
 COMMON = ("--num-workers", 0, "--device", "cpu", "--lr-steps", 9, "--log-every", 50)
 FSDP = ("--parallel", "fsdp")
@@ -66,33 +63,26 @@ FOUR: dict[str, tuple[Any, ...]] = {
 }
 
 
-def environment(**more: Any) -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1"} | {k: str(v) for k, v in more.items()}
-
-
 def together(count: int, jobs: dict[str, Any], folder: Path) -> list[Found]:
     """Run jobs on some ranks; the results of each."""
     asked, results = folder / f"jobs-{count}", folder / f"results-{count}"
     asked.write_text(json.dumps(jobs))
-    port = free_port()
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", WORKER, "jobs", str(asked), str(results)],
-            env=environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE=count),
-        )
-        for rank in range(count)
-    ]
-    try:
-        assert [rank.wait(timeout=TIMEOUT) for rank in ranks] == [0] * count
-    finally:
-        for rank in ranks:
-            rank.kill()
+    start_ranks(count, "rank_worker", "jobs", asked, results)
     return [json.loads(Path(f"{results}.{rank}").read_text()) for rank in range(count)]
 
 
 def torchrun(shards: Path, *arguments: Any, **more: Any) -> subprocess.Popen[str]:
     line: list[Any] = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    line += ["--nproc-per-node", 2, "-m", WORKER, "main", shards, *COMMON, *arguments]
+    line += [
+        "--nproc-per-node",
+        2,
+        "-m",
+        "tests.examples.rank_worker",
+        "main",
+        shards,
+        *COMMON,
+        *arguments,
+    ]
     return subprocess.Popen(
         list(map(str, line)), env=environment(**more), stderr=subprocess.PIPE, text=True
     )

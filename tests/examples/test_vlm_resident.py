@@ -30,10 +30,10 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-def resident(shards: Path, form: str, limit: int = 10**9, **options: Any) -> Resident:
+def resident(shards: Path, form: str, **options: Any) -> Resident:
     loader = load(shards, FORMS[form], epochs=None, **options)
     every = load(shards, FORMS[form], **ALL)
-    return Resident(loader, every, CPU, packed="pack" in options, limit=limit)
+    return Resident(loader, every, CPU, packed="pack" in options, limit=10**9)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -70,11 +70,6 @@ def test_states_of_other_orders_are_refused(shards):
         one.load_state_dict(resident(shards, "fixed", pack=350).state_dict())
 
 
-def test_data_that_do_not_fit_are_refused_with_what_may(shards):
-    with pytest.raises(ValueError, match=r"bytes already, and 50,000 are allowed.*--device-cache"):
-        resident(shards, "fixed", limit=50_000, pack=300)
-
-
 @pytest.mark.usefixtures("small_model")
 def test_a_run_learns_the_same_and_goes_on(shards, tmp_path):
     common = (*PACKED, "--resident", "1GB")
@@ -82,6 +77,3 @@ def test_a_run_learns_the_same_and_goes_on(shards, tmp_path):
     begun = fit(shards, *common, "--steps", 4, "--save", tmp_path / "run.pt")
     rest = fit(shards, *common, "--steps", 9, "--resume", tmp_path / "run.pt")
     assert begun.losses + rest.losses == plain.losses
-    for arguments in (("--cache", "1GB"), ("--static-shapes",), ("--on-error", "skip")):
-        with pytest.raises(ValueError, match="--resident"):
-            fit(shards, *common, "--steps", 1, *arguments)

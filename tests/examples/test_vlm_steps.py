@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.vlm.data.accumulate import accumulation_for, groups_of, samples_of_step
+from examples.vlm.data.accumulate import LABELS, accumulation_for, groups_of, samples_of_step
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.loop import Run
 from examples.vlm.options import parse
@@ -45,12 +45,38 @@ def test_shares_out_of_range_are_refused(share, target):
         accumulation_for(share, target)
 
 
-def test_groups_are_as_small_as_they_can_be_with_their_samples():
-    batches: list[dict[str, Any]] = [{"key": "x" * n} for n in (3, 1, 2, 5, 1, 1, 1)]
-    groups = groups_of(batches, count=1, samples=4)
-    assert [[len(b["key"]) for b in group] for group in groups] == [[3, 1], [2, 5], [1, 1, 1]]
-    groups = groups_of(batches, count=1, samples=8, ranks=2)
-    assert [[len(b["key"]) for b in group] for group in groups] == [[3, 1], [2, 5], [1, 1, 1]]
+@given(
+    sizes=st.lists(st.integers(1, 5), max_size=30),
+    ends=st.sets(st.integers(1, 30), max_size=5),
+    limit=st.sampled_from(["labels", "samples", "count"]),
+    least=st.integers(1, 12),
+    ranks=st.integers(1, 3),
+)
+def test_groups_are_as_small_as_they_can_be_and_end_with_the_epoch(
+    sizes, ends, limit, least, ranks
+):
+    taken = 0
+
+    def batches() -> Any:
+        nonlocal taken
+        for size in sizes:
+            taken += 1
+            yield {LABELS: size, "key": "x" * size}
+
+    def is_full(group: list[int]) -> bool:
+        sums = {"labels": sum(group), "samples": ranks * sum(group), "count": len(group)}
+        return sums[limit] >= least
+
+    seen: list[int] = []
+    options = {"count": 1, limit: least, "ranks": ranks}
+    for group in groups_of(batches(), **options, ends=lambda: taken in ends):
+        own = [batch[LABELS] for batch in group]
+        seen += own
+        assert taken == len(seen)  # none is taken before it is needed
+        assert is_full(own) or taken in ends or taken == len(sizes)
+        assert not is_full(own[:-1])
+        assert not ends & {*range(taken - len(own) + 1, taken)}
+    assert seen == sizes
 
 
 def test_rates_follow_the_batch_by_its_rule():
@@ -83,8 +109,6 @@ def test_the_rate_of_a_run_is_scaled(shards, runs):
     # 25 samples in seven steps of 4: the last is filled with repeats, which teach nothing.
     batch = 25 / 7
     assert rates == pytest.approx([1e-3, 1e-3 * batch**0.5, 1e-3 * batch])
-    with pytest.raises(ValueError, match="--base-batch"):
-        fit(shards, *four, "--scale-lr", "linear")
 
 
 @pytest.mark.usefixtures("small_model")

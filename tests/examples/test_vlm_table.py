@@ -151,5 +151,3 @@ def test_training_takes_the_kernel_of_the_table(shards, tmp_path, monkeypatch, c
     assert f"attention: by length from {path}" in capfd.readouterr().err
     order = fit(shards, *PACKED, "--steps", 3)
     assert table.losses == pytest.approx(order.losses, rel=1e-4)
-    with pytest.raises(ValueError, match="--attention sdpa takes no --attention-table"):
-        fit(shards, *PACKED, "--steps", 3, "--attention", "sdpa", "--attention-table", path)

@@ -109,33 +109,6 @@ def test_the_command_line_prints_and_writes_what_it_measured(shards, tmp_path, c
     assert printed["options"]["pack"] == 300
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (("nowhere",), "nowhere"),
-        (("SHARDS", "--resume", "nowhere.pt"), "nowhere.pt: there is no checkpoint"),
-        (("SHARDS", "--resume", "SHARDS/dataset.json"), "this is no checkpoint"),
-        (("SHARDS", "--tokenizer", "nowhere.json"), "there is no tokenizer"),
-        (("SHARDS", "--tokenizer", "SHARDS/dataset.json"), "this is no tokenizer.json"),
-        (("SHARDS", "--attention", "flex"), "flex has no gradients on the CPU"),
-        (("SHARDS", "--attention", "varlen"), "varlen has no kernel for the CPU"),
-        (("SHARDS", "--accumulate", "2", "--accumulate-tokens", "9"), "give one of them"),
-        (("SHARDS", "--pack", "40"), "do not fit"),
-        (("SHARDS", "--pack", "40"), "; give --overlong drop to leave such samples out"),
-        (("SHARDS", "--profile", "nowhere/trace.json"), "there is no folder nowhere"),
-        (("SHARDS", "--pack", "300", "--json", "SHARDS"), "Is a directory"),
-        (("SHARDS", "--pack", "300", "--save", "SHARDS"), "Is a directory"),
-    ],
-    ids=str,
-)
-def test_what_is_wrong_is_said_in_a_line(shards, arguments, reason):
-    line = [argument.replace("SHARDS", str(shards)) for argument in arguments]
-    with pytest.raises(SystemExit) as stopped:
-        program.main([*line, "--device", "cpu", "--steps", "2"])
-    assert str(stopped.value).startswith("train: ")
-    assert reason in str(stopped.value)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_said_to_be_missing(shards):
     with pytest.raises(SystemExit, match="finds no GPU here; give --device cpu"):

@@ -18,7 +18,7 @@ Source = Literal[
     "shards", "arrays", "damaged", "tars", "captions", "shrunk", "served", "pairs", "videos"
 ]
 
-HERE = Path("here")
+HERE = "here"
 """Stands for a folder of the run's own in `CacheSpec(plan=...)` and `CacheSpec(disk=...)`."""
 
 
@@ -46,34 +46,12 @@ class Case:
     """
 
     options: Options
-    data: Source
-    world: int
-    stop: int | None
-    goes_on: int
-    same: tuple[Way, ...]
-    needs: str | None
-
-
-def case(
-    *,
-    data: Source = "shards",
-    world: int = 1,
-    stop: int | None = None,
-    goes_on: int = 1,
-    same: tuple[Way, ...] = (),
-    needs: str | None = None,
-    **options: Any,
-) -> Case:
-    """Make a configuration of options of `make_loader` and attributes of `Case`."""
-    return Case(
-        options=options,
-        data=data,
-        world=world,
-        stop=stop,
-        goes_on=goes_on,
-        same=same,
-        needs=needs,
-    )
+    data: Source = "shards"
+    world: int = 1
+    stop: int | None = None
+    goes_on: int = 1
+    same: tuple[Way, ...] = ()
+    needs: str | None = None
 
 
 def open_loader(
@@ -90,7 +68,7 @@ def open_loader(
         given["batch_size"] = 4
     given |= options
     cache = given.get("cache")
-    if cache is not None and cache.disk is not None and Path(cache.disk).name == HERE.name:
+    if cache is not None and cache.disk is not None and Path(cache.disk).name == HERE:
         given["cache"] = replace(cache, disk=folder / "cache")
     if cache is not None and cache.plan is not None:
         given["cache"] = replace(cache, plan=folder / "plan")

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .configurations import CASES
+from .configurations import CASES, PLANS
 from .data import Data, make_data
 from .digest import DIGESTS, STATES, run_case, run_plan, state_path, versions
-from .plans import PLANS
 
 
 def record(folder: Path, *, num_workers: int, data_too: bool, states_too: bool) -> None:

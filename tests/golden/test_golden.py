@@ -1,7 +1,7 @@
 """Batches, plans and files of other versions are what they were, bit for bit.
 
-`digests.json` has a digest of every key of every batch of what `configurations.py` lists. They are
-recorded by `python -m tests.golden.record`, and change with nothing but
+`digests.json` has a digest of every key of every batch of what `configurations.yaml` lists. They
+are recorded by `python -m tests.golden.record`, and change with nothing but
 
 - what a batch is: another order, another resize, another token. The changelog says so;
 - a new configuration;
@@ -30,7 +30,7 @@ import datapipe
 
 from ..remote.server import serving
 from .cases import open_loader
-from .configurations import CASES
+from .configurations import CASES, PLANS
 from .data import CONVERTED, DATA, SHARD_SIZE, Data, conversation_tokens
 from .digest import (
     DIGESTS,
@@ -43,7 +43,6 @@ from .digest import (
     state_path,
     versions,
 )
-from .plans import PLANS
 
 GOLDEN: dict[str, Any] = json.loads(DIGESTS.read_text("utf-8"))
 WAYS = [

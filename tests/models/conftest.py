@@ -14,9 +14,11 @@ import datapipe
 
 from ..decode.fitted import photo
 from ..decode.fitted import rows_first as rows_first
+from .tiny import TINY
 from .videos import VIDEO_CASES, write_shards
 from .videos import samples as video_samples
 
+FORMS = ("pixtral", "idefics3", "gemma4", "glm4v", "llava_onevision")
 PHOTOS = ("coffee.png", "astronaut.png", "rocket.jpg", "chelsea.png")
 WORDS = ("What", "which module", "option", "a", "test of", "the subprocess", "é", "漢字", "🙂", "x")
 
@@ -27,6 +29,12 @@ class Sample:
 
     turns: list[tuple[str, str]]
     images: list[Image.Image]
+
+
+def loader_of(shards: Any, model: Any, **options: Any) -> datapipe.Loader:
+    """A loader in this process, of samples in their order if not asked for otherwise."""
+    given = {"shuffle": False, "num_workers": 0} | options
+    return datapipe.make_loader(shards, model=model, **given)
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +56,9 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints of the models that take videos."""
-    return {name: case.save(tmp_path_factory.mktemp(name)) for name, case in VIDEO_CASES.items()}
+    """Checkpoints of the models that take videos, and of those with images of new forms."""
+    cases = VIDEO_CASES | {name: TINY[name].case for name in FORMS}
+    return {name: case.save(tmp_path_factory.mktemp(name)) for name, case in cases.items()}
 
 
 def _sample(draw: random.Random, number: int) -> Sample:
@@ -101,3 +110,11 @@ def packed_samples(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[S
         return root / "shards"
 
     return pack
+
+
+@pytest.fixture(scope="session")
+def shards(
+    samples_of: Callable[[int], list[Sample]], packed_samples: Callable[[list[Sample]], Path]
+) -> Path:
+    """Twelve samples, packed."""
+    return packed_samples(samples_of(12))

@@ -1,7 +1,6 @@
 """Checkpoints that are read, changed and refused."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,6 @@ LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return QWEN.save(tmp_path / "model", apart=True)
-
-
-@pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
-    return packed_samples(samples_of(8))
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -94,43 +88,33 @@ def test_a_command_takes_a_model(folder, shards):
     assert "more than 10 tokens" in result.stderr
 
 
-def _without(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
-
-
-def _writes(name: str, text: str) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        (folder / name).write_text(text)
-
-    return write
-
-
-def _with(name: str, **changes: Any) -> Callable[[Path], None]:
-    return lambda folder: edit(folder / name, **changes)
-
-
 IMAGES, CONFIG = "preprocessor_config.json", "config.json"
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("name", "content", "message"),
     [
-        (_without(IMAGES), "has no preprocessor_config.json or processor_config.json"),
-        (_without("tokenizer.json"), "has no tokenizer.json"),
-        (_with(CONFIG, model_type="bert"), "model_type 'bert' with processor 'Qwen3VLProcessor' is "
+        (IMAGES, None, "has no preprocessor_config.json or processor_config.json"),
+        ("tokenizer.json", None, "has no tokenizer.json"),
+        (CONFIG, {"model_type": "bert"}, "model_type 'bert' with processor 'Qwen3VLProcessor' is "
          "not one of the known models: qwen2_vl"),
-        (_with(CONFIG, model_type="llava"), "model_type 'llava' with processor 'Qwen3VLProcessor'"),
-        (_writes(CONFIG, "{"), r"config.json is not JSON"),
-        (_writes(CONFIG, "[]"), r"config.json holds no JSON object"),
-        (_with(IMAGES, resample=0), "resized with the filter nearest"),
-        (_with(IMAGES, do_resize=False), "do_resize=false"),
-        (_with(IMAGES, rescale_factor=1.0), "multiplied by 1.0, not by 1/255"),
-        (_with(IMAGES, patch_size="14"), "patch '14'"),
-        (_with(IMAGES, size=7), "unknown form"),
+        (CONFIG, {"model_type": "llava"}, "model_type 'llava' with processor 'Qwen3VLProcessor'"),
+        (CONFIG, "{", r"config.json is not JSON"),
+        (CONFIG, "[]", r"config.json holds no JSON object"),
+        (IMAGES, {"resample": 0}, "resized with the filter nearest"),
+        (IMAGES, {"do_resize": False}, "do_resize=false"),
+        (IMAGES, {"rescale_factor": 1.0}, "multiplied by 1.0, not by 1/255"),
+        (IMAGES, {"patch_size": "14"}, "patch '14'"),
+        (IMAGES, {"size": 7}, "unknown form"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_followed_is_refused(folder, damage, message):
-    damage(folder)
+def test_what_cannot_be_followed_is_refused(folder, name, content, message):
+    if content is None:
+        (folder / name).unlink()
+    elif isinstance(content, str):
+        (folder / name).write_text(content)
+    else:
+        edit(folder / name, **content)
     with pytest.raises(PlanError, match=message) as error:
         datapipe.specs_for(folder)
     assert str(folder) in str(error.value) or "patch" in message

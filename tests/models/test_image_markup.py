@@ -10,14 +10,10 @@ import datapipe
 from datapipe import ImageMarkup, ImageSpec, PlanError
 
 from .checkpoints import CASES
+from .conftest import loader_of
 
 PIXTRAL = CASES["mistral-community/pixtral-12b"]
 IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
-
-
-@pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Any) -> Path:
-    return packed_samples(samples_of(24))
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +32,10 @@ def texts(loader: Any) -> list[list[str]]:
 
 def test_truncation_keeps_whole_images_with_their_markup(shards, folder):
     image, text = datapipe.specs_for(folder)
-    options: dict[str, Any] = {"image": image, "batch_size": 1, "shuffle": False, "num_workers": 0}
-    whole = texts(datapipe.make_loader(shards, text=text, **options))
+    options = {"image": image, "batch_size": 1}
+    whole = texts(loader_of(shards, None, text=text, **options))
     short = replace(text, max_length=300, overlong="truncate")
-    cut = texts(datapipe.make_loader(shards, text=short, **options))
+    cut = texts(loader_of(shards, None, text=short, **options))
     assert len(whole) == len(cut)
     assert any(len(before) > 300 for before in whole)
     for before, after in zip(whole, cut, strict=True):
@@ -54,10 +50,8 @@ def test_tiles_take_markup_that_a_user_writes(shards, folder):
     _, text = datapipe.specs_for(folder)
     markup = ImageMarkup(start="[INST]", cell="{number}", between_cells=BREAK, alone="", end=END)
     image = ImageSpec(resize="tiles", size=32, tiles=4, patch=16, thumbnail=False)
-    loader = datapipe.make_loader(
-        shards, image=image, text=replace(text, image_markup=markup), batch_size=1,
-        shuffle=False, num_workers=0,
-    )  # fmt: skip
+    text = replace(text, image_markup=markup)
+    loader = loader_of(shards, None, image=image, text=text, batch_size=1)
     tokenizer = PIXTRAL.make().tokenizer
     for batch in loader:
         if "pixel_values" not in batch:
@@ -74,11 +68,11 @@ def test_tiles_take_markup_that_a_user_writes(shards, folder):
 
 def test_markup_belongs_to_the_state_of_a_run(shards, folder):
     image, text = datapipe.specs_for(folder)
-    options: dict[str, Any] = {"image": image, "batch_size": 2, "num_workers": 0}
-    state = datapipe.make_loader(shards, text=text, **options).state_dict()
+    options = {"image": image, "batch_size": 2}
+    state = loader_of(shards, None, text=text, **options).state_dict()
     assert text.image_markup is not None
     swapped = replace(text.image_markup, between_rows=END, end=BREAK)
-    other = datapipe.make_loader(shards, text=replace(text, image_markup=swapped), **options)
+    other = loader_of(shards, None, text=replace(text, image_markup=swapped), **options)
     with pytest.raises(datapipe.StateMismatch):
         other.load_state_dict(state)
 

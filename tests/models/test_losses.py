@@ -3,7 +3,6 @@
 `tests/examples/test_huggingface_models.py` says so of the other families, and of gradients.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 import datapipe
 
+from .conftest import loader_of
 from .tiny import TINY
 
 META = ("key", "valid", "num_items_in_batch")
@@ -26,12 +26,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
-    return packed_samples(samples_of(12))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Callable[..., Any]:
+def made(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Any:
     """A tiny model, the folder of its checkpoint, and the summed losses of samples by key."""
     known: dict[tuple[str, str], Any] = {}
 
@@ -39,10 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Callable[...
         if (name, attention) not in known:
             folder = TINY[name].case.save(tmp_path_factory.mktemp(name))
             model, alone = TINY[name].build(attention), {}
-            loader = datapipe.make_loader(
-                shards, model=folder, meta=META, num_workers=0, batch_size=1, shuffle=False
-            )
-            for batch in loader:
+            for batch in loader_of(shards, folder, meta=META, batch_size=1):
                 alone[batch["key"][0]] = loss_of(model, batch) * batch["num_items_in_batch"]
             known[name, attention] = model, folder, alone
         return known[name, attention]
@@ -65,8 +57,7 @@ def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
 ):
     model, folder, alone = made(name, attention)
     seen = 0
-    loader = datapipe.make_loader(shards, model=folder, meta=META, num_workers=0, **options)
-    for batch in loader:
+    for batch in loader_of(shards, folder, meta=META, shuffle=True, **options):
         valid = list(zip(batch["key"], batch["valid"].tolist(), strict=True))
         mean = sum(alone[key] for key, counts in valid if counts) / batch["num_items_in_batch"]
         # The model works its loss out in float32.

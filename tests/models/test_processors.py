@@ -14,12 +14,10 @@ from transformers.models.llava_next.modeling_llava_next import image_size_to_num
 import datapipe
 
 from .checkpoints import CASES, Case, mostly_quick
-from .conftest import Sample
+from .conftest import Sample, loader_of
 from .tiny import TINY
 
 FACTS = ("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images")
-FEW = 12
-MANY = 60
 
 
 pytestmark = pytest.mark.usefixtures("rows_first")
@@ -62,9 +60,8 @@ def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def few(samples_of: Any, packed_samples: Any) -> tuple[list[Sample], Path]:
-    samples = samples_of(FEW)
-    return samples, packed_samples(samples)
+def few(samples_of: Any, shards: Path) -> tuple[list[Sample], Path]:
+    return samples_of(12), shards
 
 
 def theirs(processor: Any, sample: Sample) -> tuple[str, dict[str, Any]]:
@@ -92,7 +89,7 @@ def in_grey_levels(values: torch.Tensor, spec: datapipe.ImageSpec) -> torch.Tens
 def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
     processor = case.make()
     spec, _ = datapipe.specs_for(model)
-    loader = datapipe.make_loader(shards, model=model, batch_size=1, shuffle=False, num_workers=0)
+    loader = loader_of(shards, model, batch_size=1)
     for batch, sample in zip(loader, samples, strict=True):
         text, expected = theirs(processor, sample)
         ids = expected["input_ids"][0]
@@ -146,7 +143,7 @@ def test_features_of_large_canvases_are_counted_as_the_model_scales_them(few, tm
 @pytest.mark.campaign
 @pytest.mark.parametrize("source", CASES)
 def test_many_sizes_are_as_by_the_processor(source, tmp_path, samples_of, packed_samples):
-    samples = samples_of(MANY)
+    samples = samples_of(60)
     check(CASES[source], CASES[source].save(tmp_path), samples, packed_samples(samples))
 
 
@@ -162,7 +159,7 @@ def test_packs_have_the_tokens_of_all_samples(source, few, tmp_path):
     model = CASES[source].save(tmp_path)
     expected = sorted(list(theirs(processor, sample)[1]["input_ids"][0]) for sample in samples)
     found = []
-    for batch in datapipe.make_loader(shards, model=model, pack=30_000, num_workers=0):
+    for batch in loader_of(shards, model, pack=30_000, shuffle=True):
         ids, edges = batch["input_ids"][0].tolist(), batch["cu_seq_lens_q"].tolist()
         found += [ids[a:b] for a, b in pairwise(edges)]
     assert sorted(found) == expected
@@ -181,8 +178,7 @@ def test_positions_are_those_of_the_model(source, few, tmp_path):
         config.text_config.layer_types = config.text_config.layer_types[:1]
     with torch.device("meta"):
         model = AutoModel.from_config(config)
-    loader = datapipe.make_loader(few[1], model=case.save(tmp_path), batch_size=4, num_workers=0)
-    for batch in loader:
+    for batch in loader_of(few[1], case.save(tmp_path), batch_size=4):
         expected, _ = model.get_rope_index(
             batch["input_ids"],
             mm_token_type_ids=(batch["input_ids"] == image).int(),

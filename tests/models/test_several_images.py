@@ -1,24 +1,18 @@
 """LLaVA-OneVision: an image that is alone in its sample is cut into tiles, others are not."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import datapipe
 from datapipe import PlanError
 
+from .conftest import loader_of
 from .tiny import TINY
 
 CASE = TINY["llava_onevision"].case
-
-
-@pytest.fixture(scope="module")
-def shards(samples_of: Any, packed_samples: Callable[..., Path]) -> Path:
-    return packed_samples(samples_of(12))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_batch_says_how_many_images_each_sample_with_images_has(shards, folder):
     meta = ("images_per_sample",)
     alone = several = 0
-    for batch in datapipe.make_loader(shards, model=folder, pack=600, meta=meta, num_workers=0):
+    for batch in loader_of(shards, folder, pack=600, meta=meta):
         counts = batch["images_per_sample"].tolist()
         assert batch["batch_num_images"].tolist() == [count for count in counts if count]
         assert len(batch["image_sizes"]) == sum(counts)
@@ -39,19 +33,16 @@ def test_a_batch_says_how_many_images_each_sample_with_images_has(shards, folder
 
 
 def test_the_plan_knows_the_tokens_and_tiles_of_both(shards, folder):
-    loader = datapipe.make_loader(shards, model=folder, batch_size=3, num_workers=0)
+    loader = loader_of(shards, folder, batch_size=3)
     tokens = sum(int(batch["attention_mask"].sum()) for batch in loader)
-    whole = datapipe.make_loader(shards, model=folder, pack=20_000, num_workers=0)
+    whole = loader_of(shards, folder, pack=20_000)
     assert [batch["input_ids"].shape[1] for batch in whole] == [tokens]
 
 
 def test_all_images_are_cut_if_the_colour_is_taken_away(shards, folder):
     image, _ = datapipe.specs_for(folder)
     image = replace(image, pad_several=None)
-    loader = datapipe.make_loader(
-        shards, model=folder, image=image, batch_size=12, shuffle=False, num_workers=0
-    )
-    (batch,) = loader
+    (batch,) = loader_of(shards, folder, image=image, batch_size=12)
     assert "batch_num_images" not in batch
     assert len(batch["pixel_values"]) >= 2 * len(batch["image_sizes"])
 

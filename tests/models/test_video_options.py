@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ import datapipe
 from datapipe import ImageSpec, PlanError, TextSpec, VideoMarkup, VideoSpec
 from datapipe.testing import assert_same_batches
 
+from .conftest import loader_of
 from .videos import VIDEO_CASES, VideoSample, clip, samples, write_shards
 
 
@@ -104,12 +104,11 @@ def test_patches_of_text_and_images_have_as_many_frames(folder, films):
 @pytest.mark.parametrize("without", ["image", "text"])
 def test_each_frame_is_an_image_without_either_option(without, folder, films):
     image, text = datapipe.specs_for(folder)
-    options: dict[str, Any] = {"batch_size": 5, "shuffle": False, "num_workers": 0}
     if without == "image":
         image = replace(image, video=None)
     else:
         text = replace(text, video_markup=None)
-    (batch,) = datapipe.make_loader(films, image=image, text=text, **options)
+    (batch,) = loader_of(films, None, image=image, text=text, batch_size=5)
     assert "pixel_values_videos" not in batch
     assert len(batch["image_grid_thw"]) == 4 + 6 + 5 + 2
     assert (batch["image_grid_thw"][:, 0] == 1).all()
@@ -119,28 +118,24 @@ def test_a_video_of_one_frame_is_refused_where_each_patch_has_a_time(folder, fil
     shards = write_shards(
         tmp_path / "shards", [VideoSample([clip(1, (60, 60)), "What?"], "A cup."), *samples()]
     )
-    options: dict[str, Any] = {"batch_size": 5, "shuffle": False, "num_workers": 0}
     with pytest.raises(PlanError, match="a video has 1 frame, and the model takes at least 2"):
-        datapipe.make_loader(shards, model=folder, **options)
-    (batch,) = datapipe.make_loader(shards, model=folder, on_error="skip", **options)
-    (expected,) = datapipe.make_loader(films, model=folder, **options)
+        loader_of(shards, folder, batch_size=5)
+    (batch,) = loader_of(shards, folder, on_error="skip", batch_size=5)
+    (expected,) = loader_of(films, folder, batch_size=5)
     assert_same_batches([batch], [expected])
     qwen2 = VIDEO_CASES["qwen2_vl"].save(tmp_path / "qwen2")
-    first = next(iter(datapipe.make_loader(shards, model=qwen2, **options)))
+    first = next(iter(loader_of(shards, qwen2, batch_size=5)))
     assert first["video_grid_thw"][0, 0] == 1
 
 
 def test_an_image_only_dataset_has_no_keys_of_videos(folder, tmp_path):
     shards = write_shards(tmp_path / "shards", [samples()[4]])
     image, _ = datapipe.specs_for(folder)
-    options: dict[str, Any] = {"batch_size": 1, "num_workers": 0}
-    cached = datapipe.make_loader(
-        shards, model=folder, cache=datapipe.CacheSpec("64MB", keep="decoded"), **options
-    )
-    with cached as loader:
+    cache = datapipe.CacheSpec("64MB", keep="decoded")
+    with loader_of(shards, folder, cache=cache, batch_size=1) as loader:
         (batch,) = loader
     assert "video_grid_thw" not in batch
-    (plain,) = datapipe.make_loader(shards, image=image, **options)
+    (plain,) = loader_of(shards, None, image=image, batch_size=1)
     assert "pixel_values_videos" not in plain
 
 
@@ -171,40 +166,24 @@ def test_what_knows_no_patches_of_frames_is_refused_with_the_remedy(
 def test_names_and_record_have_to_tell_the_same_videos(folder, tmp_path):
     asked = replace(samples()[0], question=[*samples()[0].question[:1], "What?"])
     shards = write_shards(tmp_path / "shards", [asked, samples()[4]], told=False)
-    options: dict[str, Any] = {"batch_size": 2, "shuffle": False, "num_workers": 0}
     with pytest.raises(datapipe.DecodeError, match=r"has videos of \[\] frames, but by .* \[4\]"):
-        next(iter(datapipe.make_loader(shards, model=folder, **options)))
-    loader = datapipe.make_loader(shards, model=folder, on_error="skip", meta="valid", **options)
-    (batch,) = loader
+        next(iter(loader_of(shards, folder, batch_size=2)))
+    (batch,) = loader_of(shards, folder, on_error="skip", meta="valid", batch_size=2)
     assert batch["valid"].tolist() == [False, True]
 
 
 def test_datasets_with_and_without_videos_are_one_mixture(folder, tmp_path):
     films = write_shards(tmp_path / "films", samples()[:1])
     stills = write_shards(tmp_path / "stills", [samples()[4]])
-    options: dict[str, Any] = {"model": folder, "shuffle": False, "num_workers": 0}
-    (mixed,) = datapipe.make_loader([films, stills], batch_size=2, **options)
-    apart = [
-        next(iter(datapipe.make_loader(one, batch_size=1, **options))) for one in (films, stills)
-    ]
-    for key, own in (
-        ("pixel_values_videos", apart[0]),
-        ("video_grid_thw", apart[0]),
-        ("pixel_values", apart[1]),
-        ("image_grid_thw", apart[1]),
-    ):
-        assert torch.equal(mixed[key], own[key])
+    (mixed,) = loader_of([films, stills], folder, batch_size=2)
+    video, still = (next(iter(loader_of(one, folder, batch_size=1))) for one in (films, stills))
+    for key in ("pixel_values_videos", "video_grid_thw"):
+        assert torch.equal(mixed[key], video[key])
+    for key in ("pixel_values", "image_grid_thw"):
+        assert torch.equal(mixed[key], still[key])
     image, text = datapipe.specs_for(folder)
-    plain = replace(text, video_markup=None)
+    without = {"image": replace(image, video=None), "text": replace(text, video_markup=None)}
     assert_same_batches(  # whose states and counts of tokens stay as they were
-        datapipe.make_loader(stills, batch_size=1, **options),
-        datapipe.make_loader(
-            stills,
-            image=replace(image, video=None),
-            text=plain,
-            batch_size=1,
-            shuffle=False,
-            num_workers=0,
-        ),
+        loader_of(stills, folder, batch_size=1), loader_of(stills, None, batch_size=1, **without)
     )
     assert len([*stills.glob("tokens-*")]) == 1

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForImageTextToText
 
 import datapipe
 
-from .tiny import TINY, qwen2_vl
+from .conftest import loader_of
+from .tiny import TINY
 from .video_processors import with_pillow
 from .videos import VIDEO_CASES, samples, theirs
 
-CONFIGS = {
-    "qwen2_vl": qwen2_vl,
-    "qwen2_5_vl": TINY["qwen2_5_vl"].config,
-    "qwen3_vl": TINY["qwen3_vl"].config,
-    "qwen3_5": TINY["qwen3_5"].config,
-}
 PACKING = [name for name in VIDEO_CASES if name != "qwen3_5"]  # needs flash-linear-attention
-OPTIONS: dict[str, Any] = {"shuffle": False, "num_workers": 0}
 
 
 pytestmark = pytest.mark.usefixtures("rows_first")
@@ -43,7 +37,7 @@ def test_a_model_is_fed_as_by_its_processor(name, films, tmp_path):
     model = case.save(tmp_path)
     processor = case.make()
     image, _ = datapipe.specs_for(model)
-    loader = datapipe.make_loader(films, model=model, batch_size=1, **OPTIONS)
+    loader = loader_of(films, model, batch_size=1)
     for batch, sample in zip(loader, samples(), strict=True):
         expected = theirs(processor, sample)
         assert batch["input_ids"].tolist() == expected["input_ids"].tolist()
@@ -59,17 +53,7 @@ def test_a_model_is_fed_as_by_its_processor(name, films, tmp_path):
 
 def tiny(name: str) -> Any:
     """A tiny model of the family, in float64."""
-    processor = VIDEO_CASES[name].make()
-    config = CONFIGS[name](len(processor.tokenizer) + 8)
-    config.image_token_id = processor.image_token_id
-    config.video_token_id = processor.video_token_id
-    config.vision_config.tokens_per_second = 2  # of Qwen2.5-VL, as its checkpoint says
-    torch.manual_seed(0)
-    made: Any = AutoModelForImageTextToText.from_config(config, attn_implementation="sdpa")
-    for parameter in made.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.2)
-    return made.double().eval()
+    return replace(TINY[name], case=VIDEO_CASES[name]).build("sdpa")
 
 
 def types_of(model: Any, batch: dict[str, Any]) -> Tensor:
@@ -86,7 +70,7 @@ def in_double(batch: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", VIDEO_CASES)
 def test_positions_are_those_of_the_model(name, folders, films):
     model = tiny(name)
-    loader = datapipe.make_loader(films, model=folders[name], batch_size=5, **OPTIONS)
+    loader = loader_of(films, folders[name], batch_size=5)
     (batch,) = loader
     expected, _ = model.model.get_rope_index(
         batch["input_ids"],
@@ -103,15 +87,14 @@ def test_positions_are_those_of_the_model(name, folders, films):
 @pytest.mark.parametrize("name", PACKING)
 def test_packs_compute_what_padded_batches_do(name, folders, films):
     model = tiny(name)
-    one_each = datapipe.make_loader(films, model=folders[name], batch_size=1, **OPTIONS)
+    one_each = loader_of(films, folders[name], batch_size=1)
     expected, lengths = [], []
     with torch.no_grad():
         for batch in one_each:
             expected.append(model(**in_double(batch)).logits[0])
             lengths.append(batch["input_ids"][0].tolist())
-        options = {"pack": 4000, "shuffle": False, "num_workers": 0}
         seen = 0
-        for batch in datapipe.make_loader(films, model=folders[name], **options):
+        for batch in loader_of(films, folders[name], pack=4000):
             logits = model(**in_double(batch)).logits[0]
             for start, stop in pairwise(batch["cu_seq_lens_q"].tolist()):
                 number = lengths.index(batch["input_ids"][0, start:stop].tolist())

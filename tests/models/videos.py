@@ -18,53 +18,38 @@ import datapipe
 from datapipe.text.videos import Video, frame_extension, write_videos
 
 from ..decode.fitted import photo
-from .checkpoints import CASES, Case
+from .checkpoints import CASES, QWEN_IMAGE, Case
 from .video_processors import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor, with_pillow
-
-_BRANCH = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
 def _with_videos(template: str, text_part: str) -> str:
-    video = "{% elif content.type == 'video' or 'video' in content %}" + _BRANCH.replace(
-        "image", "video"
-    )
+    video = "{% elif content.type == 'video' or 'video' in content %}" + QWEN_IMAGE
     assert text_part in template
-    return template.replace(text_part, video + text_part)
+    return template.replace(text_part, video.replace("image", "video") + text_part)
 
 
-def _case(source: str, **options: Any) -> Case:
+def _case(source: str, videos: type, least: int, most: int, **options: Any) -> Case:
     case = CASES[source]
     part = "{%- elif 'text'" if "{%- elif 'text'" in case.template else "{% elif 'text'"
-    added = ("<|video_pad|>", "<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
-    template = _with_videos(case.template, part)
-    return replace(case, template=template, added=added, **options)
+    size = {"shortest_edge": least, "longest_edge": most}
+    return replace(
+        case,
+        template=_with_videos(case.template, part),
+        added=("<|video_pad|>", "<|image_pad|>", "<|vision_start|>", "<|vision_end|>"),
+        videos=videos,
+        video_options={"size": size, "cap_pixels_per_frame": False},
+        **options,
+    )
 
 
-_QWEN_3: dict[str, Any] = {
-    "videos": Qwen3VLVideoProcessor,
-    "video_options": {
-        "size": {"shortest_edge": 4096, "longest_edge": 400_000},
-        "cap_pixels_per_frame": False,
-    },
-}
-_FRAMES = {"shortest_edge": 3136, "longest_edge": 200_704}
+_PACE = {"vision_config": {"tokens_per_second": 2}}
 VIDEO_CASES = {
-    "qwen2_vl": _case(
-        "Qwen/Qwen2-VL-7B-Instruct",
-        videos=Qwen2VLVideoProcessor,
-        video_options={"size": _FRAMES, "cap_pixels_per_frame": False},
-    ),
+    "qwen2_vl": _case("Qwen/Qwen2-VL-7B-Instruct", Qwen2VLVideoProcessor, 3136, 200_704),
     "qwen2_5_vl": _case(
-        "Qwen/Qwen2.5-VL-7B-Instruct",
-        videos=Qwen2VLVideoProcessor,
-        video_options={"size": _FRAMES, "cap_pixels_per_frame": False},
-        config={"vision_config": {"tokens_per_second": 2}},
+        "Qwen/Qwen2.5-VL-7B-Instruct", Qwen2VLVideoProcessor, 3136, 200_704, config=_PACE
     ),
-    "qwen3_vl": _case(
-        "Qwen/Qwen3-VL-8B-Instruct",
-        **_QWEN_3,
-    ),
-    "qwen3_5": _case("qwen3_5", **_QWEN_3),
+    "qwen3_vl": _case("Qwen/Qwen3-VL-8B-Instruct", Qwen3VLVideoProcessor, 4096, 400_000),
+    "qwen3_5": _case("qwen3_5", Qwen3VLVideoProcessor, 4096, 400_000),
 }
 
 

@@ -58,14 +58,6 @@ def test_dali_gets_a_line_per_sample_and_four_words_per_member(packed):
         assert content[start : start + size] == b"photograph %d" % number
 
 
-def test_wids_gets_sizes_and_counts_under_relative_names(packed):
-    document = json.loads(sidecars(packed, "wids")["shardindex.json"])
-    assert (document["__kind__"], document["wids_version"]) == ("wids-shard-index-v1", 1)
-    assert [shard["nsamples"] for shard in document["shardlist"]] == [2, 2, 1]
-    for shard in document["shardlist"]:
-        assert shard["filesize"] == (packed / shard["url"]).stat().st_size
-
-
 def test_energon_gets_the_place_of_every_sample(packed):
     written = sidecars(packed, "energon")
     edges = [edge for (edge,) in struct.iter_unpack("<Q", written["shard-000000.tar.idx"])]

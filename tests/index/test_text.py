@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from datapipe.text.conversation import conversation, part_kind, raw_turns
 from datapipe.text.sample_text import find_texts, interleaved, parse_text, sample_text
 
-PARTS = [
-    {"type": "text", "text": "Which is "},
-    {"type": "image_url", "image_url": {"url": "a.jpg", "detail": "low"}},
-    {"type": "text", "text": " or "},
-    {"type": "image_url", "image_url": {"url": "b.jpg"}},
-    {"type": "text", "text": "?"},
-]
+from .case_files import cases
 
 
 @pytest.mark.parametrize(
@@ -60,28 +54,9 @@ def test_a_turn_that_only_calls_tools_is_empty(call):
     ]
 
 
-@pytest.mark.parametrize(
-    ("part", "kind"),
-    [
-        ({"type": "text", "text": "a"}, "text"),
-        ({"type": "input_text", "text": "a"}, "text"),
-        ({"type": "output_text", "text": "a"}, "text"),
-        ("a", "text"),
-        ({"text": "a"}, "text"),
-        ({"text": "a", "image": None}, "text"),
-        ({"type": "image_url", "image_url": "a.jpg"}, "image"),
-        ({"type": "input_image", "image_url": "a.jpg"}, "image"),
-        ({"type": "image"}, "image"),
-        ({"image": "a.jpg"}, "image"),
-        ({"text": "a", "image": "a.jpg"}, "without a type"),
-        ({}, "without a type"),
-        ({"type": "video", "video": "a.mp4"}, "video"),
-        ({"type": []}, "list"),
-        (5, "int"),
-    ],
-)
+@pytest.mark.parametrize(("part", "kind"), cases("part_kinds"))
 def test_the_kind_of_a_part(part, kind):
-    assert part_kind(part) == kind
+    assert part_kind(json.loads(part)) == kind
 
 
 @pytest.mark.parametrize(
@@ -127,36 +102,14 @@ def test_other_texts_are_no_document(texts, images):
     assert interleaved({"texts": texts, "images": images}) is None
 
 
-@pytest.mark.parametrize(
-    ("caption", "record", "text"),
-    [
-        ("of a file", {"caption": "of the record"}, "of a file"),
-        ("", {"caption": "of the record"}, ""),
-        (None, {"caption": "a", "text": "b", "captions": ["c"]}, "a"),
-        (None, {"text": "b", "captions": ["c"]}, "b"),
-        (None, {"captions": ["c", "d"]}, "c"),
-        (None, {"captions": []}, ""),
-        (None, {"captions": [{"caption": "c"}]}, ""),
-        (None, {"caption": "a", "conversations": [{"from": "gpt", "value": "b"}]},
-         "assistant: b"),
-        (None, {"conversations": [{"from": "human", "value": "a"}, {"from": "GPT", "value": "b"},
-                                  {"from": "observation", "value": "c"}]},
-         "user: a\nassistant: b\ntool: c"),
-        (None, {"messages": [{"role": "narrator", "content": "a"}, {"content": "b"}]},
-         "narrator: a\nb"),
-        (None, {"caption": "a", "messages": [{"role": "user", "content": 5}]}, "a"),
-        (None, {"messages": [{"role": "user", "content": PARTS}]},
-         "user: Which is <image> or <image>?"),
-        (None, {"messages": [{"role": "user", "content": []}]}, "user: "),
-        (None, {"texts": [{"user": "a", "assistant": "b", "source": "x"},
-                          {"user": "c", "assistant": "d"}], "images": ["a.jpg"]},
-         "user: a\nassistant: b\nuser: c\nassistant: d"),
-        (None, ["a"], ""),
-        (None, None, ""),
-    ],
-)  # fmt: skip
-def test_the_text_of_a_sample(caption, record, text):
-    assert sample_text(caption, record) == text
+@pytest.mark.parametrize(("record", "text"), cases("sample_texts"))
+def test_the_text_of_a_record(record, text):
+    assert sample_text(None, json.loads(record)) == text
+
+
+@pytest.mark.parametrize("caption", ["of a file", ""])
+def test_a_caption_of_its_own_goes_before_that_of_the_record(caption):
+    assert sample_text(caption, {"caption": "of the record"}) == caption
 
 
 def hostile():

@@ -1,6 +1,5 @@
 """Token counts are beside the index: counted once, and read back as they were."""
 
-import errno
 import json
 import tempfile
 from pathlib import Path
@@ -12,19 +11,9 @@ from hypothesis import strategies as st
 
 from datapipe.index.manifest import Manifest
 from datapipe.index.tokens.columns import open_tokens
-from datapipe.index.tokens.counting import open_or_count
 from datapipe.index.tokens.parts import DTYPES, PartFiles
 
-from .token_counts import (
-    DIGEST,
-    OTHER,
-    assert_holds,
-    count,
-    make_manifest,
-    make_part,
-    refuse,
-    whole,
-)
+from .token_counts import DIGEST, OTHER, assert_holds, count, make_manifest, make_part, whole
 
 
 @settings(max_examples=40, deadline=None)
@@ -132,26 +121,6 @@ def test_failures_are_told_and_written_down(tmp_path, manifest, caplog):
                 for n, shard in enumerate(manifest.shards)}  # fmt: skip
     for name, number in by_shard.items():
         assert sum(failure["shard"] == name for failure in failures) == number
-
-
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
-def test_counts_of_a_read_only_dataset_go_to_the_cache(tmp_path, manifest, deny, caplog, code):
-    home = tmp_path / "home"
-    home.mkdir()
-    deny(home, code)
-    columns, _ = count(home, manifest)
-    assert "token counts go to" in caplog.text
-    assert columns.folder.is_relative_to(tmp_path / "cache")
-    assert list(home.iterdir()) == []
-    again = open_or_count(home, manifest, DIGEST, image_wrap=(0, 0), count=refuse)
-    assert_holds(again, whole(manifest))
-    assert open_tokens(home, manifest, DIGEST) is not None
-
-
-def test_a_full_disk_is_not_taken_for_a_read_only_one(tmp_path, manifest, deny):
-    deny(tmp_path, errno.ENOSPC)
-    with pytest.raises(OSError, match="No space left"):
-        count(tmp_path, manifest)
 
 
 def test_counts_of_another_dataset_in_the_same_place_are_not_taken(tmp_path, manifest):

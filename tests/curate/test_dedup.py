@@ -1,10 +1,6 @@
 """Duplicates are dropped by name: equal images, and images that look alike."""
 
-from __future__ import annotations
-
 import io
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +14,20 @@ from .conftest import rows
 SCENES = 12
 
 
-def scene(number: int) -> Image.Image:
+def scene(number):
     """Patches of grey, of another layout for each number."""
     grey = np.random.default_rng(number).integers(0, 256, (12, 12), np.uint8)
     return Image.fromarray(grey).resize((240, 180), Image.Resampling.BICUBIC).convert("RGB")
 
 
-def encoded(image: Image.Image, **options: Any) -> bytes:
+def encoded(image, **options):
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", **options)
     return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory):
     """Twelve scenes; then copies of some: as they are, smaller, of less quality."""
     raw = tmp_path_factory.mktemp("raw")
     images = [encoded(scene(number)) for number in range(SCENES)]
@@ -96,10 +92,10 @@ def test_what_was_decoded_is_not_decoded_again(shards, tmp_path, contents):
     """Images of a shard that cannot be read stop it after the shards before."""
     tar, out = shards / "shard-000002.tar", tmp_path / "out"
 
-    def run(out: Path) -> datapipe.CopyReport:
+    def run(out):
         return datapipe.dedup_dataset(shards, out, near=8, output=CopySpec("4"))
 
-    def hashes() -> dict[Path, tuple[int, int, bytes]]:
+    def hashes():
         found = {path: path.stat() for path in sorted((out / ".pack").glob("hashes-*"))}
         return {p: (s.st_ino, s.st_mtime_ns, p.read_bytes()) for p, s in found.items()}
 
@@ -124,7 +120,7 @@ def test_what_was_decoded_is_not_decoded_again(shards, tmp_path, contents):
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def flipped(content: bytes, at: int) -> bytes:
+def flipped(content, at):
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 

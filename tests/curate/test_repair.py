@@ -3,22 +3,18 @@
 `DATAPIPE_DAMAGES` is the number of datasets that are damaged at random, of each kind.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import shutil
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import datapipe
 from datapipe import CopySpec
 from datapipe.errors import PackError
-from tests.inspect.damage import WAYS, Original, harm, made, original
+from tests.inspect.damage import WAYS, harm, made, original
 
 from .conftest import flip
 
@@ -27,7 +23,7 @@ KINDS = ("packed", "gnu", "pax")
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
+def originals(tmp_path_factory, make_folder):
     return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
 
 
@@ -42,7 +38,7 @@ def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_are_brought_back_as_they_were(kind, lost, unchecked, originals, tmp_path):
     whole = originals[kind]
-    counts: Counter[str] = Counter()
+    counts = Counter()
     for number in range(ROUNDS):
         seed = f"repair {kind} {lost} {number}"
         choice = random.Random(seed)
@@ -94,7 +90,7 @@ def test_samples_are_brought_back_as_they_were(kind, lost, unchecked, originals,
     print(f"{kind}, {lost} lost: {dict(counts)}")
 
 
-def lose(folder: Path, shard: str, lost: str, choice: random.Random) -> None:
+def lose(folder, shard, lost, choice):
     """Remove or damage the files of the index."""
     stem = shard.removesuffix(".tar")
     index = next(path for path in folder.glob(f"{stem}*.parquet"))

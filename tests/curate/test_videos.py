@@ -1,10 +1,6 @@
 """Commands that copy, compare and convert datasets keep the frames of videos, and their order."""
 
-from __future__ import annotations
-
 import tarfile
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +12,16 @@ from .conftest import flip
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> Path:
+def shards(tmp_path):
     return make_shards(tmp_path / "shards")
 
 
-def members(folder: Path) -> dict[str, list[dict[str, bytes]]]:
+def members(folder):
     """The members of the samples in all tars by the key within their shard."""
-    found: dict[str, list[dict[str, bytes]]] = {}
+    found = {}
     for path in sorted(folder.glob("*.tar")):
         with tarfile.open(path) as tar:
-            samples: dict[str, dict[str, bytes]] = {}
+            samples = {}
             for info in tar:
                 key, _, ext = info.name.partition(".")
                 file = tar.extractfile(info)
@@ -36,7 +32,7 @@ def members(folder: Path) -> dict[str, list[dict[str, bytes]]]:
     return found
 
 
-def pixels(path: Path, **options: Any) -> list[np.ndarray]:
+def pixels(path, **options):
     image = datapipe.ImageSpec(size=16, **options)
     loader = datapipe.make_loader(path, batch_size=1, image=image, shuffle=False, num_workers=0)
     return [batch["pixel_values"].numpy() for batch in loader]

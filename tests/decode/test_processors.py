@@ -9,13 +9,10 @@ levels of the one that the first pass was off: five values of a million at most,
 where an image of a few pixels is blown up.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import (
@@ -49,16 +46,14 @@ NAMES = [rare(name) if name in ORDINARY else name for name in PHOTOS]
 pytestmark = pytest.mark.usefixtures("rows_first")
 
 
-def in_grey_levels(values: Tensor, spec: ImageSpec) -> Tensor:
+def in_grey_levels(values, spec):
     """[rows, 3, values of a channel], 0 to 255."""
     assert spec.mean_std is not None
     mean, std = (torch.tensor(three).view(3, 1) for three in spec.mean_std)
     return (values.reshape(len(values), 3, -1) * std + mean) * 255
 
 
-def assert_same_pixels(
-    ours: Tensor, theirs: Any, spec: ImageSpec, *, blown_up: bool = False
-) -> None:
+def assert_same_pixels(ours, theirs, spec, *, blown_up=False):
     theirs = torch.from_numpy(np.asarray(theirs, np.float32))
     assert ours.shape == theirs.shape
     off = (in_grey_levels(ours, spec) - in_grey_levels(theirs, spec)).abs()
@@ -67,16 +62,16 @@ def assert_same_pixels(
     assert off.mean() < 0.01
 
 
-def clip(size: int, **options: Any) -> Any:
+def clip(size, **options):
     crop = {"crop_size": {"height": size, "width": size}} | options
     return CLIPImageProcessorPil(size={"shortest_edge": size}, **crop)
 
 
-def qwen2_vl(changes: dict[str, Any], **options: Any) -> tuple[ImageSpec, Any]:
+def qwen2_vl(changes, **options):
     return ImageSpec.preset("qwen2-vl", **changes), Qwen2VLImageProcessorPil(**options)
 
 
-def internvl(most: int) -> tuple[ImageSpec, Any]:
+def internvl(most):
     spec = ImageSpec.preset("internvl", tiles=most)
     assert spec.mean_std is not None
     mean, std = spec.mean_std
@@ -84,14 +79,14 @@ def internvl(most: int) -> tuple[ImageSpec, Any]:
     return spec, GotOcr2ImageProcessorPil(**tiles, image_mean=mean, image_std=std)
 
 
-def llava_next(size: int) -> tuple[ImageSpec, Any]:
+def llava_next(size):
     sides = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
     grids = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
     processor = LlavaNextImageProcessorPil(**sides, image_grid_pinpoints=grids)
     return ImageSpec.preset("llava-next", size=size), processor
 
 
-PRESETS: dict[str, tuple[ImageSpec, Any]] = {
+PRESETS = {
     "clip 224": (ImageSpec.preset("clip"), clip(224)),
     "clip 336": (ImageSpec.preset("clip", size=336), clip(336)),
     "siglip": (

@@ -224,8 +224,7 @@ def test_options_that_mean_nothing_are_refused(options, message):
         ShrinkOptions(**options)
 
 
-def test_without_an_option_nothing_is_active():
+@pytest.mark.parametrize("option", [{"max_side": 9}, {"quality": 9}, {"image_format": "jpg"}])
+def test_an_option_is_active(option):
+    assert ShrinkOptions(**option).active
     assert not ShrinkOptions().active
-    assert ShrinkOptions(max_side=9).active
-    assert ShrinkOptions(quality=9).active
-    assert ShrinkOptions(image_format="jpg").active

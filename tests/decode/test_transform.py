@@ -46,7 +46,7 @@ SPECS = {
 SIDES = st.one_of(st.integers(1, 40), st.integers(1, 250))
 
 
-def gradient(width: int, height: int) -> Decoded:
+def gradient(width, height):
     """Red grows by one level a pixel to the right, green by one a pixel down."""
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[..., 0] = np.arange(width)
@@ -55,7 +55,7 @@ def gradient(width: int, height: int) -> Decoded:
     return Decoded(pixels, width, height)
 
 
-def grid_of(spec: ImageSpec, image: Decoded) -> tuple[int, int]:
+def grid_of(spec, image):
     """Tiles down and across."""
     if spec.grids is not None:
         across, down = best_grid(*size_of(image), grids=spec.grids)

@@ -13,14 +13,14 @@ from datapipe.index.files.random_read import read_at
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     file = NpyFile(tmp_path / "values.npy", "<i4", (2,))
     file.append(np.arange(6, dtype=np.int32).reshape(3, 2))
     file.close()
     return tmp_path / "values.npy"
 
 
-def _is_mapped(path: Path) -> bool:
+def _is_mapped(path):
     return str(path) in Path("/proc/self/maps").read_text()
 
 
@@ -53,7 +53,7 @@ def test_a_slow_disk_is_told_of_the_next_reads_and_not_of_one_slow_read_among_fa
 ):
     data = np.random.default_rng(0).bytes(40_000)
     (tmp_path / "data").write_bytes(data)
-    told: list[int] = []
+    told = []
     monkeypatch.setattr(os, "posix_fadvise", lambda *given: told.append(given[1]))
     clock = iter(range(10**6))
     # Each chunk of 16 reads takes a second, or every second one does.

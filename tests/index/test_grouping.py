@@ -13,7 +13,7 @@ from datapipe.index.tar.headers import TarMember
 from .case_files import cases
 
 
-@pytest.mark.parametrize(("names", "samples", "left_out"), cases("grouping"))
+@pytest.mark.parametrize(("names", "samples", "left_out"), cases("index/grouping"))
 def test_a_member_is_in_a_sample_or_left_out_by_name(names, samples, left_out):
     members = [TarMember(name, number, 1) for number, name in enumerate(names.split())]
     found = group_members(members)

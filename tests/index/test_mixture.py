@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import datapipe
-from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import DTYPES, Columns, find_keys
 from datapipe.index.dataset import open_dataset
@@ -25,15 +22,15 @@ from datapipe.index.mixture_columns import ColumnCounts, MixtureColumn, MixtureC
 from .dataset_parts import Opener, mixture_of
 
 
-def edges_of(parts: Sequence[Any]) -> Int64:
+def edges_of(parts):
     return np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
 
 
-def as_parts(arrays: Sequence[Any]) -> list[Callable[[], Any]]:
+def as_parts(arrays):
     return [lambda array=array: array for array in arrays]
 
 
-def joined(arrays: Sequence[Any], **options: Any) -> MixtureColumn:
+def joined(arrays, **options):
     return MixtureColumn(as_parts(arrays), edges_of(arrays), **options)
 
 
@@ -41,7 +38,7 @@ sizes = st.lists(st.integers(0, 6), min_size=1, max_size=6)
 
 
 @st.composite
-def plain_parts(draw: st.DrawFn) -> list[Any]:
+def plain_parts(draw):
     lengths = draw(sizes)
     values = iter(range(100, 1000))
     return [np.array([next(values) for _ in range(length)], np.int64) for length in lengths]
@@ -112,7 +109,7 @@ def test_numbers_out_of_range_are_refused(parts, data):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any, encode: Any) -> list[Path]:
+def folders(tmp_path_factory, make_folder, encode):
     """Datasets of several shards, with other members each; some keys are those of another."""
     root = tmp_path_factory.mktemp("joined")
     pngs = root / "raw" / "1"
@@ -133,9 +130,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any, encode: 
     return out
 
 
-def open_empty() -> Columns:
+def open_empty():
     """Columns of a dataset without samples, as one whose shards were all emptied."""
-    arrays: dict[str, Any] = {}
+    arrays = {}
     for name, dtype in DTYPES.items():
         offsets = name in ("sample_member", "sample_image", "sample_key", "sample_source")
         arrays[name] = np.zeros(1 if offsets else 0, dtype)
@@ -143,7 +140,7 @@ def open_empty() -> Columns:
 
 
 @pytest.fixture(params=["plain", "empty at the ends", "empty in the middle"])
-def parts(request: Any, folders: list[Path]) -> list[Columns]:
+def parts(request, folders):
     found = [open_dataset(folder).columns for folder in folders]
     if request.param == "empty at the ends":
         return [open_empty(), *found, open_empty(), open_empty()]
@@ -153,7 +150,7 @@ def parts(request: Any, folders: list[Path]) -> list[Columns]:
 
 
 @pytest.fixture
-def columns(parts: list[Columns]) -> MixtureColumns:
+def columns(parts):
     return MixtureColumns.of(as_parts(parts), [ColumnCounts.of(part) for part in parts])
 
 

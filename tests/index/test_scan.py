@@ -38,7 +38,9 @@ def samples_of(folder):
     return dict(read_samples(folder))
 
 
-@pytest.mark.parametrize(("name", "key", "ext"), [(*case, "")[:3] for case in cases("split_names")])
+@pytest.mark.parametrize(
+    ("name", "key", "ext"), [(*case, "")[:3] for case in cases("index/split_names")]
+)
 def test_the_key_ends_at_the_first_dot_of_the_file_name(name, key, ext):
     assert split_name(name) == ((key, ext) if key else None)
 
@@ -52,7 +54,7 @@ def test_names_of_any_kind_are_indexed(tmp_path, make_tar, jpeg):
     assert columns.image_width.tolist() == [41] * 3
 
 
-@pytest.mark.parametrize(("names", "samples", "said"), cases("left_out"))
+@pytest.mark.parametrize(("names", "samples", "said"), cases("index/left_out"))
 def test_members_of_no_sample_are_left_out_by_name(
     tmp_path, make_tar, jpeg, caplog, names, samples, said
 ):

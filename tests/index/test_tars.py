@@ -46,7 +46,7 @@ def test_lists_stand_for_what_they_do_for_webdataset(text, monkeypatch):
     assert names_shards(text)
 
 
-@pytest.mark.parametrize(("text", "expected"), cases("tars_order"))
+@pytest.mark.parametrize(("text", "expected"), cases("index/tars_order"))
 def test_the_order_is_that_of_the_list(shards, text, expected):
     assert keys(text.replace("{cwd}", os.getcwd())) == list(expected)
 
@@ -96,7 +96,7 @@ def test_a_shard_that_changed_is_noticed(shards, make_tar, jpeg):
     assert len(keys(text)) == 21
 
 
-@pytest.mark.parametrize(("text", "message"), cases("tars_refused"))
+@pytest.mark.parametrize(("text", "message"), cases("index/tars_refused"))
 def test_what_cannot_be_read_is_named_with_the_remedy(shards, text, message):
     (shards / "notes.txt").touch()
     actions = [index_shards, open_dataset, lambda path: datapipe.make_loader(path, batch_size=1)]

@@ -54,7 +54,7 @@ def test_a_turn_that_only_calls_tools_is_empty(call):
     ]
 
 
-@pytest.mark.parametrize(("part", "kind"), cases("part_kinds"))
+@pytest.mark.parametrize(("part", "kind"), cases("index/part_kinds"))
 def test_the_kind_of_a_part(part, kind):
     assert part_kind(json.loads(part)) == kind
 
@@ -102,7 +102,7 @@ def test_other_texts_are_no_document(texts, images):
     assert interleaved({"texts": texts, "images": images}) is None
 
 
-@pytest.mark.parametrize(("record", "text"), cases("sample_texts"))
+@pytest.mark.parametrize(("record", "text"), cases("index/sample_texts"))
 def test_the_text_of_a_record(record, text):
     assert sample_text(None, json.loads(record)) == text
 

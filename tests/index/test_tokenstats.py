@@ -1,6 +1,5 @@
 """Token counts in a few figures."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from datapipe.array_types import Int32
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.tokens.stats import token_stats
 
 
-def columns_of(lengths: Sequence[int] | Int32) -> TokenColumns:
+def columns_of(lengths):
     text = np.array(lengths, np.int32)
     none = np.zeros(0, np.int32)
     return TokenColumns(

@@ -8,20 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PlanError
-from datapipe.index.columns import Columns
 from datapipe.index.where import evaluate, parse_where
 
 from .case_files import cases
 from .where_columns import COLUMNS, EXTRA, ROWS, columns_of
 
 
-def kept(expression: str, columns: Columns = COLUMNS) -> list[int]:
+def kept(expression, columns=COLUMNS):
     """Numbers of the samples that an expression keeps."""
     samples = len(columns.sample_key) - 1
     return np.flatnonzero(evaluate(parse_where(expression), columns, EXTRA, 0, samples)).tolist()
 
 
-@pytest.mark.parametrize(("expression", "samples"), cases("where_kept"))
+@pytest.mark.parametrize(("expression", "samples"), cases("index/where_kept"))
 def test_an_expression_keeps_the_samples_it_says(expression, samples):
     assert kept(expression) == [int(number) for number in samples.split()]
 
@@ -32,9 +31,7 @@ NAMES = ("width", "height", "images", "text_bytes")
 KNOWN = [row for row in ROWS if row[2] and row[2][0][1]]
 
 
-def nested(
-    leaves: st.SearchStrategy[str], joined: str, before: str, most: int
-) -> st.SearchStrategy[str]:
+def nested(leaves, joined, before, most):
     """Expressions of up to `most` leaves: two that are joined, or one with a sign before it."""
     signs = st.sampled_from(joined.split())
     return st.recursive(
@@ -125,7 +122,7 @@ def test_spaces_quotes_and_needless_parentheses_make_no_other_expression():
 
 @pytest.mark.parametrize(
     ("expression", "character", "message"),
-    [*cases("where_refused"), (f"width in (1, {'9' * 400})", 14, "the number is too large")],
+    [*cases("index/where_refused"), (f"width in (1, {'9' * 400})", 14, "the number is too large")],
 )
 def test_what_is_wrong_is_said_with_its_place(expression, character, message):
     with pytest.raises(PlanError, match=message) as caught:

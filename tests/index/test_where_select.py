@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from datapipe.errors import PlanError
-from datapipe.index.columns import Columns
 from datapipe.index.where import parse_where, select_where
 from datapipe.plan.selection import Selection
 
@@ -17,7 +16,7 @@ from .where_columns import columns_of
 
 
 @pytest.fixture
-def many() -> Columns:
+def many():
     generator = np.random.default_rng(0)
     widths = generator.integers(1, 1000, 5003).tolist()
     return columns_of([(f"{n:06d}", "s", [(width, 9)], n) for n, width in enumerate(widths)])

@@ -1,29 +1,26 @@
 """Two datasets are compared by their indexes."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import datapipe
-from datapipe import CopySpec, DatasetDiff
+from datapipe import CopySpec
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+def raw(tmp_path_factory, make_folder):
     return Path(make_folder(tmp_path_factory.mktemp("raw"), 9))
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
+def shards(tmp_path_factory, raw):
     out = tmp_path_factory.mktemp("packed") / "shards"
     datapipe.pack_dataset(raw, out, shard_size=4, workers=1)
     return out
 
 
-def counts(diff: DatasetDiff) -> tuple[int, ...]:
+def counts(diff):
     return diff.equal, diff.changed, diff.renamed, diff.only_a, diff.only_b
 
 

@@ -1,7 +1,5 @@
 """`preview`: the page shows what training takes, whatever the form of images and texts."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -11,9 +9,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +40,7 @@ FORMS = {
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory):
     """Six samples whose image has a colour in each quarter; the last two are the same file."""
     raw = tmp_path_factory.mktemp("raw")
     records = []
@@ -65,7 +60,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer(tmp_path_factory):
     """A token for each byte, so that one character may have several."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
@@ -80,33 +75,33 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def content(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def content(tmp_path):
     """Writes a page, and returns what it draws."""
 
-    def write(path: Any, **options: Any) -> dict[str, Any]:
+    def write(path, **options):
         datapipe.preview(path, tmp_path / "preview.html", **options)
         return content_of((tmp_path / "preview.html").read_text("utf-8"))
 
     return write
 
 
-def content_of(page: str) -> dict[str, Any]:
+def content_of(page):
     found = re.search(r'<script id="content" type="application/json">(.*?)</script>', page, re.S)
     assert found
     return dict(json.loads(found[1]))
 
 
-def samples_of(content: dict[str, Any]) -> list[Any]:
+def samples_of(content):
     return [sample for step in content["steps"] for sample in step["samples"]]
 
 
-def pixels_of(url: str) -> Any:
+def pixels_of(url):
     head, _, data = url.partition(",")
     assert head == "data:image/webp;base64"
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), np.int64)
 
 
-def quarters(pixels: Any) -> Any:
+def quarters(pixels):
     """The colours in the middles of the quarters of an image: [4, 3]."""
     height, width, _ = pixels.shape
     return np.array(
@@ -145,7 +140,7 @@ def test_tokens_are_those_of_the_batch(pack, shards, tokenizer, content):
     text = datapipe.TextSpec(
         tokenizer=tokenizer, template="chatml", image_tokens=5, max_length=95, overlong="truncate"
     )
-    options: dict[str, Any] = {"text": text, "image": FORMS["stretch"], "pack": pack}
+    options = {"text": text, "image": FORMS["stretch"], "pack": pack}
     if pack is None:
         options["batch_size"] = 3
     page = content(shards, samples=6, **options)
@@ -182,7 +177,7 @@ def test_tokens_are_those_of_the_batch(pack, shards, tokenizer, content):
 
 
 def test_a_step_of_a_rank_is_the_one_that_training_takes(shards, content):
-    options: dict[str, Any] = {"batch_size": 1, "image": FORMS["stretch"], "seed": 3}
+    options = {"batch_size": 1, "image": FORMS["stretch"], "seed": 3}
     page = content(shards, step=2, rank=1, world_size=2, epoch=1, samples=1, **options)
     loader = datapipe.make_loader(shards, rank=1, world_size=2, epochs=None, **options)
     loader.set_epoch(1)
@@ -262,7 +257,7 @@ def test_the_command_writes_a_page_or_says_how(shards, tmp_path):
 
     from datapipe.cli.command import app
 
-    def run(*words: object) -> Any:
+    def run(*words):
         return CliRunner().invoke(app, ["preview", *map(str, words)])
 
     refused = run(shards)
@@ -285,7 +280,7 @@ def test_of_many_samples_without_token_counts_a_page_shows_some(tokenizer, tmp_p
     raw.write_text(f"{json.dumps({'conversations': TALK[2:]})}\n" * 10_001)
     datapipe.pack_dataset(raw, out)
 
-    def run(*words: object) -> dict[str, Any]:
+    def run(*words):
         options = ["--tokenizer", tokenizer, "--template", "chatml", "--pack", 512, "-o", page]
         result = CliRunner().invoke(app, ["preview", str(out), *map(str, [*options, *words])])
         assert result.exit_code == 0, result.output

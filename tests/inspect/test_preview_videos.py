@@ -1,17 +1,13 @@
 """`preview` shows a video as a strip of small frames with their times."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import datapipe
 from tests.loader.video_shards import FRAMES, STILLS, make_shards
 
 
-def shown(path: Path, tmp_path: Path, **options: Any) -> dict[str, Any]:
+def shown(path, tmp_path, **options):
     """The samples on a page, by key."""
     page = tmp_path / "preview.html"
     image = datapipe.ImageSpec(size=32, **options)

@@ -1,15 +1,11 @@
 """`datapipe verify` names each damaged file and sample, and finds nothing in a whole dataset."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import random
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -27,19 +23,19 @@ from datapipe.index.record_fields import FieldFiles
 from datapipe.inspect import shard_check, shard_job
 from tests.remote.server import serving
 
-from .damage import WAYS, Original, damaged_file, harm, made
+from .damage import WAYS, damaged_file, harm, made
 
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
 KINDS = ("packed", "gnu", "pax")
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
+def originals(tmp_path_factory, make_folder):
     return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path) -> Path:
+def tokenizer(tmp_path):
     names = ["[UNK]", "photograph", "<|im_start|>", "<|im_end|>", "<image>"]
     words = Tokenizer(
         models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]")
@@ -135,7 +131,7 @@ def test_a_header_of_another_member_is_damage_though_its_checksum_is_right(
     assert not datapipe.verify_dataset(folder).is_whole
 
 
-def found_in(folder: Path, **options: Any) -> dict[str, str]:
+def found_in(folder, **options):
     return {f.file: f.problem for f in datapipe.verify_dataset(folder, **options).findings}
 
 
@@ -229,7 +225,7 @@ def test_token_counts_are_compared(originals, tmp_path, tokenizer):
 
 
 @pytest.fixture
-def scored(tmp_path: Path, make_tar: Any) -> Path:
+def scored(tmp_path, make_tar):
     """Two tars of someone else with a record a sample, whose field `score` is indexed."""
     for first in (0, 3):
         records = [(f"{n}.json", json.dumps({"score": n, "text": "a"}).encode()) for n in range(3)]
@@ -344,7 +340,7 @@ def test_bytes_that_the_disk_cannot_read_are_named(originals, monkeypatch):
     path = str(whole.folder / "shard-000001.tar")
     real = os.preadv
 
-    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
+    def preadv(descriptor, buffers, offset):
         holds = offset <= bad < offset + len(buffers[0])
         if holds and os.readlink(f"/proc/self/fd/{descriptor}") == path:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -1,27 +1,23 @@
 """`datapipe verify` and `datapipe repair` as commands: lines, exit codes, an interrupt."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from datapipe.cli.command import app
 
-from .damage import Original, damaged_file, made
+from .damage import damaged_file, made
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: Any, make_folder: Any) -> Original:
+def packed(tmp_path_factory, make_folder):
     return made(tmp_path_factory.mktemp("packed"), make_folder, kind="packed")
 
 
-def run(*args: object) -> Result:
+def run(*args):
     return CliRunner().invoke(app, [str(argument) for argument in args])
 
 

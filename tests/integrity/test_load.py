@@ -13,10 +13,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -44,14 +41,14 @@ print(json.dumps([seen, total, peak]))
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+def packed(tmp_path_factory, make_folder):
     """37 images with captions in five shards."""
     home = tmp_path_factory.mktemp("load")
     datapipe.pack_dataset(make_folder(home / "raw", 37), home / "shards", shard_size=8)
     return home / "shards"
 
 
-def write_texts(raw: Path, samples: int) -> Path:
+def write_texts(raw, samples):
     raw.mkdir(parents=True)
     with (raw / "data.jsonl").open("w") as file:
         for number in range(samples):
@@ -107,7 +104,7 @@ def test_a_member_beyond_four_gigabytes(tmp_path, jpeg):
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_sixty_four_workers_change_no_batch(packed, kind):
-    def loader(**options: Any) -> datapipe.Loader:
+    def loader(**options):
         image = ImageSpec(size=32)
         return datapipe.make_loader(packed, batch_size=4, image=image, epochs=8, **options)
 
@@ -118,16 +115,16 @@ def test_sixty_four_workers_change_no_batch(packed, kind):
 class Counting:
     """Transform that counts the samples which were made."""
 
-    def __init__(self, wait: Callable[[], object] = bool) -> None:
+    def __init__(self, wait=bool):
         self.made, self._lock, self._wait = 0, threading.Lock(), wait
 
-    def __call__(self, sample: Any, generator: Any) -> Any:
+    def __call__(self, sample, generator):
         self._wait()
         with self._lock:
             self.made += 1
         return sample
 
-    def has_made(self, samples: int) -> bool:
+    def has_made(self, samples):
         return self.made >= samples
 
 
@@ -157,7 +154,7 @@ def test_a_slow_producer_changes_no_batch(packed):
     times = random.Random(0)
     slow = Counting(lambda: time.sleep(times.choice([0, 0, 0, 0.02])))
 
-    def loader(transform: Any, workers: int) -> datapipe.Loader:
+    def loader(transform, workers):
         return datapipe.make_loader(
             packed,
             batch_size=4,
@@ -181,7 +178,7 @@ def test_epochs_of_days_leave_memory_threads_and_files_as_they_are(packed, tmp_p
         workers=WorkerSpec(kind),
     )
 
-    def held() -> tuple[int, int, int]:
+    def held():
         gc.collect()
         processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
         return (
@@ -190,7 +187,7 @@ def test_epochs_of_days_leave_memory_threads_and_files_as_they_are(packed, tmp_p
             sum(process.memory_info().rss for process in processes),
         )
 
-    def train(epochs: int) -> None:
+    def train(epochs):
         for _ in range(epochs):
             for batch in loader:
                 del batch

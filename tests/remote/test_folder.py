@@ -3,11 +3,9 @@
 import errno
 import pickle
 import random
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
 from datapipe.remote.retry import RetryPolicy, describe, is_final
 from tests.waiting import PATIENCE
 
-from .server import Server, serving
+from .server import serving
 
 pytest.importorskip("aiohttp")
 
@@ -25,14 +23,14 @@ DATA = random.Random(5).randbytes(100_000)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path):
     (tmp_path / "a.tar").write_bytes(DATA)
     with serving(tmp_path) as server:
         yield server
 
 
-def open_folder(server: Server, **options: object) -> RemoteFolder:
-    return RemoteFolder(server.url, RemoteOptions(**{"retry": QUICK, **options}))  # type: ignore[arg-type]
+def open_folder(server, **options):
+    return RemoteFolder(server.url, RemoteOptions(**{"retry": QUICK, **options}))
 
 
 def test_a_file_is_read_whole_and_in_ranges(server):
@@ -145,7 +143,7 @@ def test_urls_are_told_from_paths():
     assert not is_remote(Path("s3:/bucket"))
 
 
-def answer(**attributes: Any) -> Exception:
+def answer(**attributes):
     """An error as clients raise it for an answer of a server."""
     error = OSError("the answer")
     vars(error).update(attributes)

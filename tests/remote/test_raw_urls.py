@@ -1,13 +1,9 @@
 """Raw data behind URLs is packed as the same data in a folder is."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from datapipe import PackError, StoreError, pack_dataset
 
-from .faulty_proxy import Request
 from .server import serving
 
 pytest.importorskip("moto.server")
@@ -15,9 +11,8 @@ pytest.importorskip("s3fs")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, make_folder: Any) -> Path:
-    made: Path = make_folder(tmp_path / "raw", 9)
-    return made
+def folder(tmp_path, make_folder):
+    return make_folder(tmp_path / "raw", 9)
 
 
 def test_a_folder_of_images_is_packed_whatever_faults_there_are(
@@ -98,11 +93,11 @@ def test_a_file_that_changes_meanwhile_is_named(put, pack, proxy, folder, jpeg, 
     url = put(folder)
     path = f"{url}/{min(folder.rglob('*.jpg')).relative_to(folder)}"
 
-    def replace(number: int, request: Request) -> None:
+    def replace(number, request):
         if request.span and not done:
             done.append(client.pipe(path, jpeg(78)))
 
-    done: list[None] = []
+    done = []
     proxy.fault = replace
     with pytest.raises(
         StoreError, match=f"{url} changed while it was downloaded; run the command again"

@@ -135,10 +135,7 @@ def profile(name, content):
 ODD = {
     "JPEG, EXIF without": (8, lambda encode: encode(exif=maker(), xmp=packet(8))),
     "WebP, EXIF without": (8, lambda encode: encode(kind="WEBP", exif=maker(), xmp=packet(8))),
-    "the last packet": (
-        3,
-        lambda encode: with_segments(encode(), xmp_segment(6), xmp_segment(3)),
-    ),
+    "the last packet": (3, lambda encode: with_segments(encode(), xmp_segment(6), xmp_segment(3))),
     # Pillow leaves them alone.
     "profile APP1": (1, lambda encode: with_chunk(encode(kind="PNG"), profile("APP1", exif(6)))),
     "profile xmp": (1, lambda encode: with_chunk(encode(kind="PNG"), profile("xmp", packet(6)))),
@@ -248,8 +245,7 @@ def test_a_pack_and_foreign_tars_show_what_pillow_shows(tmp_path, encode, make_t
     images = {
         "jpg": with_segments(encode(), xmp_segment(6)),
         "png": with_chunk(
-            encode(kind="PNG"),
-            chunk(b"tEXt", b"Raw profile type exif\0" + raw_profile(exif(8))),
+            encode(kind="PNG"), chunk(b"tEXt", b"Raw profile type exif\0" + raw_profile(exif(8)))
         ),
         "webp": encode(kind="WEBP", lossless=True, xmp=packet(5)),
         "tif": encode(kind="TIFF", tiffinfo={700: packet(7)}),

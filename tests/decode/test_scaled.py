@@ -1,7 +1,5 @@
 """Decoding for a purpose: JPEGs at a part of their size, images turned upright."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
@@ -17,13 +15,6 @@ from .image_kinds import exif
 
 def always(height, width):
     return lambda *_: (height, width)
-
-
-def encode_plain(size, orientation):
-    buffer = io.BytesIO()
-    gradient = np.linspace(0, 255, size[0] * size[1] * 3).reshape(size[1], size[0], 3)
-    Image.fromarray(gradient.astype(np.uint8)).save(buffer, "JPEG", exif=exif(orientation))
-    return buffer.getvalue()
 
 
 def fitted(pixels, height, width):
@@ -53,12 +44,13 @@ def test_a_jpeg_is_decoded_as_small_as_covers_the_target(encode, crop, target, d
 
 @settings(deadline=None, max_examples=100)
 @given(
-    st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    st.integers(1, 8),
+    size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    target=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    orientation=st.integers(1, 8),
 )
-def test_scaling_never_goes_below_the_target(size, target, orientation):
-    data = encode_plain(size, orientation)
+def test_scaling_never_goes_below_the_target(encode, size, target, orientation):
+    gradient = np.linspace(0, 255, size[0] * size[1] * 3).reshape(size[1], size[0], 3)
+    data = encode(Image.fromarray(gradient.astype(np.uint8)), exif=exif(orientation))
     whole = decode_for(data)
     asked = []
     image = decode_for(data, lambda height, width: asked.append((height, width)) or target)

@@ -112,10 +112,7 @@ def edited(data, changes):
 
 
 def check(name, data):
-    with (
-        tempfile.TemporaryDirectory(prefix="datapipe-fuzz-") as folder,
-        suppress(DatapipeError),
-    ):
+    with tempfile.TemporaryDirectory(prefix="datapipe-fuzz-") as folder, suppress(DatapipeError):
         TARGETS[name](data, Path(folder))
 
 

@@ -16,13 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import (
-    anyres_tiles,
-    anyres_tokens,
-    best_grid,
-    per_tile,
-    tile_grid,
-)
+from datapipe.geometry.tiles import anyres_tiles, anyres_tokens, best_grid, per_tile, tile_grid
 
 from ..models.video_processors import qwen3_vl_resize
 from .sides import SIDES, SIZES, columns
@@ -140,8 +134,7 @@ def test_canvases_and_tokens_are_those_of_llava_next(sizes, grids):
         patch_size=14,
         num_additional_image_tokens=0,
         _get_unpadded_features=lambda *sides: LlavaNextProcessor._get_unpadded_features(
-            None,
-            *sides,
+            None, *sides
         ),
     )
     tokens = anyres_tokens(*columns(sizes), grids=grids, tile=336, patch=14)

@@ -116,28 +116,14 @@ def test_a_folder_whose_name_looks_like_a_list_is_a_folder(tmp_path, make_tar, j
     assert keys(tmp_path / "x[1].tar") == ["7"]
 
 
-def test_a_list_of_several_formats_is_not_guessed(shards):
+def test_a_pack_of_a_list_has_one_format_and_goes_elsewhere(shards):
     with pytest.raises(datapipe.PackError, match=r"--format llava does not read"):
         datapipe.pack_dataset("data/train-{000000..000001}.tar", "out", format="llava")
-
-
-def test_a_pack_of_a_list_does_not_go_to_the_folder_of_its_tars(shards, tmp_path):
     with pytest.raises(datapipe.PackError, match=r"data holds the tars that data/\*\.tar names"):
         datapipe.pack_dataset("data/*.tar", "data")
     assert datapipe.pack_dataset("data/*.tar", "data/packed").samples == 10
 
 
-@pytest.mark.parametrize(
-    ("text", "is_list"),
-    [
-        ("https://host/shards?signature=a*b", False),
-        ("simplecache::s3://bucket/shards", False),
-        ("s3://bucket/[2024]/shards", False),
-        ("s3://bucket/{0..9}.tar", True),
-        ("s3://bucket/a.tar::s3://bucket/b.tar", True),
-        ("data/shards", False),
-        ("pipe:cat a.tar::b.tar", True),
-    ],
-)
-def test_signs_in_urls_mean_what_they_mean_there(text, is_list):
-    assert names_shards(text) == is_list
+@pytest.mark.parametrize(("text", "kind"), cases("index/lists"))
+def test_signs_in_urls_mean_what_they_mean_there(text, kind):
+    assert names_shards(text) == (kind == "list")

@@ -12,23 +12,12 @@ from datapipe.text.sample_text import find_texts, interleaved, parse_text, sampl
 from .case_files import cases
 
 
-@pytest.mark.parametrize(
-    ("exts", "plain", "named", "unclear"),
-    [
-        ("jpg json", None, (), False),
-        ("jpg question.txt TXT answer.txt", 2, (), False),
-        ("jpg alt.txt", None, (1,), False),
-        ("jpg prompt.txt", None, (1,), False),
-        ("answer.TXT jpg Question.txt", None, (2, 0), False),
-        ("prompt.txt ocr.txt completion.caption", None, (0, 2), False),
-        ("jpg question.txt json", None, (1,), True),
-        ("en.txt de.txt", None, (0, 1), True),
-        ("question.txt prompt.txt answer.txt", None, (0, 1, 2), True),
-    ],
-)
+@pytest.mark.parametrize(("exts", "plain", "named", "unclear"), cases("index/text_members"))
 def test_which_members_are_the_text_of_a_sample(exts, plain, named, unclear):
     found = find_texts(exts.split())
-    assert (found.plain, found.named, bool(found.unclear)) == (plain, named, unclear)
+    assert found.plain == (int(plain) if plain else None)
+    assert found.named == tuple(map(int, named.split()))
+    assert bool(found.unclear) == (unclear == "unclear")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_caption():
@@ -48,10 +37,7 @@ def test_columns_that_a_part_leaves_null_do_not_matter():
 @pytest.mark.parametrize("call", [{"tool_calls": [{"id": "1"}]}, {"function_call": {"name": "f"}}])
 def test_a_turn_that_only_calls_tools_is_empty(call):
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None} | call]
-    assert conversation({"messages": messages}) == [
-        ("user", "?", False),
-        ("assistant", "", False),
-    ]
+    assert conversation({"messages": messages}) == [("user", "?", False), ("assistant", "", False)]
 
 
 @pytest.mark.parametrize(("part", "kind"), cases("index/part_kinds"))
@@ -59,47 +45,16 @@ def test_the_kind_of_a_part(part, kind):
     assert part_kind(json.loads(part)) == kind
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        {},
-        {"conversations": "a"},
-        {"conversations": [{"from": "human"}]},
-        {"messages": ["a"]},
-        {"messages": [{"role": "user"}]},
-        {"messages": [{"role": "user", "content": {"type": "text"}}]},
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
-        {"messages": [{"role": "user", "content": [5]}]},
-        {"texts": []},
-        {"texts": [{"user": "a", "assistant": None}]},
-        {"texts": ["a", None], "images": [None, "a.jpg"]},
-    ],
-)
-def test_other_records_hold_no_conversation(record):
-    assert conversation(record) is None
+@pytest.mark.parametrize(("record", "not_held"), cases("index/other_records"))
+def test_other_records_hold_no_conversation_or_document(record, not_held):
+    read = conversation if not_held == "no conversation" else interleaved
+    assert read(json.loads(record)) is None
 
 
 def test_a_document_keeps_its_order():
     record = {"texts": [None, "A cat.", None, None], "images": ["a.jpg", None, "b", {"path": "c"}]}
     assert interleaved(record) == [None, "A cat.", None, None]
     assert sample_text(None, record) == "<image>\n\nA cat.\n\n<image>\n\n<image>"
-
-
-@pytest.mark.parametrize(
-    ("texts", "images"),
-    [
-        (["a"], ["a.jpg"]),
-        ([None], [None]),
-        (["a"], [None, None]),
-        ([], []),
-        ([5, None], [None, "a.jpg"]),
-        ("ab", "ab"),
-        (None, None),
-        ([{"user": "a", "assistant": "b"}], [None]),
-    ],
-)
-def test_other_texts_are_no_document(texts, images):
-    assert interleaved({"texts": texts, "images": images}) is None
 
 
 @pytest.mark.parametrize(("record", "text"), cases("index/sample_texts"))

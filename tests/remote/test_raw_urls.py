@@ -35,8 +35,7 @@ def test_tars_by_a_list_from_store_to_store(
         for number in range(2):
             key = f"{part}{number}"
             make_tar(
-                tars / part / f"{number}.tar",
-                [(f"{key}.jpg", jpeg(1)), (f"{key}.txt", b"A cat.")],
+                tars / part / f"{number}.tar", [(f"{key}.jpg", jpeg(1)), (f"{key}.txt", b"A cat.")]
             )
     url = put(tars)
     report = pack(f"{url}/{{b,a}}/{{0..1}}.tar", f"s3://{bucket}/out", engine=engine)

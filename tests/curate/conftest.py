@@ -6,6 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import datapipe
+from tests.inspect.damage import harmed as harmed
+from tests.inspect.damage import originals as originals
+from tests.inspect.damage import whole as whole
 
 SAMPLES = 20
 

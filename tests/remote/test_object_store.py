@@ -47,13 +47,8 @@ def url(bucket):
 
 
 @pytest.fixture
-def pack(proxy, raw, url, tmp_path):
-    def pack(out=url, **options):
-        given = {"shard_size": 3, "max_rejects": 9, "staging": tmp_path / "staging"}
-        given["storage_options"] = proxy.storage_options
-        return pack_dataset(raw, out, **{**given, **options})
-
-    return pack
+def pack(pack, raw, url):
+    return lambda out=url, **options: pack(raw, out, max_rejects=9, **options)
 
 
 @pytest.fixture
@@ -95,9 +90,8 @@ def target(proxy, bucket):
 
 
 def load(where, proxy=None):
-    remote = RemoteSpec(storage_options=proxy.storage_options) if proxy else None
-    options = {"batch_size": 2, "image": ImageSpec(size=32)}
-    return datapipe.make_loader(where, **options, **({"remote": remote} if remote else {}))
+    remote = {"remote": RemoteSpec(storage_options=proxy.storage_options)} if proxy else {}
+    return datapipe.make_loader(where, batch_size=2, image=ImageSpec(size=32), **remote)
 
 
 def test_a_dataset_is_packed_there_once_and_read_from_there(

@@ -112,14 +112,13 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(put, pack, proxy,
     assert not [each for each in proxy.asked if each.span]
 
 
-def test_what_is_not_there_is_named(pack, bucket):
+def test_what_cannot_be_downloaded_is_named(pack, bucket):
     with pytest.raises(StoreError, match=f"s3://{bucket}/nowhere/?: there is no such file"):
         pack(f"s3://{bucket}/nowhere")
-
-
-def test_lists_of_several_buckets_are_refused(pack):
     with pytest.raises(PackError, match="several hosts or buckets"):
         pack("s3://{a,b}/0.tar")
+    with pytest.raises(PackError, match="OUT \\(`out`\\) is missing"):
+        pack_dataset("http://127.0.0.1:9/raw.tar")
 
 
 def test_errors_about_the_data_name_the_url(put, pack, tmp_path):
@@ -128,8 +127,3 @@ def test_errors_about_the_data_name_the_url(put, pack, tmp_path):
     url = put(tmp_path / "odd")
     with pytest.raises(PackError, match=f"{url}, downloaded to .*/raw holds one file"):
         pack(url)
-
-
-def test_a_missing_output_is_refused_before_the_download():
-    with pytest.raises(PackError, match="OUT \\(`out`\\) is missing"):
-        pack_dataset("http://127.0.0.1:9/raw.tar")

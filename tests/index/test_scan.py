@@ -102,19 +102,17 @@ def test_a_sample_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jp
     assert "3 samples have the key of an earlier one" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("record", "length"),
-    [
-        (b'{"caption": "four"}', 4),
-        (b'{"conversations": [{"from": "human", "value": "hi"}]}', len("user: hi")),
-        (b'{"caption": "\\ud800"}', 3),
-        (b"[1, 2]", 0),
-        (b"{broken", 0),
-    ],
-)
-def test_texts_inside_json_members_are_measured(tmp_path, make_tar, jpeg, record, length):
-    make_tar(tmp_path / "x.tar", [("0.jpg", jpeg(0)), ("0.json", record)])
-    assert open_dataset(tmp_path).columns.text_bytes.tolist() == [length]
+def test_texts_inside_json_members_are_measured(tmp_path, make_tar, jpeg):
+    lengths = {
+        b'{"caption": "four"}': 4,
+        b'{"conversations": [{"from": "human", "value": "hi"}]}': len("user: hi"),
+        b'{"caption": "\\ud800"}': 3,
+        b"[1, 2]": 0,
+        b"{broken": 0,
+    }
+    pairs = (((f"{n}.jpg", jpeg(0)), (f"{n}.json", record)) for n, record in enumerate(lengths))
+    make_tar(tmp_path / "x.tar", (member for pair in pairs for member in pair))
+    assert open_dataset(tmp_path).columns.text_bytes.tolist() == [*lengths.values()]
 
 
 def scan(path):

@@ -48,6 +48,10 @@ def packed(tmp_path_factory, make_folder):
     return home / "shards"
 
 
+def load(shards, **options):
+    return datapipe.make_loader(shards, batch_size=4, image=ImageSpec(size=32), **options)
+
+
 def write_texts(raw, samples):
     raw.mkdir(parents=True)
     with (raw / "data.jsonl").open("w") as file:
@@ -104,12 +108,8 @@ def test_a_member_beyond_four_gigabytes(tmp_path, jpeg):
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_sixty_four_workers_change_no_batch(packed, kind):
-    def loader(**options):
-        image = ImageSpec(size=32)
-        return datapipe.make_loader(packed, batch_size=4, image=image, epochs=8, **options)
-
-    with loader(num_workers=64, workers=WorkerSpec(kind)) as many:
-        assert_same_batches(many, loader(num_workers=0))
+    with load(packed, epochs=8, num_workers=64, workers=WorkerSpec(kind)) as many:
+        assert_same_batches(many, load(packed, epochs=8, num_workers=0))
 
 
 class Counting:
@@ -131,17 +131,9 @@ class Counting:
 def test_a_slow_consumer_is_not_run_ahead_of_without_bound(packed):
     workers, prefetch, size = 3, 2, 4
     counting = Counting()
-    loader = datapipe.make_loader(
-        packed,
-        batch_size=size,
-        image=ImageSpec(size=32),
-        transform=counting,
-        num_workers=workers,
-        prefetch_factor=prefetch,
-        epochs=None,
-    )
+    options = {"transform": counting, "num_workers": workers, "prefetch_factor": prefetch}
     ahead = []
-    with loader:
+    with load(packed, epochs=None, **options) as loader:
         batches = iter(loader)
         for taken in range(1, 51):
             next(batches)
@@ -153,30 +145,16 @@ def test_a_slow_consumer_is_not_run_ahead_of_without_bound(packed):
 def test_a_slow_producer_changes_no_batch(packed):
     times = random.Random(0)
     slow = Counting(lambda: time.sleep(times.choice([0, 0, 0, 0.02])))
-
-    def loader(transform, workers):
-        return datapipe.make_loader(
-            packed,
-            batch_size=4,
-            image=ImageSpec(size=32),
-            transform=transform,
-            num_workers=workers,
-            epochs=4,
-        )
-
-    assert_same_batches(loader(slow, 8), loader(Counting(), 0))
+    assert_same_batches(
+        load(packed, epochs=4, transform=slow, num_workers=8),
+        load(packed, epochs=4, transform=Counting(), num_workers=0),
+    )
 
 
 @pytest.mark.parametrize(("kind", "policy"), [("threads", "next-use"), ("processes", "pin")])
 def test_epochs_of_days_leave_memory_threads_and_files_as_they_are(packed, tmp_path, kind, policy):
-    loader = datapipe.make_loader(
-        packed,
-        batch_size=4,
-        image=ImageSpec(size=32),
-        cache=datapipe.CacheSpec(memory="100KB", disk=tmp_path, policy=policy),
-        num_workers=2,
-        workers=WorkerSpec(kind),
-    )
+    cache = datapipe.CacheSpec(memory="100KB", disk=tmp_path, policy=policy)
+    loader = load(packed, cache=cache, num_workers=2, workers=WorkerSpec(kind))
 
     def held():
         gc.collect()

@@ -11,7 +11,6 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 import datapipe
 from datapipe import ImageSpec, IndexMismatch
@@ -21,23 +20,12 @@ from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.record_fields import FieldFiles
 from datapipe.inspect import shard_check, shard_job
+from tests.integrity.scenes import save_tokenizer
 from tests.remote.server import serving
 
 from .damage import KINDS, WAYS, damaged_file, harm
 
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
-
-
-@pytest.fixture
-def tokenizer(tmp_path):
-    names = ["[UNK]", "photograph", "<|im_start|>", "<|im_end|>", "<image>"]
-    words = Tokenizer(
-        models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]")
-    )
-    words.add_special_tokens(names[2:])
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path / "tokenizer.json"
 
 
 @pytest.mark.scaled
@@ -193,10 +181,11 @@ def test_damage_behind_a_url_is_named(tmp_path, harmed, whole):
     }
 
 
-def test_token_counts_are_compared(tokenizer, harmed):
-    text = datapipe.TextSpec(
-        tokenizer=tokenizer, template="chatml", image_tokens=4, image_token="<image>"
-    )
+def test_token_counts_are_compared(harmed, tmp_path):
+    words = ["[UNK]", "photograph", "<|im_start|>", "<|im_end|>", "<image>"]
+    tokenizer = save_tokenizer(tmp_path / "tokenizer.json", words)
+    images = {"image_tokens": 4, "image_token": "<image>"}
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", **images)
     datapipe.make_loader(harmed, batch_size=2, text=text, num_workers=0)
     assert datapipe.verify_dataset(harmed).is_whole
     counted = next(harmed.glob("tokens-*"))
@@ -296,9 +285,8 @@ def test_what_is_no_dataset_is_refused(tmp_path, make, message):
 
 def test_members_that_are_read_part_by_part_are_compared(tmp_path, make_tar, jpeg):
     """Those over 64 MB are."""
-    large = jpeg(0) + bytes(65 << 20)
-    members = [("a.txt", b"a"), ("b.jpg", large), ("b.txt", b"b"), ("c.txt", b"c")]
-    tar = make_tar(tmp_path / "tars" / "0.tar", members)
+    members = [("b.jpg", jpeg(0) + bytes(65 << 20)), *((f"{key}.txt", b"a") for key in "bc")]
+    tar = make_tar(tmp_path / "tars" / "0.tar", [("a.txt", b"a"), *members])
     datapipe.index_shards(tmp_path / "tars")
     assert datapipe.verify_dataset(tmp_path / "tars").is_whole
     with tar.open("r+b") as file:

@@ -1,16 +1,15 @@
-from importlib.resources import files
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from datapipe.decode.batched import normalize_batch, resize_batch, zero_outside
 from datapipe.decode.normalize import Normalizer, array_of
 from datapipe.decode.resize import resize, resize_by_products
 from datapipe.errors import PlanError
+
+from .fitted import photo
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -21,14 +20,9 @@ on_each_device = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def photos():
-    found = []
-    for name in ("chelsea.png", "rocket.jpg", "coffee.png"):
-        with (files("skimage") / "data" / name).open("rb") as file:
-            pixels = np.array(Image.open(file).convert("RGB"))
-        found.append(torch.from_numpy(pixels).permute(2, 0, 1).contiguous())
-    return found
+def chelsea():
+    """A photograph: uint8 [3, 300, 451]."""
+    return torch.from_numpy(np.array(photo("chelsea.png"))).permute(2, 0, 1).contiguous()
 
 
 def every_value():
@@ -100,8 +94,8 @@ def test_what_cannot_be_done_is_refused_with_a_reason(call, message):
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(photos, filter):
-    batch = torch.stack([photos[0], photos[0].flip(-1)])
+def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(filter):
+    batch = torch.stack([chelsea(), chelsea().flip(-1)])
     resized = resize_batch(batch, 96, 128, filter)
     for image, expected in zip(batch, resized, strict=True):
         pixels = resize(image.permute(1, 2, 0).numpy(), 96, 128, filter)
@@ -114,8 +108,8 @@ def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(photos, filter):
     new=st.tuples(st.integers(2, 400), st.integers(2, 400)),
     filter=st.sampled_from(["bilinear", "bicubic"]),
 )
-def test_matrix_products_resize_as_the_loaders_kernel_does(photos, old, new, filter):
-    photo = photos[0][:, : old[0], : old[1]].contiguous()
+def test_matrix_products_resize_as_the_loaders_kernel_does(old, new, filter):
+    photo = chelsea()[:, : old[0], : old[1]].contiguous()
     expected = resize_batch(photo[None], *new, filter)[0]
     got = resize_by_products(photo[None], *new, filter)[0]
     off = (got.int() - expected.int()).abs().float()
@@ -124,16 +118,16 @@ def test_matrix_products_resize_as_the_loaders_kernel_does(photos, old, new, fil
     assert off.sum() <= 0.05 * off.numel() + 12
 
 
-def test_batches_too_large_for_memory_are_resized_in_parts(photos):
+def test_batches_too_large_for_memory_are_resized_in_parts():
     # 194 images of 300 x 451 pixels are 300 MB as float32; 164 are resized at once.
-    batch = photos[0].expand(194, -1, -1, -1)
-    expected = resize_by_products(photos[0][None], 16, 16, "bilinear")[0]
+    batch = chelsea().expand(194, -1, -1, -1)
+    expected = resize_by_products(chelsea()[None], 16, 16, "bilinear")[0]
     for parts in resize_by_products(batch, 16, 16, "bilinear"):
         assert (parts.int() - expected.int()).abs().max() <= 1
 
 
-def test_autocast_does_not_reach_the_pixels(photos):
-    batch = photos[0][None]
+def test_autocast_does_not_reach_the_pixels():
+    batch = chelsea()[None]
     expected = resize_by_products(batch, 64, 64, "bilinear")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(resize_by_products(batch, 64, 64, "bilinear"), expected)
@@ -151,8 +145,8 @@ def test_what_lies_outside_of_an_image_becomes_zero(device):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_the_gpu_resizes_as_the_cpu_does(photos, filter, tf32):
-    batch = photos[0][None]
+def test_the_gpu_resizes_as_the_cpu_does(filter, tf32):
+    batch = chelsea()[None]
     expected = resize_batch(batch, 224, 200, filter)
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32

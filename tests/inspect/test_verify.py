@@ -5,15 +5,19 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import datapipe
 from datapipe import ImageSpec, IndexMismatch
+from datapipe.cli.command import app
 from datapipe.cli.verify import next_step
 from datapipe.index.columns import DTYPES
 from datapipe.index.files.block_checksums import write_sums
@@ -317,3 +321,42 @@ def test_bytes_that_the_disk_cannot_read_are_named(monkeypatch, whole):
         ("000000005", "cannot be read: Input/output error")
     ]
     assert report.damaged_samples == 1
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(argument) for argument in args])
+
+
+def test_the_command_names_damage_and_the_next_step(whole, harmed, tmp_path):
+    begin = whole.samples[4].spans[0][0]
+    damaged_file(harmed, "*1.tar", begin + 100)
+    told = run("verify", harmed)
+    assert (told.exit_code, told.stderr) == (1, "")
+    assert "shard-000001.tar: sample 000000004, 000000004.jpg, bytes 512 to" in told.stdout
+    assert f"datapipe repair {harmed} NEW_FOLDER" in told.stdout
+    told = run("repair", harmed, tmp_path / "out")
+    assert told.exit_code == 1
+    assert "pack again (1 input): 004.jpg" in told.stdout
+    told = run("verify", tmp_path / "out", "--json")
+    assert told.exit_code == 0
+    fields = json.loads(told.stdout)
+    assert (fields["whole"], fields["samples"], fields["findings"]) == (True, 11, [])
+    told = run("repair", tmp_path / "out")
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "--in-place" in told.stderr
+
+
+def test_an_interrupt_ends_quietly(whole):
+    program = (
+        "import datapipe, sys, signal, os\n"
+        "from datapipe.cli import main\n"
+        "from datapipe.inspect import verify\n"
+        "verify.locate = lambda path: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"sys.argv = ['datapipe', 'verify', {str(whole.folder)!r}]\n"
+        "main()\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stdout) == (130, "")
+    assert told.stderr == "\nInterrupted; the dataset is as it was.\n"

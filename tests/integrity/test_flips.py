@@ -76,7 +76,8 @@ def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
             assert re.search(REMEDY, refused), (hint, refused)
         else:
             assert found == scene.expected, (hint, found, caplog.text)
-            outcome = what_became(scene.home / file, harmed)
+            path = scene.home / file
+            outcome = "left" if path.exists() and path.read_bytes() == harmed else "mended"
             if any(re.search(SAID, line) for line in caplog.messages):
                 outcome += ", said"
             elif outcome == "mended" and file not in scene.rewritten:
@@ -91,11 +92,6 @@ def flipped(content, place):
     """The content with one bit changed."""
     at = place // 8
     return content[:at] + bytes([content[at] ^ (1 << place % 8)]) + content[at + 1 :]
-
-
-def what_became(path, harmed):
-    """What a run without an error has made of a file."""
-    return "left" if path.exists() and path.read_bytes() == harmed else "mended"
 
 
 @contextmanager
@@ -138,12 +134,8 @@ def test_a_changed_state_is_refused(tmp_path, make_folder):
             loader.load_state_dict(harmed)
         except datapipe.StateMismatch as error:
             refused = str(error)
-        outcome = "named" if refused else "no effect"
-        if refused:
-            assert re.search(REMEDY, refused), (hint, seed, refused)
-        else:
-            assert harmed == state, (hint, seed)
-        outcomes[outcome] += 1
+        assert re.search(REMEDY, refused) if refused else harmed == state, (hint, seed, refused)
+        outcomes["named" if refused else "no effect"] += 1
     loader.load_state_dict(state)
     assert digest(loader) == expected
     print("state: " + ", ".join(f"{n} {what}" for what, n in outcomes.most_common()))

@@ -1,7 +1,5 @@
 """Duplicates are dropped by name: equal images, and images that look alike."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,19 +18,13 @@ def scene(number):
     return Image.fromarray(grey).resize((240, 180), Image.Resampling.BICUBIC).convert("RGB")
 
 
-def encoded(image, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", **options)
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory):
+def shards(tmp_path_factory, encode):
     """Twelve scenes; then copies of some: as they are, smaller, of less quality."""
     raw = tmp_path_factory.mktemp("raw")
-    images = [encoded(scene(number)) for number in range(SCENES)]
-    images += [images[3], images[4], encoded(scene(5).resize((120, 90)))]
-    images += [encoded(scene(6), quality=30), encoded(scene(99))]
+    images = [encode(scene(number)) for number in range(SCENES)]
+    images += [images[3], images[4], encode(scene(5).resize((120, 90)))]
+    images += [encode(scene(6), quality=30), encode(scene(99))]
     texts = [f"scene {number}" for number in range(SCENES)]
     texts += ["scene 3", "another text", "small", "coarse", "new"]
     for number, (image, text) in enumerate(zip(images, texts, strict=True)):
@@ -68,11 +60,11 @@ def test_the_first_is_kept_and_others_are_listed(shards, tmp_path, rejects, opti
     assert rows(tmp_path / "out", "offset") == kept
 
 
-def test_samples_of_several_images_need_the_same_ones(tmp_path, make_llava, rejects):
+def test_samples_of_several_images_need_the_same_ones(tmp_path, encode, make_llava, rejects):
     names = [["a.jpg", "b.jpg"], ["b.jpg", "a.jpg"], ["a.jpg"], ["a.jpg", "b.jpg"], [], []]
     (tmp_path / "raw").mkdir()
     for number, name in enumerate(("a.jpg", "b.jpg")):
-        (tmp_path / "raw" / name).write_bytes(encoded(scene(number)))
+        (tmp_path / "raw" / name).write_bytes(encode(scene(number)))
     records = [
         {"conversations": [{"from": "human", "value": "<image>" * len(name) + "text"},
                            {"from": "gpt", "value": "yes"}]} | ({"image": name} if name else {})
@@ -124,9 +116,9 @@ def flipped(content, at):
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-def test_images_that_cannot_be_decoded_are_like_no_other(tmp_path, make_tar, members):
-    broken = encoded(scene(1))[:900]
-    held = {"1": encoded(scene(1)), "2": broken, "3": broken + b"2", "4": encoded(scene(1))}
+def test_images_that_cannot_be_decoded_are_like_no_other(tmp_path, encode, make_tar, members):
+    broken = encode(scene(1))[:900]
+    held = {"1": encode(scene(1)), "2": broken, "3": broken + b"2", "4": encode(scene(1))}
     make_tar(tmp_path / "tars" / "0.tar", [(f"{key}.jpg", data) for key, data in held.items()])
     datapipe.dedup_dataset(tmp_path / "tars", tmp_path / "out", near=32)
     assert list(members(tmp_path / "out")) == ["1", "2", "3"]

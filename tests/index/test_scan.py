@@ -38,9 +38,7 @@ def samples_of(folder):
     return dict(read_samples(folder))
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "ext"), [(*case, "")[:3] for case in cases("index/split_names")]
-)
+@pytest.mark.parametrize(("name", "key", "ext"), cases("index/split_names"))
 def test_the_key_ends_at_the_first_dot_of_the_file_name(name, key, ext):
     assert split_name(name) == ((key, ext) if key else None)
 

@@ -1,45 +1,45 @@
 """A small packed dataset, and readers of what others were made of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 import datapipe
+from tests.inspect.damage import harmed as harmed
+from tests.inspect.damage import originals as originals
+from tests.inspect.damage import whole as whole
 
 SAMPLES = 20
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+def raw(tmp_path_factory, make_folder):
     return Path(make_folder(tmp_path_factory.mktemp("raw"), SAMPLES))
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
+def shards(tmp_path_factory, raw):
     out = tmp_path_factory.mktemp("packed") / "shards"
     datapipe.pack_dataset(raw, out, shard_size=6, workers=1)
     return out
 
 
-def rows(folder: Path, *without: str) -> list[dict[str, Any]]:
+def rows(folder, *without):
     """Every row of the indexes of a dataset, without some of its columns."""
     names = sorted(folder.glob("*.parquet"))
     found = [row for name in names for row in pq.read_table(name).to_pylist()]
     return [{name: row[name] for name in row if name not in without} for row in found]
 
 
-def flip(path: Path, at: int, mask: int = 1) -> None:
+def flip(path, at, mask=1):
     """Flip bits of a byte of a file."""
     content = bytearray(path.read_bytes())
     content[at] ^= mask
     path.write_bytes(content)
 
 
-def data_at_offsets(folder: Path) -> list[list[bytes]]:
+def data_at_offsets(folder):
     """The bytes that the indexes of a dataset of ours point at, by sample."""
     found = []
     for name in sorted(folder.glob("shard-*.parquet")):

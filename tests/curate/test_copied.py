@@ -1,15 +1,12 @@
 """Selected, split and merged datasets lose nothing and double nothing."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +14,7 @@ import datapipe
 from datapipe import CopySpec, PackError
 from datapipe.testing import assert_same_batches
 
+from ..index.case_files import cases
 from ..remote.server import serving
 from .conftest import SAMPLES, data_at_offsets, flip, rows
 
@@ -24,13 +22,13 @@ FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 
 
 @pytest.fixture(scope="session")
-def make_tars(make_tar: Any, jpeg: Any) -> Callable[..., dict[str, dict[str, bytes]]]:
+def make_tars(make_tar, jpeg):
     """Writes tars as others do, with members between samples; returns the samples."""
 
-    def make(folder: Path, drawn: list[tuple[int, int, list[int]]]) -> dict[str, dict[str, bytes]]:
+    def make(folder, drawn):
         samples = {}
         for number, (format, images, texts) in enumerate(drawn):
-            written: list[tuple[str, bytes]] = [("README", b"no sample")]
+            written = [("README", b"no sample")]
             for sample, length in enumerate(texts):
                 key = f"{number}_{sample}"
                 names = ["jpg", *(f"{n}.jpg" for n in range(1, images))][:images]
@@ -105,7 +103,7 @@ def test_parts_are_the_whole(shares, salt, shards, members):
         found = [members(Path(name) / part) for part in parts]
         assert [report.samples for report in reports.values()] == [len(part) for part in found]
         assert sum(map(len, found)) == SAMPLES
-        whole: dict[str, dict[str, bytes]] = {}
+        whole = {}
         for part in found:
             whole |= part
         assert whole == members(shards)
@@ -129,7 +127,7 @@ def test_a_loader_gives_the_samples_that_a_filter_gives(shards, tmp_path, view):
     report = datapipe.select_samples(shards, tmp_path / "some", where=where, output=output)
     assert 3 < report.samples < SAMPLES
     assert bool(list((tmp_path / "some").glob("*.tar"))) != view
-    options: Any = {"batch_size": 2, "shuffle": False, "meta": ("key", "source", "text")}
+    options = {"batch_size": 2, "shuffle": False, "meta": ("key", "source", "text")}
     assert_same_batches(
         datapipe.make_loader(shards, where=where, **options),
         datapipe.make_loader(tmp_path / "some", **options),
@@ -190,7 +188,7 @@ def test_keys_that_no_member_of_ours_can_have_are_refused(tmp_path, make_tar, jp
 
 
 def test_samples_are_copied_from_urls(shards, tmp_path, contents):
-    options: Any = {"number": 7, "output": CopySpec(shard_size="3")}
+    options = {"number": 7, "output": CopySpec(shard_size="3")}
     with serving(shards) as server:
         datapipe.select_samples(server.url, tmp_path / "from_url", **options)
         with pytest.raises(PackError, match="a view only works on folders"):
@@ -208,44 +206,24 @@ def test_damaged_bytes_are_not_copied(shards, tmp_path):
     datapipe.select_samples(damaged, tmp_path / "some", where="shard != 1")
 
 
-REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("is inside the dataset", {"out": "shards/below"}),
-    ("is inside the dataset", {"out": "shards"}),
-    ("is a file; give a folder", {"out": "file"}),
-    ("neither empty nor", {"out": "taken"}),
-    ("holds arrays", {"dataset": "arrays"}),
-    ("no samples are left to copy", {"where": "width > 9999"}),
-    ("1 of 2 keys, such as 'no such'", {"keys": "keys"}),
-    ("is empty; give a text file", {"keys": "none"}),
-    ("No such file.*give a text file", {"keys": "nothing/there"}),
-    ("only 20 samples; give a smaller number", {"number": 21}),
-    ("give a local folder", {"out": "s3://bucket/out"}),
-    ("no such folder", {"dataset": "nothing"}),
-    ("add up to 0.9;", {"parts": {"a": 0.9}}),
-    ("would get none", {"val": 1e-9}),
-    ("give either", {"val": None}),
-    ("1 prefixes for 2", {"prefixes": ["a"]}),
-)
-
-
 def test_what_cannot_be_copied_is_refused_before_anything_is_written(
     shards, raw, tmp_path, contents, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(shards, "shards")
     datapipe.convert_dataset(shards, "arrays", image=datapipe.ImageSpec(size=8))
-    files = {"file": "a", "keys": "000000001\nno such\n", "none": "\n", "taken/thesis.tex": "years"}
+    datapipe.select_samples("shards", "copied", number=3)
+    files = {"file": "a", "keys": "000000001\nno such\n", "nothing_in_it": "\n", "taken/a.tex": ""}
     for name, content in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(content)
-    datapipe.select_samples("shards", "copied", number=3)
     before = contents(tmp_path)
-    for message, options in REFUSED:
-        call: Any = datapipe.select_samples
-        arguments = {"dataset": "shards", "out": "out", **options}
-        if "prefixes" in options:
+    for options, message in cases("curate/refused"):
+        call = datapipe.select_samples
+        arguments = {"dataset": "shards", "out": "out", **yaml.safe_load(f"{{{options}}}")}
+        if "prefixes" in arguments:
             call, arguments["datasets"] = datapipe.merge_datasets, [arguments.pop("dataset")] * 2
-        elif {"val", "parts"} & options.keys():
+        elif {"val", "parts"} & arguments.keys():
             call = datapipe.split_dataset
         with pytest.raises((PackError, datapipe.IndexMismatch), match=message):
             call(**arguments)

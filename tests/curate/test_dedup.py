@@ -1,11 +1,5 @@
 """Duplicates are dropped by name: equal images, and images that look alike."""
 
-from __future__ import annotations
-
-import io
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,25 +12,19 @@ from .conftest import rows
 SCENES = 12
 
 
-def scene(number: int) -> Image.Image:
+def scene(number):
     """Patches of grey, of another layout for each number."""
     grey = np.random.default_rng(number).integers(0, 256, (12, 12), np.uint8)
     return Image.fromarray(grey).resize((240, 180), Image.Resampling.BICUBIC).convert("RGB")
 
 
-def encoded(image: Image.Image, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", **options)
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory, encode):
     """Twelve scenes; then copies of some: as they are, smaller, of less quality."""
     raw = tmp_path_factory.mktemp("raw")
-    images = [encoded(scene(number)) for number in range(SCENES)]
-    images += [images[3], images[4], encoded(scene(5).resize((120, 90)))]
-    images += [encoded(scene(6), quality=30), encoded(scene(99))]
+    images = [encode(scene(number)) for number in range(SCENES)]
+    images += [images[3], images[4], encode(scene(5).resize((120, 90)))]
+    images += [encode(scene(6), quality=30), encode(scene(99))]
     texts = [f"scene {number}" for number in range(SCENES)]
     texts += ["scene 3", "another text", "small", "coarse", "new"]
     for number, (image, text) in enumerate(zip(images, texts, strict=True)):
@@ -72,11 +60,11 @@ def test_the_first_is_kept_and_others_are_listed(shards, tmp_path, rejects, opti
     assert rows(tmp_path / "out", "offset") == kept
 
 
-def test_samples_of_several_images_need_the_same_ones(tmp_path, make_llava, rejects):
+def test_samples_of_several_images_need_the_same_ones(tmp_path, encode, make_llava, rejects):
     names = [["a.jpg", "b.jpg"], ["b.jpg", "a.jpg"], ["a.jpg"], ["a.jpg", "b.jpg"], [], []]
     (tmp_path / "raw").mkdir()
     for number, name in enumerate(("a.jpg", "b.jpg")):
-        (tmp_path / "raw" / name).write_bytes(encoded(scene(number)))
+        (tmp_path / "raw" / name).write_bytes(encode(scene(number)))
     records = [
         {"conversations": [{"from": "human", "value": "<image>" * len(name) + "text"},
                            {"from": "gpt", "value": "yes"}]} | ({"image": name} if name else {})
@@ -96,10 +84,10 @@ def test_what_was_decoded_is_not_decoded_again(shards, tmp_path, contents):
     """Images of a shard that cannot be read stop it after the shards before."""
     tar, out = shards / "shard-000002.tar", tmp_path / "out"
 
-    def run(out: Path) -> datapipe.CopyReport:
+    def run(out):
         return datapipe.dedup_dataset(shards, out, near=8, output=CopySpec("4"))
 
-    def hashes() -> dict[Path, tuple[int, int, bytes]]:
+    def hashes():
         found = {path: path.stat() for path in sorted((out / ".pack").glob("hashes-*"))}
         return {p: (s.st_ino, s.st_mtime_ns, p.read_bytes()) for p, s in found.items()}
 
@@ -124,13 +112,13 @@ def test_what_was_decoded_is_not_decoded_again(shards, tmp_path, contents):
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def flipped(content: bytes, at: int) -> bytes:
+def flipped(content, at):
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-def test_images_that_cannot_be_decoded_are_like_no_other(tmp_path, make_tar, members):
-    broken = encoded(scene(1))[:900]
-    held = {"1": encoded(scene(1)), "2": broken, "3": broken + b"2", "4": encoded(scene(1))}
+def test_images_that_cannot_be_decoded_are_like_no_other(tmp_path, encode, make_tar, members):
+    broken = encode(scene(1))[:900]
+    held = {"1": encode(scene(1)), "2": broken, "3": broken + b"2", "4": encode(scene(1))}
     make_tar(tmp_path / "tars" / "0.tar", [(f"{key}.jpg", data) for key, data in held.items()])
     datapipe.dedup_dataset(tmp_path / "tars", tmp_path / "out", near=32)
     assert list(members(tmp_path / "out")) == ["1", "2", "3"]

@@ -3,32 +3,22 @@
 `DATAPIPE_DAMAGES` is the number of datasets that are damaged at random, of each kind.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import shutil
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import datapipe
 from datapipe import CopySpec
 from datapipe.errors import PackError
-from tests.inspect.damage import WAYS, Original, harm, made, original
+from tests.inspect.damage import KINDS, WAYS, harm, original
 
 from .conftest import flip
 
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "3"))
-KINDS = ("packed", "gnu", "pax")
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
-    return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
 
 
 @pytest.mark.scaled
@@ -42,7 +32,7 @@ def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_are_brought_back_as_they_were(kind, lost, unchecked, originals, tmp_path):
     whole = originals[kind]
-    counts: Counter[str] = Counter()
+    counts = Counter()
     for number in range(ROUNDS):
         seed = f"repair {kind} {lost} {number}"
         choice = random.Random(seed)
@@ -94,7 +84,7 @@ def test_samples_are_brought_back_as_they_were(kind, lost, unchecked, originals,
     print(f"{kind}, {lost} lost: {dict(counts)}")
 
 
-def lose(folder: Path, shard: str, lost: str, choice: random.Random) -> None:
+def lose(folder, shard, lost, choice):
     """Remove or damage the files of the index."""
     stem = shard.removesuffix(".tar")
     index = next(path for path in folder.glob(f"{stem}*.parquet"))
@@ -126,28 +116,25 @@ def test_lost_indexes_are_made_again_as_they_were(originals, tmp_path):
         assert original(folder).files == whole.files
 
 
-def test_a_lost_manifest_is_made_again(originals, tmp_path):
-    whole = originals["packed"]
-    folder = whole.restore(tmp_path / "harmed")
-    (folder / "dataset.json").write_text("{")
-    report = datapipe.repair_dataset(folder, in_place=True)
+def test_a_lost_manifest_is_made_again(harmed, whole):
+    (harmed / "dataset.json").write_text("{")
+    report = datapipe.repair_dataset(harmed, in_place=True)
     assert "dataset.json" in report.remade
-    assert (folder / "dataset.json.damaged").read_text() == "{"
-    assert datapipe.verify_dataset(folder).is_whole
+    assert (harmed / "dataset.json.damaged").read_text() == "{"
+    assert datapipe.verify_dataset(harmed).is_whole
     for name in whole.files:
         if name.endswith((".tar", ".parquet")):
-            assert (folder / name).read_bytes() == whole.files[name], name
-    loader = datapipe.make_loader(folder, batch_size=4, image=None)
+            assert (harmed / name).read_bytes() == whole.files[name], name
+    loader = datapipe.make_loader(harmed, batch_size=4, image=None)
     assert sum(len(batch["key"]) for batch in loader) == 12
 
 
-def test_a_damaged_shard_is_not_repaired_in_place(originals, tmp_path):
-    folder = originals["packed"].restore(tmp_path / "harmed")
-    harm(folder / "shard-000001.tar", "cut", random.Random(3))
-    before = original(folder).files
+def test_a_damaged_shard_is_not_repaired_in_place(harmed):
+    harm(harmed / "shard-000001.tar", "cut", random.Random(3))
+    before = original(harmed).files
     with pytest.raises(PackError, match=r"shard-000001.tar.*nothing was changed"):
-        datapipe.repair_dataset(folder, in_place=True)
-    assert original(folder).files == before
+        datapipe.repair_dataset(harmed, in_place=True)
+    assert original(harmed).files == before
 
 
 def test_a_tar_of_someone_else_that_was_cut_is_salvaged(originals, tmp_path):
@@ -161,32 +148,30 @@ def test_a_tar_of_someone_else_that_was_cut_is_salvaged(originals, tmp_path):
     assert "damage is next to it" in report.lost[1].problem
 
 
-def test_samples_without_a_checksum_are_left_out_unless_asked_for(originals, tmp_path):
+def test_samples_without_a_checksum_are_left_out_unless_asked_for(tmp_path, harmed, whole):
     """A bit of a text flipped, and it can be read as before; index and columns are gone."""
-    whole = originals["packed"]
-    folder = whole.restore(tmp_path / "harmed")
     flipped = whole.samples[5]
-    (folder / "shard-000001.parquet").unlink()
-    shutil.rmtree(folder / "columns")
-    flip(folder / flipped.shard, flipped.spans[1][0])
-    report = datapipe.repair_dataset(folder, tmp_path / "out")
+    (harmed / "shard-000001.parquet").unlink()
+    shutil.rmtree(harmed / "columns")
+    flip(harmed / flipped.shard, flipped.spans[1][0])
+    report = datapipe.repair_dataset(harmed, tmp_path / "out")
     assert (report.samples, report.without_checksum) == (8, 4)
     assert [f.key for f in report.lost] == [s.key for s in whole.samples[4:8]]
     lines = (tmp_path / "out" / "rejects.jsonl").read_text("utf-8").splitlines()
     assert len(lines) == 4
     assert json.loads(lines[1])["reason"] == "000000005: its bytes have no checksum"
-    report = datapipe.repair_dataset(folder, tmp_path / "all", unchecked=True)
+    report = datapipe.repair_dataset(harmed, tmp_path / "all", unchecked=True)
     assert (report.samples, report.without_checksum, report.lost) == (12, 4, ())
     with pytest.raises(PackError, match=r"shard-000001.tar.*nothing was changed.*--unchecked"):
-        datapipe.repair_dataset(folder, in_place=True)
-    report = datapipe.repair_dataset(folder, in_place=True, unchecked=True)
+        datapipe.repair_dataset(harmed, in_place=True)
+    report = datapipe.repair_dataset(harmed, in_place=True, unchecked=True)
     assert (report.samples, report.without_checksum) == (12, 4)
-    for path in folder.glob("*.parquet"):
+    for path in harmed.glob("*.parquet"):
         path.unlink()
-    (folder / "dataset.json").unlink()
-    shutil.rmtree(folder / "columns")
+    (harmed / "dataset.json").unlink()
+    shutil.rmtree(harmed / "columns")
     with pytest.raises(PackError, match=r"12 have no checksum; --unchecked"):
-        datapipe.repair_dataset(folder, tmp_path / "none")
+        datapipe.repair_dataset(harmed, tmp_path / "none")
 
 
 def test_the_manifest_vouches_for_an_index_that_is_made_again_as_it_was(originals, tmp_path):

@@ -1,14 +1,10 @@
 """A copy that was stopped anywhere is finished by the same call, with the same bytes."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,7 +42,7 @@ print(*points)
 """
 
 
-def killed(source: Path, out: Path, mode: str, command: str) -> list[str]:
+def killed(source, out, mode, command):
     """Names of the folders of copies that were killed, and finished by the same call."""
     program = [sys.executable, "-c", CALLS_UNTIL_KILLED + KILLER]
     arguments = [*program, str(source), str(out), mode, command]
@@ -67,11 +63,11 @@ def test_a_copy_killed_again_and_again_or_at_any_system_call_is_finished(
         assert contents(tmp_path / name) == whole, f"killed at call {name}"
 
 
-def some(source: Path, out: Path) -> datapipe.CopyReport:
+def some(source, out):
     return datapipe.select_samples(source, out, number=13, output=CopySpec("4"))
 
 
-def marks(folder: Path) -> dict[str, tuple[int, int]]:
+def marks(folder):
     """Inode and time of each shard: another once it is written again."""
     stats = {path.name: path.stat() for path in folder.glob("*.tar")}
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
@@ -82,7 +78,7 @@ def test_a_full_disk_is_named_and_the_same_call_copies_what_is_left(
 ):
     out, calls = tmp_path / "out", itertools.count()
 
-    def full(*arguments: Any, real: Any = os.pwrite) -> int:
+    def full(*arguments, real=os.pwrite):
         if next(calls) >= 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return int(real(*arguments))
@@ -108,7 +104,7 @@ def test_a_full_disk_is_named_and_the_same_call_copies_what_is_left(
     refuse_others(shards, tmp_path)
 
 
-def refuse_others(shards: Path, folder: Path) -> None:
+def refuse_others(shards, folder):
     """Other options and another source cannot continue a copy."""
     out, select = folder / "out", datapipe.select_samples
     with pytest.raises(PackError, match=r"other options.*number: 13 before, 12 now"):

@@ -37,7 +37,8 @@ def changed(data, offset, value):
 def kinds(encode, crop):
     """A file of every kind that means something of its own."""
     image = crop("coffee.png", (96, 80), 0)
-    grey, plain = image.convert("L"), encode(image)
+    grey, plain, rgb = image.convert("L"), encode(image), encode(image, keep_rgb=True)
+    adobe = b"Adobe\0\x64\0\0\0\0"
     alpha = image.copy()
     alpha.putalpha(grey)
     soft = grey.copy()
@@ -52,17 +53,11 @@ def kinds(encode, crop):
         "JPEG progressive": encode(image, progressive=True),
         "JPEG progressive grey": encode(grey, progressive=True),
         "JPEG with restart markers": encode(image, restart_marker_blocks=3),
-        "JPEG stored as RGB": encode(image, keep_rgb=True),
-        "JPEG stored as RGB, said by component numbers": without(
-            encode(image, keep_rgb=True), 0xEE
-        ),
+        "JPEG stored as RGB": rgb,
+        "JPEG stored as RGB, said by component numbers": without(rgb, 0xEE),
         "JPEG without JFIF": without(plain, 0xE0),
-        "JPEG whose Adobe segment says RGB": with_segments(
-            plain, b"Adobe\0\x64\0\0\0\0\0", marker=0xEE
-        ),
-        "JPEG whose Adobe segment says YCbCr": with_segments(
-            plain, b"Adobe\0\x64\0\0\0\0\1", marker=0xEE
-        ),
+        "JPEG whose Adobe segment says RGB": with_segments(plain, adobe + b"\0", marker=0xEE),
+        "JPEG whose Adobe segment says YCbCr": with_segments(plain, adobe + b"\1", marker=0xEE),
         "JPEG CMYK": encode(image.convert("CMYK")),
         "JPEG with a colour profile": encode(image, icc_profile=bytes(3000)),
         "JPEG with a comment": encode(image, comment=b"\xff\xd9 is not the end"),
@@ -106,23 +101,19 @@ def kinds(encode, crop):
     for orientation in range(10):
         made[f"orientation {orientation}"] = with_segments(plain, exif(orientation))
         made[f"PNG orientation {orientation}"] = encode(image, "PNG", exif=exif(orientation)[6:])
-        made[f"orientation {orientation} of a wrong type"] = with_segments(
-            plain, exif(orientation, kind=4)
-        )
+        wrong = exif(orientation, kind=4)
+        made[f"orientation {orientation} of a wrong type"] = with_segments(plain, wrong)
     for first, second in ((6, 3), (3, 6), (1, 6), (6, 1), (2, 8)):
-        made[f"orientation {first}, then {second}"] = with_segments(
-            plain, exif(first), exif(second)
-        )
-    made["orientation behind other segments"] = with_segments(
-        plain, b"http://ns.adobe.com/xap/1.0/\0", exif(6)
-    )
+        both = with_segments(plain, exif(first), exif(second))
+        made[f"orientation {first}, then {second}"] = both
+    xmp = b"http://ns.adobe.com/xap/1.0/\0"
+    made["orientation behind other segments"] = with_segments(plain, xmp, exif(6))
     made["orientation in a cut off block"] = with_segments(plain, exif(6)[:18])
     no_tiff = b"Exif\0\0II\0\0" + exif(6)[10:]
     made["orientation in a block of no TIFF"] = with_segments(plain, no_tiff)
+    pixels = np.asarray(image)
     for sampling in ("444", "422", "420", "440", "411"):
-        made[f"JPEG {sampling}"] = simplejpeg.encode_jpeg(
-            np.asarray(image), colorsubsampling=sampling
-        )
+        made[f"JPEG {sampling}"] = simplejpeg.encode_jpeg(pixels, colorsubsampling=sampling)
     for kind in ("JPEG", "PNG", "WEBP", "GIF", "TIFF"):
         for share in (0.2, 0.6, 0.97):
             data = encode(image, kind)

@@ -1,17 +1,15 @@
-from importlib.resources import files
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
-from torch import Tensor
 
 from datapipe.decode.batched import normalize_batch, resize_batch, zero_outside
 from datapipe.decode.normalize import Normalizer, array_of
 from datapipe.decode.resize import resize, resize_by_products
 from datapipe.errors import PlanError
+
+from .fitted import photo
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -22,25 +20,20 @@ on_each_device = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def photos() -> list[Tensor]:
-    found = []
-    for name in ("chelsea.png", "rocket.jpg", "coffee.png"):
-        with (files("skimage") / "data" / name).open("rb") as file:
-            pixels = np.array(Image.open(file).convert("RGB"))
-        found.append(torch.from_numpy(pixels).permute(2, 0, 1).contiguous())
-    return found
+def chelsea():
+    """A photograph: uint8 [3, 300, 451]."""
+    return torch.from_numpy(np.array(photo("chelsea.png"))).permute(2, 0, 1).contiguous()
 
 
-def every_value() -> Tensor:
+def every_value():
     """All grey levels in all channels: uint8 [4, 3, 16, 16]."""
     levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(4, 3, 16, 16)
     return torch.stack([level.roll(number, dims=-1) for number, level in enumerate(levels)])
 
 
-def by_the_loader(images: Tensor, mean_std: object, dtype: torch.dtype) -> Tensor:
+def by_the_loader(images, mean_std, dtype):
     out = torch.empty(images.shape, dtype=dtype)
-    normalizer = Normalizer(mean_std, dtype)  # type: ignore[arg-type]
+    normalizer = Normalizer(mean_std, dtype)
     for image, place in zip(images, out, strict=True):
         normalizer.write(image.permute(1, 2, 0).numpy(), array_of(place))
     return out
@@ -55,13 +48,13 @@ def test_normalised_batches_have_the_bits_of_the_loaders_kernel(
 ):
     images = every_value()
     expected = by_the_loader(images, mean_std, dtype)
-    got = normalize_batch(images.to(device), mean_std, dtype, channels_last=channels_last)  # type: ignore[arg-type]
+    got = normalize_batch(images.to(device), mean_std, dtype, channels_last=channels_last)
     assert got.dtype == dtype
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert got.is_contiguous(memory_format=layout)
     assert torch.equal(got.cpu(), expected)
     patches = images.reshape(4, 3, 256)  # by channel, whatever their shape
-    got = normalize_batch(patches.to(device), mean_std, dtype)  # type: ignore[arg-type]
+    got = normalize_batch(patches.to(device), mean_std, dtype)
     assert torch.equal(got.cpu(), expected.view(4, 3, 256))
 
 
@@ -76,7 +69,7 @@ def test_pixels_that_stay_as_they_are_are_not_copied():
 
 def test_lists_and_numpy_values_do_for_mean_and_std():
     given = ([np.float32(0.5)] * 3, [0.5, 0.5, 0.5])
-    got = normalize_batch(every_value(), given, torch.float32)  # type: ignore[arg-type]
+    got = normalize_batch(every_value(), given, torch.float32)
     assert torch.equal(got, normalize_batch(every_value(), HALF, torch.float32))
 
 
@@ -97,15 +90,15 @@ def test_lists_and_numpy_values_do_for_mean_and_std():
 )
 def test_what_cannot_be_done_is_refused_with_a_reason(call, message):
     with pytest.raises(PlanError, match=message):
-        call(every_value())  # type: ignore[operator]
+        call(every_value())
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(photos, filter):
-    batch = torch.stack([photos[0], photos[0].flip(-1)])
-    resized = resize_batch(batch, 96, 128, filter)  # type: ignore[arg-type]
+def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(filter):
+    batch = torch.stack([chelsea(), chelsea().flip(-1)])
+    resized = resize_batch(batch, 96, 128, filter)
     for image, expected in zip(batch, resized, strict=True):
-        pixels = resize(image.permute(1, 2, 0).numpy(), 96, 128, filter)  # type: ignore[arg-type]
+        pixels = resize(image.permute(1, 2, 0).numpy(), 96, 128, filter)
         assert torch.equal(torch.from_numpy(pixels).permute(2, 0, 1), expected)
 
 
@@ -115,26 +108,26 @@ def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(photos, filter):
     new=st.tuples(st.integers(2, 400), st.integers(2, 400)),
     filter=st.sampled_from(["bilinear", "bicubic"]),
 )
-def test_matrix_products_resize_as_the_loaders_kernel_does(photos, old, new, filter):
-    photo = photos[0][:, : old[0], : old[1]].contiguous()
-    expected = resize_batch(photo[None], *new, filter)[0]  # type: ignore[arg-type]
-    got = resize_by_products(photo[None], *new, filter)[0]  # type: ignore[arg-type]
+def test_matrix_products_resize_as_the_loaders_kernel_does(old, new, filter):
+    photo = chelsea()[:, : old[0], : old[1]].contiguous()
+    expected = resize_batch(photo[None], *new, filter)[0]
+    got = resize_by_products(photo[None], *new, filter)[0]
     off = (got.int() - expected.int()).abs().float()
     assert off.max() <= 2  # one for each pass
     # What comes close to the middle between two grey levels may be rounded either way.
     assert off.sum() <= 0.05 * off.numel() + 12
 
 
-def test_batches_too_large_for_memory_are_resized_in_parts(photos):
+def test_batches_too_large_for_memory_are_resized_in_parts():
     # 194 images of 300 x 451 pixels are 300 MB as float32; 164 are resized at once.
-    batch = photos[0].expand(194, -1, -1, -1)
-    expected = resize_by_products(photos[0][None], 16, 16, "bilinear")[0]
+    batch = chelsea().expand(194, -1, -1, -1)
+    expected = resize_by_products(chelsea()[None], 16, 16, "bilinear")[0]
     for parts in resize_by_products(batch, 16, 16, "bilinear"):
         assert (parts.int() - expected.int()).abs().max() <= 1
 
 
-def test_autocast_does_not_reach_the_pixels(photos):
-    batch = photos[0][None]
+def test_autocast_does_not_reach_the_pixels():
+    batch = chelsea()[None]
     expected = resize_by_products(batch, 64, 64, "bilinear")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(resize_by_products(batch, 64, 64, "bilinear"), expected)
@@ -152,13 +145,13 @@ def test_what_lies_outside_of_an_image_becomes_zero(device):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_the_gpu_resizes_as_the_cpu_does(photos, filter, tf32):
-    batch = photos[0][None]
-    expected = resize_batch(batch, 224, 200, filter)  # type: ignore[arg-type]
+def test_the_gpu_resizes_as_the_cpu_does(filter, tf32):
+    batch = chelsea()[None]
+    expected = resize_batch(batch, 224, 200, filter)
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
-        got = resize_batch(batch.cuda(), 224, 200, filter)  # type: ignore[arg-type]
+        got = resize_batch(batch.cuda(), 224, 200, filter)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
     assert got.is_cuda

@@ -2,6 +2,8 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from random import Random
 
 import pytest
@@ -29,16 +31,14 @@ SPEC = ImageSpec(size=(24, 32))
 
 @pytest.fixture(scope="module")
 def shared():
-    with_dali = DaliDecoder(SPEC, batch_size=8, threads=2)
-    yield with_dali
-    with_dali.close()
+    with closing(DaliDecoder(SPEC, batch_size=8, threads=2)) as decoder:
+        yield decoder
 
 
 @pytest.fixture
 def decoder():
-    with_dali = DaliDecoder(SPEC, batch_size=8, threads=2)
-    yield with_dali
-    with_dali.close()
+    with closing(DaliDecoder(SPEC, batch_size=8, threads=2)) as decoder:
+        yield decoder
 
 
 @pytest.fixture
@@ -65,12 +65,6 @@ def unreadable(data):
     """A JPEG with every segment in place, whose Huffman table counts too many codes."""
     start = data.index(b"\xff\xc4") + 5
     return data[:start] + bytes([255] * 16) + data[start + 16 :]
-
-
-def damaged(encode, crop):
-    """A JPEG that has an end, and half of whose compressed data is missing."""
-    data = encode(crop("coffee.png", (96, 80), 0))
-    return data[: len(data) * 2 // 3] + b"\xff\xd9"
 
 
 @settings(deadline=None, max_examples=25)
@@ -130,14 +124,14 @@ def test_an_image_that_dali_refuses_is_isolated_and_the_pipeline_goes_on(decoder
 
 
 def test_damage_inside_is_found_where_it_is_looked_for(encode, crop, jpeg):
-    checked = DaliDecoder(SPEC, batch_size=3, threads=2, check=True)
-    images = [jpeg(0), damaged(encode, crop), jpeg(2)]
-    pixels, errors = checked.decode(images)
+    whole = encode(crop("coffee.png", (96, 80), 0))
+    images = [jpeg(0), whole[: len(whole) * 2 // 3] + b"\xff\xd9", jpeg(2)]
+    with closing(DaliDecoder(SPEC, batch_size=3, threads=2, check=True)) as checked:
+        pixels, errors = checked.decode(images)
     assert list(errors) == [1]
     assert "premature end of data segment" in errors[1].reason
     assert not pixels[1].any()
     assert_near(pixels[2], by_kernels(images[2]))
-    checked.close()
 
 
 def test_batches_that_are_kept_do_not_change(jpeg):
@@ -190,22 +184,24 @@ def test_random_parts_and_mirrors_are_those_of_the_cpu_kernels(encode, crop, res
 
 
 class Pipeline:
-    """A pipeline of DALI, of which tests change something."""
+    """A pipeline of DALI; `methods` of tests take the place of its own."""
 
-    def __init__(self, whole):
-        self.whole = whole
+    def __init__(self, whole, methods):
+        self.whole, self.methods = whole, methods
 
     def __getattr__(self, name):
+        if name in self.methods:
+            return partial(self.methods[name], self.whole)
         return getattr(self.whole, name)
 
 
 @pytest.fixture
 def decoder_of(monkeypatch):
-    """Makes a decoder of these pipelines."""
+    """Makes a decoder of pipelines with these methods."""
     made = []
 
-    def make(kind):
-        monkeypatch.setattr(dali_pipeline, "build", lambda *given: kind(build(*given)))
+    def make(**methods):
+        monkeypatch.setattr(dali_pipeline, "build", lambda *given: Pipeline(build(*given), methods))
         made.append(DaliDecoder(SPEC, batch_size=8, threads=2))
         return made[0]
 
@@ -215,14 +211,13 @@ def decoder_of(monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
 def test_batches_that_are_refused_though_whole_are_told_again(decoder_of, jpeg, caplog, error):
-    class Full(Pipeline):
-        def run(self):
-            out = self.whole.run()
-            if len(out[0]) > 1:
-                raise error("no memory")
-            return out
+    def run(whole):
+        out = whole.run()
+        if len(out[0]) > 1:
+            raise error("no memory")
+        return out
 
-    decoder = decoder_of(Full)
+    decoder = decoder_of(run=run)
     for _ in range(5):
         pixels, errors = decoder.decode([jpeg(0), jpeg(1)])
         assert not errors
@@ -236,14 +231,13 @@ def test_batches_that_are_refused_though_whole_are_told_again(decoder_of, jpeg, 
 def test_inputs_that_were_refused_do_not_meet_the_next_batch(decoder_of, jpeg, caplog):
     refused = []
 
-    class Fussy(Pipeline):
-        def feed_input(self, name, data):
-            if name == "windows" and not refused:
-                refused.append(name)
-                raise ValueError("no windows today")
-            self.whole.feed_input(name, data)
+    def feed_input(whole, name, data):
+        if name == "windows" and not refused:
+            refused.append(name)
+            raise ValueError("no windows today")
+        whole.feed_input(name, data)
 
-    decoder = decoder_of(Fussy)
+    decoder = decoder_of(feed_input=feed_input)
     for number in range(3):
         pixels, errors = decoder.decode([jpeg(number), jpeg(number + 1)])
         assert not errors
@@ -253,13 +247,11 @@ def test_inputs_that_were_refused_do_not_meet_the_next_batch(decoder_of, jpeg, c
 
 
 def test_a_dali_that_fails_with_any_image_is_an_error(decoder_of, jpeg):
-    class Broken(Pipeline):
-        def run(self):
-            raise RuntimeError("Critical error in pipeline:\nencountered:\nout of memory")
+    def run(whole):
+        raise RuntimeError("Critical error in pipeline:\nencountered:\nout of memory")
 
-    decoder = decoder_of(Broken)
     with pytest.raises(DatapipeError, match=r"fails with any image: out of memory; use decoder"):
-        decoder.decode([jpeg(0)])
+        decoder_of(run=run).decode([jpeg(0)])
 
 
 @pytest.mark.parametrize("pipelines", [1, 3])
@@ -291,16 +283,14 @@ def test_large_images_go_in_smaller_batches(
 ):
     taken = []
 
-    class Noted(Pipeline):
-        def run(self):
-            out = self.whole.run()
-            taken.append(len(out[0]))
-            return out
+    def run(whole):
+        out = whole.run()
+        taken.append(len(out[0]))
+        return out
 
-    decoder = decoder_of(Noted)
     images = [encode(crop(left=50 + number)) for number in range(4)]
     monkeypatch.setattr(dali_decoder, "_MOST_PIXELS", images_at_once * 48 * 32 or 1)
-    pixels, _ = decoder.decode(images)
+    pixels, _ = decoder_of(run=run).decode(images)
     assert taken == expected
     assert_near(pixels[3], by_kernels(images[3]))
 

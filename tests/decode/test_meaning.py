@@ -1,12 +1,9 @@
 """DALI and the CPU kernels mean the same: every kind of file shows one image, or fails."""
 
-from importlib.resources import files
-
 import numpy as np
 import pytest
 import simplejpeg
 import torch
-from PIL import Image
 
 from datapipe.decode.dali.graph import installed
 from datapipe.decode.dali.options import DaliOptions
@@ -15,6 +12,7 @@ from datapipe.decode.transform import make_transform
 from datapipe.errors import DecodeError
 
 from ..campaigns import rare
+from .fitted import photo
 from .image_kinds import kinds
 
 if not installed():
@@ -102,13 +100,10 @@ def test_a_batch_of_every_kind_means_the_same_to_both_decoders(
 def test_photographs_are_within_a_grey_level_and_a_half(both, resize, interpolation, shift):
     options = {"size": 224, "resize": resize, "interpolation": interpolation}
     for number, name in enumerate(PHOTOS):
-        with (files("skimage") / "data" / name).open("rb") as file:
-            pixels = np.asarray(Image.open(file).convert("RGB"))
         quality = (30, 60, 80, 92, 100)[number]
         sampling = ("444", "422", "420")[(number + shift) % 3]
-        data = simplejpeg.encode_jpeg(
-            np.ascontiguousarray(pixels), quality=quality, colorsubsampling=sampling
-        )
+        pixels = np.array(photo(name))
+        data = simplejpeg.encode_jpeg(pixels, quality=quality, colorsubsampling=sampling)
         by_dali, by_kernels = both(data, **options)
         assert_same(by_dali, by_kernels)
         other = "bicubic" if interpolation == "bilinear" else "bilinear"

@@ -71,25 +71,3 @@ def test_an_image_of_the_right_size_is_not_touched():
     pixels = noise(20, 30).permute(1, 2, 0).numpy()
     assert resizing.resize(pixels, 20, 30) is pixels
     assert resize(noise(50, 60), 20, 30).stride() == (1, 90, 3)  # pixels one after another
-
-
-@pytest.mark.parametrize("filter", FILTERS)
-@pytest.mark.parametrize("size", [(30, 40), (70, 90), (53, 20), (30, 61)])
-def test_the_result_does_not_depend_on_how_the_image_lies_in_memory(size, filter):
-    image = noise(53, 61)
-    expected = resize(image, *size, filter)
-    four = torch.full((53, 61, 4), 77, dtype=torch.uint8)
-    four[..., :3] = image.permute(1, 2, 0)
-    larger = torch.zeros((3, 80, 80), dtype=torch.uint8)
-    larger[:, 7:60, 9:70] = image
-    wide = torch.zeros((80, 80, 4), dtype=torch.uint8).permute(2, 0, 1)
-    wide[:3, 7:60, 9:70] = image
-    for other in (
-        image.contiguous(),
-        four.permute(2, 0, 1)[:3],
-        larger[:, 7:60, 9:70],
-        wide[:3, 7:60, 9:70],
-        image.transpose(1, 2).contiguous().transpose(1, 2),
-    ):
-        assert torch.equal(other, image)
-        assert torch.equal(resize(other, *size, filter), expected)

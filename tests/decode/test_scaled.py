@@ -1,7 +1,5 @@
 """Decoding for a purpose: JPEGs at a part of their size, images turned upright."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
@@ -12,6 +10,7 @@ from PIL import Image
 from datapipe.decode.image import decode_for, decode_rgb
 from datapipe.decode.resize import resize
 
+from ..index.case_files import cases
 from .image_kinds import exif
 
 
@@ -19,46 +18,26 @@ def always(height, width):
     return lambda *_: (height, width)
 
 
-def encode_plain(size, orientation):
-    buffer = io.BytesIO()
-    gradient = np.linspace(0, 255, size[0] * size[1] * 3).reshape(size[1], size[0], 3)
-    Image.fromarray(gradient.astype(np.uint8)).save(buffer, "JPEG", exif=exif(orientation))
-    return buffer.getvalue()
-
-
 def fitted(pixels, height, width):
     return torch.from_numpy(resize(pixels, height, width)).permute(2, 0, 1).int()
 
 
-@pytest.mark.parametrize(
-    ("target", "decoded"),
-    [
-        ((96, 120), (96, 120)),
-        ((200, 300), (96, 120)),
-        ((49, 60), (96, 120)),
-        ((48, 61), (96, 120)),
-        ((48, 60), (48, 60)),
-        ((25, 10), (48, 60)),
-        ((24, 30), (24, 30)),
-        ((12, 15), (12, 15)),
-        ((1, 1), (12, 15)),
-        ((1, 100), (96, 120)),
-    ],
-)
+@pytest.mark.parametrize(("target", "decoded"), cases("decode/scaled"))
 def test_a_jpeg_is_decoded_as_small_as_covers_the_target(encode, crop, target, decoded):
-    image = decode_for(encode(crop(size=(120, 96))), always(*target))
-    assert image.pixels.shape == (*decoded, 3)
+    image = decode_for(encode(crop(size=(120, 96))), always(*map(int, target.split())))
+    assert image.pixels.shape == (*map(int, decoded.split()), 3)
     assert (image.width, image.height) == (120, 96)
 
 
 @settings(deadline=None, max_examples=100)
 @given(
-    st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    st.integers(1, 8),
+    size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    target=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    orientation=st.integers(1, 8),
 )
-def test_scaling_never_goes_below_the_target(size, target, orientation):
-    data = encode_plain(size, orientation)
+def test_scaling_never_goes_below_the_target(encode, size, target, orientation):
+    gradient = np.linspace(0, 255, size[0] * size[1] * 3).reshape(size[1], size[0], 3)
+    data = encode(Image.fromarray(gradient.astype(np.uint8)), exif=exif(orientation))
     whole = decode_for(data)
     asked = []
     image = decode_for(data, lambda height, width: asked.append((height, width)) or target)
@@ -79,23 +58,15 @@ def test_other_formats_are_decoded_whole(encode, crop, kind, orientation):
     assert np.array_equal(image.pixels, decode_rgb(data))
 
 
-@pytest.mark.parametrize("orientation", range(2, 9))
-def test_a_scaled_image_is_turned_as_a_whole_one(encode, crop, orientation):
+TURNED = "FLIP_LEFT_RIGHT ROTATE_180 FLIP_TOP_BOTTOM TRANSPOSE ROTATE_270 TRANSVERSE ROTATE_90"
+
+
+@pytest.mark.parametrize(("orientation", "turned"), [*enumerate(TURNED.split(), 2)])
+def test_a_scaled_image_is_turned_as_a_whole_one(encode, crop, orientation, turned):
     picture = crop(size=(93, 75))
-    data = encode(picture, exif=exif(orientation))
-    plain = decode_for(encode(picture), always(10, 10)).pixels
-    turned = decode_for(data, always(10, 10)).pixels
-    block = Image.fromarray(np.ascontiguousarray(plain))
-    methods = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_270,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_90,
-    }
-    assert np.array_equal(turned, np.asarray(block.transpose(methods[orientation])))
+    plain = Image.fromarray(decode_for(encode(picture), always(10, 10)).pixels)
+    found = decode_for(encode(picture, exif=exif(orientation)), always(10, 10)).pixels
+    assert np.array_equal(found, np.asarray(plain.transpose(Image.Transpose[turned])))
 
 
 @pytest.mark.parametrize(("gap", "most"), [(1, 4.0), (2, 1.5)])

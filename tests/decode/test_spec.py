@@ -5,92 +5,28 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 
+from ..index.case_files import cases
+
 GRIDS = ((336, 672), (672, 336))
 
 
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
-        # Values that are none.
-        ({"size": 0}, "size 0: give a side"),
-        ({"size": True}, "size True"),
-        ({"size": 70_000}, "from 1 to 65,535"),
-        ({"size": (336, 336, 3)}, r"size \(336, 336, 3\)"),
-        ({"resize": "squash"}, "resize 'squash': give 'stretch', 'pad'"),
-        ({"interpolation": "box"}, "'box': give 'bilinear', 'bicubic' or 'lanczos'"),
-        ({"resize": "dynamic", "longest": 64, "min_pixels": 99}, "longest=64 and min_pixels=99"),
-        ({"resize": "tiles", "longest": 64, "tiles": 4}, "longest=64 and tiles=4 are two rules"),
-        ({"resize": "native", "longest": 64}, "only with resize='dynamic' and resize='tiles'"),
-        ({"fill": (300, 0, 0), "resize": "pad"}, "fill"),
-        ({"fill": (0.5, 0, 0), "resize": "pad"}, "of 0 to 255 each"),
-        ({"normalize": "imagenett"}, "give one of 'imagenet', 'clip', 'siglip'"),
-        ({"normalize": ((0, 0, 0), (1, 0, 1))}, "standard deviations above 0"),
-        ({"normalize": ((124, 117, 104), (58, 57, 57))}, "divide those for 0 to 255"),
-        ({"normalize": (0.5, 0.5)}, "three values each"),
-        ({"dtype": torch.float16}, "torch.float16: give one of torch.uint8"),
-        ({"patch": 0, "resize": "native"}, "patch 0: give an integer from 1"),
-        ({"patch": 14.0, "resize": "native"}, r"patch 14\.0"),
-        ({"merge": 0}, "merge 0"),
-        ({"merge": True}, "merge True"),
-        ({"temporal": None, "resize": "native"}, "temporal None: give an integer"),
-        ({"tiles": 0, "resize": "tiles"}, "tiles 0"),
-        ({"refuse_above": 0}, "refuse_above 0"),
-        ({"refuse_above": 10**9}, "from 1 to 178,956,970"),
-        ({"random_crop": (0.5, 0.1)}, r"random_crop \(0\.5, 0\.1\)"),
-        ({"random_crop": 0.5}, "least, most"),
-        ({"flip": 2}, "flip 2: give a probability"),
-        ({"scaled_decode": 2}, "scaled_decode 2: give True or False"),
-        ({"mrope": 1, "resize": "native"}, "mrope 1: give True or False"),
-        # Values that contradict each other.
-        ({"dtype": torch.uint8, "normalize": "clip"}, "do not fit into torch.uint8"),
-        ({"resize": "crop", "crop_from": 200, "size": 224}, "crop_from=200 is less than the 224"),
-        ({"resize": "crop", "crop_from": 256, "size": (100, 300)}, "100 x 300 pixels to be cut"),
-        ({"resize": "native", "min_pixels": 10**6, "max_pixels": 10**5}, "above max_pixels"),
-        ({"resize": "native", "min_pixels": 2 * 10**6}, "is above max_pixels=1,003,520"),
-        ({"resize": "native", "max_pixels": 100, "min_pixels": 1}, "less than one token of 14"),
-        ({"resize": "dynamic", "merge": 100}, "less than one token of 1400 x 1400"),
-        ({"merge": 2}, "merge=2 has no effect without the side of the patches"),
-        ({"size": 20, "patch": 14, "merge": 2}, "smaller than one token of 28 x 28"),
-        ({"resize": "shortest", "size": (3, 4)}, "it is the shorter side's; give one number"),
-        ({"resize": "tiles", "size": (3, 4)}, "a tile is square"),
-        ({"resize": "tiles", "tiles": 6, "grids": GRIDS}, "two rules, InternVL's and LLaVA"),
-        ({"resize": "tiles", "grids": GRIDS, "thumbnail": False}, "always take the tile"),
-        ({"resize": "tiles", "grids": ((336, 500),)}, "does not consist of whole tiles of 336"),
-        ({"resize": "tiles", "anyres_max": 9}, "no effect on tiles without grids"),
-        ({"resize": "tiles", "pad_several": (0, 0, 0)}, "no effect on tiles without grids"),
-        ({"resize": "tiles", "grids": GRIDS, "pad_several": (0, 0, 300)}, "green, blue"),
-        ({"resize": "tiles", "grids": ()}, "give a tuple of"),
-        ({"resize": "tiles", "grids": [[336, 672, 3]]}, "give a tuple of"),
-        ({"resize": "tiles", "grids": GRIDS, "patch": 14, "merge": 2}, "merge no patches"),
-        ({"resize": "tiles", "fill": (0, 0, 0)}, "nothing is padded; leave it out"),
-        # Options of another way to resize.
-        ({"resize": "native", "size": 336}, "bound the result by min_pixels and max_pixels"),
-        ({"resize": "dynamic", "size": 336}, "size=336 has no effect with resize='dynamic'"),
-        ({"max_pixels": 10**6}, "refused by refuse_above"),
-        (
-            {"min_pixels": 10**6, "resize": "tiles"},
-            "only with resize='dynamic' and resize='native'",
-        ),
-        ({"fill": (0, 0, 0)}, "only with resize='pad'"),
-        ({"crop_from": 400}, "only with resize='crop'"),
-        ({"temporal": 2, "resize": "dynamic"}, "temporal=2 has no effect with resize='dynamic'"),
-        ({"mrope": True}, "only with resize='native'; leave it out, and tokens have ordinary"),
-        ({"tiles": 6}, "only with resize='tiles'; leave it out"),
-        ({"anyres_max": 9}, "only with resize='tiles'"),
-        ({"grids": GRIDS}, "only with resize='tiles'"),
-        ({"thumbnail": False}, "only with resize='tiles'"),
-        ({"flip": 0.5, "resize": "native"}, "flip=0.5 has no effect with resize='native'"),
-        ({"random_crop": (0.1, 1.0), "resize": "pad"}, "only with resize='stretch'"),
-    ],
-)
+def as_tuples(value):
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(("options", "cause"), cases("decode/refused_specs"))
 def test_impossible_specs_are_refused_with_a_remedy(options, cause):
+    given = {name: as_tuples(value) for name, value in yaml.safe_load(f"{{{options}}}").items()}
+    if "dtype" in given:
+        given["dtype"] = getattr(torch, given["dtype"].removeprefix("torch."))
     with pytest.raises(PlanError, match=cause):
-        ImageSpec(**options)
+        ImageSpec(**given)
 
 
 def test_a_preset_can_be_changed():

@@ -9,7 +9,7 @@ from datapipe import DecodeError, ImageSpec
 from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import array_of
 from datapipe.decode.resize import resize
-from datapipe.decode.transform import ImageTransform, Placement, make_transform
+from datapipe.decode.transform import make_transform
 
 from .fitted import decoded, rows_for, size_of
 
@@ -24,13 +24,13 @@ SPEC = ImageSpec(
 )
 
 
-def squares() -> ImageTransform:
+def squares():
     made = make_transform(SPEC).of_several
     assert made is not None
     return made
 
 
-def square_of(image: Decoded) -> tuple[np.ndarray, Placement]:
+def square_of(image):
     """The tile [28, 28, 3] of an image, and where the image is in it."""
     out = rows_for(squares(), image)
     placement = squares().place(image, array_of(out))
@@ -38,7 +38,7 @@ def square_of(image: Decoded) -> tuple[np.ndarray, Placement]:
     return out[0].permute(1, 2, 0).numpy(), placement
 
 
-def noise(width: int, height: int) -> Decoded:
+def noise(width, height):
     values = np.random.default_rng(7).integers(0, 256, (height, width, 3), np.uint8)
     return Decoded(values, width, height)
 

@@ -1,7 +1,6 @@
 """Images in their rows: shapes as planned, and points where the placement says."""
 
 import dataclasses
-import io
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ SPECS = {
 SIDES = st.one_of(st.integers(1, 40), st.integers(1, 250))
 
 
-def gradient(width: int, height: int) -> Decoded:
+def gradient(width, height):
     """Red grows by one level a pixel to the right, green by one a pixel down."""
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[..., 0] = np.arange(width)
@@ -55,7 +54,7 @@ def gradient(width: int, height: int) -> Decoded:
     return Decoded(pixels, width, height)
 
 
-def grid_of(spec: ImageSpec, image: Decoded) -> tuple[int, int]:
+def grid_of(spec, image):
     """Tiles down and across."""
     if spec.grids is not None:
         across, down = best_grid(*size_of(image), grids=spec.grids)
@@ -199,38 +198,40 @@ def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones():
     assert (out[1, :, :, :20] != 0).all()
 
 
-def test_the_padding_of_a_canvas_has_the_colour_asked_for():
-    image = gradient(200, 20)
-    for spec, expected in (
-        (ImageSpec(size=28, resize="tiles", grids=GRIDS, fill=(1, 2, 3)), [1, 2, 3]),
-        (ImageSpec(size=28, resize="tiles", grids=GRIDS), [0, 0, 0]),
-    ):
-        out, _, _ = place(spec, image)
-        assert out[1, :, 0, 0].tolist() == expected
-    out, _, _ = place(ImageSpec(size=28, resize="tiles", grids=GRIDS, normalize="clip"), image)
-    assert out[1, :, 0, 0].abs().max() < 0.02  # the mean, to a grey level
+@pytest.mark.parametrize(
+    ("options", "colour"),
+    [
+        ({}, [0, 0, 0]),
+        ({"fill": (1, 2, 3)}, [1, 2, 3]),
+        ({"normalize": "clip"}, pytest.approx([0, 0, 0], abs=0.02)),  # the mean, to a grey level
+    ],
+)
+def test_the_padding_of_a_canvas_has_the_colour_asked_for(options, colour):
+    out, _, _ = place(ImageSpec(size=28, resize="tiles", grids=GRIDS, **options), gradient(200, 20))
+    assert out[1, :, 0, 0].tolist() == colour
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_pixels_of_any_strides_are_the_same_image(name):
     pixels = np.array(photo("chelsea.png").crop((100, 100, 190, 160)))
     turned = np.ascontiguousarray(pixels[::-1, ::-1])[::-1, ::-1]
+    of_four = np.concatenate([pixels, pixels[..., :1]], axis=2)[..., :3]
+    inside = np.pad(pixels, ((7, 9), (5, 5), (0, 0)))[7:-9, 5:-5]
     read_only = pixels.copy()
     read_only.flags.writeable = False
     expected, _, _ = place(SPECS[name], Decoded(pixels, 90, 60))
-    for other in (turned, read_only, np.asfortranarray(pixels)):
+    for other in (turned, of_four, inside, read_only, np.asfortranarray(pixels)):
         out, _, _ = place(SPECS[name], Decoded(other, 90, 60))
         assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_scaled_decoding_reads_less_and_shows_the_same(name):
+def test_scaled_decoding_reads_less_and_shows_the_same(name, encode):
     photograph = photo("astronaut.png").resize((1000, 800), Image.Resampling.BICUBIC)
-    data = io.BytesIO()
-    photograph.save(data, "JPEG", quality=90)
+    data = encode(photograph, quality=90)
     spec = dataclasses.replace(SPECS[name], dtype=torch.float32)
-    whole = make_transform(spec).decode(data.getvalue())
-    part = make_transform(dataclasses.replace(spec, scaled_decode=True)).decode(data.getvalue())
+    whole = make_transform(spec).decode(data)
+    part = make_transform(dataclasses.replace(spec, scaled_decode=True)).decode(data)
     assert whole.pixels.shape == (800, 1000, 3)
     assert part.pixels.shape in {(400, 500, 3), (200, 250, 3), (100, 125, 3)}
     assert (part.width, part.height) == (1000, 800)
@@ -242,21 +243,22 @@ def test_scaled_decoding_reads_less_and_shows_the_same(name):
     assert where_too == pytest.approx(dataclasses.astuple(where)) or where_too == where
 
 
-def test_scaled_decoding_leaves_enough_for_the_smallest_crop():
-    data = io.BytesIO()
-    photo("astronaut.png").resize((1600, 1200)).save(data, "JPEG")
-    for least, expected in ((1.0, 8), (0.25, 4), (0.08, 2), (0.005, 1)):
-        spec = ImageSpec(size=120, random_crop=(least, 1.0), scaled_decode=True)
-        decoded_part = make_transform(spec).decode(data.getvalue())
-        assert decoded_part.pixels.shape[1] == 1600 // expected, least
-
-
-def test_scaled_decoding_leaves_enough_for_the_tile_of_the_whole():
-    data = io.BytesIO()
-    photo("astronaut.png").resize((1000, 100)).save(data, "JPEG")
-    spec = ImageSpec(size=28, resize="tiles", grids=GRIDS, scaled_decode=True)
-    # In its canvas it is 6 pixels high, in the tile that shows the whole 28.
-    assert make_transform(spec).decode(data.getvalue()).pixels.shape == (50, 500, 3)
+@pytest.mark.parametrize(
+    ("options", "size", "width"),
+    [
+        *(
+            ({"size": 120, "random_crop": (least, 1.0)}, (1600, 1200), width)
+            for least, width in ((1.0, 200), (0.25, 400), (0.08, 800), (0.005, 1600))
+        ),
+        # In its canvas it is 6 pixels high, in the tile that shows the whole 28.
+        ({"size": 28, "resize": "tiles", "grids": GRIDS}, (1000, 100), 500),
+    ],
+)
+def test_scaled_decoding_leaves_enough_for_the_smallest_crop_and_the_tile_of_the_whole(
+    encode, options, size, width
+):
+    transform = make_transform(ImageSpec(**options, scaled_decode=True))
+    assert transform.decode(encode(photo("astronaut.png").resize(size))).pixels.shape[1] == width
 
 
 def test_random_crops_of_a_scaled_image_lie_where_they_do_in_the_whole():
@@ -291,10 +293,7 @@ def test_cropping_a_line_needs_no_mountain_of_memory():
     line = np.zeros((1, 60_000, 3), np.uint8)
     line[:, 29_000:31_000] = 200
     spec = ImageSpec(size=336, resize="crop")
-    for image in (
-        Decoded(line, 60_000, 1),
-        Decoded(line.transpose(1, 0, 2).copy(), 1, 60_000),
-    ):
+    for image in (Decoded(line, 60_000, 1), Decoded(line.transpose(1, 0, 2).copy(), 1, 60_000)):
         out, where, _ = place(spec, image)
         assert (out == 200).all()
         assert where.move(image.width / 2, image.height / 2) == pytest.approx((168, 168), abs=200)

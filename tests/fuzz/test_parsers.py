@@ -8,10 +8,8 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,15 +24,8 @@ TOKENS = (
     *(b"null", b"-1", b"1e999", b"NaN", b"true", b"[]", b"{}", b'""', b'"\\ud800"', b"[" * 2000),
     *(b"9" * 5000, b"99999999999999999999", b"0.5", b'"a"', b"\0", b"\xff", b"\xef\xbb\xbf"),
     *(b"..", b"/", b"\\", b"'", b'"', b"(", b")", b" not ", b" in ", b"**", b"//0", b"&x", b"*x"),
-    *(
-        b"\xff\xd8",
-        b"\xff\xe1\xff\xff",
-        b"IHDR",
-        b"\x7f\xff\xff\xff",
-        b"\x80\0\0\0",
-        b"\n",
-        b"\r\n",
-    ),
+    *(b"\xff\xd8", b"\xff\xe1\xff\xff", b"IHDR", b"\x7f\xff\xff\xff", b"\x80\0\0\0"),
+    *(b"\n", b"\r\n"),
 )
 VALUES = (
     *(None, -1, 0, 0.5, 1e300, 10**30, True, "", "a", "../x", "<image>", "\ud800", "a\0b"),
@@ -43,11 +34,11 @@ VALUES = (
 """Values that are put into JSON."""
 
 
-def flip(data: bytes, at: int, stop: int, part: bytes) -> bytes:
+def flip(data, at, stop, part):
     return data[:at] + bytes([data[at] ^ 1 << stop % 8]) + data[at + 1 :]
 
 
-def put_value(data: bytes, at: int, stop: int, part: bytes) -> bytes:
+def put_value(data, at, stop, part):
     """Replace or remove a value of a JSON document, or of the first line of JSON."""
     line, rest = data, b""
     with suppress(ValueError, RecursionError):
@@ -69,13 +60,13 @@ def put_value(data: bytes, at: int, stop: int, part: bytes) -> bytes:
     return data
 
 
-def keys_of(value: Any) -> list[Any]:
+def keys_of(value):
     return list(
         value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     )
 
 
-EDITS: dict[str, Callable[[bytes, int, int, bytes], bytes]] = {
+EDITS = {
     "flip": flip,
     "overwrite": lambda data, at, stop, part: data[:at] + part + data[at + len(part) :],
     "insert": lambda data, at, stop, part: data[:at] + part + data[at:],
@@ -90,7 +81,7 @@ EDITS: dict[str, Callable[[bytes, int, int, bytes], bytes]] = {
 """Edits of bytes: `at` and `stop` are positions, `part` is what is put in."""
 
 
-def edit(kinds: Collection[str]) -> st.SearchStrategy[tuple[str, int, int, bytes]]:
+def edit(kinds):
     return st.tuples(
         st.sampled_from(sorted(kinds)),
         st.integers(0, 1 << 16),
@@ -104,7 +95,7 @@ edits = st.lists(edit(EDITS), min_size=1, max_size=5) | st.lists(
 )
 
 
-def edited(data: bytes, changes: list[tuple[str, int, int, bytes]]) -> bytes:
+def edited(data, changes):
     for kind, at, length, part in changes:
         if data:
             start = at % len(data)
@@ -113,15 +104,12 @@ def edited(data: bytes, changes: list[tuple[str, int, int, bytes]]) -> bytes:
     return data
 
 
-def check(name: str, data: bytes) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="datapipe-fuzz-") as folder,
-        suppress(DatapipeError),
-    ):
+def check(name, data):
+    with tempfile.TemporaryDirectory(prefix="datapipe-fuzz-") as folder, suppress(DatapipeError):
         TARGETS[name](data, Path(folder))
 
 
-def seeds(name: str) -> list[bytes]:
+def seeds(name):
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
 
@@ -129,7 +117,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::Synt
 
 
 @pytest.fixture(autouse=True)
-def _no_log() -> Any:
+def _no_log():
     """Damage is logged, ten thousand times."""
     logging.disable(logging.ERROR)
     yield
@@ -165,7 +153,7 @@ def test_many_damaged_inputs(name):
         database=None,
     )
     @given(seed=st.integers(0, 99), changes=edits)
-    def damaged(seed: int, changes: Any) -> None:
+    def damaged(seed, changes):
         check(name, edited(kept[seed % len(kept)], changes))
 
     damaged()

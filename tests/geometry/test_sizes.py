@@ -1,7 +1,6 @@
 """Sizes, tiles and tokens of images, against the functions of transformers."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,23 +16,17 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import (
-    Grids,
-    anyres_tiles,
-    anyres_tokens,
-    best_grid,
-    per_tile,
-    tile_grid,
-)
+from datapipe.geometry.tiles import anyres_tiles, anyres_tokens, best_grid, per_tile, tile_grid
 
+from ..models.video_processors import qwen3_vl_resize
 from .sides import SIDES, SIZES, columns
 
-PUBLISHED: Grids = PRESETS["llava-next"]["grids"]
+PUBLISHED = PRESETS["llava-next"]["grids"]
 TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
 Sizes = list[tuple[int, int]]
 
 
-def pairs(found: Any) -> Sizes:
+def pairs(found):
     first, second = found
     return list(zip(first.tolist(), second.tolist(), strict=True))
 
@@ -52,6 +45,22 @@ def test_native_sizes_are_those_of_qwen2_vl(sizes, factor, limits):
         *columns(sizes), multiple_of=factor, min_pixels=least, max_pixels=most
     )
     assert pairs((heights, widths)) == [smart_resize(h, w, factor, *limits) for w, h in sizes]
+
+
+@settings(deadline=None)
+@given(
+    sizes=SIZES,
+    frames=st.integers(2, 800),
+    limits=st.sampled_from([(4096, 25165824), (128 * 1024, 768 * 1024), (12544, 47040000)]),
+)
+def test_sizes_of_all_frames_together_are_those_of_qwen3_vl(sizes, frames, limits):
+    sizes = [(w, h) for w, h in sizes if max(w, h) / min(w, h) <= 200]
+    assume(sizes)
+    options = {"multiple_of": 32, "least_side": 32, "frames": frames, "temporal": 2}
+    options |= zip(("min_pixels", "max_pixels"), limits, strict=True)
+    widths, heights = native_size(*columns(sizes), **options)
+    expected = [qwen3_vl_resize(frames, h, w, 2, 32, *limits) for w, h in sizes]
+    assert pairs((heights, widths)) == expected
 
 
 def test_a_long_image_is_never_resized_to_nothing():
@@ -73,7 +82,7 @@ def test_the_shorter_side_becomes_what_transformers_makes_of_it(sizes, side):
     sizes = [(w, h) for w, h in sizes if max(w, h) <= LONGEST * min(w, h)]
     assume(sizes)
     widths, heights = shortest(*columns(sizes), side=side)
-    options: Any = {"default_to_square": False, "input_data_format": "channels_first"}
+    options = {"default_to_square": False, "input_data_format": "channels_first"}
     assert pairs((heights, widths)) == [
         get_resize_output_image_size(np.empty((1, h, w)), side, **options) for w, h in sizes
     ]
@@ -120,13 +129,12 @@ def test_tiles_have_a_thumbnail_beside_them_if_there_are_several():
 def test_canvases_and_tokens_are_those_of_llava_next(sizes, grids):
     across, down = best_grid(*columns(sizes), grids=grids)
     assert pairs((down, across)) == [select_best_resolution((h, w), list(grids)) for w, h in sizes]
-    processor: Any = SimpleNamespace(
+    processor = SimpleNamespace(
         image_processor=SimpleNamespace(image_grid_pinpoints=list(grids)),
         patch_size=14,
         num_additional_image_tokens=0,
         _get_unpadded_features=lambda *sides: LlavaNextProcessor._get_unpadded_features(
-            None,  # type: ignore[arg-type]
-            *sides,
+            None, *sides
         ),
     )
     tokens = anyres_tokens(*columns(sizes), grids=grids, tile=336, patch=14)
@@ -144,7 +152,7 @@ def test_canvases_and_tokens_are_those_of_llava_next(sizes, grids):
 def test_features_of_large_canvases_are_scaled_as_by_llava_onevision(sizes, sides, most, tile):
     numbers = range(1, sides + 1)
     grids = tuple((down * tile, across * tile) for down in numbers for across in numbers)
-    processor: Any = SimpleNamespace(
+    processor = SimpleNamespace(
         image_processor=SimpleNamespace(image_grid_pinpoints=list(grids)),
         num_image_tokens=(tile // 14) ** 2,
         vision_aspect_ratio=f"anyres_max_{most}",

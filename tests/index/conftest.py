@@ -2,12 +2,10 @@
 
 import pytest
 
-from datapipe.index.manifest import Manifest
-
 from .token_counts import make_manifest
 
 
 @pytest.fixture
-def manifest() -> Manifest:
+def manifest():
     """A manifest of four shards, of which one is empty."""
     return make_manifest([5, 1, 0, 7])

@@ -10,64 +10,18 @@ from webdataset.tariterators import group_by_keys
 from datapipe.index.tar.grouping import group_members
 from datapipe.index.tar.headers import TarMember
 
+from .case_files import cases
 
-def grouped(names):
-    """Names of each sample as numbers of members, and the numbers of those left out."""
+
+@pytest.mark.parametrize(("names", "samples", "left_out"), cases("index/grouping"))
+def test_a_member_is_in_a_sample_or_left_out_by_name(names, samples, left_out):
     members = [TarMember(name, number, 1) for number, name in enumerate(names.split())]
     found = group_members(members)
+    numbers = {group.name: [member.offset for member in group.members] for group in found.samples}
+    told = (f"{name}:{','.join(map(str, members))}" for name, members in numbers.items())
+    assert " ".join(told) == samples
+    assert " ".join(name for name, _ in found.left_out) == left_out
     assert all(reason for _, reason in found.left_out)
-    samples = {group.name: [m.offset for m in group.members] for group in found.samples}
-    return samples, [name for name, _ in found.left_out]
-
-
-@pytest.mark.parametrize(
-    ("names", "samples"),
-    [
-        ("a.jpg a.txt b.jpg b.txt", {"a": [0, 1], "b": [2, 3]}),
-        ("a.jpg b.jpg a.txt b.txt", {"a": [0, 2], "b": [1, 3]}),
-        ("a.jpg a.1.jpg a.png a.JPG", {"a": [0, 1, 2, 3]}),
-        # The same key again, in a row and far apart.
-        ("a.jpg a.txt a.jpg a.txt", {"a": [0, 1], "a#2": [2, 3]}),
-        ("a.jpg a.txt a.txt a.jpg", {"a": [0, 1], "a#2": [2, 3]}),
-        ("a.jpg a.txt b.txt a.jpg a.txt", {"a": [0, 1], "b": [2], "a#2": [3, 4]}),
-        ("a.jpg a.txt b.txt a.png a.txt", {"a": [0, 1], "b": [2], "a#2": [3, 4]}),
-        ("a.jpg a.txt a.png a.txt", {"a": [0, 1], "a#2": [2, 3]}),
-        ("a.jpg a.png a.txt a.jpg a.png a.txt", {"a": [0, 1, 2], "a#2": [3, 4, 5]}),
-        ("a.jpg a.jpg b.jpg a.jpg", {"a": [0], "a#2": [1], "b": [2], "a#3": [3]}),
-        ("./a.jpg ./a.txt a.jpg a.txt", {"a": [0, 1], "a#2": [2, 3]}),
-    ],
-)
-def test_every_member_is_in_a_sample(names, samples):
-    assert grouped(names) == (samples, [])
-
-
-@pytest.mark.parametrize(
-    ("names", "samples", "left_out"),
-    [
-        # Nothing repeats as a whole: the first is taken.
-        ("a.jpg a.txt a.txt", {"a": [0, 1]}, ["a.txt"]),
-        ("a.jpg a.jpg a.txt", {"a": [0, 2]}, ["a.jpg"]),
-        ("a.jpg b.jpg a.txt a.txt b.txt", {"a": [0, 2], "b": [1, 4]}, ["a.txt"]),
-        # The key comes again with other members.
-        ("a.jpg a.txt b.jpg a.jpg", {"a": [0, 1], "b": [2]}, ["a.jpg"]),
-        ("a.jpg a.txt b.jpg a.txt", {"a": [0, 1], "b": [2]}, ["a.txt"]),
-        ("a.jpg a.txt b.jpg a.jpg a.cls", {"a": [0, 1], "b": [2]}, ["a.jpg", "a.cls"]),
-        # To which of two samples does it belong?
-        (
-            "a.jpg b.jpg a.jpg b.txt a.txt",
-            {"a": [0], "b": [1, 3], "a#2": [2]},
-            ["a.txt"],
-        ),
-        # Names with dots, of which each image has a text of its own.
-        (
-            "p.v1.0.jpg p.v1.0.txt p.v1.1.jpg p.v1.1.txt a.0.jpg a.1.jpg a.txt",
-            {"a": [4, 5, 6]},
-            ["p.v1.0.jpg", "p.v1.0.txt", "p.v1.1.jpg", "p.v1.1.txt"],
-        ),
-    ],
-)
-def test_a_member_that_cannot_be_told_is_left_out_by_name(names, samples, left_out):
-    assert grouped(names) == (samples, left_out)
 
 
 names = st.builds(

@@ -11,6 +11,8 @@ from datapipe.index.dataset import open_dataset
 from datapipe.index.tar.indexer import index_shards
 from datapipe.index.tar.listing import expand, names_shards
 
+from .case_files import cases
+
 
 @pytest.fixture
 def shards(tmp_path, make_tar, jpeg, monkeypatch):
@@ -44,19 +46,7 @@ def test_lists_stand_for_what_they_do_for_webdataset(text, monkeypatch):
     assert names_shards(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("data/train-{000003..000005}.tar", "345"),
-        ("data/train-000007.tar::data/train-000002.tar", "72"),
-        ("data/train-00000{9,1}.tar", "91"),
-        ("data/train-00000[12].tar", "12"),
-        ("data/*.tar", "0123456789"),
-        ("data/*-00000{8,0}.tar::data/train-000003.tar", "803"),
-        ("data/train-000004.tar", "4"),
-        ("file:{cwd}/data/train-000004.tar::file://{cwd}/data/train-000005.tar", "45"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), cases("index/tars_order"))
 def test_the_order_is_that_of_the_list(shards, text, expected):
     assert keys(text.replace("{cwd}", os.getcwd())) == list(expected)
 
@@ -94,14 +84,6 @@ def test_every_list_has_an_index_of_its_own_beside_the_shards(shards, contents):
     assert kept == before
 
 
-def test_the_index_of_a_list_in_a_read_only_folder_goes_to_the_cache(shards, deny, tmp_path):
-    deny(shards)
-    assert keys("data/train-{000000..000001}.tar") == ["0", "1"]
-    assert keys("data/train-{000001..000000}.tar") == ["1", "0"]
-    assert not list(shards.glob(".datapipe-*"))
-    assert len(list((tmp_path / "cache").rglob("dataset.json"))) == 2
-
-
 def test_a_shard_that_changed_is_noticed(shards, make_tar, jpeg):
     text = "data/train-{000000..000001}.tar"
     assert len(keys(text)) == 2
@@ -114,39 +96,15 @@ def test_a_shard_that_changed_is_noticed(shards, make_tar, jpeg):
     assert len(keys(text)) == 21
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "data/train-{000008..000013}.tar",
-            r"train-000010\.tar and 3 more of the 6 tars that .* names: no such file; fetch",
-        ),
-        ("data/train-{000009..000010}.tar", r"train-000010\.tar of the 2 tars that"),
-        ("data/none-*.tar", r"data/none-\*\.tar matches no file; check the pattern"),
-        ("data/*", r"names 1 of 11 that are not \.tar files, for example data/notes\.txt"),
-        ("data/*.tar::data/train-000003.tar", r"names data/train-000003\.tar more than once"),
-        ("data/train-{0..1.tar", r"Unbalanced braces.*close every brace"),
-        ("${SHARDS}/{0..1}.tar", r"environment variable WDS_SHARDS, .*is not set; set it"),
-        ("data/{0..3}.tar.gz", r"4 shards are compressed.*`gunzip data/0\.tar\.gz`"),
-        (
-            "s3://bucket/a/{0..3}.tar",
-            r"download the 4 tars .*`aws s3 cp --recursive s3://bucket/a ",
-        ),
-        ("https://host/{0..3}.tar", r"s://host/0\.tar: tars behind a URL.*`wget -P data/ https://"),
-        ("data/*.tar::gs://b/x.tar", r"gs://b/x\.tar: tars behind a URL .*gcloud storage cp"),
-        ("pipe:cat data/{0..3}.tar", r"pipe:cat data/0\.tar: commands are not run"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), cases("index/tars_refused"))
 def test_what_cannot_be_read_is_named_with_the_remedy(shards, text, message):
     (shards / "notes.txt").touch()
-    actions = [index_shards, open_dataset]
+    actions = [index_shards, open_dataset, lambda path: datapipe.make_loader(path, batch_size=1)]
     if not text.startswith(("s3:", "https:")):  # which packing downloads
         actions.append(lambda path: datapipe.pack_dataset(path, "out"))
     for action in actions:
         with pytest.raises(IndexMismatch, match=message):
             action(text)
-    with pytest.raises(IndexMismatch, match=message):
-        datapipe.make_loader(text, batch_size=1)
 
 
 def test_a_folder_whose_name_looks_like_a_list_is_a_folder(tmp_path, make_tar, jpeg):
@@ -158,28 +116,14 @@ def test_a_folder_whose_name_looks_like_a_list_is_a_folder(tmp_path, make_tar, j
     assert keys(tmp_path / "x[1].tar") == ["7"]
 
 
-def test_a_list_of_several_formats_is_not_guessed(shards):
+def test_a_pack_of_a_list_has_one_format_and_goes_elsewhere(shards):
     with pytest.raises(datapipe.PackError, match=r"--format llava does not read"):
         datapipe.pack_dataset("data/train-{000000..000001}.tar", "out", format="llava")
-
-
-def test_a_pack_of_a_list_does_not_go_to_the_folder_of_its_tars(shards, tmp_path):
     with pytest.raises(datapipe.PackError, match=r"data holds the tars that data/\*\.tar names"):
         datapipe.pack_dataset("data/*.tar", "data")
     assert datapipe.pack_dataset("data/*.tar", "data/packed").samples == 10
 
 
-@pytest.mark.parametrize(
-    ("text", "is_list"),
-    [
-        ("https://host/shards?signature=a*b", False),
-        ("simplecache::s3://bucket/shards", False),
-        ("s3://bucket/[2024]/shards", False),
-        ("s3://bucket/{0..9}.tar", True),
-        ("s3://bucket/a.tar::s3://bucket/b.tar", True),
-        ("data/shards", False),
-        ("pipe:cat a.tar::b.tar", True),
-    ],
-)
-def test_signs_in_urls_mean_what_they_mean_there(text, is_list):
-    assert names_shards(text) == is_list
+@pytest.mark.parametrize(("text", "kind"), cases("index/lists"))
+def test_signs_in_urls_mean_what_they_mean_there(text, kind):
+    assert names_shards(text) == (kind == "list")

@@ -9,32 +9,15 @@ from hypothesis import strategies as st
 from datapipe.text.conversation import conversation, part_kind, raw_turns
 from datapipe.text.sample_text import find_texts, interleaved, parse_text, sample_text
 
-PARTS = [
-    {"type": "text", "text": "Which is "},
-    {"type": "image_url", "image_url": {"url": "a.jpg", "detail": "low"}},
-    {"type": "text", "text": " or "},
-    {"type": "image_url", "image_url": {"url": "b.jpg"}},
-    {"type": "text", "text": "?"},
-]
+from .case_files import cases
 
 
-@pytest.mark.parametrize(
-    ("exts", "plain", "named", "unclear"),
-    [
-        ("jpg json", None, (), False),
-        ("jpg question.txt TXT answer.txt", 2, (), False),
-        ("jpg alt.txt", None, (1,), False),
-        ("jpg prompt.txt", None, (1,), False),
-        ("answer.TXT jpg Question.txt", None, (2, 0), False),
-        ("prompt.txt ocr.txt completion.caption", None, (0, 2), False),
-        ("jpg question.txt json", None, (1,), True),
-        ("en.txt de.txt", None, (0, 1), True),
-        ("question.txt prompt.txt answer.txt", None, (0, 1, 2), True),
-    ],
-)
+@pytest.mark.parametrize(("exts", "plain", "named", "unclear"), cases("index/text_members"))
 def test_which_members_are_the_text_of_a_sample(exts, plain, named, unclear):
     found = find_texts(exts.split())
-    assert (found.plain, found.named, bool(found.unclear)) == (plain, named, unclear)
+    assert found.plain == (int(plain) if plain else None)
+    assert found.named == tuple(map(int, named.split()))
+    assert bool(found.unclear) == (unclear == "unclear")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_caption():
@@ -54,54 +37,18 @@ def test_columns_that_a_part_leaves_null_do_not_matter():
 @pytest.mark.parametrize("call", [{"tool_calls": [{"id": "1"}]}, {"function_call": {"name": "f"}}])
 def test_a_turn_that_only_calls_tools_is_empty(call):
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None} | call]
-    assert conversation({"messages": messages}) == [
-        ("user", "?", False),
-        ("assistant", "", False),
-    ]
+    assert conversation({"messages": messages}) == [("user", "?", False), ("assistant", "", False)]
 
 
-@pytest.mark.parametrize(
-    ("part", "kind"),
-    [
-        ({"type": "text", "text": "a"}, "text"),
-        ({"type": "input_text", "text": "a"}, "text"),
-        ({"type": "output_text", "text": "a"}, "text"),
-        ("a", "text"),
-        ({"text": "a"}, "text"),
-        ({"text": "a", "image": None}, "text"),
-        ({"type": "image_url", "image_url": "a.jpg"}, "image"),
-        ({"type": "input_image", "image_url": "a.jpg"}, "image"),
-        ({"type": "image"}, "image"),
-        ({"image": "a.jpg"}, "image"),
-        ({"text": "a", "image": "a.jpg"}, "without a type"),
-        ({}, "without a type"),
-        ({"type": "video", "video": "a.mp4"}, "video"),
-        ({"type": []}, "list"),
-        (5, "int"),
-    ],
-)
+@pytest.mark.parametrize(("part", "kind"), cases("index/part_kinds"))
 def test_the_kind_of_a_part(part, kind):
-    assert part_kind(part) == kind
+    assert part_kind(json.loads(part)) == kind
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        {},
-        {"conversations": "a"},
-        {"conversations": [{"from": "human"}]},
-        {"messages": ["a"]},
-        {"messages": [{"role": "user"}]},
-        {"messages": [{"role": "user", "content": {"type": "text"}}]},
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
-        {"messages": [{"role": "user", "content": [5]}]},
-        {"texts": []},
-        {"texts": [{"user": "a", "assistant": None}]},
-        {"texts": ["a", None], "images": [None, "a.jpg"]},
-    ],
-)
-def test_other_records_hold_no_conversation(record):
-    assert conversation(record) is None
+@pytest.mark.parametrize(("record", "not_held"), cases("index/other_records"))
+def test_other_records_hold_no_conversation_or_document(record, not_held):
+    read = conversation if not_held == "no conversation" else interleaved
+    assert read(json.loads(record)) is None
 
 
 def test_a_document_keeps_its_order():
@@ -110,53 +57,14 @@ def test_a_document_keeps_its_order():
     assert sample_text(None, record) == "<image>\n\nA cat.\n\n<image>\n\n<image>"
 
 
-@pytest.mark.parametrize(
-    ("texts", "images"),
-    [
-        (["a"], ["a.jpg"]),
-        ([None], [None]),
-        (["a"], [None, None]),
-        ([], []),
-        ([5, None], [None, "a.jpg"]),
-        ("ab", "ab"),
-        (None, None),
-        ([{"user": "a", "assistant": "b"}], [None]),
-    ],
-)
-def test_other_texts_are_no_document(texts, images):
-    assert interleaved({"texts": texts, "images": images}) is None
+@pytest.mark.parametrize(("record", "text"), cases("index/sample_texts"))
+def test_the_text_of_a_record(record, text):
+    assert sample_text(None, json.loads(record)) == text
 
 
-@pytest.mark.parametrize(
-    ("caption", "record", "text"),
-    [
-        ("of a file", {"caption": "of the record"}, "of a file"),
-        ("", {"caption": "of the record"}, ""),
-        (None, {"caption": "a", "text": "b", "captions": ["c"]}, "a"),
-        (None, {"text": "b", "captions": ["c"]}, "b"),
-        (None, {"captions": ["c", "d"]}, "c"),
-        (None, {"captions": []}, ""),
-        (None, {"captions": [{"caption": "c"}]}, ""),
-        (None, {"caption": "a", "conversations": [{"from": "gpt", "value": "b"}]},
-         "assistant: b"),
-        (None, {"conversations": [{"from": "human", "value": "a"}, {"from": "GPT", "value": "b"},
-                                  {"from": "observation", "value": "c"}]},
-         "user: a\nassistant: b\ntool: c"),
-        (None, {"messages": [{"role": "narrator", "content": "a"}, {"content": "b"}]},
-         "narrator: a\nb"),
-        (None, {"caption": "a", "messages": [{"role": "user", "content": 5}]}, "a"),
-        (None, {"messages": [{"role": "user", "content": PARTS}]},
-         "user: Which is <image> or <image>?"),
-        (None, {"messages": [{"role": "user", "content": []}]}, "user: "),
-        (None, {"texts": [{"user": "a", "assistant": "b", "source": "x"},
-                          {"user": "c", "assistant": "d"}], "images": ["a.jpg"]},
-         "user: a\nassistant: b\nuser: c\nassistant: d"),
-        (None, ["a"], ""),
-        (None, None, ""),
-    ],
-)  # fmt: skip
-def test_the_text_of_a_sample(caption, record, text):
-    assert sample_text(caption, record) == text
+@pytest.mark.parametrize("caption", ["of a file", ""])
+def test_a_caption_of_its_own_goes_before_that_of_the_record(caption):
+    assert sample_text(caption, {"caption": "of the record"}) == caption
 
 
 def hostile():

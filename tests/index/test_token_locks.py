@@ -16,14 +16,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.tokens.counting import open_or_count
 from tests.waiting import PATIENCE
 
-from .token_counts import (
-    DIGEST,
-    Counter,
-    assert_holds,
-    count,
-    refuse,
-    whole,
-)
+from .token_counts import DIGEST, Counter, assert_holds, count, refuse, whole
 
 
 @pytest.fixture

@@ -1,30 +1,20 @@
-"""Token counts are beside the index: counted once, and read back as they were."""
+"""Token counts are beside the index: counted once, read back as they were, and summed up."""
 
-import errno
 import json
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.index.manifest import Manifest
-from datapipe.index.tokens.columns import open_tokens
-from datapipe.index.tokens.counting import open_or_count
+from datapipe.index.tokens.columns import TokenColumns, open_tokens
 from datapipe.index.tokens.parts import DTYPES, PartFiles
+from datapipe.index.tokens.stats import token_stats
 
-from .token_counts import (
-    DIGEST,
-    OTHER,
-    assert_holds,
-    count,
-    make_manifest,
-    make_part,
-    refuse,
-    whole,
-)
+from .token_counts import DIGEST, OTHER, assert_holds, count, make_manifest, make_part, whole
 
 
 @settings(max_examples=40, deadline=None)
@@ -86,20 +76,16 @@ def test_torn_damaged_or_foreign_columns_are_counted_anew(tmp_path, manifest, ha
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_an_interrupted_count_goes_on_at_the_shard_where_it_stopped(tmp_path, manifest):
+@pytest.mark.parametrize("done", [0, 2])
+def test_an_interrupted_count_goes_on_at_the_shard_where_it_stopped(tmp_path, manifest, done):
     with pytest.raises(KeyboardInterrupt):
-        count(tmp_path, manifest, stop_at=2)
+        count(tmp_path, manifest, stop_at=done)
+    assert len(list(tmp_path.iterdir())) == (done > 0)
     assert open_tokens(tmp_path, manifest, DIGEST) is None
     columns, asked = count(tmp_path, manifest)
-    assert asked == [2, 3]
+    assert asked == [*range(done, 4)]
     assert_holds(columns, whole(manifest))
     assert [path.name for path in tmp_path.iterdir()] == [columns.folder.name]
-
-
-def test_a_count_that_did_nothing_leaves_nothing(tmp_path, manifest):
-    with pytest.raises(KeyboardInterrupt):
-        count(tmp_path, manifest, stop_at=0)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("harm", ["torn", "flipped", "other digest", "other shard"])
@@ -128,30 +114,9 @@ def test_failures_are_told_and_written_down(tmp_path, manifest, caplog):
     failures = columns.failures()
     assert f"{len(failures)} of 13 samples have a text that cannot be used" in caplog.text
     assert str(columns.folder / "failures.jsonl") in caplog.text
-    by_shard = {shard.name: len(make_part(n, shard.samples).failures)
-                for n, shard in enumerate(manifest.shards)}  # fmt: skip
-    for name, number in by_shard.items():
-        assert sum(failure["shard"] == name for failure in failures) == number
-
-
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
-def test_counts_of_a_read_only_dataset_go_to_the_cache(tmp_path, manifest, deny, caplog, code):
-    home = tmp_path / "home"
-    home.mkdir()
-    deny(home, code)
-    columns, _ = count(home, manifest)
-    assert "token counts go to" in caplog.text
-    assert columns.folder.is_relative_to(tmp_path / "cache")
-    assert list(home.iterdir()) == []
-    again = open_or_count(home, manifest, DIGEST, image_wrap=(0, 0), count=refuse)
-    assert_holds(again, whole(manifest))
-    assert open_tokens(home, manifest, DIGEST) is not None
-
-
-def test_a_full_disk_is_not_taken_for_a_read_only_one(tmp_path, manifest, deny):
-    deny(tmp_path, errno.ENOSPC)
-    with pytest.raises(OSError, match="No space left"):
-        count(tmp_path, manifest)
+    for number, shard in enumerate(manifest.shards):
+        named = [failure for failure in failures if failure["shard"] == shard.name]
+        assert len(named) == len(make_part(number, shard.samples).failures)
 
 
 def test_counts_of_another_dataset_in_the_same_place_are_not_taken(tmp_path, manifest):
@@ -161,3 +126,43 @@ def test_counts_of_another_dataset_in_the_same_place_are_not_taken(tmp_path, man
     columns, asked = count(tmp_path, other)
     assert asked == [1, 2, 3]
     assert_holds(columns, whole(other))
+
+
+def columns_of(lengths):
+    text = np.array(lengths, np.int32)
+    none = np.zeros(0, np.int32)
+    return TokenColumns(
+        folder=Path(),
+        digest="",
+        image_wrap=(0, 0),
+        failed=int((text < 0).sum()),
+        text_tokens=text,
+        label_tokens=np.maximum(text, 0) // 2,
+        sample_image_at=np.zeros(len(text) + 1, np.int64),
+        image_at=none,
+        sample_label=np.zeros(len(text) + 1, np.int64),
+        label_start=none,
+        label_stop=none,
+    )
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(-1, 300), max_size=60))
+@example([-1, -1])
+def test_figures_are_those_of_the_texts_that_can_be_used(lengths):
+    stats = token_stats(columns_of(lengths))
+    usable = sorted(length for length in lengths if length >= 0)
+    assert stats.failed == len(lengths) - len(usable)
+    assert stats.text.total == sum(usable)
+    assert stats.text.most == max(usable, default=0)
+    assert stats.labels.total == sum(length // 2 for length in usable)
+    assert stats.text.mean == pytest.approx(np.mean(usable or [0]))
+    for percent in (50, 90, 99):
+        found = np.percentile(usable or [0], percent, method="inverted_cdf")
+        assert getattr(stats.text, f"p{percent}") == found
+
+
+def test_figures_of_more_texts_than_are_looked_at_together():
+    stats = token_stats(columns_of(np.tile(np.arange(-1, 300, dtype=np.int32), 14_000)))
+    assert (stats.failed, stats.text.total) == (14_000, 14_000 * 300 * 299 // 2)
+    assert (stats.text.p50, stats.text.p90, stats.text.p99, stats.text.most) == (149, 269, 296, 299)

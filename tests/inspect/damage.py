@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 import shutil
+import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import datapipe
 from datapipe.index.parquet import read_index
 
 WAYS = ("flip", "flips", "cut", "swap", "zero", "zero_blocks", "overwrite", "insert", "remove")
 """Ways to damage a shard. All but `remove` leave a file."""
+KINDS = ("packed", "gnu", "pax")
 
 
 @dataclass(frozen=True)
@@ -145,20 +149,18 @@ def damaged_file(folder: Path, name: str, at: int = 1000) -> None:
     path.write_bytes(content)
 
 
-def made(root: Path, make_folder: Any, *, kind: str, samples: int = 12) -> Original:
+def made(root: Path, make_folder: Any, *, kind: str) -> Original:
     """Make a dataset: "packed" shards of datapipe's own, or "gnu", "pax" tars indexed in place."""
-    import tarfile
-
-    raw = make_folder(root / "raw", samples)
+    raw = make_folder(root / "raw", 12)
     folder = root / kind
     if kind == "packed":
         datapipe.pack_dataset(raw, folder, shard_size="4", workers=1)
     else:
         folder.mkdir()
         form = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}[kind]
-        for first in range(0, samples, 4):
+        for first in range(0, 12, 4):
             with tarfile.open(folder / f"{first:03d}.tar", "w", format=form) as tar:
-                for number in range(first, min(first + 4, samples)):
+                for number in range(first, first + 4):
                     for ext in ("jpg", "txt"):
                         path = raw / f"{number:03d}.{ext}"
                         info = tar.gettarinfo(
@@ -170,3 +172,21 @@ def made(root: Path, make_folder: Any, *, kind: str, samples: int = 12) -> Origi
         datapipe.index_shards(folder)
     datapipe.index.dataset.open_dataset(folder)
     return original(folder)
+
+
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
+    """A whole dataset of each kind."""
+    return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
+
+
+@pytest.fixture
+def whole(originals: dict[str, Original]) -> Original:
+    """The packed dataset."""
+    return originals["packed"]
+
+
+@pytest.fixture
+def harmed(whole: Original, tmp_path: Path) -> Path:
+    """A copy of the packed dataset, to be damaged."""
+    return whole.restore(tmp_path / "harmed")

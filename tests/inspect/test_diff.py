@@ -1,38 +1,26 @@
 """Two datasets are compared by their indexes."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import datapipe
-from datapipe import CopySpec, DatasetDiff
+from datapipe import CopySpec
 
 
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
-    return Path(make_folder(tmp_path_factory.mktemp("raw"), 9))
+@pytest.fixture
+def shards(whole):
+    return whole.folder
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
-    out = tmp_path_factory.mktemp("packed") / "shards"
-    datapipe.pack_dataset(raw, out, shard_size=4, workers=1)
-    return out
-
-
-def counts(diff: DatasetDiff) -> tuple[int, ...]:
+def counts(diff):
     return diff.equal, diff.changed, diff.renamed, diff.only_a, diff.only_b
 
 
-def test_datasets_with_the_same_samples_are_the_same(shards, raw, tmp_path):
-    datapipe.pack_dataset(raw, tmp_path / "again", shard_size=2, workers=1)
+def test_datasets_with_the_same_samples_are_the_same(shards, tmp_path):
+    datapipe.pack_dataset(shards.parent / "raw", tmp_path / "again", shard_size=2, workers=1)
     diff = datapipe.diff_datasets(shards, tmp_path / "again")
     assert diff.is_same
-    assert diff.samples == (9, 9)
-    assert counts(diff) == (9, 0, 0, 0, 0)
+    assert diff.samples == (12, 12)
+    assert counts(diff) == (12, 0, 0, 0, 0)
     assert not any(diff.examples.values())
 
 
@@ -47,7 +35,7 @@ def test_every_difference_is_counted_and_named(shards, tmp_path, make_tar, membe
     make_tar(tmp_path / "tars" / "0.tar", names[::-1])  # in whatever order
     diff = datapipe.diff_datasets(shards, tmp_path / "tars")
     assert not diff.is_same
-    assert counts(diff) == (5, 2, 1, 1, 1)
+    assert counts(diff) == (8, 2, 1, 1, 1)
     assert diff.examples == {
         "changed": ("000000001", "000000002"),
         "renamed": ("000000004 -> renamed",),
@@ -60,14 +48,15 @@ def test_every_difference_is_counted_and_named(shards, tmp_path, make_tar, membe
 
 
 def test_samples_that_come_twice_count_twice(shards, tmp_path):
-    output = CopySpec(renumber=True)
-    datapipe.merge_datasets([shards, shards], tmp_path / "twice", output=output)
-    assert counts(datapipe.diff_datasets(shards, tmp_path / "twice")) == (9, 0, 0, 0, 9)
-    datapipe.merge_datasets([shards, shards], tmp_path / "named", prefixes=["a-", "b-"])
-    assert counts(datapipe.diff_datasets(shards, tmp_path / "named")) == (0, 0, 9, 0, 9)
-    assert counts(datapipe.diff_datasets(tmp_path / "named", tmp_path / "twice")) == (
-        *(0, 0, 18, 0, 0),
-    )
+    twice, named = tmp_path / "twice", tmp_path / "named"
+    datapipe.merge_datasets([shards, shards], twice, output=CopySpec(renumber=True))
+    datapipe.merge_datasets([shards, shards], named, prefixes=["a-", "b-"])
+    for one, other, expected in (
+        (shards, twice, (12, 0, 0, 0, 12)),
+        (shards, named, (0, 0, 12, 0, 12)),
+        (named, twice, (0, 0, 24, 0, 0)),
+    ):
+        assert counts(datapipe.diff_datasets(one, other)) == expected
 
 
 def test_arrays_are_refused(shards, tmp_path):

@@ -9,7 +9,7 @@ from datapipe.pack.writers.ustar import BLOCK, MAX_NAME, member_header
 MEMBERS = (("000000000.jpg", 8**6 + 5), ("000000000.json", 0), ("000000001.jpg", 1023))
 
 
-def plain(between: bytearray, *, own: bool) -> list[bool]:
+def plain(between, *, own):
     """Return what is said of the members, each of which has padding before its header."""
     starts = np.array([0, 2 * BLOCK - 5, 3 * BLOCK - 5])
     names = [list(name.encode().ljust(MAX_NAME, b"\0")) for name, _ in MEMBERS]

@@ -1,27 +1,26 @@
 """`preview`: the page shows what training takes, whatever the form of images and texts."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from typer.testing import CliRunner
 
 import datapipe
+from datapipe.cli.command import app
+from tests.loader.video_shards import FRAMES, STILLS, make_shards
 
 SIZE = (224, 160)
 COLOURS = np.array([[230, 30, 30], [30, 200, 30], [30, 30, 220], [230, 220, 40]], np.uint8)
@@ -45,19 +44,16 @@ FORMS = {
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory):
     """Six samples whose image has a colour in each quarter; the last two are the same file."""
     raw = tmp_path_factory.mktemp("raw")
-    records = []
     for number in range(6):
-        pixels = np.repeat(np.repeat(COLOURS.reshape(2, 2, 3), SIZE[1] // 2, 0), SIZE[0] // 2, 1)
-        pixels = pixels.copy()
+        pixels = np.kron(COLOURS.reshape(2, 2, 3), np.ones((SIZE[1] // 2, SIZE[0] // 2, 1), "u1"))
         pixels[:2, :2] = min(number, 4)
         Image.fromarray(pixels).save(raw / f"{number}.png")
-        records.append({"image": f"{number}.png", "conversations": TALK})
-    records.append({"image": "none.png", "conversations": TALK})
     (raw / "broken.png").write_bytes((raw / "0.png").read_bytes()[:300])
-    records.append({"image": "broken.png", "conversations": TALK})
+    names = [*range(6), "none", "broken"]
+    records = [{"image": f"{name}.png", "conversations": TALK} for name in names]
     (raw / "data.json").write_text(json.dumps(records))
     out = tmp_path_factory.mktemp("packed") / "shards"
     datapipe.pack_dataset(raw, out, shard_size=4, max_rejects=2)
@@ -65,7 +61,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer(tmp_path_factory):
     """A token for each byte, so that one character may have several."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
@@ -80,33 +76,33 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def content(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def content(tmp_path):
     """Writes a page, and returns what it draws."""
 
-    def write(path: Any, **options: Any) -> dict[str, Any]:
+    def write(path, **options):
         datapipe.preview(path, tmp_path / "preview.html", **options)
         return content_of((tmp_path / "preview.html").read_text("utf-8"))
 
     return write
 
 
-def content_of(page: str) -> dict[str, Any]:
+def content_of(page):
     found = re.search(r'<script id="content" type="application/json">(.*?)</script>', page, re.S)
     assert found
     return dict(json.loads(found[1]))
 
 
-def samples_of(content: dict[str, Any]) -> list[Any]:
+def samples_of(content):
     return [sample for step in content["steps"] for sample in step["samples"]]
 
 
-def pixels_of(url: str) -> Any:
+def pixels_of(url):
     head, _, data = url.partition(",")
     assert head == "data:image/webp;base64"
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), np.int64)
 
 
-def quarters(pixels: Any) -> Any:
+def quarters(pixels):
     """The colours in the middles of the quarters of an image: [4, 3]."""
     height, width, _ = pixels.shape
     return np.array(
@@ -145,7 +141,7 @@ def test_tokens_are_those_of_the_batch(pack, shards, tokenizer, content):
     text = datapipe.TextSpec(
         tokenizer=tokenizer, template="chatml", image_tokens=5, max_length=95, overlong="truncate"
     )
-    options: dict[str, Any] = {"text": text, "image": FORMS["stretch"], "pack": pack}
+    options = {"text": text, "image": FORMS["stretch"], "pack": pack}
     if pack is None:
         options["batch_size"] = 3
     page = content(shards, samples=6, **options)
@@ -182,7 +178,7 @@ def test_tokens_are_those_of_the_batch(pack, shards, tokenizer, content):
 
 
 def test_a_step_of_a_rank_is_the_one_that_training_takes(shards, content):
-    options: dict[str, Any] = {"batch_size": 1, "image": FORMS["stretch"], "seed": 3}
+    options = {"batch_size": 1, "image": FORMS["stretch"], "seed": 3}
     page = content(shards, step=2, rank=1, world_size=2, epoch=1, samples=1, **options)
     loader = datapipe.make_loader(shards, rank=1, world_size=2, epochs=None, **options)
     loader.set_epoch(1)
@@ -205,11 +201,7 @@ def test_equal_images_and_rejects_are_named(shards, content):
 
 
 def test_a_damaged_sample_is_shown_with_its_error(shards, tmp_path, content):
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for path in shards.iterdir():
-        if path.is_file():
-            (copy / path.name).write_bytes(path.read_bytes())
+    copy = shutil.copytree(shards, tmp_path / "copy")
     tar = min(copy.glob("*.tar"))
     data = bytearray(tar.read_bytes())
     data[700] ^= 1
@@ -248,6 +240,31 @@ def test_arrays_show_what_the_model_sees(shards, tmp_path, content):
         assert np.abs(quarters(pixels_of(image["pictures"][0])) - COLOURS).max() < 24
 
 
+def test_a_video_is_a_strip_of_frames_with_their_times(tmp_path, content):
+    def shown(**options):
+        image = datapipe.ImageSpec(size=32, **options)
+        page = content(tmp_path / "shards", image=image, shuffle=False)
+        return {sample["key"]: sample for sample in samples_of(page)}
+
+    make_shards(tmp_path / "shards")
+    samples = shown()
+    assert (tmp_path / "preview.html").stat().st_size < 200_000
+    for key, sample in samples.items():
+        assert [video["count"] for video in sample["videos"]] == list(FRAMES[key])
+        stills = [image for image in sample["images"] if "original" in image]
+        assert len(stills) == (key in STILLS)
+    first, second = samples["002"]["videos"]
+    assert [frame["image"] for frame in first["frames"]] == [1, 2, 3]
+    assert [frame["image"] for frame in second["frames"]] == list(range(4, 13))
+    assert [frame["time"] for frame in second["frames"]] == [at / 2 for at in range(9)]
+    assert all(frame["picture"].startswith("data:image/webp") for frame in second["frames"])
+    (long,) = samples["003"]["videos"]  # some of whose frames are shown
+    numbers = [frame["image"] for frame in long["frames"]]
+    assert (long["count"], len(numbers), numbers[0], numbers[-1]) == (40, 32, 0, 39)
+    (long,) = shown(max_frames=3)["003"]["videos"]
+    assert [frame["time"] for frame in long["frames"]] == [0, 10, 19.5]
+
+
 def test_a_page_of_many_large_samples_ends_before_eight_megabytes(
     tmp_path, content, monkeypatch, shards
 ):
@@ -257,14 +274,12 @@ def test_a_page_of_many_large_samples_ends_before_eight_megabytes(
     assert page["full"]
 
 
+def run(*words):
+    """Run `datapipe preview`."""
+    return CliRunner().invoke(app, ["preview", *map(str, words)])
+
+
 def test_the_command_writes_a_page_or_says_how(shards, tmp_path):
-    from typer.testing import CliRunner
-
-    from datapipe.cli.command import app
-
-    def run(*words: object) -> Any:
-        return CliRunner().invoke(app, ["preview", *map(str, words)])
-
     refused = run(shards)
     assert refused.exit_code == 1
     assert "--output preview.html" in refused.output
@@ -277,40 +292,32 @@ def test_the_command_writes_a_page_or_says_how(shards, tmp_path):
 
 
 def test_of_many_samples_without_token_counts_a_page_shows_some(tokenizer, tmp_path):
-    from typer.testing import CliRunner
-
-    from datapipe.cli.command import app
-
     raw, out, page = tmp_path / "raw.jsonl", tmp_path / "shards", tmp_path / "a.html"
     raw.write_text(f"{json.dumps({'conversations': TALK[2:]})}\n" * 10_001)
     datapipe.pack_dataset(raw, out)
 
-    def run(*words: object) -> dict[str, Any]:
+    def drawn(*words):
         options = ["--tokenizer", tokenizer, "--template", "chatml", "--pack", 512, "-o", page]
-        result = CliRunner().invoke(app, ["preview", str(out), *map(str, [*options, *words])])
+        result = run(out, *options, *words)
         assert result.exit_code == 0, result.output
         return content_of(page.read_text("utf-8")) | {"output": result.output}
 
-    some = run()
+    some = drawn()
     assert some["title"] == f"10,000 samples of {out}, drawn at random"
     assert "datapipe index" in some["output"]
     assert some["about"]["samples"] == some["facts"]["epoch"] == 10_000
     assert not list(out.glob("tokens-*"))
-    exact = run("--step", 1)  # which counts the tokens of all
+    exact = drawn("--step", 1)  # which counts the tokens of all
     assert exact["about"]["samples"] == 10_001
-    assert run()["title"] == str(out)
+    assert drawn()["title"] == str(out)
 
 
 def test_a_served_page_shows_the_step_that_is_asked_for(shards):
     script = "from datapipe.cli.command import run; run()"
     options = ["--serve", "0", "--image", "size=64", "--batch-size", "2", "--samples", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, "preview", str(shards), *options],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", script, "preview", str(shards), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout
         url = process.stdout.readline().split()[0]
         with urllib.request.urlopen(f"{url}?step=1") as answer:
             page = content_of(answer.read().decode())

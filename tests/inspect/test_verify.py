@@ -1,53 +1,35 @@
 """`datapipe verify` names each damaged file and sample, and finds nothing in a whole dataset."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from typer.testing import CliRunner
 
 import datapipe
 from datapipe import ImageSpec, IndexMismatch
+from datapipe.cli.command import app
 from datapipe.cli.verify import next_step
 from datapipe.index.columns import DTYPES
 from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.record_fields import FieldFiles
 from datapipe.inspect import shard_check, shard_job
+from tests.integrity.scenes import save_tokenizer
 from tests.remote.server import serving
 
-from .damage import WAYS, Original, damaged_file, harm, made
+from .damage import KINDS, WAYS, damaged_file, harm
 
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
-KINDS = ("packed", "gnu", "pax")
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
-    return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path) -> Path:
-    names = ["[UNK]", "photograph", "<|im_start|>", "<|im_end|>", "<image>"]
-    words = Tokenizer(
-        models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]")
-    )
-    words.add_special_tokens(names[2:])
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path / "tokenizer.json"
 
 
 @pytest.mark.scaled
@@ -109,11 +91,10 @@ def test_nothing_is_found_in_a_whole_dataset(kind, deep, originals):
     assert (report.samples, report.members, report.files) == (12, 24, 3)
 
 
-def test_an_empty_shard_is_damage(originals, tmp_path):
+def test_an_empty_shard_is_damage(harmed):
     """It is the first that a thread looks at."""
-    folder = originals["packed"].restore(tmp_path / "harmed")
-    (folder / "shard-000000.tar").write_bytes(b"")
-    report = datapipe.verify_dataset(folder, workers=1)
+    (harmed / "shard-000000.tar").write_bytes(b"")
+    report = datapipe.verify_dataset(harmed, workers=1)
     assert report.damaged_samples == 4
     assert {finding.file for finding in report.findings} == {"shard-000000.tar"}
 
@@ -135,51 +116,40 @@ def test_a_header_of_another_member_is_damage_though_its_checksum_is_right(
     assert not datapipe.verify_dataset(folder).is_whole
 
 
-def found_in(folder: Path, **options: Any) -> dict[str, str]:
+def found_in(folder, **options):
     return {f.file: f.problem for f in datapipe.verify_dataset(folder, **options).findings}
 
 
 @pytest.mark.parametrize("name", ["dataset.json", "*1.parquet", "columns/member_crc32.npy"])
 @pytest.mark.parametrize("way", ["damaged", "lost"])
-def test_shards_are_checked_where_other_files_are_damaged(name, way, originals, tmp_path):
-    whole = originals["packed"]
-    folder = whole.restore(tmp_path / "harmed")
-    path = next(folder.glob(name))
-    if way == "damaged":
-        damaged_file(folder, name)
-    else:
-        path.unlink()
-    relative = path.relative_to(folder).as_posix()
-    assert list(found_in(folder)) == [relative]
-    damaged_file(folder, "*1.tar", whole.samples[4].spans[0][0] + 100)
-    report = datapipe.verify_dataset(folder)
+def test_shards_are_checked_where_other_files_are_damaged(name, way, harmed, whole):
+    (path,) = harmed.glob(name)
+    damaged_file(harmed, name) if way == "damaged" else path.unlink()
+    relative = path.relative_to(harmed).as_posix()
+    assert list(found_in(harmed)) == [relative]
+    damaged_file(harmed, "*1.tar", whole.samples[4].spans[0][0] + 100)
+    report = datapipe.verify_dataset(harmed)
     named = {(f.file, f.key) for f in report.findings}
     assert named == {(relative, ""), ("shard-000001.tar", "000000004")}
     assert report.damaged_samples == 1
 
 
-def test_a_shard_without_any_index_is_checked_by_its_headers(originals, tmp_path):
-    whole = originals["packed"]
-    folder = whole.restore(tmp_path / "harmed")
-    for path in folder.glob("*.parquet"):
+def test_a_shard_without_any_index_is_checked_by_its_headers(harmed, whole):
+    for path in (*harmed.glob("*.parquet"), *harmed.glob("columns/*"), harmed / "dataset.json"):
         path.unlink()
-    (folder / "dataset.json").unlink()
-    for path in (folder / "columns").iterdir():
-        path.unlink()
-    found = found_in(folder)
+    found = found_in(harmed)
     assert set(found) == {"dataset.json", *(f"shard-00000{n}.parquet" for n in range(3))}
     assert "cannot be checked" in found["shard-000001.parquet"]
-    damaged_file(folder, "*1.tar", whole.samples[4].spans[1][0] - 400)  # in a header
-    assert "a header is damaged" in found_in(folder)["shard-000001.tar"]
-    begin = whole.samples[8].spans[0][0]
-    damaged_file(folder, "*2.tar", begin + 3)  # in the markers of a JPEG
-    assert "shard-000002.tar" not in found_in(folder)
-    assert "shard-000002.tar" in found_in(folder, deep=True)
+    damaged_file(harmed, "*1.tar", whole.samples[4].spans[1][0] - 400)  # in a header
+    assert "a header is damaged" in found_in(harmed)["shard-000001.tar"]
+    damaged_file(harmed, "*2.tar", whole.samples[8].spans[0][0] + 3)  # in the markers of a JPEG
+    assert "shard-000002.tar" not in found_in(harmed)
+    assert "shard-000002.tar" in found_in(harmed, deep=True)
 
 
-def test_arrays_are_compared(originals, tmp_path):
+def test_arrays_are_compared(tmp_path, whole):
     arrays = tmp_path / "arrays"
-    datapipe.convert_dataset(originals["packed"].folder, arrays, image=ImageSpec(size=8))
+    datapipe.convert_dataset(whole.folder, arrays, image=ImageSpec(size=8))
     assert datapipe.verify_dataset(arrays).is_whole
     assert datapipe.verify_dataset(arrays, deep=True).members == 24
     damaged_file(arrays, "images.npy", 128 + 3 * 192 + 5)
@@ -196,16 +166,15 @@ def test_arrays_are_compared(originals, tmp_path):
     assert "is missing" in found_in(arrays)["image_crc32.npy"]
 
 
-def test_damage_behind_a_url_is_named(originals, tmp_path):
-    folder = originals["packed"].restore(tmp_path / "harmed")
-    with serving(folder) as server:
+def test_damage_behind_a_url_is_named(tmp_path, harmed, whole):
+    with serving(harmed) as server:
         assert datapipe.verify_dataset(server.url, deep=True).is_whole
     url = f"memory:/{tmp_path}/shards"
-    damaged_file(folder, "*1.tar", originals["packed"].samples[4].spans[0][0] + 100)
-    harm(folder / "shard-000000.tar", "cut", random.Random(1))
-    (folder / "shard-000002.parquet").unlink()
-    fsspec.filesystem("memory").put(str(folder), url, recursive=True)
-    here, there = (datapipe.verify_dataset(path) for path in (folder, url))
+    damaged_file(harmed, "*1.tar", whole.samples[4].spans[0][0] + 100)
+    harm(harmed / "shard-000000.tar", "cut", random.Random(1))
+    (harmed / "shard-000002.parquet").unlink()
+    fsspec.filesystem("memory").put(str(harmed), url, recursive=True)
+    here, there = (datapipe.verify_dataset(path) for path in (harmed, url))
     # The columns stay here: there, a shard without its index is checked by its headers.
     assert {str(f) for f in here.findings if "parquet" not in f.file} == {
         str(f) for f in there.findings if "parquet" not in f.file
@@ -216,20 +185,20 @@ def test_damage_behind_a_url_is_named(originals, tmp_path):
     }
 
 
-def test_token_counts_are_compared(originals, tmp_path, tokenizer):
-    folder = originals["packed"].restore(tmp_path / "counted")
-    text = datapipe.TextSpec(
-        tokenizer=tokenizer, template="chatml", image_tokens=4, image_token="<image>"
-    )
-    datapipe.make_loader(folder, batch_size=2, text=text, num_workers=0)
-    assert datapipe.verify_dataset(folder).is_whole
-    counted = next(folder.glob("tokens-*"))
+def test_token_counts_are_compared(harmed, tmp_path):
+    words = ["[UNK]", "photograph", "<|im_start|>", "<|im_end|>", "<image>"]
+    tokenizer = save_tokenizer(tmp_path / "tokenizer.json", words)
+    images = {"image_tokens": 4, "image_token": "<image>"}
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", **images)
+    datapipe.make_loader(harmed, batch_size=2, text=text, num_workers=0)
+    assert datapipe.verify_dataset(harmed).is_whole
+    counted = next(harmed.glob("tokens-*"))
     damaged_file(counted, "text_tokens.npy")
-    assert list(found_in(folder)) == [f"{counted.name}/text_tokens.npy"]
+    assert list(found_in(harmed)) == [f"{counted.name}/text_tokens.npy"]
 
 
 @pytest.fixture
-def scored(tmp_path: Path, make_tar: Any) -> Path:
+def scored(tmp_path, make_tar):
     """Two tars of someone else with a record a sample, whose field `score` is indexed."""
     for first in (0, 3):
         records = [(f"{n}.json", json.dumps({"score": n, "text": "a"}).encode()) for n in range(3)]
@@ -270,26 +239,24 @@ def test_columns_of_fields_with_other_values_are_found_by_deep(scored):
     assert datapipe.verify_dataset(scored).is_whole
 
 
-def test_columns_of_another_index_are_named(originals, tmp_path):
+def test_columns_of_another_index_are_named(harmed):
     """Their own checksums are right."""
-    folder = originals["packed"].restore(tmp_path / "harmed")
-    columns = folder / "columns"
+    columns = harmed / "columns"
     sizes = np.load(columns / "member_size.npy", mmap_mode="r+")
     sizes[5] += 1
     sizes.flush()
     about = unseal((columns / "columns.json").read_bytes())
     about["checksums_crc32"] = write_sums(columns, [f"{name}.npy" for name in DTYPES])
     (columns / "columns.json").write_text(seal(about))
-    assert list(found_in(folder)) == ["columns/"]
+    assert list(found_in(harmed)) == ["columns/"]
 
 
-def test_columns_of_an_earlier_manifest_are_no_damage(originals, tmp_path, make_folder):
-    folder = originals["packed"].restore(tmp_path / "grown")
-    before = {path.name: path.read_bytes() for path in (folder / "columns").iterdir()}
-    datapipe.pack_dataset(make_folder(tmp_path / "more", 2), folder, append=True, workers=1)
+def test_columns_of_an_earlier_manifest_are_no_damage(tmp_path, make_folder, harmed):
+    before = {path.name: path.read_bytes() for path in (harmed / "columns").iterdir()}
+    datapipe.pack_dataset(make_folder(tmp_path / "more", 2), harmed, append=True, workers=1)
     for name, content in before.items():
-        (folder / "columns" / name).write_bytes(content)
-    assert datapipe.verify_dataset(folder).is_whole
+        (harmed / "columns" / name).write_bytes(content)
+    assert datapipe.verify_dataset(harmed).is_whole
 
 
 def test_an_image_that_training_cannot_decode_is_found_by_deep(tmp_path, make_tar, jpeg):
@@ -322,9 +289,8 @@ def test_what_is_no_dataset_is_refused(tmp_path, make, message):
 
 def test_members_that_are_read_part_by_part_are_compared(tmp_path, make_tar, jpeg):
     """Those over 64 MB are."""
-    large = jpeg(0) + bytes(65 << 20)
-    members = [("a.txt", b"a"), ("b.jpg", large), ("b.txt", b"b"), ("c.txt", b"c")]
-    tar = make_tar(tmp_path / "tars" / "0.tar", members)
+    members = [("b.jpg", jpeg(0) + bytes(65 << 20)), *((f"{key}.txt", b"a") for key in "bc")]
+    tar = make_tar(tmp_path / "tars" / "0.tar", [("a.txt", b"a"), *members])
     datapipe.index_shards(tmp_path / "tars")
     assert datapipe.verify_dataset(tmp_path / "tars").is_whole
     with tar.open("r+b") as file:
@@ -338,13 +304,12 @@ def test_members_that_are_read_part_by_part_are_compared(tmp_path, make_tar, jpe
     assert report.damaged_samples == 2
 
 
-def test_bytes_that_the_disk_cannot_read_are_named(originals, monkeypatch):
-    whole = originals["packed"]
+def test_bytes_that_the_disk_cannot_read_are_named(monkeypatch, whole):
     bad = whole.samples[5].spans[0][0] + 10  # in the second shard
     path = str(whole.folder / "shard-000001.tar")
     real = os.preadv
 
-    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
+    def preadv(descriptor, buffers, offset):
         holds = offset <= bad < offset + len(buffers[0])
         if holds and os.readlink(f"/proc/self/fd/{descriptor}") == path:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -356,3 +321,42 @@ def test_bytes_that_the_disk_cannot_read_are_named(originals, monkeypatch):
         ("000000005", "cannot be read: Input/output error")
     ]
     assert report.damaged_samples == 1
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(argument) for argument in args])
+
+
+def test_the_command_names_damage_and_the_next_step(whole, harmed, tmp_path):
+    begin = whole.samples[4].spans[0][0]
+    damaged_file(harmed, "*1.tar", begin + 100)
+    told = run("verify", harmed)
+    assert (told.exit_code, told.stderr) == (1, "")
+    assert "shard-000001.tar: sample 000000004, 000000004.jpg, bytes 512 to" in told.stdout
+    assert f"datapipe repair {harmed} NEW_FOLDER" in told.stdout
+    told = run("repair", harmed, tmp_path / "out")
+    assert told.exit_code == 1
+    assert "pack again (1 input): 004.jpg" in told.stdout
+    told = run("verify", tmp_path / "out", "--json")
+    assert told.exit_code == 0
+    fields = json.loads(told.stdout)
+    assert (fields["whole"], fields["samples"], fields["findings"]) == (True, 11, [])
+    told = run("repair", tmp_path / "out")
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "--in-place" in told.stderr
+
+
+def test_an_interrupt_ends_quietly(whole):
+    program = (
+        "import datapipe, sys, signal, os\n"
+        "from datapipe.cli import main\n"
+        "from datapipe.inspect import verify\n"
+        "verify.locate = lambda path: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"sys.argv = ['datapipe', 'verify', {str(whole.folder)!r}]\n"
+        "main()\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stdout) == (130, "")
+    assert told.stderr == "\nInterrupted; the dataset is as it was.\n"

@@ -129,14 +129,8 @@ class Maker:
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, lambda descriptor: None)
         words = ["[UNK]", "<image>", "<eos>", "sample", *map(str, range(30))]
-        tokenizer = Tokenizer(
-            models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="[UNK]")
-        )
-        tokenizer.add_special_tokens(["<image>", "<eos>"])
-        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-        tokenizer.save(str(root / "tokenizer.json"))
         self._text = TextSpec(
-            tokenizer=str(root / "tokenizer.json"),
+            tokenizer=save_tokenizer(root / "tokenizer.json", words),
             template="caption",
             image_tokens=4,
             image_token="<image>",
@@ -347,6 +341,16 @@ class Maker:
             patch.setattr(owner, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 run()
+
+
+def save_tokenizer(path: Path, words: list[str]) -> str:
+    """Save a tokenizer of these words, of which those in angle brackets are special."""
+    ids = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.add_special_tokens([word for word in words if word.startswith("<")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+    return str(path)
 
 
 def digest(batches: Any) -> str:

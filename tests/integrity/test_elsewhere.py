@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,11 +22,7 @@ def test_relative_paths_are_those_of_the_start(tmp_path, make_folder, monkeypatc
         shutil.copy(path, tmp_path / "tars")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    options: dict[str, Any] = {
-        "batch_size": 2,
-        "image": image,
-        "cache": CacheSpec(plan="plans"),
-    }
+    options = {"batch_size": 2, "image": image, "cache": CacheSpec(plan="plans")}
     if data != "arrays":
         options["cache"] = CacheSpec(disk="cache", plan="plans")
     expected = [batch["key"] for batch in make_loader(data, **options)]

@@ -13,10 +13,8 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -45,7 +43,7 @@ SAID = "damaged|not as it|left out|cut off"
 def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
     scene = Maker(tmp_path, jpeg, monkeypatch).make(name)
     caplog.set_level(logging.INFO, "datapipe")
-    outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in sorted(scene.kinds)}
+    outcomes = {kind: Counter() for kind in sorted(scene.kinds)}
     for number in range(EACH + -(-EACH // 10)):
         seed = f"{SEED} {name} {number}"
         choice = random.Random(seed)
@@ -78,7 +76,8 @@ def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
             assert re.search(REMEDY, refused), (hint, refused)
         else:
             assert found == scene.expected, (hint, found, caplog.text)
-            outcome = what_became(scene.home / file, harmed)
+            path = scene.home / file
+            outcome = "left" if path.exists() and path.read_bytes() == harmed else "mended"
             if any(re.search(SAID, line) for line in caplog.messages):
                 outcome += ", said"
             elif outcome == "mended" and file not in scene.rewritten:
@@ -89,22 +88,17 @@ def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
         print(f"{name}: {kind}: " + ", ".join(f"{n} {what}" for what, n in counts.most_common()))
 
 
-def flipped(content: bytes, place: int) -> bytes:
+def flipped(content, place):
     """The content with one bit changed."""
     at = place // 8
     return content[:at] + bytes([content[at] ^ (1 << place % 8)]) + content[at + 1 :]
 
 
-def what_became(path: Path, harmed: bytes) -> str:
-    """What a run without an error has made of a file."""
-    return "left" if path.exists() and path.read_bytes() == harmed else "mended"
-
-
 @contextmanager
-def no_hang() -> Iterator[None]:
+def no_hang():
     """Fail if a block takes a minute."""
 
-    def fail(*_: Any) -> None:
+    def fail(*_):
         raise TimeoutError("a run that hangs")
 
     before = signal.signal(signal.SIGALRM, fail)
@@ -126,11 +120,11 @@ def test_a_changed_state_is_refused(tmp_path, make_folder):
     next(running)
     state = loader.state_dict()
     expected = digest(running)
-    outcomes: Counter[str] = Counter()
+    outcomes = Counter()
     for number in range(EACH + -(-EACH // 10)):
         seed = f"{SEED} state {number}"
         choice = random.Random(seed)
-        way: Callable[..., Any] = choice.choice([in_json, in_torch, in_values])
+        way = choice.choice([in_json, in_torch, in_values])
         harmed, hint = way(state, choice)
         if harmed is None:
             outcomes[f"refused by {way.__name__[3:]}"] += 1
@@ -140,18 +134,14 @@ def test_a_changed_state_is_refused(tmp_path, make_folder):
             loader.load_state_dict(harmed)
         except datapipe.StateMismatch as error:
             refused = str(error)
-        outcome = "named" if refused else "no effect"
-        if refused:
-            assert re.search(REMEDY, refused), (hint, seed, refused)
-        else:
-            assert harmed == state, (hint, seed)
-        outcomes[outcome] += 1
+        assert re.search(REMEDY, refused) if refused else harmed == state, (hint, seed, refused)
+        outcomes["named" if refused else "no effect"] += 1
     loader.load_state_dict(state)
     assert digest(loader) == expected
     print("state: " + ", ".join(f"{n} {what}" for what, n in outcomes.most_common()))
 
 
-def in_json(state: dict[str, Any], choice: random.Random) -> tuple[Any, str]:
+def in_json(state, choice):
     """The state from a JSON file of which a bit flipped; None where it is none any more."""
     content = json.dumps(state).encode()
     place = choice.randrange(8 * len(content))
@@ -161,7 +151,7 @@ def in_json(state: dict[str, Any], choice: random.Random) -> tuple[Any, str]:
         return None, ""
 
 
-def in_torch(state: dict[str, Any], choice: random.Random) -> tuple[Any, str]:
+def in_torch(state, choice):
     """The state from a file of torch's of which a bit flipped; None where it cannot be read."""
     file = io.BytesIO()
     torch.save(state, file)
@@ -172,9 +162,9 @@ def in_torch(state: dict[str, Any], choice: random.Random) -> tuple[Any, str]:
         return None, ""
 
 
-def in_values(state: dict[str, Any], choice: random.Random) -> tuple[Any, str]:
+def in_values(state, choice):
     """The state with a value that changed, or one that is gone."""
-    held: Any = copy.deepcopy(state)
+    held = copy.deepcopy(state)
     at = held
     while isinstance(at[key := choice.choice(sorted(at))], dict) and at[key]:
         at = at[key]

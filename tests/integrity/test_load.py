@@ -13,10 +13,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -44,14 +41,18 @@ print(json.dumps([seen, total, peak]))
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+def packed(tmp_path_factory, make_folder):
     """37 images with captions in five shards."""
     home = tmp_path_factory.mktemp("load")
     datapipe.pack_dataset(make_folder(home / "raw", 37), home / "shards", shard_size=8)
     return home / "shards"
 
 
-def write_texts(raw: Path, samples: int) -> Path:
+def load(shards, **options):
+    return datapipe.make_loader(shards, batch_size=4, image=ImageSpec(size=32), **options)
+
+
+def write_texts(raw, samples):
     raw.mkdir(parents=True)
     with (raw / "data.jsonl").open("w") as file:
         for number in range(samples):
@@ -107,44 +108,32 @@ def test_a_member_beyond_four_gigabytes(tmp_path, jpeg):
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_sixty_four_workers_change_no_batch(packed, kind):
-    def loader(**options: Any) -> datapipe.Loader:
-        image = ImageSpec(size=32)
-        return datapipe.make_loader(packed, batch_size=4, image=image, epochs=8, **options)
-
-    with loader(num_workers=64, workers=WorkerSpec(kind)) as many:
-        assert_same_batches(many, loader(num_workers=0))
+    with load(packed, epochs=8, num_workers=64, workers=WorkerSpec(kind)) as many:
+        assert_same_batches(many, load(packed, epochs=8, num_workers=0))
 
 
 class Counting:
     """Transform that counts the samples which were made."""
 
-    def __init__(self, wait: Callable[[], object] = bool) -> None:
+    def __init__(self, wait=bool):
         self.made, self._lock, self._wait = 0, threading.Lock(), wait
 
-    def __call__(self, sample: Any, generator: Any) -> Any:
+    def __call__(self, sample, generator):
         self._wait()
         with self._lock:
             self.made += 1
         return sample
 
-    def has_made(self, samples: int) -> bool:
+    def has_made(self, samples):
         return self.made >= samples
 
 
 def test_a_slow_consumer_is_not_run_ahead_of_without_bound(packed):
     workers, prefetch, size = 3, 2, 4
     counting = Counting()
-    loader = datapipe.make_loader(
-        packed,
-        batch_size=size,
-        image=ImageSpec(size=32),
-        transform=counting,
-        num_workers=workers,
-        prefetch_factor=prefetch,
-        epochs=None,
-    )
+    options = {"transform": counting, "num_workers": workers, "prefetch_factor": prefetch}
     ahead = []
-    with loader:
+    with load(packed, epochs=None, **options) as loader:
         batches = iter(loader)
         for taken in range(1, 51):
             next(batches)
@@ -156,32 +145,18 @@ def test_a_slow_consumer_is_not_run_ahead_of_without_bound(packed):
 def test_a_slow_producer_changes_no_batch(packed):
     times = random.Random(0)
     slow = Counting(lambda: time.sleep(times.choice([0, 0, 0, 0.02])))
-
-    def loader(transform: Any, workers: int) -> datapipe.Loader:
-        return datapipe.make_loader(
-            packed,
-            batch_size=4,
-            image=ImageSpec(size=32),
-            transform=transform,
-            num_workers=workers,
-            epochs=4,
-        )
-
-    assert_same_batches(loader(slow, 8), loader(Counting(), 0))
+    assert_same_batches(
+        load(packed, epochs=4, transform=slow, num_workers=8),
+        load(packed, epochs=4, transform=Counting(), num_workers=0),
+    )
 
 
 @pytest.mark.parametrize(("kind", "policy"), [("threads", "next-use"), ("processes", "pin")])
 def test_epochs_of_days_leave_memory_threads_and_files_as_they_are(packed, tmp_path, kind, policy):
-    loader = datapipe.make_loader(
-        packed,
-        batch_size=4,
-        image=ImageSpec(size=32),
-        cache=datapipe.CacheSpec(memory="100KB", disk=tmp_path, policy=policy),
-        num_workers=2,
-        workers=WorkerSpec(kind),
-    )
+    cache = datapipe.CacheSpec(memory="100KB", disk=tmp_path, policy=policy)
+    loader = load(packed, cache=cache, num_workers=2, workers=WorkerSpec(kind))
 
-    def held() -> tuple[int, int, int]:
+    def held():
         gc.collect()
         processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
         return (
@@ -190,7 +165,7 @@ def test_epochs_of_days_leave_memory_threads_and_files_as_they_are(packed, tmp_p
             sum(process.memory_info().rss for process in processes),
         )
 
-    def train(epochs: int) -> None:
+    def train(epochs):
         for _ in range(epochs):
             for batch in loader:
                 del batch

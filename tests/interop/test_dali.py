@@ -35,10 +35,7 @@ def read(shards, extensions, indexes=None, samples=9):
     def pipeline():
         how = {"index_paths": indexes} if indexes else {}
         members = dali.fn.readers.webdataset(
-            paths=list(map(str, shards)),
-            ext=extensions,
-            missing_component_behavior="empty",
-            **how,
+            paths=list(map(str, shards)), ext=extensions, missing_component_behavior="empty", **how
         )
         return tuple(members)
 

@@ -10,9 +10,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,8 +21,6 @@ from datapipe.remote.upload import RemoteTarget
 from datapipe.testing import assert_same_batches
 from tests.waiting import PATIENCE, wait_until
 
-from .faulty_proxy import Proxy, Request
-
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
@@ -33,39 +28,34 @@ DATA = random.Random(5).randbytes(100_000)
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory, make_folder: Any, make_broken: Any) -> Path:
-    folder: Path = make_folder(tmp_path_factory.mktemp("raw"), 9)
+def raw(tmp_path_factory, make_folder, make_broken):
+    folder = make_folder(tmp_path_factory.mktemp("raw"), 9)
     make_broken(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
+def local(tmp_path_factory, raw):
     out = tmp_path_factory.mktemp("local") / "out"
     pack_dataset(raw, out, shard_size=3, max_rejects=9, sidecars="wids")
     return out
 
 
 @pytest.fixture
-def url(bucket: str) -> str:
+def url(bucket):
     return f"s3://{bucket}/x/shards"
 
 
 @pytest.fixture
-def pack(proxy: Proxy, raw: Path, url: str, tmp_path: Path) -> Callable[..., Any]:
-    def pack(out: str = url, **options: Any) -> Any:
-        given = {"shard_size": 3, "max_rejects": 9, "staging": tmp_path / "staging"}
-        given["storage_options"] = proxy.storage_options
-        return pack_dataset(raw, out, **{**given, **options})
-
-    return pack
+def pack(pack, raw, url):
+    return lambda out=url, **options: pack(raw, out, max_rejects=9, **options)
 
 
 @pytest.fixture
-def there(client: Any, bucket: str) -> Callable[[], dict[str, bytes]]:
+def there(client, bucket):
     """The files of the dataset in the bucket."""
 
-    def there() -> dict[str, bytes]:
+    def there():
         names = client.find(f"{bucket}/x/shards")
         found = client.cat(names) if names else {}
         return {name.removeprefix(f"{bucket}/x/shards/"): found[name] for name in found}
@@ -74,7 +64,7 @@ def there(client: Any, bucket: str) -> Callable[[], dict[str, bytes]]:
 
 
 @pytest.fixture
-def published(local: Path, contents: Any) -> dict[str, bytes]:
+def published(local, contents):
     """The files that should be in the bucket, without sidecars."""
     files = contents(local).items()
     own = ("columns/", "shardindex.json")
@@ -82,10 +72,10 @@ def published(local: Path, contents: Any) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def folder(proxy: Proxy, bucket: str, client: Any) -> Callable[..., RemoteFolder]:
+def folder(proxy, bucket, client):
     client.pipe(f"{bucket}/x/a.tar", DATA)
 
-    def open_folder(**policy: Any) -> RemoteFolder:
+    def open_folder(**policy):
         retry = RetryPolicy(**{"first_pause": 0.001, **policy})
         options = RemoteOptions(retry=retry, storage_options=proxy.storage_options)
         return RemoteFolder(f"s3://{bucket}/x", options)
@@ -94,15 +84,14 @@ def folder(proxy: Proxy, bucket: str, client: Any) -> Callable[..., RemoteFolder
 
 
 @pytest.fixture
-def target(proxy: Proxy, bucket: str) -> RemoteTarget:
+def target(proxy, bucket):
     options = RemoteOptions(storage_options=proxy.storage_options)
     return RemoteTarget(f"s3://{bucket}/x", options)
 
 
-def load(where: Any, proxy: Proxy | None = None) -> datapipe.Loader:
-    remote = RemoteSpec(storage_options=proxy.storage_options) if proxy else None
-    options: dict[str, Any] = {"batch_size": 2, "image": ImageSpec(size=32)}
-    return datapipe.make_loader(where, **options, **({"remote": remote} if remote else {}))
+def load(where, proxy=None):
+    remote = {"remote": RemoteSpec(storage_options=proxy.storage_options)} if proxy else {}
+    return datapipe.make_loader(where, batch_size=2, image=ImageSpec(size=32), **remote)
 
 
 def test_a_dataset_is_packed_there_once_and_read_from_there(
@@ -128,7 +117,7 @@ def test_a_dataset_is_packed_there_once_and_read_from_there(
 def test_packing_and_loading_survive_faults(pack, proxy, url, local):
     faults = random.Random(3)
 
-    def fault(number: int, request: Request) -> str | None:
+    def fault(number, request):
         # The third try of each request is answered, or the test would be of luck.
         return faults.choice(["503", "reset", "cut", "slow"]) if number <= 2 else None
 
@@ -136,7 +125,7 @@ def test_packing_and_loading_survive_faults(pack, proxy, url, local):
     pack()
     there = load(url, proxy)
     assert_same_batches(there, load(local))
-    assert there.dataset.folder.traffic.retries > 0  # type: ignore[union-attr]
+    assert there.dataset.folder.traffic.retries > 0
 
 
 @pytest.mark.parametrize(
@@ -175,7 +164,7 @@ def test_what_was_sent_is_sent_again_only_if_it_was_damaged_there(
 def test_a_pack_that_was_killed_goes_on(pack, proxy, raw, url, there, published, tmp_path, point):
     started = threading.Event()
 
-    def kill(number: int, request: Request) -> str | None:
+    def kill(number, request):
         assert started.wait(PATIENCE)
         if len(proxy.sent()) == point:
             child.kill()

@@ -4,8 +4,6 @@ import json
 import shutil
 import signal
 import threading
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,14 +12,12 @@ import pytest
 from datapipe import StoreError
 from tests.waiting import PATIENCE
 
-from .faulty_proxy import Proxy, Request
-
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
 
 @pytest.fixture
-def tars(tmp_path: Path, make_tar: Any, jpeg: Any) -> Path:
+def tars(tmp_path, make_tar, jpeg):
     """A folder of four tars of four samples, with an index beside each."""
     folder = tmp_path / "tars"
     folder.mkdir()
@@ -37,11 +33,11 @@ def tars(tmp_path: Path, make_tar: Any, jpeg: Any) -> Path:
     return folder
 
 
-def send_after(proxy: Proxy, name: str, other: str) -> list[str]:
+def send_after(proxy, name, other):
     """Hold a tar back until another has arrived whole; return both as they are sent."""
     begun, whole, sent = threading.Event(), threading.Event(), list[str]()
 
-    def hold(number: int, request: Request) -> None:
+    def hold(number, request):
         if request.key.endswith(other):
             if request.span:
                 begun.set()
@@ -81,7 +77,7 @@ def test_shards_are_written_before_the_last_tar_arrives(
         make_tar(tars / f"{number:05}.tar", [(f"{number}-{n}.jpg", image) for n in range(400)])
     written = threading.Event()
 
-    def hold(number: int, request: Request) -> None:
+    def hold(number, request):
         if request.method == "PUT":
             written.set()
         if request.span and request.key.endswith("00003.tar"):
@@ -117,9 +113,9 @@ def test_a_tar_that_changes_meanwhile_is_named(
     put, pack, proxy, tars, jpeg, client, bucket, changed, tmp_path
 ):
     url = put(tars)
-    done: list[None] = []
+    done = []
 
-    def replace(number: int, request: Request) -> None:
+    def replace(number, request):
         if request.span and request.key.endswith("00002.tar") and not done:
             path = f"{bucket}/tars/{changed:05}.tar"
             done.append(client.pipe(path, (tars / "00003.tar").read_bytes()))
@@ -138,7 +134,7 @@ def test_a_tar_that_changes_meanwhile_is_named(
 def test_an_interrupt_ends_the_downloads(put, pack, proxy, tars):
     url = put(tars)
 
-    def fault(number: int, request: Request) -> str | None:
+    def fault(number, request):
         if not (request.span and request.key.endswith("00001.tar")):
             return None
         main = threading.main_thread().ident

@@ -2,9 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -19,7 +16,7 @@ pytest.importorskip("s3fs")
 
 
 @pytest.fixture
-def packing(bucket: str, tmp_path: Path, make_folder: Any) -> list[str]:
+def packing(bucket, tmp_path, make_folder):
     """A command that packs nine samples to the store."""
     command = ["pack", str(make_folder(tmp_path / "raw", 9)), f"s3://{bucket}/x/shards"]
     return [*command, "--shard-size", "3", "--staging", str(tmp_path / "staging")]
@@ -45,9 +42,9 @@ def test_secrets_are_in_no_output_and_no_file(packing, proxy, tmp_path, monkeypa
     options = tmp_path / "options.json"
     options.write_text(json.dumps({"key": "planted-access-key", **secrets}))
     url = packing[2]
-    said: list[str] = []
+    said = []
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments, code=0):
         storage = ["--storage-options", str(options)]
         storage += ["--storage-options", f"endpoint_url={proxy.url}"]
         done = CliRunner().invoke(app, [*arguments, *storage])
@@ -81,7 +78,7 @@ def test_what_a_server_repeats_of_a_secret_is_not_shown(proxy, bucket):
 def test_options_show_no_secret():
     secret = {"secret": "planted"}
     for make in (datapipe.RemoteSpec, RemoteOptions):
-        shown: Callable[..., Any] = make
+        shown = make
         assert "planted" not in repr(shown(storage_options=secret))
     with pytest.raises(PlanError, match="https://host/x: a password") as refused:
         RemoteFolder("https://someone:planted@host/x")

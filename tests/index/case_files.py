@@ -1,0 +1,16 @@
+"""Cases of tests, a line each: what is given, and what is expected of it."""
+
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+
+
+def cases(name: str) -> list[list[str]]:
+    r"""Parts of the lines of `tests/ROOM/cases/NAME.txt` that hold `=>`; `name` is ROOM/NAME.
+
+    A part that is empty is written as `none`, a line break as `\n`. Other lines are headings.
+    """
+    room, _, file = name.partition("/")
+    lines = (TESTS / room / "cases" / f"{file}.txt").read_text("utf-8").splitlines()
+    found = [line.replace(r"\n", "\n").split(" => ") for line in lines if " => " in line]
+    return [["" if part == "none" else part for part in parts] for parts in found]

@@ -26,24 +26,29 @@ PADDED = {
 }
 
 
-class Mixture:
+def mixture(batches: Iterable[Any], shares: Any = SHARES) -> Any:
     """A loader of a mixture."""
 
-    def __init__(self, batches: Iterable[Any], shares: Any = SHARES) -> None:
-        self.batches = batches
-        self.plan = SimpleNamespace(shares=lambda: shares)
+    class Mixture:
+        plan = SimpleNamespace(shares=lambda: shares)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.batches)
+        def __iter__(self) -> Iterator[Any]:
+            return iter(batches)
+
+    return Mixture()
+
+
+def watched(loader: Any) -> datapipe.Monitor:
+    monitor = datapipe.Monitor(gpu=False)
+    for _ in monitor(loader):
+        pass
+    return monitor
 
 
 def seen(loader: Any) -> dict[str, tuple[int, int]]:
     """Samples and tokens by dataset."""
-    monitor = datapipe.Monitor(gpu=False)
-    for _ in monitor(loader):
-        with monitor.step():
-            pass
-    return {each.name: (each.samples, each.tokens) for each in monitor.report().datasets}
+    datasets = watched(loader).report().datasets
+    return {each.name: (each.samples, each.tokens) for each in datasets}
 
 
 def without(batch: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -64,16 +69,16 @@ def without(batch: dict[str, Any], *names: str) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("count", [1, 150])
 def test_every_batch_counts_without_padding_and_repeats(batch, captions, chats, count):
-    found = seen(Mixture([batch] * count))
+    found = seen(mixture([batch] * count))
     wanted = {"captions": captions, "chats": chats, "unseen": (0, 0)}
     assert found == {name: (count * a, count * b) for name, (a, b) in wanted.items()}
 
 
 def test_nothing_is_counted_for_one_folder_and_for_batches_without_names():
     assert seen([PACK] * 5) == {}
-    assert seen(Mixture([without(PACK, "dataset")] * 5)) == {}
-    assert seen(Mixture([1, 2, 3])) == {}
-    assert seen(Mixture([PACK], shares={})) == {}
+    assert seen(mixture([without(PACK, "dataset")] * 5)) == {}
+    assert seen(mixture([1, 2, 3])) == {}
+    assert seen(mixture([PACK], shares={})) == {}
 
 
 def test_batches_are_counted_in_the_course_of_the_run():
@@ -88,14 +93,12 @@ def test_batches_are_counted_in_the_course_of_the_run():
         yield from [PACK] * 400
 
     monitor = datapipe.Monitor(gpu=False)
-    for number, _ in enumerate(monitor(Mixture(batches()))):
+    for number, _ in enumerate(monitor(mixture(batches()))):
         assert number < 200 or first() is None, "its names are kept"
 
 
 def test_reports_have_the_shares(tmp_path):
-    monitor = datapipe.Monitor(gpu=False)
-    for _ in monitor(Mixture([PACK] * 30)):
-        pass
+    monitor = watched(mixture([PACK] * 30))
     report = monitor.report()
     captions, chats, _ = report.datasets
     assert captions.share == pytest.approx(2 / 3)
@@ -115,18 +118,14 @@ def test_batches_on_a_gpu_are_counted_without_a_wait():
         name: value.cuda() if isinstance(value, torch.Tensor) else value
         for name, value in PACK.items()
     }
-    monitor = datapipe.Monitor(gpu=False)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for _ in monitor(Mixture([batch] * 150)):
-            pass
+        monitor = watched(mixture([batch] * 150))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    report = monitor.report()
-    assert [(each.samples, each.tokens) for each in report.datasets] == [
-        *((300, 2550), (150, 3000), (0, 0))
-    ]
+    found = {each.name: (each.samples, each.tokens) for each in monitor.report().datasets}
+    assert found == {"captions": (300, 2550), "chats": (150, 3000), "unseen": (0, 0)}
 
 
 def verdict_of(
@@ -173,15 +172,10 @@ def test_a_mixture_is_counted_as_planned(schedule, tmp_path, make_folder):
     for name, samples in (("a", 12), ("b", 5)):
         datapipe.pack_dataset(make_folder(tmp_path / "raw" / name, samples), tmp_path / name)
         given[name] = {"path": tmp_path / name, "weight": 1}
-    mixture: dict[str, Any] = {"datasets": given, "epoch": 24}
-    if schedule:
-        mixture["schedule"] = schedule
+    given = {"datasets": given, "epoch": 24} | ({"schedule": schedule} if schedule else {})
     meta = ("dataset", "valid")
-    loader = datapipe.make_loader(mixture, batch_size=4, image=None, meta=meta, num_workers=0)
-    monitor = datapipe.Monitor(gpu=False)
-    for _ in monitor(loader):
-        pass
-    found = monitor.report().datasets
+    loader = datapipe.make_loader(given, batch_size=4, image=None, meta=meta, num_workers=0)
+    found = watched(loader).report().datasets
     assert {each.name: each.share for each in found} == pytest.approx(loader.plan.shares(0))
     assert {each.name: each.planned for each in found} == loader.plan.shares(0)
     assert sum(each.samples for each in found) == 24

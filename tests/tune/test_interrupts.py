@@ -10,10 +10,8 @@ import pytest
 
 from datapipe.tune.job import tune_workers
 
-from .conftest import tune_on
-from .synthetic import Clock, Loader, Machine
-
-CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
+from .conftest import CORES, tune_on
+from .synthetic import Clock, Loader
 
 
 def test_interrupting_keeps_what_was_measured(caplog):

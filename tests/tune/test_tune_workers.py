@@ -13,11 +13,8 @@ import datapipe
 from datapipe.diagnosis.loader_figures import Usage
 from datapipe.tune.job import tune_workers
 
-from .conftest import chosen, row, tune_on
+from .conftest import CORES, WAITS, chosen, row, tune_on
 from .synthetic import Clock, Loader, Machine, NoMeter
-
-CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
-WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
 
 
 def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep):

@@ -11,8 +11,6 @@ import pytest
 
 import datapipe
 
-from .interrupting import interrupted_at
-
 
 def command(*arguments):
     return [sys.executable, "-c", "from datapipe.cli import main; main()", *map(str, arguments)]
@@ -80,17 +78,44 @@ def test_options_reach_the_pack(run, tmp_path, make_llava, members):
     assert len(members(tmp_path / "out")) == 7
 
 
-def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(run, read, tmp_path, make_llava):
+INTERRUPTED = """
+import os, signal, sys
+moment, name = sys.argv[1:3]
+del sys.argv[1:3]
+def watch(event, arguments):
+    global moment
+    if event == moment and str(arguments[event == "os.rename"]).endswith(name):
+        moment = None
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(watch)
+from datapipe.cli import main
+main()
+"""
+"""The command, interrupted where a file of that name is opened or renamed to it."""
+
+
+@pytest.mark.parametrize(
+    ("moment", "name", "options"),
+    [
+        ("os.rename", "shard-000002.tar", ("--shard-size", 100, "--workers", 2)),
+        ("open", ".pack/images.npy", ("--to", "memmap", "--image", "200")),
+    ],
+)
+def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
+    run, read, tmp_path, make_llava, moment, name, options
+):
     turns = [{"from": "human", "value": "text " * 50}]
-    raw = make_llava(tmp_path / "raw", [{"conversations": turns}] * 500, "data.jsonl")
-    line = ("pack", raw, tmp_path / "out", "--shard-size", 100, "--workers", 2)
-    done = interrupted_at("os.rename", "shard-000002.tar", *line)
-    assert (done.returncode, done.stdout) == (130, "")
+    records = [{"conversations": turns}] * 500 + [{"conversations": turns, "image": "a.jpg"}]
+    raw = make_llava(tmp_path / "raw", records, "data.jsonl")
+    line = ("pack", raw, tmp_path / "out", *options)
+    program = [sys.executable, "-c", INTERRUPTED, moment, name, *map(str, line)]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, ""), done.stderr
     assert done.stderr.strip().startswith("Interrupted; run the same command again, which contin")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "dataset.json").exists()
-    assert list((tmp_path / "out").glob("*.tar"))
-    assert read(run(*line, "--json"))["samples"] == 500
+    assert any((tmp_path / "out").iterdir())
+    assert read(run(*line, "--json"))["samples"] == 501
 
 
 @pytest.mark.parametrize(

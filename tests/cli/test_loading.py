@@ -37,6 +37,7 @@ def keywords(*arguments: Any) -> dict[str, Any]:
 
 
 def test_what_is_not_given_stays_as_make_loader_has_it():
+    assert keywords("--batch-size", 4, "--image", "none")["image"] is None
     made = keywords("--batch-size", 4)
     defaults = inspect.signature(datapipe.make_loader).parameters
     assert made.pop("batch_size") == datapipe.BatchSpec(4)
@@ -87,20 +88,6 @@ def test_buckets_are_a_number_or_boundaries(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
-    [
-        ("48x64", {"size": (48, 64)}),
-        ("224,flip=0.5,random_crop=0.2:1", {"size": 224, "flip": 0.5, "random_crop": (0.2, 1.0)}),
-        ("224,scaled_decode", {"size": 224, "scaled_decode": True}),
-    ],
-)
-def test_images_are_said_by_size_and_options(asked, options):
-    made = keywords("--batch-size", 4, "--image", asked)
-    assert made["image"] == datapipe.ImageSpec(**options)
-    assert keywords("--batch-size", 4, "--image", "none")["image"] is None
-
-
-@pytest.mark.parametrize(
     ("owner", "field", "text", "value"),
     [
         (ImageSpec, "size", "480x640", (480, 640)),
@@ -110,6 +97,7 @@ def test_images_are_said_by_size_and_options(asked, options):
         (ImageSpec, "normalize", "none", None),
         (ImageSpec, "resize", "pad", "pad"),
         (ImageSpec, "thumbnail", True, True),
+        (ImageSpec, "flip", "0.5", 0.5),
         (PlanOptions, "buckets", "128, 512", (128, 512)),
         (TextSpec, "tokenizer", "123", "123"),
         (TextSpec, "image_tokens", "576", 576),

@@ -33,6 +33,7 @@ def test_time_is_divided_into_waiting_transfer_step_and_rest(monitor, clock):
     assert report.step.p50 == pytest.approx(0.06, rel=0.02)
     assert report.wait.p99 == pytest.approx(0.01, rel=0.02)
     assert report.seconds == pytest.approx(0.1 * report.turns)
+    assert report.verdict.kind == "transfer"
 
 
 def test_the_first_batch_and_the_warm_up_are_reported_apart(monitor, clock):

@@ -1,6 +1,7 @@
 """Steps on the device by marks, and what NVML says of it."""
 
 import gc
+import json
 import logging
 import threading
 from types import SimpleNamespace
@@ -9,13 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from datapipe.monitor import gpu
+import datapipe
+from datapipe.monitor import gpu, session
 from datapipe.monitor.device_time import DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
 from datapipe.monitor.gpu import GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 from tests.forgetting import forget
 from tests.waiting import wait_until
+
+from .virtual import Batches, Clock
 
 
 @pytest.fixture(autouse=True)
@@ -219,3 +223,35 @@ def test_torch_is_asked_for_its_current_gpu_and_what_hinders_is_said(
         assert said in caplog.text
     else:
         assert (found.name, found.sample()) == ("Fake 1", (0.93, 10, 21))
+
+
+@pytest.mark.parametrize(
+    ("idle", "busy", "kind"),
+    [(0.0, None, "compute"), (0.01, None, "data"), (0.0, 0.97, "compute"), (0.0, 0.3, "host")],
+)
+def test_the_devices_clock_says_whether_waiting_costs(monkeypatch, device, idle, busy, kind):
+    """The loop waits half of its time on the host."""
+    clock, sampler = Clock(), session.GpuSampler
+    gpu = SimpleNamespace(name="Fake 1", sample=lambda: (busy, 1 << 30, 4 << 30))
+    monkeypatch.setattr(session, "current_device", lambda: device)
+    monkeypatch.setattr(session, "find_gpu", lambda: None if busy is None else gpu)
+    monkeypatch.setattr(session, "GpuSampler", lambda gpu: sampler(gpu, every=0.001))
+    monitor = datapipe.Monitor(clock=clock)
+    for number in monitor(Batches(clock, 60, wait=0.02)):
+        device.queued.append(idle)
+        with monitor.step():
+            clock.sleep(0.02)
+            device.queued.append(0.02)
+        device.run()
+        if busy and number > 9:
+            wait_until(lambda: monitor.report().gpu is not None)
+    report = monitor.report()
+    assert report.verdict.kind == kind
+    assert report.wait_share == pytest.approx(0.5)
+    assert report.device.step.p50 == pytest.approx(0.02, rel=0.02)
+    assert report.device.idle.p50 == pytest.approx(idle, rel=0.02, abs=1e-8)
+    assert "step on the GPU" in str(report)
+    assert (report.gpu and report.gpu.utilization) == busy
+    assert ("Fake 1: busy" in str(report)) == (busy is not None)
+    json.dumps(report.to_dict())
+    monitor.close()

@@ -62,10 +62,6 @@ def slow_batches():
         yield number
 
 
-def all_reduce():
-    dist.all_reduce(torch.ones(4))
-
-
 def fsdp():
     sharded = layers(1200, 2)
     mesh = init_device_mesh("cpu", (2,))
@@ -77,10 +73,8 @@ def fsdp():
 loops = {
     "ddp": lambda: watch(ddp(32, 150, 2, bucket_cap_mb=0.0001)),
     "fsdp": lambda: watch(fsdp()),
-    "own": lambda: watch(all_reduce, late=0.1),
     "late": lambda: watch(ddp(32, 2, 2), late=0.1),
     "data": lambda: watch(ddp(32, 2, 2), slow_batches()),
-    "compute": lambda: watch(ddp(256, 2, 4000)),
 }
 print(json.dumps({name: loops[name]() for name in sys.argv[3:]}))
 dist.destroy_process_group()
@@ -121,9 +115,8 @@ def test_exchange_is_seen_though_python_does_not_call_it(watched, loop):
         assert "compress" in remedies
 
 
-@pytest.mark.parametrize("loop", ["own", "late"])
-def test_a_rank_whose_steps_take_longer_is_named_on_all_ranks(watched, loop):
-    waiting, late = (rank[loop] for rank in watched(loop))
+def test_a_rank_whose_steps_take_longer_is_named_on_all_ranks(watched):
+    waiting, late = (rank["late"] for rank in watched("late"))
     assert waiting["kind"] == late["kind"] == "straggler"
     took = re.search(r"waits for rank 1, whose steps take ([\d.]+) ms longer", waiting["sentence"])
     assert took is not None, waiting["sentence"]
@@ -136,9 +129,3 @@ def test_a_rank_that_gets_its_batches_late_is_named_with_the_cause(watched):
     assert waiting["kind"] == "straggler"
     assert "waits for rank 1, which gets its batches" in waiting["sentence"]
     assert late["kind"] == "data"
-
-
-def test_a_loop_that_computes_shows_less_exchange_than_one_that_exchanges(watched):
-    for rank in watched("ddp", "compute"):
-        # Ranks that share a busy machine wait for each other, which is exchange too: compare only.
-        assert rank["compute"]["exchange"] < rank["ddp"]["exchange"] / 2, rank["compute"]

@@ -1,20 +1,17 @@
-"""Traces of a loop, ranges for profilers, and the device's part in a monitor."""
+"""Traces of a loop, and ranges for profilers."""
 
 import json
 import logging
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import datapipe
-from datapipe.monitor import session
-from tests.waiting import wait_until
 
-from .virtual import Batches, Clock, is_recorded
+from .virtual import is_recorded
 
 
 def events(path: Path, row: str | None = None) -> list[dict[str, Any]]:
@@ -149,49 +146,3 @@ def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         torch.ones(1).add(1)
     assert not any(event.key.startswith("datapipe") for event in profiler.key_averages())
-
-
-class HostDevice:
-    """A device that does its work at once, on a clock of its own."""
-
-    now = 0.0
-
-    def mark(self) -> Any:
-        mark = SimpleNamespace(at=0.0, query=lambda: True)
-        mark.record = lambda: setattr(mark, "at", self.now)
-        mark.elapsed_time = lambda later: (later.at - mark.at) * 1e3
-        return mark
-
-    def recording(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize(
-    ("idle", "busy", "kind"),
-    [(0.0, None, "compute"), (0.01, None, "data"), (0.0, 0.97, "compute"), (0.0, 0.3, "host")],
-)
-def test_the_devices_clock_says_whether_waiting_costs(monkeypatch, idle, busy, kind):
-    """The loop waits half of its time on the host."""
-    device, clock, sampler = HostDevice(), Clock(), session.GpuSampler
-    gpu = SimpleNamespace(name="Fake 1", sample=lambda: (busy, 1 << 30, 4 << 30))
-    monkeypatch.setattr(session, "current_device", lambda: device)
-    monkeypatch.setattr(session, "find_gpu", lambda: None if busy is None else gpu)
-    monkeypatch.setattr(session, "GpuSampler", lambda gpu: sampler(gpu, every=0.001))
-    monitor = datapipe.Monitor(clock=clock)
-    for number in monitor(Batches(clock, 60, wait=0.02)):
-        device.now += idle
-        with monitor.step():
-            clock.sleep(0.02)
-            device.now += 0.02
-        if busy and number > 9:
-            wait_until(lambda: monitor.report().gpu is not None)
-    report = monitor.report()
-    assert report.verdict.kind == kind
-    assert report.wait_share == pytest.approx(0.5)
-    assert report.device.step.p50 == pytest.approx(0.02, rel=0.02)
-    assert report.device.idle.p50 == pytest.approx(idle, rel=0.02, abs=1e-8)
-    assert "step on the GPU" in str(report)
-    assert (report.gpu and report.gpu.utilization) == busy
-    assert ("Fake 1: busy" in str(report)) == (busy is not None)
-    json.dumps(report.to_dict())
-    monitor.close()

@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 import datapipe
 from datapipe.diagnosis.loader_figures import Usage
 from datapipe.tune.job import tune_workers
+from datapipe.tune.trial import samples_of
 
 from .conftest import CORES, WAITS, chosen, row, tune_on
 from .synthetic import Clock, Loader, Machine, NoMeter
@@ -275,3 +277,24 @@ def test_a_step_that_is_given_twice_and_what_makes_no_loaders_are_refused():
         tune_workers(lambda **_: [1], step_time=1, train=print)
     with pytest.raises(datapipe.PlanError, match="give a function of num_workers"):
         tune_workers([1, 2, 3])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        ({"valid": torch.tensor([True, False, True])}, 2),
+        ({"input_ids": torch.zeros(1, 9), "cu_seq_lens_q": torch.zeros(4)}, 0),
+        ({"images_per_sample": torch.zeros(5)}, 5),
+        ({"input_ids": torch.zeros(3, 9)}, 3),
+        ({"x": torch.tensor(1.0), "y": torch.zeros(6, 2)}, 6),
+        ([torch.zeros(7, 2), torch.zeros(7)], 7),
+        ((["a", "b"], torch.zeros(2)), 2),
+        (torch.zeros(8, 3), 8),
+        (torch.tensor(1.0), 0),
+        (17, 0),
+        ({}, 0),
+        (None, 0),
+    ],
+)
+def test_samples_of_a_batch_are_counted_where_it_says(batch, samples):
+    assert samples_of(batch) == samples

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import datapipe
 from datapipe.cli.mixture import datasets_table, phase_lines
@@ -173,7 +174,9 @@ epoch: 80 samples
 
 @pytest.mark.parametrize("unit", [("--batch-size", 4), ("--pack", 512)])
 def test_a_schedule_shows_when_its_phases_begin(run, read, write, unit):
-    path = write(text=SCHEDULE)
+    written = write(text=SCHEDULE)
+    path = written.with_suffix(".json")  # JSON says the same as YAML
+    path.write_text(json.dumps(yaml.safe_load(written.read_text())))
     asked = ("plan", path, *unit, "--epochs", 2)
     phases = read(run(*asked, "--json"))["mixture"]["schedule"]
     assert [phase["start"] for phase in phases] == [0, 30, 60, 100]

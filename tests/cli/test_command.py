@@ -11,11 +11,14 @@ import pytest
 
 import datapipe
 
-from .interrupting import interrupted_at
-
 
 def command(*arguments):
     return [sys.executable, "-c", "from datapipe.cli import main; main()", *map(str, arguments)]
+
+
+def python(program, *arguments):
+    line = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True)
 
 
 def test_a_pack_is_reported_in_plain_lines_or_as_one_json_object(
@@ -62,10 +65,8 @@ def test_a_url_is_packed_to_once(run, read, tmp_path, make_folder):
 
 
 def test_options_reach_the_pack(run, tmp_path, make_llava, members):
-    records = [
-        {"image": "a.jpg", "conversations": [{"from": "human", "value": f"<image> {i}"}]}
-        for i in range(9)
-    ]
+    turns = [{"from": "human", "value": "<image>"}]
+    records = [{"image": "a.jpg", "conversations": turns}] * 9
     path = make_llava(tmp_path / "raw", records)
     (tmp_path / "raw" / "a.jpg").rename(tmp_path / "a.jpg")
     result = run(
@@ -80,17 +81,43 @@ def test_options_reach_the_pack(run, tmp_path, make_llava, members):
     assert len(members(tmp_path / "out")) == 7
 
 
-def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(run, read, tmp_path, make_llava):
+INTERRUPTED = """
+import os, signal, sys
+moment, name = sys.argv[1:3]
+del sys.argv[1:3]
+def watch(event, arguments):
+    global moment
+    if event == moment and str(arguments[event == "os.rename"]).endswith(name):
+        moment = None
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(watch)
+from datapipe.cli import main
+main()
+"""
+"""The command, interrupted where a file of that name is opened or renamed to it."""
+
+
+@pytest.mark.parametrize(
+    ("moment", "name", "options"),
+    [
+        ("os.rename", "shard-000002.tar", ("--shard-size", 100, "--workers", 2)),
+        ("open", ".pack/images.npy", ("--to", "memmap", "--image", "200")),
+    ],
+)
+def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
+    run, read, tmp_path, make_llava, moment, name, options
+):
     turns = [{"from": "human", "value": "text " * 50}]
-    raw = make_llava(tmp_path / "raw", [{"conversations": turns}] * 500, "data.jsonl")
-    line = ("pack", raw, tmp_path / "out", "--shard-size", 100, "--workers", 2)
-    done = interrupted_at("os.rename", "shard-000002.tar", *line)
-    assert (done.returncode, done.stdout) == (130, "")
+    records = [{"conversations": turns}] * 500 + [{"conversations": turns, "image": "a.jpg"}]
+    raw = make_llava(tmp_path / "raw", records, "data.jsonl")
+    line = ("pack", raw, tmp_path / "out", *options)
+    done = python(INTERRUPTED, moment, name, *line)
+    assert (done.returncode, done.stdout) == (130, ""), done.stderr
     assert done.stderr.strip().startswith("Interrupted; run the same command again, which contin")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "dataset.json").exists()
-    assert list((tmp_path / "out").glob("*.tar"))
-    assert read(run(*line, "--json"))["samples"] == 500
+    assert any((tmp_path / "out").iterdir())
+    assert read(run(*line, "--json"))["samples"] == 501
 
 
 @pytest.mark.parametrize(
@@ -128,7 +155,7 @@ sys.argv = ["datapipe", "--version"]
 from datapipe.cli import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = python(program)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -145,12 +172,7 @@ builtins.__import__ = interrupt
 from datapipe.cli import main
 main()
 """
-    result = subprocess.run(
-        [sys.executable, "-c", program, "plan", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = python(program, "plan", tmp_path)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "\nInterrupted.\n")
 
 
@@ -184,13 +206,10 @@ def test_output_that_cannot_be_written_ends_every_command(tmp_path, make_folder,
     code, errors = piped(*arguments, cwd=tmp_path, stderr=subprocess.PIPE)
     assert (code, errors) == (128 + signal.SIGPIPE, "")
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command(*arguments), cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
-        )
-    assert (done.returncode, done.stderr) == (
-        1,
-        "Error: standard output: No space left on device\n",
-    )
+        given = {"cwd": tmp_path, "stdout": full, "stderr": subprocess.PIPE, "text": True}
+        done = subprocess.run(command(*arguments), **given)
+    lost = "Error: standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, lost)
 
 
 def test_an_error_counts_more_than_lost_output(tmp_path, make_folder):
@@ -234,10 +253,6 @@ def test_sidecars_of_a_pack_need_no_tokenizer(run, tmp_path, make_folder):
     run("pack", make_folder(tmp_path / "raw", 3), tmp_path / "out", "--shard-size", 2)
     result = run("index", tmp_path / "out", "--sidecars", "dali,wids")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[0] == (
-        f"Wrote the sidecars of {tmp_path / 'out'} (dali, wids)"
-    )
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.idx")) == [
-        "shard-000000.idx", "shard-000001.idx"
-    ]  # fmt: skip
-    assert (tmp_path / "out" / "shardindex.json").exists()
+    assert result.stdout.startswith(f"Wrote the sidecars of {tmp_path / 'out'} (dali, wids)\n")
+    sidecars = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"shard-000000.idx", "shard-000001.idx", "shardindex.json"} <= sidecars

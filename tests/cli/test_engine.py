@@ -17,37 +17,35 @@ from datapipe.workers.engine import EngineName
 def nodes() -> Iterator[None]:
     """A cluster that this program is connected to, and that commands use."""
     ray = pytest.importorskip("ray")
-    store = 100 << 20  # bytes
-    options = {"include_dashboard": False, "object_store_memory": store}
+    options = {"include_dashboard": False, "object_store_memory": 100 << 20}
     ray.init("local", num_cpus=2, logging_level="warning", **options)
     yield
     ray.shutdown()
 
 
-# Ray's own processes may not start where a machine is busy.
-on_nodes = pytest.mark.flaky(reruns=2, reruns_delay=2)
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.flaky(reruns=2, reruns_delay=2),  # Ray's processes may not start where it is busy
+]
 
 
-@pytest.mark.campaign
-@on_nodes
-def test_a_copy_a_check_and_a_count_on_a_cluster_are_those_of_one_machine(
+def test_a_count_and_a_check_on_a_cluster_are_those_of_one_machine(
     nodes, run, shards, tokenizer, tmp_path, contents
 ):
     counting = ("index", shards, "--tokenizer", tokenizer, "--template", "chatml")
-    copying = ("select", shards, "--where", "images > 0", "--shard-size", "9")
     damaged = damage(shards, tmp_path / "damaged")
     found = {}
     for engine in ("local", "ray"):
-        out = tmp_path / engine
-        assert run(*copying, out, "--engine", engine).exit_code == 0
         assert run(*counting, "--engine", engine).exit_code == 0
         tokens = next(shards.glob("tokens-*"))
-        report = datapipe.verify_dataset(damaged, engine=engine)
-        found[engine] = (contents(out), contents(tokens), report.findings, report.damaged_samples)
+        found[engine] = contents(tokens), check(damaged, engine)
         shutil.rmtree(tokens)
     assert found["ray"] == found["local"]
-    assert len(found["ray"][0]) > 4
-    assert len(found["ray"][2]) > 1
+    assert len(found["ray"][1].findings) > 1
+
+
+def check(dataset: Path, engine: EngineName) -> VerifyReport:
+    return replace(datapipe.verify_dataset(dataset, engine=engine), seconds=0)
 
 
 def damage(shards: Path, folder: Path) -> Path:
@@ -59,8 +57,6 @@ def damage(shards: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.campaign
-@on_nodes
 def test_checks_of_arrays_and_views_on_a_cluster_are_those_of_one_machine(nodes, shards, tmp_path):
     arrays, view = tmp_path / "arrays", tmp_path / "view"
     image = datapipe.ImageSpec(size=8)
@@ -68,34 +64,20 @@ def test_checks_of_arrays_and_views_on_a_cluster_are_those_of_one_machine(nodes,
     datapipe.select_samples(shards, view, where="images > 0", output=CopySpec(view=True))
     # What the tasks compare, and what the driver does.
     for path, at in (("images.npy", 128 + 3 * 192), ("texts.npy", 128), ("image_crc32.npy", 130)):
-        whole = reports(arrays)
-        assert whole[0] == whole[1]
-        assert whole[0].damaged_samples == len(whole[0].findings)
-        with (arrays / path).open("r+b") as file:
-            file.seek(at)
-            byte = file.read(1)[0]
-            file.seek(at)
-            file.write(bytes([byte ^ 1]))
+        whole = check(arrays, "local")
+        assert whole == check(arrays, "ray")
+        assert whole.damaged_samples == len(whole.findings)
+        content = bytearray((arrays / path).read_bytes())
+        content[at] ^= 1
+        (arrays / path).write_bytes(content)
     (arrays / "texts.npy").unlink()
-    here, there = reports(arrays)
-    assert here == there
-    assert {finding.file for finding in here.findings} == {"image_crc32.npy", "texts.npy"}
-    assert len(here.findings) == 2
-    here, there = reports(view)
-    assert here == there
-    assert (here.is_whole, here.samples) == (True, datapipe.summarize_dataset(view).samples)
+    found = check(arrays, "local")
+    assert found == check(arrays, "ray")
+    assert [*sorted(each.file for each in found.findings)] == ["image_crc32.npy", "texts.npy"]
+    assert check(view, "local") == check(view, "ray")
+    assert check(view, "ray").is_whole
 
 
-def reports(dataset: Path) -> list[VerifyReport]:
-    """Check a dataset here, then on the cluster."""
-    engines: tuple[EngineName, ...] = ("local", "ray")
-    return [
-        replace(datapipe.verify_dataset(dataset, engine=engine), seconds=0) for engine in engines
-    ]
-
-
-@pytest.mark.campaign
-@on_nodes
 def test_arrays_that_a_node_does_not_see_are_named(nodes, shards, tmp_path, monkeypatch):
     arrays = tmp_path / "arrays"
     datapipe.convert_dataset(shards, arrays, image=datapipe.ImageSpec(size=8))
@@ -110,29 +92,26 @@ def test_arrays_that_a_node_does_not_see_are_named(nodes, shards, tmp_path, monk
         (tmp_path / name).rename(arrays / name)
 
 
-@pytest.mark.campaign
-@on_nodes
 def test_arrays_and_copies_of_a_cluster_are_those_of_one_machine(
     nodes, run, shards, tokenizer, tmp_path, contents
 ):
     damaged = damage(shards, tmp_path / "damaged")
-    options = ("--image-size", "32", "--tokenizer", tokenizer, "--template", "chatml")
-    for engine in ("local", "ray"):
-        made = run("convert", shards, tmp_path / f"{engine}-arrays", *options, "--engine", engine)
-        assert made.exit_code == 0, made.stderr
-        out = tmp_path / f"{engine}-both"
-        made = run("merge", shards, shards, out, "--renumber", "--engine", engine)
-        assert made.exit_code == 0, made.stderr
-        made = run("repair", damaged, tmp_path / f"{engine}-whole", "--engine", engine)
-        assert "Error" not in made.stderr
-    for name in ("arrays", "both", "whole"):
-        assert contents(tmp_path / f"ray-{name}") == contents(tmp_path / f"local-{name}")
-    texts = ("convert", shards, tmp_path / "texts", "--image", "none", "--engine", "ray")
-    assert run(*texts).exit_code == 0
+    texts = ("--tokenizer", tokenizer, "--template", "chatml")
+    for name, command, options in (
+        ("some", ("select", shards), ("--where", "images > 0", "--shard-size", "9")),
+        ("both", ("merge", shards, shards), ("--renumber",)),
+        ("whole", ("repair", damaged), ()),
+        ("arrays", ("convert", shards), ("--image-size", "32", *texts)),
+        ("texts", ("convert", shards), ("--image", "none")),
+    ):
+        for engine in ("local", "ray"):
+            made = run(*command, tmp_path / f"{engine}-{name}", *options, "--engine", engine)
+            assert "Error" not in made.stderr
+        there = contents(tmp_path / f"ray-{name}")
+        assert there == contents(tmp_path / f"local-{name}")
+        assert len(there) > 2, name
 
 
-@pytest.mark.campaign
-@on_nodes
 def test_a_node_that_does_not_see_dataset_or_output_is_named(
     nodes, run, raw, shards, tokenizer, tmp_path, monkeypatch
 ):

@@ -52,8 +52,8 @@ def test_fields_of_a_url_are_indexed_in_the_cache(run, raw, tmp_path):
     assert not (tmp_path / "out" / "fields").exists()
 
 
-def test_what_cannot_be_indexed_is_refused(run, raw, tmp_path):
+def test_a_field_that_no_record_has_is_refused_and_nothing_is_written(run, raw, tmp_path):
     done = run("pack", raw, tmp_path / "out", "--fields", "scores")
-    assert "no sample has a field 'scores' in its JSON member" in done.output
     assert done.exit_code == 1
+    assert "no sample has a field 'scores' in its JSON member" in done.output
     assert not list((tmp_path / "out").glob("fields/[!.]*"))

@@ -4,15 +4,16 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import datapipe
 from datapipe.cli.mixture import datasets_table, phase_lines
 from datapipe.loader.plan_report import DatasetPlan, LeftOut, MixturePlan, Phase
 
-IMAGE = 8  # tokens
-
+TEXT = "text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}\n"
 MIXTURE = """
 text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}
 datasets:
@@ -56,33 +57,28 @@ def rows_of(stdout: str) -> dict[str, list[str]]:
     return rows
 
 
+def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
+    """Options of the command as arguments of `make_loader`."""
+    return {options[0][2:].replace("-", "_"): options[1]}
+
+
 @pytest.mark.parametrize("options", [("--pack", 512), ("--batch-size", 3)])
 def test_figures_of_each_dataset_are_those_of_its_batches(run, read, write, options):
     path = write()
     report = read(run("plan", path, *options, "--epoch", 1, "--json"))
-    loader = datapipe.make_loader(
-        path,
-        image=None,
-        meta=("dataset", "valid"),
-        **{options[0][2:].replace("-", "_"): options[1]},
-    )
+    loader = datapipe.make_loader(path, image=None, meta=("dataset", "valid"), **keywords(options))
     loader.set_epoch(1)
-    samples: Counter[str] = Counter()
-    tokens: Counter[str] = Counter()
-    slots: Counter[str] = Counter()
+    samples, tokens, slots = (Counter[str]() for _ in range(3))
     for batch in loader:
         padded = "attention_mask" in batch
         lengths = batch["attention_mask"].sum(1) if padded else batch["cu_seq_lens_q"].diff()
-        for name, length, valid in zip(
-            batch["dataset"], lengths.tolist(), batch["valid"].tolist(), strict=True
-        ):
-            if valid:
-                samples[name] += 1
-                tokens[name] += length
-                slots[name] += batch["input_ids"].shape[1]
+        for name, length, valid in zip(batch["dataset"], lengths, batch["valid"], strict=True):
+            samples[name] += int(valid)
+            tokens[name] += int(length * valid)
+            slots[name] += int(batch["input_ids"].shape[1] * valid)
     found = {each["name"]: each for each in report["mixture"]["datasets"]}
-    assert {name: each["drawn"] for name, each in found.items()} == samples
-    assert {name: each["tokens"] for name, each in found.items()} == tokens
+    assert {name: each["drawn"] for name, each in found.items()} == +samples
+    assert {name: each["tokens"] for name, each in found.items()} == +tokens
     for name, each in found.items():
         assert each["share"] == pytest.approx(loader.plan.shares()[name])
         assert each["token_share"] == pytest.approx(tokens[name] / tokens.total())
@@ -115,17 +111,10 @@ def test_samples_left_out_are_of_their_dataset(run, read, write):
 
 
 def test_a_dataset_that_is_not_drawn_has_a_row(run, read, write):
-    text = """
-text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}
-datasets:
-  shards/: 1
-  later: {{path: shards, weight: 0}}
-"""
-    later = read(run("plan", write(text=text), "--batch-size", 4, "--json"))["mixture"]
-    found = later["datasets"][1]
-    assert (found["drawn"], found["tokens"], found["passes"]) == (0, 0, 0)
-    assert found["padding"] is None
-    rows = rows_of(run("plan", write(text=text), "--batch-size", 4).stdout)
+    path = write(text=f"{TEXT}datasets: {{{{shards/: 1, later: {{{{path: shards, weight: 0}}}}}}}}")
+    found = read(run("plan", path, "--batch-size", 4, "--json"))["mixture"]["datasets"][1]
+    assert (found["drawn"], found["passes"], found["padding"]) == (0, 0, None)
+    rows = rows_of(run("plan", path, "--batch-size", 4).stdout)
     assert rows["later"][-2:] == ["-", "0.00"]
 
 
@@ -171,40 +160,34 @@ def test_groups_add_up_in_a_plain_table(run, shards, write):
     assert (rows["rest"][asked], rows["shards"][planned]) == ("50.00%", "50.00%")
 
 
+SCHEDULE = """
+text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}
+datasets:
+  old: {{path: shards, weight: 1}}
+  new: {{path: shards, weight: 0}}
+schedule:
+- {{from: 30 samples, weights: {{new: 1}}}}
+- {{from: 60 samples, over: 40 samples, weights: {{old: 0}}}}
+epoch: 80 samples
+"""
+
+
 @pytest.mark.parametrize("unit", [("--batch-size", 4), ("--pack", 512)])
-def test_a_schedule_shows_when_its_phases_begin(run, read, shards, tokenizer, unit):
-    path = shards.parent / "schedule.json"
-    text = {"tokenizer": str(tokenizer), "template": "chatml", "image_tokens": IMAGE}
-    schedule = [
-        {"from": "30 samples", "weights": {"new": 1}},
-        {"from": "60 samples", "over": "40 samples", "weights": {"old": 0}},
-    ]
-    datasets = {
-        "old": {"path": "shards", "weight": 1},
-        "new": {"path": "shards", "weight": 0},
-    }
-    path.write_text(
-        json.dumps(
-            {"datasets": datasets, "text": text, "schedule": schedule, "epoch": "80 samples"}
-        )
-    )
+def test_a_schedule_shows_when_its_phases_begin(run, read, write, unit):
+    written = write(text=SCHEDULE)
+    path = written.with_suffix(".json")  # JSON says the same as YAML
+    path.write_text(json.dumps(yaml.safe_load(written.read_text())))
     asked = ("plan", path, *unit, "--epochs", 2)
     phases = read(run(*asked, "--json"))["mixture"]["schedule"]
     assert [phase["start"] for phase in phases] == [0, 30, 60, 100]
     assert [phase["epoch"] for phase in phases] == [0, 0, 0, 1]
     assert phases[2]["first"] == {"old": 0.5, "new": 0.5}
     assert phases[2]["last"] == {"old": 0.0, "new": 1.0}
-    loader = datapipe.make_loader(
-        path, image=None, epochs=2, **{unit[0][2:].replace("-", "_"): unit[1]}
-    )
+    loader = datapipe.make_loader(path, image=None, epochs=2, **keywords(unit))
+    sizes = [len(step.units.samples) for step in loader.plan.steps(epoch=0)]
     for phase in phases[:3]:
-        before = sum(
-            len(step.units.samples)
-            for number, step in enumerate(loader.plan.steps(epoch=0))
-            if number < phase["step"]
-        )
-        size = len(list(loader.plan.steps(epoch=0))[phase["step"]].units.samples)
-        assert before <= phase["start"] < before + size
+        before = sum(sizes[: phase["step"]])
+        assert before <= phase["start"] < before + sizes[phase["step"]]
     assert phases[3]["step"] == (5 if unit[0] == "--batch-size" else None)
     lines = run(*asked).stdout.splitlines()
     begin = lines.index("shares of the samples over the run")
@@ -220,20 +203,15 @@ def test_the_validation_is_planned_by_itself(run, read, write):
     report = read(run("plan", path, "--validation", "--batch-size", 2, "--json"))
     assert [each["name"] for each in report["mixture"]["datasets"]] == ["held"]
     assert report["samples"] == 6
-    names = {each["name"] for each in read(
-        run("plan", path, "--batch-size", 2, "--json"))["mixture"]["datasets"]}  # fmt: skip
-    assert "held" not in names
+    trained = read(run("plan", path, "--batch-size", 2, "--json"))["mixture"]["datasets"]
+    assert "held" not in {each["name"] for each in trained}
 
 
 def test_overlong_samples_of_a_mixture_are_counted(run, read, write):
-    path = write()
-    options = ("--pack", 200)
-    report = read(run("plan", path, *options, "--json"))
-    found = {each["name"]: each["left_out"] for each in report["mixture"]["datasets"]}
-    assert found["shards"]["overlong"] == 2
-    assert "training refuses them without overlong=" in run("plan", path, *options).stdout
-    with pytest.raises(datapipe.PlanError, match="overlong='drop'"):
-        datapipe.make_loader(path, image=None, pack=200)
+    command = ("plan", write(), "--pack", 200)
+    left_out = read(run(*command, "--json"))["mixture"]["datasets"][0]["left_out"]
+    assert left_out["overlong"] == 2
+    assert "training refuses them without overlong=" in run(*command).stdout
 
 
 def dataset_plan(name: str, drawn: int, groups: tuple[str, ...] = ()) -> DatasetPlan:
@@ -286,22 +264,16 @@ def test_many_phases_and_shares_are_cut():
         ("shards/: 1", ("--pack", 64), "give --tokenizer and --template, or text: to the mixture"),
         ("weights: tokens\ndatasets: {{shards/: 1}}", ("--batch-size", 2), "weights by tokens"),
         ("shards: [1", ("--batch-size", 2), "mixture.yaml:2: not YAML"),
-        ("shards/: 0.5\nnone/: 0.5", ("--batch-size", 4),
-         "mixture.yaml:2: dataset 'none' of the mixture: "),
-        ("shards/: 0.5\nnone/: 0.5", ("--batch-size", 4),
-         "/none: no such folder; give the one that `datapipe pack` wrote"),
-        ("", ("--batch-size", 2), "the file is empty"),
+        (
+            "shards/: 1\nno/: 1",
+            ("--batch-size", 4),
+            "mixture.yaml:2: dataset 'no' of the mixture: ",
+        ),
         ("shards/: 1", ("--batch-size", 2, "--validation"), "has no validation"),
         ("shards/: 1", ("--batch-size", 2, "--epochs", 0), "epochs 0: give an integer from 1"),
-        ("shards/: {{weight: 1, where: width > 99999}}", ("--batch-size", 2),
-         "mixture.yaml:1: dataset 'shards' of the mixture: where keeps none"),
-        ("shards/: 1\nempty/: 1", ("--batch-size", 2), "mixture.yaml:2: dataset 'empty'"),
-        ("shards/: {{weight: 1, text: {{tokenizer: {tokenizer}}}}}\nb: {{path: shards, weight: 1}}",
-         ("--batch-size", 2), "mixture.yaml:2: dataset 'b' of the mixture has no text"),
     ],
-)  # fmt: skip
-def test_wrong_mixtures_are_one_message(run, write, shards, text, options, message):
-    (shards.parent / "empty").mkdir()
+)
+def test_wrong_mixtures_are_one_message(run, write, text, options, message):
     result = run("plan", write(text=text), *options)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("Error: ")

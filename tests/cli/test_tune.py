@@ -4,20 +4,17 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
 import datapipe
 from datapipe.cli.values import parse_seconds, parse_share
-from datapipe.quantities import take_bytes
 from tests.waiting import PATIENCE
 
 SCRIPT = """
 import time
 import torch
-from tests.waiting import PATIENCE
 
 class Sleeps(torch.utils.data.Dataset):
     def __len__(self):
@@ -35,17 +32,7 @@ def make(num_workers, prefetch_factor):
 
 def step(batch):
     time.sleep(0.03)
-
-def nothing(num_workers, prefetch_factor):
-    return []
 """
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "train_it.py"
-    path.write_text(SCRIPT)
-    return path
 
 
 QUICK = ("--num-workers", "1", "--prefetch-factor", "2", "--budget", "300s")  # one, so it ends
@@ -78,18 +65,19 @@ def test_the_report_is_plain_when_piped(shards, tmp_path):
     assert "\x1b" not in result.stdout + result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"{shards}: num_workers=")
-    assert any("make_loader(num_workers='auto', prefetch_factor='auto')" in line for line in lines)
+    assert "make_loader(num_workers='auto', prefetch_factor='auto')" in result.stdout
     assert f"datapipe profile {shards} --batch-size 4 --image 32" in result.stdout
-    table = [line.split() for line in lines]
-    assert ["workers", "prefetch", "batches/s"] in [row[:3] for row in table]
-    assert "1" in {row[0] for row in table if row}
+    assert ["workers", "prefetch", "batches/s"] in [line.split()[:3] for line in lines]
+    assert any(line.split()[:1] == ["1"] for line in lines)
     assert lines[-1].split()[1] == "trials"
     assert (tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
 
 
 @pytest.mark.campaign
-def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(run, script, monkeypatch):
-    monkeypatch.syspath_prepend(script.parent / "other")  # and the path is as before at the end
+def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(run, tmp_path, monkeypatch):
+    script = tmp_path / "train_it.py"
+    script.write_text(SCRIPT)
+    monkeypatch.syspath_prepend(tmp_path / "other")  # and the path is as before at the end
     result = run(
         *("tune-workers", "--target", f"{script}:make", "--train", f"{script}:step", "--json"),
         *("--num-workers", "0,2,3", "--prefetch-factor", "2", "--budget", "20s"),
@@ -157,10 +145,7 @@ def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path, workers):
 
 
 def test_units_are_read_as_people_write_them():
-    assert [parse_seconds(text, "-x") for text in ("60s", "120ms", "2min", "1.5")] == [
-        60, 0.12, 120, 1.5
-    ]  # fmt: skip
-    assert [take_bytes(text) for text in ("8GB", "512MiB", "7", "1.5kB")] == [
-        8e9, 2**29, 7, 1500
-    ]  # fmt: skip
-    assert [parse_share(text, "-x") for text in ("1%", "0.01", "20 %")] == [0.01, 0.01, 0.2]
+    seconds = {"60s": 60, "120ms": 0.12, "2min": 120, "1.5": 1.5}
+    assert {text: parse_seconds(text, "-x") for text in seconds} == seconds
+    shares = {"1%": 0.01, "0.01": 0.01, "20 %": 0.2}
+    assert {text: parse_share(text, "-x") for text in shares} == shares

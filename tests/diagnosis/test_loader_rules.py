@@ -38,6 +38,7 @@ CASES: list[tuple[LoaderFigures, str]] = [
     (seen(2.0, others=1.9), "cpu unknown: 1.9 of them with other processes"),
     (seen(1.05, gil=0.8), "lock unknown: Python code holds the interpreter's lock"),
     (seen(1.05, gil=0.8, stages=DECODES), "lock decode: 80% of its time"),
+    (seen(1.05, gil=0.8, stages=SENDS), "lock decode: 80% of its time"),  # though workers wait
     (seen(3.95, gil=0.8, processes=True), "cpu unknown: all 4 cores"),
     (seen(0.4, stages=READS), "storage read: workers wait 89% of their time for storage"),
     (seen(0.4, read=3_000_000_000), "storage read: 300 MB/s come from storage"),

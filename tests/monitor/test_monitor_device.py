@@ -1,20 +1,25 @@
 """Steps on the device by marks, and what NVML says of it."""
 
 import gc
+import json
 import logging
 import threading
-from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from datapipe.monitor import gpu
+import datapipe
+from datapipe.monitor import gpu, session
 from datapipe.monitor.device_time import DeviceTimes, current_device
 from datapipe.monitor.durations import Durations
-from datapipe.monitor.gpu import Gpu, GpuSampler, find_gpu
+from datapipe.monitor.gpu import GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 from tests.forgetting import forget
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import wait_until
+
+from .virtual import Batches, Clock
 
 
 @pytest.fixture(autouse=True)
@@ -22,36 +27,26 @@ def nothing_was_said_before() -> None:
     forget(gpu)
 
 
-class FakeMark:
-    def __init__(self, device: "FakeDevice") -> None:
-        self.device = device
-        self.at: float | None = None
-
-    def record(self) -> None:
-        self.device.queued.append(self)
-        self.at = None
-
-    def query(self) -> bool:
-        return self.at is not None
-
-    def elapsed_time(self, later: "FakeMark") -> float:
-        assert self.at is not None
-        assert later.at is not None
-        return (later.at - self.at) * 1e3
-
-
 class FakeDevice:
     """Passes what is queued when it is told to; work is a number of seconds."""
 
     def __init__(self) -> None:
-        self.queued: list[FakeMark | float] = []
+        self.queued: list[Any] = []
         self.now = 0.0
         self.made = 0
         self.captures = False
 
-    def mark(self) -> FakeMark:
+    def mark(self) -> Any:
         self.made += 1
-        return FakeMark(self)
+        mark = SimpleNamespace(at=None, query=lambda: mark.at is not None)
+        mark.elapsed_time = lambda later: (later.at - mark.at) * 1e3
+
+        def record() -> None:
+            self.queued.append(mark)
+            mark.at = None
+
+        mark.record = record
+        return mark
 
     def recording(self) -> bool:
         return self.captures
@@ -59,10 +54,10 @@ class FakeDevice:
     def run(self, until: float = 0.0) -> None:
         """Do all that is queued, which has come by the time `until`."""
         for item in self.queued:
-            if isinstance(item, FakeMark):
-                item.at = self.now
-            else:
+            if isinstance(item, float):
                 self.now += item
+            else:
+                item.at = self.now
         self.queued.clear()
         self.now = max(self.now, until)
 
@@ -151,40 +146,33 @@ def test_a_process_without_a_gpu_has_none(caplog):
 
 
 class FakeGpu:
+    """A GPU whose driver answers, or is gone."""
+
     name = "Fake 1"
 
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.fails = False
+    def __init__(self, answer: tuple[float, int, int] | None = (0.5, 3 << 30, 80 << 30)) -> None:
+        self.answer = answer
 
     def sample(self) -> tuple[float, int, int]:
-        if self.fails:
+        if self.answer is None:
             raise RuntimeError("the driver is gone")
-        self.asked.set()
-        return 0.5, 3 << 30, 80 << 30
+        return self.answer
 
 
 def samplers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "datapipe-gpu"]
 
 
-def test_the_gpu_is_asked_while_turns_count():
-    asked = FakeGpu()
-    sampler = GpuSampler(asked, every=0.001)
+def test_the_gpu_is_asked_while_turns_count_and_a_loop_lives():
+    owner, sampler = FakeGpu(), GpuSampler(FakeGpu(), every=0.001)
     assert sampler.usage is None
     sampler.counts = True
-    sampler.begin(asked)
-    assert asked.asked.wait(PATIENCE)
+    sampler.begin(owner)
     wait_until(lambda: sampler.usage is not None)
     usage = sampler.usage
-    assert usage is not None
     assert (usage.name, usage.utilization, usage.memory) == ("Fake 1", 0.5, 3 << 30)
     sampler.end()
     assert not samplers()
-
-
-def test_the_thread_ends_with_its_owner():
-    owner = FakeGpu()
     GpuSampler(FakeGpu(), every=60).begin(owner)
     assert samplers()
     del owner
@@ -193,8 +181,7 @@ def test_the_thread_ends_with_its_owner():
 
 
 def test_a_driver_that_fails_is_reported_once(caplog):
-    asked = FakeGpu()
-    asked.fails = True
+    asked = FakeGpu(answer=None)
     sampler = GpuSampler(asked, every=0.001)
     sampler.counts = True
     sampler.begin(asked)
@@ -205,42 +192,66 @@ def test_a_driver_that_fails_is_reported_once(caplog):
     assert sampler.usage is None
 
 
-@pytest.fixture
-def use_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Gpu | None]:
-    """Find a GPU in a process that uses one, whose utilization is asked for as given."""
-    cuda = {
-        "is_initialized": lambda: True,
-        "current_device": lambda: 1,
-        "get_device_name": lambda device: f"Fake {device}",
-        "mem_get_info": lambda device: (10 + device, 20 + device),
-    }
-
-    def find(utilization: Callable[[int], int]) -> Gpu | None:
-        for name, answer in (cuda | {"utilization": utilization}).items():
-            monkeypatch.setattr(torch.cuda, name, answer)
-        return find_gpu()
-
-    return find
-
-
-def test_torch_is_asked_for_its_current_gpu(use_gpu):
-    found = use_gpu(lambda device: 92 + device)
-    assert found is not None
-    assert found.name == "Fake 1"
-    assert found.sample() == (0.93, 10, 21)
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
+        (None, None),
         (ModuleNotFoundError("pynvml"), "pip install 'datapipe-vlm[gpu]'"),
         (OSError("driver not loaded"), "driver not loaded"),
     ],
 )
-def test_a_gpu_that_cannot_be_asked_is_said_with_the_remedy(use_gpu, caplog, error, said):
-    def refuse(device: int) -> int:
-        raise error
+def test_torch_is_asked_for_its_current_gpu_and_what_hinders_is_said(
+    monkeypatch, caplog, error, said
+):
+    def utilization(device: int) -> int:
+        if error:
+            raise error
+        return 92 + device
 
-    assert use_gpu(refuse) is None
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert said in caplog.text
+    for name, answer in {
+        "is_initialized": lambda: True,
+        "current_device": lambda: 1,
+        "get_device_name": lambda device: f"Fake {device}",
+        "mem_get_info": lambda device: (10 + device, 20 + device),
+        "utilization": utilization,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    found = find_gpu()
+    if error:
+        assert found is None
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert said in caplog.text
+    else:
+        assert (found.name, found.sample()) == ("Fake 1", (0.93, 10, 21))
+
+
+@pytest.mark.parametrize(
+    ("idle", "busy", "kind"),
+    [(0.0, None, "compute"), (0.01, None, "data"), (0.0, 0.97, "compute"), (0.0, 0.3, "host")],
+)
+def test_the_devices_clock_says_whether_waiting_costs(monkeypatch, device, idle, busy, kind):
+    """The loop waits half of its time on the host."""
+    clock, sampler = Clock(), session.GpuSampler
+    gpu = SimpleNamespace(name="Fake 1", sample=lambda: (busy, 1 << 30, 4 << 30))
+    monkeypatch.setattr(session, "current_device", lambda: device)
+    monkeypatch.setattr(session, "find_gpu", lambda: None if busy is None else gpu)
+    monkeypatch.setattr(session, "GpuSampler", lambda gpu: sampler(gpu, every=0.001))
+    monitor = datapipe.Monitor(clock=clock)
+    for number in monitor(Batches(clock, 60, wait=0.02)):
+        device.queued.append(idle)
+        with monitor.step():
+            clock.sleep(0.02)
+            device.queued.append(0.02)
+        device.run()
+        if busy and number > 9:
+            wait_until(lambda: monitor.report().gpu is not None)
+    report = monitor.report()
+    assert report.verdict.kind == kind
+    assert report.wait_share == pytest.approx(0.5)
+    assert report.device.step.p50 == pytest.approx(0.02, rel=0.02)
+    assert report.device.idle.p50 == pytest.approx(idle, rel=0.02, abs=1e-8)
+    assert "step on the GPU" in str(report)
+    assert (report.gpu and report.gpu.utilization) == busy
+    assert ("Fake 1: busy" in str(report)) == (busy is not None)
+    json.dumps(report.to_dict())
+    monitor.close()

@@ -1,36 +1,26 @@
-"""Traces of a loop, ranges for profilers, and the device's part in a monitor."""
+"""Traces of a loop, and ranges for profilers."""
 
 import json
 import logging
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import datapipe
-from datapipe.monitor import session
-from tests.waiting import wait_until
 
-from .virtual import Batches, Clock, is_recorded
+from .virtual import is_recorded
 
 
-def events(path: Path) -> list[dict[str, Any]]:
-    return [e for e in json.loads(path.read_text())["traceEvents"] if e.get("ph") == "X"]
-
-
-def rows(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Our events, by row."""
+def events(path: Path, row: str | None = None) -> list[dict[str, Any]]:
+    """All events, or ours of a row."""
     content = json.loads(path.read_text())["traceEvents"]
-    ours = [e for e in content if e.get("pid") == 1 << 30]
-    names = {e["tid"]: e["args"]["name"] for e in ours if e["name"] == "thread_name"}
-    found: dict[str, list[dict[str, Any]]] = {}
-    for event in ours:
-        if event["ph"] == "X":
-            found.setdefault(names[event["tid"]], []).append(event)
-    return found
+    names = {e["tid"]: e["args"]["name"] for e in content if e["name"] == "thread_name"}
+    drawn = [e for e in content if e.get("ph") == "X"]
+    ours = [e for e in drawn if e["pid"] == 1 << 30]
+    return [e for e in ours if names[e["tid"]].startswith(row)] if row else drawn
 
 
 def train(monitor: datapipe.Monitor, batches: Any) -> None:
@@ -46,7 +36,7 @@ def test_a_trace_shows_the_loop_beside_torchs_profiler(tmp_path):
     path = tmp_path / "trace.json"
     monitor = datapipe.Monitor(trace=path, trace_steps=(6, 3))
     train(monitor, range(20))
-    loop = rows(path)["training loop"]
+    loop = events(path, "training loop")
     assert [e["name"] for e in loop] == ["datapipe.wait", "datapipe.transfer", "datapipe.step"] * 3
     multiplied = [e for e in events(path) if e["name"] == "aten::mm"]
     assert len(multiplied) == 3
@@ -71,17 +61,12 @@ def test_the_loaders_threads_have_rows_of_their_own(tmp_path, make_folder):
     for _ in monitor(loader):
         with monitor.step():
             time.sleep(0.002)
-    found = rows(path)
-    workers = {name for name in found if name.startswith("worker")}
-    assert workers
-    stages = {e["name"] for name in workers for e in found[name]}
-    assert {"datapipe.read", "datapipe.decode"} <= stages
-    begin = min(e["ts"] for e in found["training loop"])
-    end = max(e["ts"] + e["dur"] for e in found["training loop"])
-    for name in workers:
-        for e in found[name]:
-            assert e["ts"] + e["dur"] >= begin - 1e6
-            assert e["ts"] <= end + 1e6
+    worked, loop = events(path, "worker"), events(path, "training loop")
+    assert {"datapipe.read", "datapipe.decode"} <= {e["name"] for e in worked}
+    begin, end = loop[0]["ts"], loop[-1]["ts"] + loop[-1]["dur"]
+    for e in worked:
+        assert e["ts"] + e["dur"] >= begin - 1e6
+        assert e["ts"] <= end + 1e6
     # The next pass remembers no events any more.
     assert loader.meter is not None
     assert loader.meter.options.events
@@ -93,29 +78,24 @@ def test_a_trace_that_the_loop_does_not_reach_the_end_of_is_written(tmp_path):
     monitor = datapipe.Monitor()
     monitor.trace(tmp_path / "short.json", steps=(2, 100))
     train(monitor, range(6))
-    assert len(rows(tmp_path / "short.json")["training loop"]) == 3 * 4
+    assert len(events(tmp_path / "short.json", "training loop")) == 3 * 4
     monitor.trace(tmp_path / "left.json", steps=(0, 100))
     for number in monitor(range(6)):
         if number == 2:
             break
     monitor.report()
-    assert [e["name"] for e in rows(tmp_path / "left.json")["training loop"]] == [
-        "datapipe.wait"
-    ] * 3
+    left = events(tmp_path / "left.json", "training loop")
+    assert [e["name"] for e in left] == ["datapipe.wait"] * 3
     assert not is_recorded()
 
 
-def test_a_trace_begins_and_ends_at_its_steps(tmp_path):
-    for start in (0, 1, 9, 30, 90):
-        monitor = datapipe.Monitor()
-        path = tmp_path / f"{start}.json"
-        monitor.trace(path, steps=(start, 2))
-        with_trace = []
-        for number in monitor(range(120)):
-            if is_recorded():
-                with_trace.append(number)
-        assert set(with_trace) - {7, 22, 87} == {start, start + 1}
-        assert len(rows(path)["training loop"]) == 2
+@pytest.mark.parametrize("start", [0, 1, 9, 30, 90])
+def test_a_trace_begins_and_ends_at_its_steps(tmp_path, start):
+    path = tmp_path / "trace.json"
+    monitor = datapipe.Monitor(trace=path, trace_steps=(start, 2))
+    traced = {number for number in monitor(range(120)) if is_recorded()}
+    assert traced - {7, 22, 87} == {start, start + 1}
+    assert len(events(path, "training loop")) == 2
 
 
 def test_a_trace_may_be_asked_for_in_the_middle_of_a_step(tmp_path):
@@ -128,7 +108,7 @@ def test_a_trace_may_be_asked_for_in_the_middle_of_a_step(tmp_path):
             monitor.trace(path, steps=(0, 2))
         with monitor.step():
             pass
-    assert len(rows(path)["training loop"]) == 6
+    assert len(events(path, "training loop")) == 6
     report = monitor.report()
     assert report.step.count == report.transfer.count == report.turns == 30 - 5 - 2 - 2
 
@@ -156,7 +136,7 @@ def test_a_profiler_that_runs_already_is_left_alone(tmp_path, caplog):
     names = {event.key: event.count for event in profiler.key_averages()}
     assert names["datapipe.step"] == names["datapipe.wait"] - 1 == 8
     assert names["datapipe.transfer"] == 8
-    assert len(rows(tmp_path / "trace.json")["training loop"]) == 6
+    assert len(events(tmp_path / "trace.json", "training loop")) == 6
     assert "running already" in caplog.text
 
 
@@ -166,64 +146,3 @@ def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         torch.ones(1).add(1)
     assert not any(event.key.startswith("datapipe") for event in profiler.key_averages())
-
-
-class HostDevice:
-    """A device that does its work at once, on a clock of its own."""
-
-    now = 0.0
-
-    def mark(self) -> Any:
-        mark = SimpleNamespace(at=0.0, query=lambda: True)
-        mark.record = lambda: setattr(mark, "at", self.now)
-        mark.elapsed_time = lambda later: (later.at - mark.at) * 1e3
-        return mark
-
-    def recording(self) -> bool:
-        return False
-
-
-def on_device(
-    monkeypatch: pytest.MonkeyPatch, *, idle: float, busy: float | None
-) -> datapipe.Monitor:
-    """A loop that waits half of its time on the host, on a device with clocks of its own."""
-    device, clock, sampler = HostDevice(), Clock(), session.GpuSampler
-    gpu = SimpleNamespace(name="Fake 1", sample=lambda: (busy, 1 << 30, 4 << 30))
-    for name, stand_in in {
-        "current_device": lambda: device,
-        "find_gpu": lambda: None if busy is None else gpu,
-        "GpuSampler": lambda gpu: sampler(gpu, every=0.001),
-    }.items():
-        monkeypatch.setattr(session, name, stand_in)
-    monitor = datapipe.Monitor(clock=clock)
-    for number in monitor(Batches(clock, 60, wait=0.02)):
-        device.now += idle
-        with monitor.step():
-            clock.sleep(0.02)
-            device.now += 0.02
-        if busy and number > 9:
-            wait_until(lambda: monitor.report().gpu is not None)
-    return monitor
-
-
-@pytest.mark.parametrize(
-    ("idle", "busy", "kind"),
-    [(0.0, None, "compute"), (0.01, None, "data"), (0.0, 0.97, "compute"), (0.0, 0.3, "host")],
-)
-def test_the_devices_clock_says_whether_waiting_costs(monkeypatch, idle, busy, kind):
-    monitor = on_device(monkeypatch, idle=idle, busy=busy)
-    report = monitor.report()
-    assert report.verdict.kind == kind
-    assert report.wait_share == pytest.approx(0.5)
-    assert report.device is not None
-    assert report.device.step.p50 == pytest.approx(0.02, rel=0.02)
-    assert report.device.idle.p50 == pytest.approx(idle, rel=0.02, abs=1e-8)
-    assert "step on the GPU" in str(report)
-    if busy is None:
-        assert report.gpu is None
-    else:
-        assert report.gpu is not None
-        assert report.gpu.utilization == pytest.approx(busy)
-        assert "Fake 1: busy" in str(report)
-    json.dumps(report.to_dict())
-    monitor.close()

@@ -1,7 +1,7 @@
 """One step as torch's profiler sees it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,38 +19,17 @@ from datapipe.monitor.step_sample import StepSample, sample_of
 from .virtual import is_recorded
 
 MS = 1_000_000
+LONG, SQUARE = torch.ones(1 << 20), torch.ones(256, 256)
 
 
-def event(
-    name: str,
-    begin: float,
-    end: float,
-    kind: str = "cpu_op",
-    *,
-    thread: int = 1,
-    cause: int = 0,
-    number: int = 0,
-    scope: int = 0,
-    shapes: Sequence[Sequence[int]] = (),
-    dtypes: Sequence[str] = (),
-) -> Any:
+def event(name: str, begin: float, end: float, kind: str = "cpu_op", **given: Any) -> Any:
     """An event of Kineto, in milliseconds."""
     kinds = torch.autograd.DeviceType
-    answers = {
-        "name": name,
-        "start_ns": round(begin * MS),
-        "duration_ns": round((end - begin) * MS),
-        "device_type": kinds.CPU if kind == "cpu_op" else kinds.CUDA,
-        "activity_type": kind,
-        "scope": scope,
-        "is_async": False,
-        "start_thread_id": thread,
-        "correlation_id": number,
-        "linked_correlation_id": cause,
-        "shapes": shapes,
-        "dtypes": dtypes,
-        "flops": 0,
-    }
+    answers = {"scope": 0, "is_async": False, "start_thread_id": 1, "flops": 0}
+    answers |= {"correlation_id": 0, "linked_correlation_id": 0, "shapes": (), "dtypes": ()}
+    answers |= {"name": name, "activity_type": kind}
+    answers |= {"start_ns": round(begin * MS), "duration_ns": round((end - begin) * MS)}
+    answers |= {"device_type": kinds.CPU if kind == "cpu_op" else kinds.CUDA} | given
     return SimpleNamespace(**{name: lambda value=value: value for name, value in answers.items()})
 
 
@@ -71,10 +50,10 @@ def test_exchange_counts_as_far_as_no_operator_runs():
     found = sample(
         event("aten::mm", 0, 40),
         event("c10d::allreduce_", 40, 41),
-        event("gloo:all_reduce", 30, 70, thread=2),
-        event("gloo:all_reduce", 60, 80, thread=3),
+        event("gloo:all_reduce", 30, 70, start_thread_id=2),
+        event("gloo:all_reduce", 60, 80, start_thread_id=3),
         event("aten::add_", 90, 100),
-        event("gloo:all_reduce", 95, 95, thread=3),
+        event("gloo:all_reduce", 95, 95, start_thread_id=3),
         waited=0.05,
     )
     assert found.exchange == pytest.approx(0.040)
@@ -85,7 +64,7 @@ def test_exchange_counts_as_far_as_no_operator_runs():
 
 def test_ranges_of_ddp_and_fsdp_are_no_compute_that_hides_an_exchange():
     found = sample(
-        event("gloo:all_reduce", 10, 90, thread=2),
+        event("gloo:all_reduce", 10, 90, start_thread_id=2),
         event("torch.distributed.ddp.reducer::copy_bucket_to_grad", 10, 40),
         event("FSDP::all_gather_copy_out", 40, 90, scope=7),
     )
@@ -111,8 +90,13 @@ def test_calls_that_wait_for_a_gpu_are_seen_without_a_probe():
 @pytest.mark.parametrize("event", [event, old_event])
 def test_on_a_gpu_kernels_decide(event):
     found = sample(
-        event("aten::mm", 0, 1, number=7, shapes=[[8, 8], [8, 8]], dtypes=["float", "float"]),
-        event("ampere_sgemm", 10, 30, "kernel", cause=7),
+        event(
+            *("aten::mm", 0, 1),
+            correlation_id=7,
+            shapes=[[8, 8], [8, 8]],
+            dtypes=["float", "float"],
+        ),
+        event("ampere_sgemm", 10, 30, "kernel", linked_correlation_id=7),
         event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 60, "kernel"),
         event("nccl:all_reduce", 20, 60, "gpu_user_annotation"),
         event("datapipe.step", 0, 200, "gpu_user_annotation"),
@@ -149,10 +133,8 @@ def recorded(work: Callable[[], object]) -> dict[str, Operator]:
     for each in recorder.samples[0].operators:
         name = each.name.removeprefix("aten::")
         if before := found.get(name):
-            sums = {
-                of: getattr(before, of) + getattr(each, of) for of in ("flops", "bytes", "calls")
-            }
-            each = replace(each, **sums)
+            counts = ("flops", "bytes", "calls")
+            each = replace(each, **{of: getattr(before, of) + getattr(each, of) for of in counts})
         found[name] = each
     return found
 
@@ -235,55 +217,48 @@ def test_a_step_that_fails_stops_the_profiler():
     assert monitor.report().sampled is None
 
 
-@pytest.mark.parametrize("bytes_too", [True, False])
-def test_operators_of_a_step_are_set_against_the_machine(bytes_too):
-    long, square = torch.ones(1 << 20), torch.ones(256, 256)
-
-    def work() -> None:
-        for _ in range(40):
-            if bytes_too:
-                long.mul_(1.0)
-            else:
-                torch.mm(square, square)
-
+@pytest.mark.parametrize(
+    ("work", "flops", "longest"),
+    [
+        (lambda: [LONG.mul_(1.0) for _ in range(40)], 0, "aten::mul_"),
+        (lambda: [torch.mm(SQUARE, SQUARE) for _ in range(40)], 40 * 2 * 256**3, None),
+    ],
+    ids=["bytes", "FLOPs"],
+)
+def test_operators_of_a_step_are_set_against_the_machine(work, flops, longest):
     report = steps(work, 12).report()
-    assert report.sampled is not None
     assert report.sampled.steps == 1
     found = report.sampled.roofline
-    assert found is not None
-    assert found.flops == (0 if bytes_too else 40 * 2 * 256**3)
-    assert (found.arithmetic == 0) == bytes_too
-    assert not bytes_too or found.longest == "aten::mul_"
-    assert report.to_dict()["sampled"]["roofline"]["flops"] == found.flops
+    assert found.flops == report.to_dict()["sampled"]["roofline"]["flops"] == flops
+    assert (found.arithmetic == 0) == (flops == 0)
+    assert found.longest == longest or longest is None
 
 
-def test_a_loop_that_computes_little_has_no_roofline():
-    sampled = steps(lambda: time.sleep(0.01), 12).report().sampled
-    assert sampled is not None
-    assert sampled.steps == 1
-    assert sampled.roofline is sampled.ranks is None
+def test_a_loop_that_only_sleeps_has_no_roofline_and_is_not_called_compute_bound():
+    report = steps(lambda: time.sleep(0.01), 12).report()
+    assert report.sampled.steps == 1
+    assert report.sampled.roofline is report.sampled.ranks is None
+    assert (report.verdict.kind, report.verdict.level) == ("host", "warn")
+    assert "torch's operators take 0% of a step" in report.verdict.sentence
 
 
-def test_few_steps_are_recorded_and_none_at_round_intervals():
-    for warmup in (0, 2, 5):
-        monitor = datapipe.Monitor(warmup=warmup)
-        turns = [n for n in monitor(range(8200)) if is_recorded()]
-        assert len(turns) == 3 + 2
-        assert all(turn % 5 not in (0, 1) for turn in turns)
+@pytest.mark.parametrize("warmup", [0, 2, 5])
+def test_few_steps_are_recorded_and_none_at_round_intervals(warmup):
+    monitor = datapipe.Monitor(warmup=warmup)
+    turns = [n for n in monitor(range(8200)) if is_recorded()]
+    assert len(turns) == 3 + 2
+    assert all(turn % 5 not in (0, 1) for turn in turns)
 
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_a_step_is_recorded_whole_and_nothing_behind_it(every):
     """It may have several batches; what the loop does after it is an evaluation."""
-    square, large = torch.ones(256, 256), torch.ones(300, 300)
+    large = torch.ones(300, 300)
     monitor = datapipe.Monitor()
     for number in monitor(range(17)):
         if number % every == every // 4:
             with monitor.step():
-                torch.mm(square, square)
+                torch.mm(SQUARE, SQUARE)
             if every == 1:
                 torch.mm(large, large)
-    sampled = monitor.report().sampled
-    assert sampled is not None
-    assert sampled.roofline is not None
-    assert sampled.roofline.flops == 2 * 256**3
+    assert monitor.report().sampled.roofline.flops == 2 * 256**3

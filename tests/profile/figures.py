@@ -62,12 +62,7 @@ def alone(parts: Mapping[str, tuple[float, float]], images: Sequence[bytes] = ()
     context: Any = None
     return StageCosts(
         stages={
-            name: StageCost(
-                samples=100,
-                seconds=seconds / 10,
-                cpu=cpu / 10,
-                bytes=100 * 1000,
-            )
+            name: StageCost(samples=100, seconds=seconds / 10, cpu=cpu / 10, bytes=100 * 1000)
             for name, (seconds, cpu) in parts.items()
         },
         samples=100,
@@ -80,16 +75,10 @@ def alone(parts: Mapping[str, tuple[float, float]], images: Sequence[bytes] = ()
     )
 
 
-def roofline(cores: int = 2, **rates: float) -> Roofline:
-    """Ceilings of so many samples per second; a core does as much beside others as alone."""
-    usual = {"memory copy": 10_000.0} | {
-        name.replace("_", " "): rate for name, rate in rates.items()
-    }
+def roofline(cores: int = 2) -> Roofline:
+    """The ceiling of a machine whose cores do as much beside others as alone."""
+    rate = {"rate": 10_000.0, "bytes_per_sample": 1e6}
+    ceiling = Ceiling(name="memory copy", threads=cores, **rate, note="")
     return Roofline(
-        cores=cores,
-        ceilings={
-            name: Ceiling(name=name, threads=cores, rate=rate, bytes_per_sample=1e6, note="")
-            for name, rate in usual.items()
-        },
-        scaling={1: 1.0, cores: float(cores)},
+        cores=cores, ceilings={"memory copy": ceiling}, scaling={1: 1.0, cores: float(cores)}
     )

@@ -13,7 +13,6 @@ import datapipe
 from datapipe import ImageSpec, Loader, PlanError
 from datapipe.profile.forecast import Forecast, rank
 from datapipe.profile.job import Profile, profile_loader
-from datapipe.profile.measure.samples import COLD
 from datapipe.profile.page import remedy_figure, write_report
 from datapipe.profile.pipeline import run_pipeline
 from datapipe.profile.remedies import predict_remedies
@@ -28,21 +27,20 @@ def profile(make: Make, **options: Any) -> Profile:
     return profile_loader(make, shards="my/shards", **({"seconds": 0.4} | options))
 
 
-def made(shards: Path, **usual: Any) -> Make:
-    """Makes loaders of two workers without an end."""
-    usual = {"epochs": None, "num_workers": 2} | usual
-    return lambda **changes: datapipe.make_loader(shards, **(usual | changes))
-
-
 @pytest.fixture(scope="session")
 def profiled(photos: Path) -> Profile:
     """Of a usual loader, with the pace of training."""
-    image = ImageSpec(size=64, normalize="imagenet")
-    return profile(made(photos, batch_size=8, image=image), seconds=0.6, step_time=0.05)
+
+    def make(**changes: Any) -> Loader:
+        usual: dict[str, Any] = {"batch_size": 8, "epochs": None, "num_workers": 2}
+        image = ImageSpec(size=64, normalize="imagenet")
+        return datapipe.make_loader(photos, **(usual | {"image": image} | changes))
+
+    return profile(make, seconds=0.6, step_time=0.05)
 
 
-@pytest.fixture(scope="session")
-def busy(profiled: Profile, photos: Path) -> Profile:
+@pytest.fixture
+def busy(profiled: Profile, endless: Make) -> Profile:
     """As if decoding had taken most of the time, which a busy machine may hide."""
     costs = {"read": (0.05, 0.05), "decode": (1.0, 1.0)}
     forecast = Forecast(
@@ -51,20 +49,14 @@ def busy(profiled: Profile, photos: Path) -> Profile:
         roofline=roofline(),
         processes=False,
     )
-    loader = made(photos, batch_size=8, image=ImageSpec(size=64, normalize="imagenet"))()
-    remedies = rank(predict_remedies(loader, forecast, shards="my/shards"))
+    remedies = rank(predict_remedies(endless(), forecast, shards="my/shards"))
     return replace(profiled, forecast=forecast, remedies=remedies)
 
 
 def test_everything_that_was_measured_is_in_it(profiled):
-    assert profiled.samples == 48
-    assert profiled.batch == 8
-    assert profiled.workers == "2 threads"
+    assert (profiled.samples, profiled.batch, profiled.workers) == (48, 8, "2 threads")
     assert profiled.needed == pytest.approx(160)
     assert profiled.rate > 0
-    assert set(profiled.forecast.alone.stages) - {COLD} == {
-        *("read", "decode", "resize", "collate")
-    }
     gains = [remedy.gain for remedy in profiled.remedies]
     assert gains == sorted(gains, reverse=True)
     assert all(remedy.how for remedy in profiled.remedies)
@@ -93,24 +85,16 @@ def test_the_text_begins_with_the_verdict_and_keeps_its_columns(busy):
     assert "datapipe convert " in text
 
 
-def test_the_names_of_remedies_in_the_figure_are_words(busy):
-    pytest.importorskip("matplotlib")
-    axes = remedy_figure(busy, busy.remedies).axes[0]
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert "memmap arrays" in labels
-    assert "scaled decode" in labels
-    assert not [label for label in labels if "_" in label]
-
-
-def test_the_page_has_its_figures_and_needs_nothing_else(busy, tmp_path):
+def test_the_page_has_its_figures_with_names_that_are_words(busy, tmp_path):
     pytest.importorskip("matplotlib")
     write_report(busy, tmp_path / "out.html")
     page = (tmp_path / "out.html").read_text("utf-8")
     assert page.count("<svg") == 2
     assert escape(str(busy.bottleneck))[1:] in page
-    assert 'src="' not in page
-    assert "<link" not in page
-    assert "<script" not in page
+    axes = remedy_figure(busy, busy.remedies).axes[0]
+    labels = {label.get_text() for label in axes.get_yticklabels()}
+    assert {"memmap arrays", "scaled decode"} <= labels
+    assert not [label for label in labels if "_" in label]
 
 
 CASES = [
@@ -143,7 +127,8 @@ def test_three_samples_without_images_can_be_profiled(tmp_path, make_llava):
     talk = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "Me."}]
     raw = make_llava(tmp_path / "raw", [{"conversations": talk}] * 3)
     datapipe.pack_dataset(raw, tmp_path / "shards")
-    done = profile(made(tmp_path / "shards", batch_size=2, image=ImageSpec(size=32)))
+    given = {"batch_size": 2, "epochs": None, "image": ImageSpec(size=32)}
+    done = profile(lambda **more: datapipe.make_loader(tmp_path / "shards", **given, **more))
     assert done.samples == 3
     assert "of 3 in my/shards" in profile_text(done)
     assert done.forecast.alone.images == 0
@@ -171,7 +156,6 @@ def test_a_loader_that_ends_too_early_is_refused(endless):
 def test_a_run_leaves_the_warm_up_out(endless):
     loader = endless()
     done = run_pipeline(loader, seconds=0.2)
-    assert loader.meter is not None
     assert done.reading.batches < loader.meter.reading().batches
     assert done.reading.samples == 8 * done.reading.batches
     assert 0 < done.reading.seconds < 5

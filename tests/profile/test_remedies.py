@@ -68,20 +68,13 @@ COLD_READS = measured(
 # The cost of a sample.
 
 
-def test_a_forecast_of_nothing_new_is_the_rate_that_was_measured():
+def test_the_cost_of_a_sample_accounts_for_the_rate_that_was_measured():
     same = measured(run(BUSY, samples=7_000)).remedy("same", "as it is", "")
-    assert same.rate == pytest.approx(700)
-    assert same.gain == pytest.approx(1.0)
-
-
-def test_what_no_stage_accounts_for_is_overhead():
-    cost = measured(run(BUSY, cpu=19.9)).cost
-    assert sum(cost.cpu.values()) == pytest.approx(19.5 / 10_000)
-    assert cost.overhead == pytest.approx(0.28 / 10_000)
-
-
-def test_costs_are_those_of_a_core_that_has_no_others_beside_it():
-    figures = measured(run(BUSY))
+    assert (same.rate, same.gain) == (pytest.approx(700), pytest.approx(1.0))
+    figures = measured(run(BUSY, cpu=19.9))
+    assert sum(figures.cost.cpu.values()) == pytest.approx(19.5 / 10_000)
+    assert figures.cost.overhead == pytest.approx(0.28 / 10_000)  # of no stage
+    # Costs are those of a core that has no others beside it.
     slow = replace(figures, roofline=replace(figures.roofline, scaling={1: 1.0, 2: 1.3}))
     fast, crowded = figures.cost.cpu["decode"], slow.cost.cpu["decode"]
     assert crowded == pytest.approx(fast * 1.3 / 2, rel=0.02)
@@ -151,26 +144,23 @@ def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endl
     assert remedies["memmap arrays"].how == (
         "datapipe convert shards shards-arrays --image size=64x64,resize=stretch"
     )
-    changed = remedies["scaled_decode"].changes
-    assert changed is not None
-    assert changed["image"].scaled_decode
-    assert changed["image"].size == 64
-    byte_changes = remedies["uint8"].changes
-    assert byte_changes is not None
+    shrinks, sends_bytes = remedies["scaled_decode"].changes, remedies["uint8"].changes
+    assert shrinks["image"] == ImageSpec(size=64, normalize="imagenet", scaled_decode=True)
     if not torch.cuda.is_available():
-        assert byte_changes["image"].out_dtype == torch.uint8
+        assert sends_bytes["image"].out_dtype == torch.uint8
+
+
+FORMS = {"scaled_decode", "uint8", "smaller images", "decoded cache", "memmap arrays"}
 
 
 @pytest.mark.parametrize(
     ("image", "absent"),
     [
         (ImageSpec(size=320, scaled_decode=True), {"scaled_decode", "uint8", "smaller images"}),
-        (  # random
-            ImageSpec(size=64, random_crop=(0.5, 1.0), normalize="clip"),
-            {"decoded cache", "memmap arrays"},
-        ),
+        (ImageSpec(size=64, random_crop=(0.5, 1.0)), {"decoded cache", "memmap arrays"}),
+        (None, FORMS),
     ],
-    ids=["there already", "random"],
+    ids=["there already", "random", "no images"],
 )
 def test_what_cannot_help_is_not_offered(endless, image, absent):
     loader = endless(image=image)
@@ -189,11 +179,6 @@ def test_a_cache_that_does_not_fit_gives_less(endless, leave_free):
     half = found(loader, figures)["decoded cache"]
     assert 1 < half.gain < whole
     assert "50% fit" in half.note
-
-
-def test_a_loader_without_images_has_no_remedies_for_them(endless):
-    names = set(found(endless(image=None), measured(run({"read": (19, 19)}))))
-    assert names <= {"workers", "processes", "page cache"}
 
 
 def test_every_option_that_is_named_is_taken(endless):

@@ -13,6 +13,8 @@ from datapipe.tune.sweep import Goal
 
 from .synthetic import PREFETCH, WORKERS, Case, Clock, Loader, Machine, NoMeter
 
+CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
+WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
 Sweep = Callable[..., TuneResult]
 
 
@@ -38,39 +40,27 @@ def row(result: TuneResult, workers: int, ahead: int | None = 2) -> Any:
     )
 
 
-def _run(
-    case: Case, made: list[Loader] | None = None, meter: Any = NoMeter, **options: Any
-) -> TuneResult:
-    clock = Clock(meter)
-    made = [] if made is None else made
-
-    def make(num_workers: int, prefetch_factor: int | None) -> Loader:
-        made.append(
-            Loader(
-                case.machine,
-                clock,
-                num_workers=num_workers,
-                prefetch_factor=prefetch_factor,
-                drift=case.drift,
-                seed=1000 * case.seed + len(made),
-            )
-        )
-        return made[-1]
-
-    return tune_on(clock, make, **{"budget": case.budget, "step_time": case.step} | options)
-
-
 @pytest.fixture(scope="session")
 def run() -> Sweep:
-    """Tunes a case."""
-    return _run
+    """Tunes a case; further options are those of `tune_workers`."""
+
+    def tune_case(
+        case: Case, made: list[Loader] | None = None, meter: Any = NoMeter, **options: Any
+    ) -> TuneResult:
+        clock = Clock(meter)
+        made = [] if made is None else made
+
+        def make(**given: Any) -> Loader:
+            seed = 1000 * case.seed + len(made)
+            made.append(Loader(case.machine, clock, drift=case.drift, seed=seed, **given))
+            return made[-1]
+
+        return tune_on(clock, make, **{"budget": case.budget, "step_time": case.step} | options)
+
+    return tune_case
 
 
 @pytest.fixture
-def sweep() -> Sweep:
-    """Tunes a machine of one's own; further options are those of `tune_workers`."""
-
-    def tune(machine: Machine, made: list[Loader] | None = None, **options: Any) -> TuneResult:
-        return _run(Case(machine=machine), made, **options)
-
-    return tune
+def sweep(run: Sweep) -> Sweep:
+    """Tunes a machine of one's own."""
+    return lambda machine, *made, **options: run(Case(machine=machine), *made, **options)

@@ -6,10 +6,11 @@ handed out in order, as `torch.utils.data.DataLoader` does it: each worker has `
 batches in hand, none of which is begun before another was taken.
 """
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,7 @@ SETTINGS: tuple[tuple[int, int | None], ...] = (
     *((workers, ahead) for workers in WORKERS[1:] for ahead in PREFETCH),
 )
 
+LONG_RUN = 1200  # batches
 _LOOK = 0.5  # seconds after which drift is looked at again
 
 
@@ -49,9 +51,6 @@ class Clock:
     def __init__(self, meter: Callable[[], Any] = NoMeter) -> None:
         self.now = 1000.0
         self._meter = meter
-
-    def clock(self) -> float:
-        return self.now
 
     def meter(self, *, probe_gil: bool) -> Any:
         return self._meter()
@@ -97,12 +96,6 @@ def steady(_: float) -> float:
     return 1.0
 
 
-@dataclass
-class _Worker:
-    batch: int
-    left: float
-
-
 class Loader:
     """An iterable that spends virtual time as workers would."""
 
@@ -139,8 +132,7 @@ class Loader:
         return work * (machine.slow if self.random.random() < machine.stragglers else 1.0)
 
     def _alone(self) -> Iterator[int]:
-        number = 0
-        while self.machine.length is None or number < self.machine.length:
+        for number in itertools.islice(itertools.count(), self.machine.length):
             left = self.work()
             while left > 0:
                 speed = self.machine.speed(1) * self.drift(self.clock.now)
@@ -148,7 +140,6 @@ class Loader:
                 self.clock.now += step
                 left -= step * speed
             yield number
-            number += 1
 
 
 class _Iteration(Iterator[int]):
@@ -156,13 +147,14 @@ class _Iteration(Iterator[int]):
         self.loader = loader
         self.time = loader.clock.now
         self.starts = [self.time + loader.machine.each * number for number in range(loader.workers)]
-        self.busy: dict[int, _Worker] = {}
+        self.batch: dict[int, int] = {}  # of each worker that is busy
+        self.left: dict[int, float] = {}  # work of each, in seconds
         self.begun = self.taken = 0
         self.done: dict[int, float] = {}
 
     def __next__(self) -> int:
         loader, clock = self.loader, self.loader.clock
-        if loader.machine.length is not None and self.taken >= loader.machine.length:
+        if self.taken >= (loader.machine.length or math.inf):
             raise StopIteration
         self._advance(clock.now, None)
         self._advance(math.inf, self.taken)
@@ -172,14 +164,12 @@ class _Iteration(Iterator[int]):
 
     def _assign(self) -> None:
         loader = self.loader
-        most = self.taken + loader.ahead
-        if loader.machine.length is not None:
-            most = min(most, loader.machine.length)
+        most = min(self.taken + loader.ahead, loader.machine.length or math.inf)
         for worker in range(loader.workers):
             if self.begun >= most:
                 return
-            if worker not in self.busy and self.starts[worker] <= self.time:
-                self.busy[worker] = _Worker(self.begun, loader.work())
+            if worker not in self.left and self.starts[worker] <= self.time:
+                self.batch[worker], self.left[worker] = self.begun, loader.work()
                 self.begun += 1
 
     def _advance(self, until: float, wanted: int | None) -> None:
@@ -189,21 +179,18 @@ class _Iteration(Iterator[int]):
             self._assign()
             pending = [start for start in self.starts if start > self.time]
             step = min([until - self.time, _LOOK, *(start - self.time for start in pending)])
-            if not self.busy:
-                if not pending:
-                    self.time = until if math.isfinite(until) else self.time
-                    assert math.isfinite(until), "nobody works on what is wanted"
-                    return
-                self.time += step
-                continue
-            speed = machine.speed(len(self.busy)) * self.loader.drift(self.time)
-            step = min(step, min(worker.left for worker in self.busy.values()) / speed)
+            if not self.left and not pending:
+                assert math.isfinite(until), "nobody works on what is wanted"
+                self.time = until
+                return
+            speed = machine.speed(max(1, len(self.left))) * self.loader.drift(self.time)
+            step = min([step, *(left / speed for left in self.left.values())])
             self.time += step
-            for number, worker in list(self.busy.items()):
-                worker.left -= step * speed
-                if worker.left <= 1e-12:
-                    self.done[worker.batch] = self.time
-                    del self.busy[number]
+            for worker in list(self.left):
+                self.left[worker] -= step * speed
+                if self.left[worker] <= 1e-12:
+                    self.done[self.batch[worker]] = self.time
+                    del self.left[worker]
 
 
 def wave(period: float, depth: float, phase: float) -> Drift:
@@ -235,42 +222,21 @@ class Case:
     """A sweep whose right answer is known."""
 
     machine: Machine
-    drift: Drift = field(default=steady)  # of the machine while it is tuned
+    drift: Drift = steady  # of the machine while it is tuned
     budget: float = 60.0  # seconds
     step: float | None = None  # seconds of a step of training; None takes batches as they come
     seed: int = 0  # of noise and of the sweep
 
 
 @cache
-def true_rate(machine: Machine, workers: int, ahead: int | None, batches: int = 1200) -> float:
-    """Batches a second on an idle machine, in the long run."""
-    return batches / _taken(machine, workers, ahead, 0.0, batches, before=32, seed=77)[0]
-
-
-@cache
-def true_waiting(
-    machine: Machine, workers: int, ahead: int | None, step: float, batches: int = 1200
-) -> float:
-    """Share of its time that training waits on an idle machine, in the long run."""
-    seconds, waited = _taken(machine, workers, ahead, step, batches, before=200, seed=78)
-    return waited / seconds
-
-
 def _taken(
-    machine: Machine,
-    workers: int,
-    ahead: int | None,
-    step: float,
-    batches: int,
-    *,
-    before: int,
-    seed: int,
+    machine: Machine, workers: int, ahead: int | None, step: float, before: int, seed: int
 ) -> tuple[float, float]:
-    """Seconds in which so many batches are taken, and those spent waiting, after some others."""
+    """Seconds for `LONG_RUN` batches on an idle machine, and those spent waiting, after others."""
     clock, waited, began = Clock(), 0.0, 0.0
     endless = replace(machine, length=None)
     made = iter(Loader(endless, clock, num_workers=workers, prefetch_factor=ahead, seed=seed))
-    for number in range(before + batches):
+    for number in range(before + LONG_RUN):
         if number == before:
             waited, began = 0.0, clock()
         asked = clock()
@@ -278,6 +244,17 @@ def _taken(
         waited += clock() - asked
         clock.sleep(step)
     return clock() - began, waited
+
+
+def true_rate(machine: Machine, workers: int, ahead: int | None) -> float:
+    """Batches a second on an idle machine, in the long run."""
+    return LONG_RUN / _taken(machine, workers, ahead, 0.0, before=32, seed=77)[0]
+
+
+def true_waiting(machine: Machine, workers: int, ahead: int | None, step: float) -> float:
+    """Share of its time that training waits on an idle machine, in the long run."""
+    seconds, waited = _taken(machine, workers, ahead, step, before=200, seed=78)
+    return waited / seconds
 
 
 def is_right(
@@ -292,36 +269,19 @@ def is_right(
 
     Where the truth is within half the margin of the margin, either side is accepted.
     """
-    smaller = tuple(settings[: settings.index((workers, ahead))])
-    if case.step is not None:
-        return _is_right_paced(case, workers, ahead, smaller)
-    rates = {setting: true_rate(case.machine, *setting) for setting in settings}
-    best = max(rates.values())
-    enough = rates[workers, ahead] >= best * (1 - 1.5 * margin)
-    return enough and all(rates[setting] < best * (1 - margin / 2) for setting in smaller)
-
-
-def _is_right_paced(
-    case: Case,
-    workers: int,
-    ahead: int | None,
-    smaller: tuple[tuple[int, int | None], ...],
-    most: float = 0.01,
-) -> bool:
-    assert case.step is not None
-    waits = {
-        setting: true_waiting(case.machine, *setting, case.step)
-        for setting in (*smaller, (workers, ahead))
-    }
+    smaller = settings[: settings.index((workers, ahead))]
+    if case.step is None:
+        rates = {setting: true_rate(case.machine, *setting) for setting in settings}
+        best = max(rates.values())
+        enough = rates[workers, ahead] >= best * (1 - 1.5 * margin)
+        return enough and all(rates[setting] < best * (1 - margin / 2) for setting in smaller)
+    most = 0.01
+    waits = {setting: true_waiting(case.machine, *setting, case.step) for setting in settings}
+    least, waiting = min(waits.values()), waits[workers, ahead]
     if any(waits[setting] <= most / 2 for setting in smaller):
         return False
-    if waits[workers, ahead] <= 1.5 * most:
+    if waiting <= 1.5 * most:
         return True
     # No setting suffices: then the smallest that waits about as little as any is right.
-    every = {setting: true_waiting(case.machine, *setting, case.step) for setting in SETTINGS}
-    least = min(every.values())
-    if least <= most:
-        return False
-    return waits[workers, ahead] <= 1.4 * least and all(
-        waits[setting] > 1.1 * least for setting in smaller
-    )
+    shorter = all(waits[setting] > 1.1 * least for setting in smaller)
+    return least > most and waiting <= 1.4 * least and shorter

@@ -4,11 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from .conftest import chosen, row, tune_on
-from .synthetic import Clock, Loader, Machine
-
-CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
-WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
+from .conftest import CORES, WAITS, chosen, row, tune_on
+from .synthetic import Clock, Loader
 
 
 def test_training_gets_what_suffices_and_how_much_room_is_left(sweep):

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Dataset
 import datapipe
 from datapipe.loader.tuned_settings import recall
 from datapipe.tune.report import write_report
-from datapipe.tune.trial import samples_of
 
 pytestmark = pytest.mark.campaign  # measures real time
 
@@ -104,24 +103,3 @@ def test_a_report_is_written_and_shows_every_setting(make, tmp_path):
     assert "http://" not in page.replace("http://www.w3.org", "").replace(
         "http://purl", ""
     ).replace("http://creativecommons", "")
-
-
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        ({"valid": torch.tensor([True, False, True])}, 2),
-        ({"input_ids": torch.zeros(1, 9), "cu_seq_lens_q": torch.zeros(4)}, 0),
-        ({"images_per_sample": torch.zeros(5)}, 5),
-        ({"input_ids": torch.zeros(3, 9)}, 3),
-        ({"x": torch.tensor(1.0), "y": torch.zeros(6, 2)}, 6),
-        ([torch.zeros(7, 2), torch.zeros(7)], 7),
-        ((["a", "b"], torch.zeros(2)), 2),
-        (torch.zeros(8, 3), 8),
-        (torch.tensor(1.0), 0),
-        (17, 0),
-        ({}, 0),
-        (None, 0),
-    ],
-)
-def test_samples_of_a_batch_are_counted_where_it_says(batch, samples):
-    assert samples_of(batch) == samples

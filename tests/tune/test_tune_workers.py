@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,10 @@ import torch
 import datapipe
 from datapipe.diagnosis.loader_figures import Usage
 from datapipe.tune.job import tune_workers
+from datapipe.tune.trial import samples_of
 
-from .conftest import chosen, row, tune_on
+from .conftest import CORES, WAITS, chosen, row, tune_on
 from .synthetic import Clock, Loader, Machine, NoMeter
-
-CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
-WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
 
 
 def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep):
@@ -142,25 +141,21 @@ def test_an_iterator_that_can_be_gone_through_once_or_a_list_is_enough():
 def test_where_the_loader_raises_the_setting_is_dropped_and_the_sweep_goes_on():
     clock = Clock()
 
-    def make(num_workers: int, prefetch_factor: int | None) -> Any:
+    def make(num_workers: int, prefetch_factor: int | None) -> Iterator[int]:
         if num_workers == 1:
             raise ValueError("not one")
-        loader = Loader(CORES, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
-        if num_workers == 4:
-            return _raise_after(iter(loader), 7)
-        return loader
+        given = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
+        return batches(iter(Loader(CORES, clock, **given)), 7 if num_workers == 4 else None)
+
+    def batches(made: Iterator[int], number: int | None) -> Iterator[int]:
+        yield from itertools.islice(made, number)
+        raise RuntimeError("worker died")
 
     result = tune_on(clock, make)
     assert chosen(result) == (2, 2)
     assert row(result, 1).out == "raised ValueError: not one"
     assert row(result, 4).out == "raised RuntimeError: worker died"
     assert row(result, 4).rate is None
-
-
-def _raise_after(batches: Iterator[int], number: int) -> Iterator[int]:
-    for _ in range(number):
-        yield next(batches)
-    raise RuntimeError("worker died")
 
 
 def test_where_no_setting_is_left_the_error_says_why():
@@ -196,15 +191,13 @@ def test_a_budget_that_is_too_small_for_anything_is_an_error(sweep):
 
 
 class FakeMeter(NoMeter):
-    """Stands in for a `UsageMeter` on a virtual clock."""
+    """Stands in for a `UsageMeter` on a virtual clock, where both cores are busy."""
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
 
     def stop(self) -> Usage:
-        return Usage(
-            seconds=1.0, cpu=1.0, cores=2, others=0.9, gil=0.0, memory=self.memory, read=None
-        )
+        return replace(super().stop(), cpu=1.0, cores=2, others=0.9, gil=0.0, memory=self.memory)
 
 
 def test_a_setting_over_the_memory_limit_is_stopped_and_larger_ones_are_not_tried():
@@ -258,38 +251,50 @@ def test_variants_are_tried_and_the_first_of_equals_is_taken():
     assert len(result.settings) == 6
 
 
-def test_samples_a_second_are_known_where_batches_say_their_size():
-    clock = Clock()
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("num_workers", [()], "leaves nothing to try"),
+        ("num_workers", [4, (-1, 2)], "give the numbers to try"),
+        ("prefetch_factor", [(0,), ("two",)], "give the numbers to try"),
+        ("budget", [0, float("nan")], "give seconds"),
+        ("step_time", [-1], "give seconds"),
+        ("max_wait", [2], "give a share"),
+        ("margin", [0], "give a share"),
+        ("max_memory", [0], "give bytes"),
+        ("variants", [()], "leave nothing to try"),
+    ],
+)
+def test_impossible_arguments_are_refused(name, values, message):
+    for value in values:
+        said = re.escape(f"{name} {value!r}") + ":? " + message
+        with pytest.raises(datapipe.PlanError, match=said):
+            tune_workers(lambda **_: [1], **{name: value})
 
-    def make(num_workers: int, prefetch_factor: int | None) -> Any:
-        loader = Loader(CORES, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
-        return (torch.zeros(7, 3) for _ in loader)
 
-    result = tune_on(clock, make)
-    assert result.samples_rate == pytest.approx(7 * result.rate)
+def test_a_step_that_is_given_twice_and_what_makes_no_loaders_are_refused():
+    with pytest.raises(datapipe.PlanError, match="step_time and train: give one"):
+        tune_workers(lambda **_: [1], step_time=1, train=print)
+    with pytest.raises(datapipe.PlanError, match="give a function of num_workers"):
+        tune_workers([1, 2, 3])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("batch", "samples"),
     [
-        ({"num_workers": ()}, "num_workers () leaves nothing to try"),
-        ({"num_workers": 4}, "num_workers 4: give the numbers to try"),
-        ({"num_workers": (-1, 2)}, "num_workers (-1, 2): give the numbers to try"),
-        ({"prefetch_factor": (0,)}, "prefetch_factor (0,): give the numbers to try"),
-        ({"prefetch_factor": ("two",)}, "prefetch_factor ('two',): give the numbers to try"),
-        ({"budget": 0}, "budget 0: give seconds"),
-        ({"budget": float("nan")}, "budget nan: give seconds"),
-        ({"step_time": -1}, "step_time -1: give seconds"),
-        ({"max_wait": 2}, "max_wait 2: give a share"),
-        ({"step_time": 1, "train": print}, "step_time and train: give one"),
-        ({"margin": 0}, "margin 0: give a share"),
-        ({"max_memory": 0}, "max_memory 0: give bytes"),
-        ({"variants": ()}, "variants () leave nothing to try"),
+        ({"valid": torch.tensor([True, False, True])}, 2),
+        ({"input_ids": torch.zeros(1, 9), "cu_seq_lens_q": torch.zeros(4)}, 0),
+        ({"images_per_sample": torch.zeros(5)}, 5),
+        ({"input_ids": torch.zeros(3, 9)}, 3),
+        ({"x": torch.tensor(1.0), "y": torch.zeros(6, 2)}, 6),
+        ([torch.zeros(7, 2), torch.zeros(7)], 7),
+        ((["a", "b"], torch.zeros(2)), 2),
+        (torch.zeros(8, 3), 8),
+        (torch.tensor(1.0), 0),
+        (17, 0),
+        ({}, 0),
+        (None, 0),
     ],
 )
-def test_impossible_arguments_are_refused(options, message):
-    with pytest.raises(datapipe.PlanError) as error:
-        tune_workers(lambda **_: [1], **options)
-    assert message in str(error.value)
-    with pytest.raises(datapipe.PlanError, match="give a function of num_workers"):
-        tune_workers([1, 2, 3])  # type: ignore[arg-type]
+def test_samples_of_a_batch_are_counted_where_it_says(batch, samples):
+    assert samples_of(batch) == samples

@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.array_types import UInt8
 from datapipe.plan.selection import Selection, build_directory
 
 
 @st.composite
-def chosen_samples(draw: st.DrawFn) -> np.ndarray:
+def chosen_samples(draw):
     """Whether each of up to some blocks of samples is selected: none, few, most, all, in runs."""
     size = draw(st.one_of(st.integers(0, 70), st.sampled_from([511, 512, 513, 1024, 2000, 4096])))
     share = draw(st.sampled_from([0.0, 0.01, 0.5, 0.99, 1.0]))
@@ -22,7 +21,7 @@ def chosen_samples(draw: st.DrawFn) -> np.ndarray:
     return chosen
 
 
-def pack(chosen: np.ndarray) -> UInt8:
+def pack(chosen):
     return np.packbits(chosen, bitorder="little")
 
 

@@ -1,7 +1,6 @@
 """Steps, ranks, and what is left out: for every kind of unit."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PlanError, StateMismatch
-from datapipe.plan.steps import Exclusion, Position, Step, check_ranks, steps_in, walk
+from datapipe.plan.steps import Exclusion, Position, check_ranks, steps_in, walk
 
-KINDS: list[dict[str, Any]] = [
+KINDS = [
     {},
     {"shuffle": False},
     {"pack": 64},
@@ -26,7 +25,7 @@ kinds = st.sampled_from(KINDS)
 small_blocks = st.sampled_from([7, 16, 50, 1000])
 
 
-def all_steps(blocks: Any, share: int, start: Position | None = None, **more: Any) -> list[Step]:
+def all_steps(blocks, share, start=None, **more):
     return list(walk(blocks, start or Position(blocks.epoch), share=share, **more))
 
 

@@ -1,8 +1,6 @@
 """Ranks from a `DeviceMesh`: which of its dimensions carry data, and who compares plans."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,20 +11,11 @@ from datapipe import PlanError
 from datapipe.loader.distributed import check_agreement, resolve_ranks
 from tests.fake_ranks import fake_rank
 
+from .test_ranks import run_ranks
 
-def mesh_of(shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> DeviceMesh:
+
+def mesh_of(shape, names=None):
     return init_device_mesh("cpu", shape, mesh_dim_names=names)
-
-
-def ranks_of(
-    shape: tuple[int, ...], names: tuple[str, ...] | None, world: int
-) -> list[tuple[int, int]]:
-    """What every process of a mesh takes itself to be."""
-    ranks = []
-    for rank in range(world):
-        with fake_rank(rank, world):
-            ranks.append(resolve_ranks(None, None, mesh_of(shape, names)))
-    return ranks
 
 
 @pytest.mark.parametrize(
@@ -49,8 +38,10 @@ def ranks_of(
     ids=str,
 )
 def test_dimensions_that_carry_data_make_the_ranks(shape, names, expected):
-    ranks = ranks_of(shape, names, len(expected))
-    assert ranks == [(rank, max(expected) + 1) for rank in expected]
+    for process, rank in enumerate(expected):
+        with fake_rank(process, len(expected)):
+            ranks = resolve_ranks(None, None, mesh_of(shape, names))
+        assert ranks == (rank, max(expected) + 1)
 
 
 def test_a_slice_of_a_mesh_is_taken_at_its_word():
@@ -60,17 +51,19 @@ def test_a_slice_of_a_mesh_is_taken_at_its_word():
         assert resolve_ranks(None, None, mesh["tp"]) == (0, 1)
 
 
-@pytest.mark.parametrize("names", [("mine", "tp"), ("dp", "dp_cp"), ("dp", "my_dp")], ids=str)
-def test_a_dimension_of_unknown_meaning_is_named(names):
-    with fake_rank(0, 4):
-        unknown = names[0] if names[0] == "mine" else names[1]
-        with pytest.raises(PlanError, match=rf"'{unknown}' of the mesh .*mesh=mesh\[\"dp\"\]"):
-            resolve_ranks(None, None, mesh_of((2, 2), names))
-
-
-def test_a_dimension_flattened_from_data_and_context_is_refused():
-    with fake_rank(0, 4), pytest.raises(PlanError, match="dp_shard_cp"):
-        resolve_ranks(None, None, mesh_of((4,), ("dp_shard_cp",)))
+@pytest.mark.parametrize(
+    ("shape", "names", "said"),
+    [
+        ((2, 2), ("mine", "tp"), r"'mine' of the mesh .*mesh=mesh\[\"dp\"\]"),
+        ((2, 2), ("dp", "dp_cp"), r"'dp_cp' of the mesh .*mesh=mesh\[\"dp\"\]"),
+        ((2, 2), ("dp", "my_dp"), r"'my_dp' of the mesh .*mesh=mesh\[\"dp\"\]"),
+        ((4,), ("dp_shard_cp",), "dp_shard_cp"),
+    ],
+    ids=str,
+)
+def test_a_dimension_of_unknown_or_mixed_meaning_is_named(shape, names, said):
+    with fake_rank(0, 4), pytest.raises(PlanError, match=said):
+        resolve_ranks(None, None, mesh_of(shape, names))
 
 
 def test_the_mesh_that_accelerate_builds_is_understood():
@@ -137,18 +130,10 @@ print(json.dumps(out))
 @pytest.mark.campaign
 def test_plans_are_compared_along_the_dimensions_of_a_mesh(tmp_path):
     """Four processes, 2 (dp) by 2 (tp); the last one is outside of a mesh of three."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(tmp_path / "store"), str(rank)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    found = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
+    found = map(json.loads, run_ranks(RANK, *((tmp_path / "store", rank) for rank in range(4))))
     every = {"one differs": False, "peers agree": True, "peers differ": False}
     part = {"a part agrees": True, "a part differs": False}
-    assert found == [every | part] * 3 + [every]
+    assert list(found) == [every | part] * 3 + [every]
 
 
 def test_without_a_process_group_there_is_nobody_to_compare_with():

@@ -3,7 +3,6 @@
 import itertools
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -24,18 +23,18 @@ WAYS = [
 class Time:
     """A clock that stands still until told otherwise."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.now = self.cpu = 0
         given = {"perf_counter_ns": lambda: self.now, "thread_time_ns": lambda: self.cpu}
         monkeypatch.setattr(stage_clock, "time", SimpleNamespace(**given))
 
-    def spend(self, wall: int, cpu: int = 0) -> None:
+    def spend(self, wall, cpu=0):
         self.now += wall
         self.cpu += cpu
 
 
 @pytest.fixture
-def clock_time(monkeypatch: pytest.MonkeyPatch) -> Time:
+def clock_time(monkeypatch):
     return Time(monkeypatch)
 
 
@@ -71,7 +70,7 @@ def test_every_sample_and_image_is_seen_in_the_same_batches(make, way):
         assert all(one.end <= other.start for one, other in itertools.pairwise(own))
 
 
-def sleepy(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+def sleepy(sample, generator):
     time.sleep(0.02)
     return sample
 
@@ -93,7 +92,7 @@ def test_finished_batches_are_counted_where_the_caller_is_slow(make):
     iterator = iter(loader)
     next(iterator)
 
-    def is_ahead() -> bool:
+    def is_ahead():
         time.sleep(0.1)
         next(iterator)
         return max(meter.reading().ready) >= 2
@@ -168,7 +167,7 @@ def test_what_is_taken_is_not_counted_again(clock_time):
 def test_a_function_that_raises_is_counted_until_then(clock_time):
     clock = StageClock("caller")
 
-    def fail() -> None:
+    def fail():
         clock_time.spend(9)
         raise KeyError
 

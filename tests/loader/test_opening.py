@@ -6,7 +6,6 @@ import pickle
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +87,7 @@ def test_large_json_is_not_parsed_as_a_mixture(tmp_path):
 
 
 @pytest.fixture
-def raw_files(tmp_path: Path, jpeg: Any, make_tar: Any) -> Path:
+def raw_files(tmp_path, jpeg, make_tar):
     """Files that are no dataset."""
     lines = "".join(json.dumps(record) + "\n" for record in CAPTIONS)
     (tmp_path / "a.jsonl").write_text(lines)
@@ -123,7 +122,7 @@ def raw_files(tmp_path: Path, jpeg: Any, make_tar: Any) -> Path:
 )
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_file_of_raw_data_is_named_with_the_command_that_packs_it(raw_files, name, said, listed):
-    path: Any = raw_files / name
+    path = raw_files / name
     with pytest.raises(IndexMismatch, match=said):
         make_loader([path] if listed else path, batch_size=1)
 
@@ -177,14 +176,14 @@ def test_a_denied_folder_is_named(tmp_path):
         make_loader(tmp_path, batch_size=1)
 
 
-def keys(loader: Any) -> list[str]:
+def keys(loader):
     return [
         f"{d}:{k}" for batch in loader for d, k in zip(batch["dataset"], batch["key"], strict=True)
     ]
 
 
 @pytest.fixture
-def two(tmp_path: Path, packed: Path, make_folder: Any) -> tuple[Path, Path]:
+def two(tmp_path, packed, make_folder):
     """Two datasets of different sizes."""
     datapipe.pack_dataset(make_folder(tmp_path / "raw"), tmp_path / "small")
     return packed, tmp_path / "small"
@@ -229,7 +228,7 @@ def test_lists_that_cannot_be_meant_are_refused(packed):
     with pytest.raises(PlanError, match=r"path names '.*' twice; name .* once, or .*: '2x'}"):
         make_loader([packed, packed], batch_size=1)
     with pytest.raises(PlanError, match=r"path \[3\]: give .* or a list, each a path"):
-        make_loader([3], batch_size=1)  # type: ignore[list-item]
+        make_loader([3], batch_size=1)
 
 
 def test_the_home_folder_is_written_as_in_a_shell(tmp_path, make_folder, make_tar, monkeypatch):

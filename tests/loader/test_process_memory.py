@@ -2,8 +2,6 @@
 
 import gc
 import os
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +16,7 @@ from datapipe.workers.messages import message
 MIB = 1 << 20
 
 
-def send(value: Any, make: Callable[[RegionPool], Any] | None = None) -> Any:
+def send(value, make=None):
     """A value, or what is made of lent tensors, as it comes out on the other side."""
     file = SharedFile(1)
     regions, pool = Regions(file, keep=1), RegionPool(file)
@@ -47,9 +45,9 @@ def test_tensors_of_any_shape_dtype_and_step_come_out_as_they_were(shape, dtype,
 
 
 def test_lent_tensors_are_not_copied_and_keep_their_strides():
-    written: list[torch.Tensor] = []
+    written = []
 
-    def make(pool: RegionPool) -> Any:
+    def make(pool):
         pool.allocate((3,), torch.uint8).fill_(1)
         tensor = pool.allocate((2, 4, 4, 3), torch.float32).normal_()
         written.append(tensor)
@@ -101,8 +99,8 @@ def test_regions_beyond_those_in_use_give_their_pages_back():
 
     _, (descriptor, _) = file.__reduce__()  # as it is sent to workers
 
-    def used() -> int:
-        return os.fstat(descriptor.number).st_blocks * 512  # type: ignore[attr-defined]
+    def used():
+        return os.fstat(descriptor.number).st_blocks * 512
 
     held = []
     for _ in range(10):

@@ -1,20 +1,23 @@
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch.distributed as dist
 
 from datapipe import PlanError, RunSpec
 from datapipe.cpus import available_cpus, cgroup_quota
 from datapipe.loader.distributed import check_ranks_hold, default_workers, resolve_ranks
+from tests.fake_ranks import fake_rank
+from tests.waiting import PATIENCE
 
 
-def test_without_anything_there_is_one_rank(monkeypatch):
+def test_without_anything_there_is_one_rank_and_nonsense_in_the_environment_is_named(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert resolve_ranks(None, None) == (0, 1)
+    monkeypatch.setenv("RANK", "first")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(PlanError, match="RANK='first'"):
+        resolve_ranks(None, None)
 
 
 def test_ranks_come_from_torchrun(make, monkeypatch):
@@ -25,41 +28,26 @@ def test_ranks_come_from_torchrun(make, monkeypatch):
     assert next(iter(loader))["key"] == ["000000001", "000000004"]
 
 
-def test_a_process_group_wins_over_the_environment_and_numbers_given_over_both(
-    monkeypatch, tmp_path
-):
+def test_a_process_group_wins_over_the_environment_and_numbers_given_over_both(monkeypatch):
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert resolve_ranks(0, 2) == (0, 2)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
+    with fake_rank(0, 1):
         assert resolve_ranks(None, None) == (0, 1)
-    finally:
-        dist.destroy_process_group()
 
 
-def test_ranks_that_came_later_than_the_loader_are_noticed(tmp_path):
+def test_ranks_that_came_later_than_the_loader_are_noticed():
     check_ranks_hold(0, 1)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
+    with fake_rank(0, 1):
         check_ranks_hold(0, 1)
         with pytest.raises(PlanError, match=r"rank 1 of 2, but the process group says 0 of 1"):
             check_ranks_hold(1, 2)
-    finally:
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("numbers", [(0, None), (None, 2)])
 def test_a_rank_without_a_world_size_is_refused(numbers):
     with pytest.raises(PlanError, match="give both"):
         resolve_ranks(*numbers)
-
-
-def test_nonsense_in_the_environment_is_named(monkeypatch):
-    monkeypatch.setenv("RANK", "first")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(PlanError, match="RANK='first'"):
-        resolve_ranks(None, None)
 
 
 def test_local_ranks_share_the_cpus(monkeypatch):
@@ -97,22 +85,26 @@ finally:
 """
 
 
-def run_ranks(folder: Path, store: Path, *options: dict[str, Any]) -> list[str]:
-    """What ranks of a process group print, by the options of each."""
-    processes = [
+def run_ranks(program, *arguments):
+    """What programs print that run together; each is a rank with its own arguments."""
+    ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder), str(store), str(rank), repr(each)],
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", program, *map(str, each)], stdout=subprocess.PIPE, text=True
         )
-        for rank, each in enumerate(options)
+        for each in arguments
     ]
-    return [process.communicate(timeout=300)[0].strip() for process in processes]
+    return [rank.communicate(timeout=PATIENCE)[0].strip() for rank in ranks]
+
+
+def run_group(folder, store, *options):
+    """What ranks of a process group print, by the options of each."""
+    given = ((folder, store, rank, repr(each)) for rank, each in enumerate(options))
+    return run_ranks(RANK, *given)
 
 
 @pytest.mark.campaign
 def test_ranks_of_a_process_group_share_an_epoch(packed, tmp_path):
-    ranks = [out.split() for out in run_ranks(packed, tmp_path / "store", {}, {})]
+    ranks = [out.split() for out in run_group(packed, tmp_path / "store", {}, {})]
     assert [steps for steps, *_ in ranks] == ["5", "5"]
     seen = [key for _, *keys in ranks for key in keys]
     assert len(seen) == len(set(seen)) == 37
@@ -130,5 +122,5 @@ def test_ranks_of_a_process_group_share_an_epoch(packed, tmp_path):
     ids=str,
 )
 def test_ranks_that_disagree_are_told_so(packed, tmp_path, other):
-    for out in run_ranks(packed, tmp_path / "store", {}, other):
+    for out in run_group(packed, tmp_path / "store", {}, other):
         assert out.startswith("PlanError ranks disagree")

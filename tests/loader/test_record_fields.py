@@ -1,9 +1,6 @@
 """`where=` over fields of the samples' JSON members: what is chosen, kept, rebuilt and refused."""
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,8 +9,7 @@ from datapipe import PlanError, StoreError
 
 from ..remote.server import serving
 
-Indexed = Callable[..., Path]
-RECORDS: list[dict[str, Any]] = [
+RECORDS = [
     {"score": number / 10, "license": ("cc0", "by", None)[number % 3], "meta": {"n": number}}
     | {"is safe": number % 2 == 0, "width": -number, "tags": ["a"]}
     for number in range(20)
@@ -21,12 +17,10 @@ RECORDS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def indexed(tmp_path: Path, make_tar: Any, jpeg: Any) -> Indexed:
+def indexed(tmp_path, make_tar, jpeg):
     """Writes records, or the bytes of JSON members, to tars of `size` samples."""
 
-    def write(
-        records: Sequence[Any] = RECORDS, name: str = "tars", size: int = 7, start: int = 0
-    ) -> Path:
+    def write(records=RECORDS, name="tars", size=7, start=0):
         for first in range(start, len(records), size):
             members = []
             for number in range(first, min(first + size, len(records))):
@@ -41,7 +35,7 @@ def indexed(tmp_path: Path, make_tar: Any, jpeg: Any) -> Indexed:
     return write
 
 
-def kept(folder: Any, where: str, **options: Any) -> list[int]:
+def kept(folder, where, **options):
     """Numbers of the samples that take part."""
     given = {"batch_size": 4, "image": None, "shuffle": False, "num_workers": 0} | options
     loader = datapipe.make_loader(folder, where=where, meta=("key",), **given)
@@ -92,7 +86,7 @@ def test_odd_values_are_compared_as_in_python(indexed, values, where, expected):
 
 
 def test_a_dataset_that_grows_reads_its_new_shards_alone(tmp_path):
-    def pack(name: str, numbers: range, **options: Any) -> None:
+    def pack(name, numbers, **options):
         records = [
             {
                 "id": n,

@@ -1,11 +1,9 @@
 """Options of `make_loader` that cannot be meant: the message names the value and the remedy."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from datapipe import BatchSpec, CacheSpec, ImageSpec, Loader, PackSpec, PlanError, RunSpec
+from datapipe import BatchSpec, CacheSpec, ImageSpec, PackSpec, PlanError, RunSpec
 from datapipe.decode.dali.graph import installed
 
 LOTS = 1 << 30
@@ -15,15 +13,15 @@ TILES = ImageSpec(resize="tiles", size=16, tiles=4)
 DYNAMIC = ImageSpec(resize="dynamic", patch=8, min_pixels=256, max_pixels=1024)
 PADDED = BatchSpec(4, pad_to=64)
 DALI = {"decoder": "dali"}
-ON_DEVICE: dict[str, Any] = {"device": "cpu", "cache": {"device": LOTS}}
+ON_DEVICE = {"device": "cpu", "cache": {"device": LOTS}}
 
 
-def same(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+def same(sample, generator):
     return sample
 
 
 # `text` and `cache` are options of `TextSpec` and `CacheSpec`.
-REFUSALS: list[tuple[dict[str, Any], str]] = [
+REFUSALS = [
     ({"batch_size": 0}, "batch_size 0"),
     ({"batch_size": None}, "batch_size"),
     ({"prefetch_factor": 0}, "prefetch_factor 0"),
@@ -146,7 +144,7 @@ def test_impossible_options_are_refused(make, text, options, message):
     if options.get("decoder") == "dali" and not installed():
         pytest.skip("DALI is not installed")
 
-    def load() -> Loader:
+    def load():
         made = {"text": text, "cache": CacheSpec}
         specs = {
             name: make_spec(**options[name])

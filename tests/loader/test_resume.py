@@ -2,14 +2,13 @@
 
 import itertools
 import re
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, Loader, StateMismatch
+from datapipe import CacheSpec, ImageSpec, StateMismatch
 from datapipe.decode.dali.graph import installed
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
@@ -23,13 +22,13 @@ MIRRORED = ImageSpec(size=24, resize="crop", flip=0.5, normalize="imagenet")
 PADDED = ImageSpec(size=(24, 40), resize="pad", normalize="imagenet")
 
 
-def needs_dali(options: dict[str, Any]) -> Any:
+def needs_dali(options):
     return pytest.param(
         options, marks=pytest.mark.skipif(not installed(), reason="DALI is not installed")
     )
 
 
-PLANS: list[Any] = [
+PLANS = [
     rare({"batch_size": 4}),
     rare({"batch_size": 4, "group": 8}),
     {"batch_size": 3, "buckets": 4},
@@ -92,7 +91,7 @@ def test_every_loader_resumes_exactly(make, options):
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_plans_resume_exactly(make, text, data):
-    options: dict[str, Any] = {
+    options = {
         "seed": data.draw(st.integers(0, 99)),
         "shuffle": data.draw(st.sampled_from([True, False, "shards"])),
         "prefetch_factor": data.draw(st.integers(1, 5)),
@@ -123,11 +122,11 @@ def test_random_plans_resume_exactly(make, text, data):
 
 @pytest.mark.parametrize("unit", ["batch_size", "pack"])
 def test_a_run_with_skipped_samples_resumes_exactly(damaged, text, unit):
-    options: dict[str, Any] = {"batch_size": 4, "meta": META[:2], "image": ImageSpec(size=16)}
+    options = {"batch_size": 4, "meta": META[:2], "image": ImageSpec(size=16)}
     if unit == "pack":
         options = {"pack": 200, "meta": META, "text": text()}
 
-    def make(**more: Any) -> Loader:
+    def make(**more):
         return datapipe.make_loader(damaged, on_error="skip", **options, **more)
 
     batches = list(make(num_workers=0))
@@ -141,7 +140,7 @@ def test_a_run_with_skipped_samples_resumes_exactly(damaged, text, unit):
     ids=str,
 )
 def test_the_order_is_the_same_on_any_number_of_ranks(make, text, options):
-    def order(world_size: int) -> list[list[str]]:
+    def order(world_size):
         ranks = [
             list(make(text=text(), meta=META, **options, rank=rank, world_size=world_size))
             for rank in range(world_size)
@@ -223,7 +222,7 @@ def test_a_state_of_another_plan_names_the_difference(make, text, change, name):
 
 
 def test_ranks_that_share_a_folder_share_blocks(make, text, tmp_path):
-    def batches() -> list[Any]:
+    def batches():
         return list(make(text=text(), pack=200, meta=META, cache=CacheSpec(plan=tmp_path)))
 
     expected = list(make(text=text(), pack=200, meta=META))

@@ -1,7 +1,6 @@
 """States: what they say, and what cannot be continued."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,15 +9,17 @@ from datapipe import DatapipeError, Loader, PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
+from .test_runs import take
+
 
 def test_the_check_itself_notices_a_loader_that_does_not_resume(make):
     class Forgetful(Loader):
-        def load_state_dict(self, state: dict[str, Any]) -> None:
+        def load_state_dict(self, state):
             others = {name: value for name, value in state.items() if name != "crc32"}
             others["unit"] = max(0, others["unit"] - 1)
             super().load_state_dict({**others, "crc32": sum_of(others)})
 
-    def forgetful(**more: Any) -> Loader:
+    def forgetful(**more):
         loader = make(**more)
         loader.__class__ = Forgetful
         return loader
@@ -27,38 +28,20 @@ def test_the_check_itself_notices_a_loader_that_does_not_resume(make):
         assert_resumes_exactly(forgetful)
 
 
-def test_state_survives_break_and_the_next_loop_starts_the_epoch_over(make):
-    loader = make(batch_size=4)
-    for step, batch in enumerate(loader):
-        if step == 0:
-            first = batch["key"]
-        if step == 2:
-            break
-    assert loader.state_dict()["unit"] == 12
-    assert next(iter(loader))["key"] == first
-
-
-def test_after_the_last_batch_the_state_is_the_next_epoch(make):
-    loader = make(batch_size=10)
-    iterator = iter(loader)
-    for _ in range(len(loader)):
-        next(iterator)
-    state = loader.state_dict()
-    assert (state["epoch"], state["block"], state["unit"]) == (1, 0, 0)
-    assert next(iterator, None) is None
-    assert loader.state_dict() == state
-
-
-def test_state_of_an_earlier_step_serves_wrappers_that_fetch_ahead(make):
+def test_a_state_is_that_of_a_step_and_after_the_last_batch_of_the_next_epoch(make):
     loader = make(batch_size=10)
     iterator = iter(loader)
     states = [loader.state_dict()]
     for _ in range(len(loader)):
         next(iterator)
         states.append(loader.state_dict())
+    assert [states[-1][name] for name in ("epoch", "block", "unit")] == [1, 0, 0]
+    # Of an earlier step, for wrappers that fetch ahead.
     assert [loader.state_dict(step=step) for step in range(len(states))] == states
     with pytest.raises(PlanError, match="yielded 4"):
         loader.state_dict(step=5)
+    assert next(iterator, None) is None
+    assert loader.state_dict() == states[-1]
 
 
 def test_state_of_a_step_counts_from_where_the_iterator_began(make):
@@ -75,22 +58,19 @@ def test_state_of_a_step_counts_from_where_the_iterator_began(make):
 
 
 def test_set_epoch_keeps_the_position_in_the_current_epoch_alone(make):
-    state = _state_after(make(), steps=3)
-    resumed = make()
-    resumed.load_state_dict(state)
-    resumed.set_epoch(0)
+    begun, resumed, jumped, counted = (make() for _ in range(4))
+    take(begun, 3)
+    for loader, epoch in ((resumed, 0), (jumped, 2)):
+        loader.load_state_dict(begun.state_dict())
+        loader.set_epoch(epoch)
     assert_same_batches(list(resumed), list(make())[3:])
-    jumped, counted = make(), make()
-    jumped.load_state_dict(state)
-    jumped.set_epoch(2)  # from its beginning
     list(counted), list(counted)
     assert_same_batches(jumped, counted)
 
 
 def test_batch_size_may_change_on_resume(make):
-    before = make(batch_size=4)
-    begun = _take(before, 3)
-    after = make(batch_size=7)
+    before, after = make(batch_size=4), make(batch_size=7)
+    begun = take(before, 3)
     after.load_state_dict(before.state_dict())
     assert valid_keys(begun) + valid_keys(after) == valid_keys(make(batch_size=1))
 
@@ -114,16 +94,6 @@ def test_a_state_that_cannot_be_continued_is_refused(make, change):
         loader.load_state_dict({**loader.state_dict(), **change})
     with pytest.raises(StateMismatch):
         loader.load_state_dict({})
-
-
-def _take(loader: Loader, steps: int) -> list[Any]:
-    iterator = iter(loader)
-    return [next(iterator) for _ in range(steps)]
-
-
-def _state_after(loader: Loader, steps: int) -> dict[str, Any]:
-    _take(loader, steps)
-    return loader.state_dict()
 
 
 def test_setting_another_epoch_inside_a_loop_ends_the_loop(make):

@@ -3,8 +3,6 @@
 import json
 import logging
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,16 +16,16 @@ FOUND = Tuned(num_workers=3, prefetch_factor=5, rate=12.5)
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     forget(tuned_settings)
 
 
-def key_of(loader: datapipe.Loader) -> str:
+def key_of(loader):
     return loader.components().find_tuning_key()
 
 
-def brighter(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+def brighter(sample, generator):
     return sample
 
 
@@ -95,7 +93,7 @@ def test_another_dataset_has_another_key():
     assert tuned_settings.tuning_key("one", {}) != tuned_settings.tuning_key("other", {})
 
 
-def document(**changes: Any) -> str:
+def document(**changes):
     """A file with what was found, and changes of it."""
     found = {"num_workers": 1, "prefetch_factor": 2, "rate": 1.0} | changes
     return json.dumps({"version": tuned_settings.VERSION, "key": "KEY", "tuned": found})

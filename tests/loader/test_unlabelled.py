@@ -2,23 +2,17 @@
 
 import json
 import logging
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
 import datapipe
 
-MakeText = Callable[..., datapipe.TextSpec]
-Warned = Callable[..., list[str]]
-
 SAMPLES = 60
 
 
-def pack(folder: Path, records: list[dict[str, Any]]) -> Path:
+def pack(folder, records):
     raw = folder / "raw"
     raw.mkdir()
     (raw / "data.json").write_text(json.dumps(records))
@@ -26,16 +20,16 @@ def pack(folder: Path, records: list[dict[str, Any]]) -> Path:
     return folder / "shards"
 
 
-def record(number: int, role: str = "Assistant", answer: str = "Yes.") -> dict[str, Any]:
+def record(number, role="Assistant", answer="Yes."):
     turns = [{"role": "User", "content": f"Is it {number}?"}, {"role": role, "content": answer}]
     return {"id": f"id-{number}", "messages": turns}
 
 
 @pytest.fixture
-def warned(text: MakeText, caplog: pytest.LogCaptureFixture) -> Warned:
+def warned(text, caplog):
     """Makes a loader, takes its first batch, and returns the warnings about labels."""
 
-    def take(folder: Path, **options: Any) -> list[str]:
+    def take(folder, **options):
         caplog.clear()
         spec = text(**options.pop("text", {}))
         options = {"image": None, "text": spec, "batch_size": 4, "num_workers": 1} | options

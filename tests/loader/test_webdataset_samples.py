@@ -116,7 +116,7 @@ def test_stages_of_webdataset_go_on_behind_it(source):
 
 def test_a_damaged_member_is_named(damaged):
     made = datapipe.webdataset_source(damaged, batch_size=4, shuffle=False)
-    seen: list[str] = []
+    seen = []
     with pytest.raises(DecodeError, match="not those that were packed") as caught:
         seen.extend(sample["__key__"] for sample in made)
     assert seen == [f"{number:09}" for number in range(6)]

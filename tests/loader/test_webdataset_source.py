@@ -5,7 +5,6 @@ import json
 import pickle
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import webdataset as wds
 from torch.utils.data import DataLoader, get_worker_info
 
 import datapipe
-from datapipe import PlanError, StateMismatch, WebDatasetSource
+from datapipe import PlanError, StateMismatch
 from datapipe.testing import valid_keys
 
 from ..campaigns import rare
@@ -26,19 +25,19 @@ pytestmark = [
 ]
 
 
-def through_json(state: dict[str, Any]) -> dict[str, Any]:
+def through_json(state):
     return dict(json.loads(json.dumps(state)))
 
 
 class WatchedMemory(torch.Tensor):
     """Integers that note in a file which worker wrote to which of them."""
 
-    def __new__(cls, size: int, notes: Path) -> "WatchedMemory":
+    def __new__(cls, size, notes):
         made = torch.zeros(size, dtype=torch.int64).as_subclass(cls)
         made.notes = notes
         return made
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index, value):
         with self.notes.open("a") as notes:
             print("worker", get_worker_info().id, "index", index, file=notes)
         super().__setitem__(index, value)
@@ -87,7 +86,7 @@ def test_processes_that_are_not_forked_share_the_epoch(source):
 
 @pytest.mark.parametrize("taken", [0, 7, 36, 37])
 def test_samples_go_on_behind_the_last_that_was_taken(source, taken):
-    def samples(source: WebDatasetSource) -> list[str]:
+    def samples(source):
         return keys_of(source.track(source))
 
     whole = source(batch_size=1)
@@ -118,7 +117,7 @@ def test_batches_resume_exactly_with_other_workers(source, steps, workers, after
 
 @pytest.mark.parametrize(("before", "after"), [rare(1, 3), (2, 1), rare(3, 2)])
 def test_other_ranks_take_an_epoch_over(source, before, after):
-    seen: list[str] = []
+    seen = []
     states = []
     for rank in range(before):
         begun = source(rank=rank, world_size=before, batch_size=2)

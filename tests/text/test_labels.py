@@ -15,7 +15,7 @@ PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif 
 SYSTEM = "{{ '<|im_start|>system\nYou are a test.<|im_end|>\n' }}"
 
 
-def chatml(content: str) -> str:
+def chatml(content):
     """A template of ChatML that writes contents in its own way, without a generation prompt."""
     return (
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ "
@@ -132,14 +132,9 @@ def test_an_empty_answer_has_no_label(template, empty):
 @pytest.mark.parametrize("template", [STRIP, STRIP + PROMPT, GENERATION, QWEN3, DEEPSEEK, GLM])
 def test_an_answer_of_which_a_template_leaves_nothing_has_no_label(template):
     encoder = make(template)
-    sample = chat(
-        ("user", "Why?"),
-        ("assistant", "<think>Hm.</think>"),
-        ("user", "How?"),
-        ("assistant", "So."),
-    )
-    alone = chat(("user", "How?"), ("assistant", "So."))
-    assert written(encoder, sample, learnt=True) == written(encoder, alone, learnt=True)
+    alone = (("user", "How?"), ("assistant", "So."))
+    sample = chat(("user", "Why?"), ("assistant", "<think>Hm.</think>"), *alone)
+    assert written(encoder, sample, learnt=True) == written(encoder, chat(*alone), learnt=True)
 
 
 @pytest.mark.parametrize("template", ["caption", "chatml", "llava", STRIP, QWEN3])

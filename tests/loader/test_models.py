@@ -144,12 +144,7 @@ def test_prompts_are_answered_in_a_batch_as_alone(model, make, text):
         return found[:, batch["input_ids"].shape[1] :].tolist()
 
     spec = text(image_tokens=IMAGE_TOKENS, prompts=True)
-    options = {
-        "image": IMAGE,
-        "text": spec,
-        "shuffle": False,
-        "where": "images > 0",
-    }
+    options = {"image": IMAGE, "text": spec, "shuffle": False, "where": "images > 0"}
     alone = [answer(batch)[0] for batch in make(batch_size=1, **options)]
     together = [row for batch in make(batch_size=5, **options) for row in answer(batch)]
     assert together[: len(alone)] == alone

@@ -44,7 +44,7 @@ def test_tensors_of_any_shape_dtype_and_step_come_out_as_they_were(shape, dtype,
     assert sent[1][0] is sent[0]
 
 
-def test_lent_tensors_are_not_copied_and_keep_their_strides():
+def test_lent_tensors_are_not_copied_and_all_keep_their_strides():
     written = []
 
     def make(pool):
@@ -58,21 +58,18 @@ def test_lent_tensors_are_not_copied_and_keep_their_strides():
     assert sent["image"].is_contiguous(memory_format=torch.channels_last)
     written[0][1, 0, 0, 0] = 7  # the same memory
     assert sent["image"][1, 0, 0, 0] == 7 == sent["last"][0, 0, 0]
-
-
-def test_the_strides_of_a_copied_tensor_stay():
-    tensor = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    assert send(tensor).stride() == tensor.stride()
+    copied = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    assert send(copied).stride() == copied.stride()
     expanded = torch.rand(1, 3).expand(4, 3)
     assert torch.equal(send(expanded), expanded)
 
 
-def test_a_region_is_free_when_the_last_tensor_in_it_is_gone():
-    file = SharedFile(1)
-    regions = Regions(file, keep=2)
+def test_a_region_is_free_when_its_task_and_the_last_tensor_in_it_are_gone():
+    regions = Regions(SharedFile(1), keep=2)
     region = regions.allocate()
-    tensor = torch.from_numpy(regions.buffer(region.number, MIB))[5:]
     number = region.number
+    assert regions.allocate().number != number  # while its task exists
+    tensor = torch.from_numpy(regions.buffer(number, MIB))[5:]
     del region
     assert regions.allocate().number != number
     part = tensor.view(-1)[3:4]
@@ -81,15 +78,6 @@ def test_a_region_is_free_when_the_last_tensor_in_it_is_gone():
     assert regions.allocate().number != number
     del part
     gc.collect()
-    assert regions.allocate().number == number
-
-
-def test_a_region_is_not_free_while_its_task_exists():
-    regions = Regions(SharedFile(1), keep=2)
-    first, second = regions.allocate(), regions.allocate()
-    assert second.number != first.number
-    number = first.number
-    del first
     assert regions.allocate().number == number
 
 

@@ -46,7 +46,6 @@ def interrupted(body, folder, seconds=0):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     try:
         process.stdout.readline()
         time.sleep(seconds)

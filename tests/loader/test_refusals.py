@@ -94,10 +94,7 @@ REFUSALS = [
         {"text": {"image_tokens": 576}, "pack": PackSpec(200, static_shapes=True)},
         "an image has 576 tokens and a pack 200",
     ),
-    (
-        {"text": {"image_tokens": "per-tile"}, "image": NATIVE},
-        "goes with image_tokens='native'",
-    ),
+    ({"text": {"image_tokens": "per-tile"}, "image": NATIVE}, "goes with image_tokens='native'"),
     (
         {"text": {"image_tokens": 256}, "image": TILES},
         r"is one number.*give image_tokens='per-tile'",
@@ -119,10 +116,7 @@ REFUSALS = [
         {"cache": {"memory": 5000, "keep": "decoded"}, "image": CROP},
         "random_crop takes a different part",
     ),
-    (
-        {"cache": {"memory": 5000, "keep": "decoded"}, "transform": same},
-        "transform= may be random",
-    ),
+    ({"cache": {"memory": 5000, "keep": "decoded"}, "transform": same}, "transform= may be random"),
     ({"cache": {"memory": 5000, "policy": "next-use"}, "workers": "processes"}, "policy='pin'"),
     ({"cache": {"device": LOTS}}, "give device= too"),
     (ON_DEVICE | {"image": None}, "has none"),

@@ -81,9 +81,7 @@ def test_a_run_that_begins_within_an_epoch_knows_its_length(make, text, options)
 def test_the_length_counts_what_is_excluded_from_the_rest_of_an_epoch(make):
     plan = make().plan
     loader = make(
-        epochs=1,
-        run=RunSpec(max_steps=4),
-        exclude=[plan.step(2), plan.step(6), plan.step(8)],
+        epochs=1, run=RunSpec(max_steps=4), exclude=[plan.step(2), plan.step(6), plan.step(8)]
     )
     steps = [(len(loader), len(list(loader))) for _ in range(3)]
     assert steps == [(4, 4), (3, 3), (4, 4)]

@@ -25,10 +25,6 @@ pytestmark = [
 ]
 
 
-def through_json(state):
-    return dict(json.loads(json.dumps(state)))
-
-
 class WatchedMemory(torch.Tensor):
     """Integers that note in a file which worker wrote to which of them."""
 
@@ -86,33 +82,27 @@ def test_processes_that_are_not_forked_share_the_epoch(source):
 
 @pytest.mark.parametrize("taken", [0, 7, 36, 37])
 def test_samples_go_on_behind_the_last_that_was_taken(source, taken):
-    def samples(source):
-        return keys_of(source.track(source))
-
-    whole = source(batch_size=1)
-    expected = samples(whole) + samples(whole)
-    begun, resumed = source(batch_size=1), source(batch_size=1)
-    iterator = begun.track(begun)
-    seen = keys_of(itertools.islice(iterator, taken))
-    state = through_json(begun.state_dict())
+    whole, begun, resumed = (source(batch_size=1) for _ in range(3))
+    expected = keys_of(whole.track(whole)) + keys_of(whole.track(whole))
+    seen = keys_of(itertools.islice(begun.track(begun), taken))
+    state = json.loads(json.dumps(begun.state_dict()))
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
-    seen += samples(resumed)
-    assert seen + (samples(resumed) if taken < SAMPLES else []) == expected
+    for _ in range(2 if taken < SAMPLES else 1):
+        seen += keys_of(resumed.track(resumed))
+    assert seen == expected
 
 
 @pytest.mark.parametrize(("workers", "after"), [(0, 3), (2, 0), rare(2, 3), rare(0, 0)])
 @pytest.mark.parametrize("steps", [1, rare(5), rare(9), 10])
 def test_batches_resume_exactly_with_other_workers(source, steps, workers, after):
-    reference = source()
+    reference, begun, resumed = source(), source(), source()
     whole = [*loaded(reference, 0), *loaded(reference, 0)]
-    begun, resumed = source(), source()
     batches = loaded(begun, workers)
     seen = list(itertools.islice(batches, steps))
-    resumed.load_state_dict(through_json(begun.state_dict()))
+    resumed.load_state_dict(begun.state_dict())
     batches.close()
-    rest = list(loaded(resumed, after))
-    assert seen + rest == whole[: 20 if steps == 10 else 10]
+    assert seen + list(loaded(resumed, after)) == whole[: 20 if steps == 10 else 10]
 
 
 @pytest.mark.parametrize(("before", "after"), [rare(1, 3), (2, 1), rare(3, 2)])
@@ -185,9 +175,17 @@ def test_a_state_without_tracking_is_refused(source, workers):
     assert made.state_dict()["unit"] == 4
 
 
-def test_batches_of_another_source_are_refused(source):
+@pytest.mark.parametrize(("size", "made", "workers"), [(2, "more", 1), (6, "7", 0)])
+def test_batches_of_another_size_are_refused(source, size, made, workers):
+    with pytest.raises(PlanError, match=f"batch_size=4 makes 10 .* the loader made {made};"):
+        list(loaded(source(), workers, size))
+
+
+def test_batches_of_another_source_and_states_of_other_options_are_refused(source):
     with pytest.raises(PlanError, match="not made of samples of this source"):
         next(source().track(key_pipeline(source())))
+    with pytest.raises(StateMismatch, match=r"seed: 1 in the state, 0 here"):
+        source().load_state_dict(source(seed=1).state_dict())
 
 
 def test_tracking_can_be_a_stage(source):
@@ -198,39 +196,31 @@ def test_tracking_can_be_a_stage(source):
     assert made.state_dict()["epoch"] == 1
 
 
-@pytest.mark.parametrize(("size", "made", "workers"), [(2, "more", 1), (6, "7", 0)])
-def test_batches_of_another_size_are_refused(source, size, made, workers):
-    with pytest.raises(PlanError, match=f"batch_size=4 makes 10 .* the loader made {made};"):
-        list(loaded(source(), workers, size))
-
-
-def test_a_state_of_other_options_is_refused(source):
-    with pytest.raises(StateMismatch, match=r"seed: 1 in the state, 0 here"):
-        source().load_state_dict(source(seed=1).state_dict())
-
-
 def test_a_mixture_is_drawn_as_the_loader_draws_it(packed, tmp_path):
     copy = shutil.copytree(packed, tmp_path / "copy")
-    mixture = {str(packed): 0.7, str(copy): 0.3}
-    made = datapipe.webdataset_source(mixture, batch_size=4)
-    loader = datapipe.make_loader(mixture, batch_size=4, image=None, num_workers=0)
+
+    def both(*weights):
+        """A source and a loader."""
+        mixture = dict(zip((str(packed), str(copy)), weights, strict=True))
+        source = datapipe.webdataset_source(mixture, batch_size=4)
+        return source, datapipe.make_loader(mixture, batch_size=4, image=None, num_workers=0)
+
+    made, loader = both(0.7, 0.3)
     tracked = made.track(DataLoader(made, batch_size=4, collate_fn=list))
-    urls = [sample["__url__"] for _ in range(2) for sample in next(tracked)]
     batches = iter(loader)
-    next(batches)
-    next(batches)
+    urls = []
+    for _ in range(2):
+        urls += [sample["__url__"] for sample in next(tracked)]
+        next(batches)
     assert made.state_dict() == loader.state_dict()
     assert {str(Path(url).parent) for url in urls} == {str(packed), str(copy)}
-    changed = {str(packed): 0.2, str(copy): 0.8}
-    resumed = datapipe.webdataset_source(changed, batch_size=4)
-    resumed.load_state_dict(made.state_dict())
-    other = datapipe.make_loader(changed, batch_size=4, image=None, num_workers=0)
-    other.load_state_dict(loader.state_dict())
+    resumed, other = both(0.2, 0.8)  # changed
+    for each in (resumed, other):
+        each.load_state_dict(made.state_dict())
     expected = valid_keys(other)
-    assert [key for keys in loaded(resumed, 2) for key in keys] == expected
+    assert list(itertools.chain(*loaded(resumed, 2))) == expected
     resumed.load_state_dict(made.state_dict())
-    again = pickle.loads(pickle.dumps(resumed))
-    assert keys_of(again) == expected
+    assert keys_of(pickle.loads(pickle.dumps(resumed))) == expected
 
 
 def test_persistent_workers_do_not_go_on_with_another_mixture(packed, tmp_path):

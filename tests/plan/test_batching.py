@@ -29,11 +29,7 @@ def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
         batch_size = 7
     tokens = np.array(lengths, np.int64)
     order, offsets = cut_batches(
-        tokens,
-        batch_size=batch_size,
-        max_tokens=max_tokens,
-        buckets=buckets,
-        key=key,
+        tokens, batch_size=batch_size, max_tokens=max_tokens, buckets=buckets, key=key
     )
     assert order.dtype == offsets.dtype == np.int64
     assert sorted(order.tolist()) == list(range(len(lengths)))

@@ -180,10 +180,7 @@ def test_each_pass_of_a_dataset_has_every_sample_once(samples, key, start, lengt
 
 
 @given(
-    old=st.integers(1, 30),
-    new=st.integers(1, 30),
-    turns=st.integers(0, 100),
-    key=st.integers(0, 9),
+    old=st.integers(1, 30), new=st.integers(1, 30), turns=st.integers(0, 100), key=st.integers(0, 9)
 )
 def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(old, new, turns, key):
     before = DatasetOrder(old, SHUFFLED, key=key)

@@ -1,6 +1,8 @@
 """Agreement with transformers on chat templates of real model families."""
 
+import json
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,53 +14,9 @@ from datapipe.text.truncate import IGNORE, expand
 from .families import FAMILIES, QWEN3, Family, messages
 from .small_tokenizers import TOKENIZERS, small_tokenizer, transformers_tokenizer
 
-CASES = {
-    "one turn": [("user", "What is this?"), ("assistant", "A test of the encoder.")],
-    "two turns": [
-        ("user", "Which options are there?"),
-        ("assistant", "Two: the first and the second."),
-        ("user", "Name one."),
-        ("assistant", "The first."),
-    ],
-    "system": [("system", "In one word."), ("user", "Is this a module?"), ("assistant", "Yes.")],
-    "unicode": [
-        *(("user", "Größe in €, 漢字 and עברית?"), ("assistant", "Ça va: naïve ﬁ ½ e\u0301.")),
-        *(("user", "Which one 🤔?"), ("assistant", "👩‍👩‍👧 and 🇪🇺 🙂")),
-        *(("user", "🙂"), ("assistant", "🙃")),
-    ],
-    "empty question": [("user", ""), ("assistant", "An answer.")],
-    "no answer": [("user", "Is anybody there?")],
-    "code": [
-        ("user", "def f(x):\n\treturn x  # two  blanks\n\n"),
-        ("assistant", "```python\nf(1)\n```"),
-    ],
-    "blanks": [
-        ("user", "  Blanks before and after \n"),
-        ("assistant", "\n Yes. \n\n"),
-        ("user", "\tMore?"),
-        ("assistant", " No "),
-    ],
-    "reserved": [("user", "a < b | c > d <|im|> [INST] <s"), ("assistant", "<b>b</b> ▁ {{ x }}")],
-}
-IMAGES = {
-    "first": [("user", "<image>What is this?"), ("assistant", "A cat.")],
-    "last": [("user", "What is this? <image>"), ("assistant", "A cat.")],
-    "several": [
-        ("user", "<image><image>Compare these."),
-        ("assistant", "They are equal."),
-        ("user", "And this one <image> here?"),
-        ("assistant", "It is not."),
-    ],
-    "alone": [("user", "<image>"), ("assistant", "A cat.")],
-}
-
-
-REASONING = [
-    ("user", "Why?"),
-    ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
-    ("user", "How?"),
-    ("assistant", "<think>\nOh.\n</think>\n\nSo."),
-]
+CASES, IMAGES, REASONING = json.loads(
+    Path(__file__).with_name("conversations.json").read_text("utf-8")
+).values()
 PAIRS = [
     (name, case)
     for name, family in FAMILIES.items()
@@ -145,13 +103,14 @@ def test_a_template_of_strings_gets_the_image_token_in_the_text(tokenizer, famil
 @pytest.mark.parametrize(
     ("turns", "said"),
     [
-        (REASONING[:2], "<think>\nHm.\n</think>\n\nBecause.<|im_end|>"),
-        (REASONING, "Because.<|im_end|><think>\nOh.\n</think>\n\nSo.<|im_end|>"),
+        ("one turn", "<think>\nHm.\n</think>\n\nBecause.<|im_end|>"),
+        ("two turns", "Because.<|im_end|><think>\nOh.\n</think>\n\nSo.<|im_end|>"),
     ],
 )
 def test_a_template_that_moves_reasoning_is_learnt_as_it_is_written(turns, said):
     tokenizer = small_tokenizer("byte-level")
-    ours = encode(tokenizer, QWEN3, turns)
-    assert ours.input_ids.tolist() == transformers(tokenizer, Family(template=QWEN3), turns)[0]
+    ours = encode(tokenizer, QWEN3, REASONING[turns])
+    expected, _ = transformers(tokenizer, Family(template=QWEN3), REASONING[turns])
+    assert ours.input_ids.tolist() == expected
     labels = ours.labels[ours.labels != IGNORE].tolist()
     assert tokenizer.decode(labels, skip_special_tokens=False) == said

@@ -8,7 +8,7 @@ from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
 
 from .encoding import chat, encoded, make, written
-from .families import FAMILIES, LLAMA_3, QWEN2_5, QWEN2_VL, QWEN3
+from .families import FAMILIES, LLAMA_3, QWEN2_5, QWEN2_VL, QWEN3, template
 from .small_tokenizers import small_tokenizer
 
 PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -29,29 +29,9 @@ TRIM = chatml("m.content.strip()")
 STRIP = chatml("m.content.split('</think>')[-1].strip()")
 UPPER = chatml("m.content | upper")
 QWEN3_WITHOUT_PROMPT = QWEN3[: QWEN3.index("{%- if add_generation_prompt")]
-GENERATION = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
-    "{% generation %}{{ m.content.split('</think>')[-1].strip() + '<|im_end|>' }}"
-    "{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
-)
-# As DeepSeek-R1's: the prompt begins the reasoning that is taken out of the answers.
-DEEPSEEK = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}"
-    "{{ '<|assistant|>' + m.content.split('</think>')[-1].strip() + eos_token }}"
-    "{% else %}{{ '<|user|>' + m.content }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|><think>\n' }}{% endif %}"
-)
-# As GLM-4.5's: each answer has its reasoning, or a sign that there is none, and no end.
-GLM = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}"
-    "{% set parts = m.content.split('</think>') %}{% set r = '' %}"
-    "{% if parts | length > 1 and loop.last %}"
-    "{% set r = parts[0].split('<think>')[-1].strip() %}{% endif %}"
-    "{{ '<|assistant|>\n<think>' + r + '</think>' }}"
-    "{% if parts[-1].strip() %}{{ '\n' + parts[-1].strip() }}{% endif %}"
-    "{% else %}{{ '<|user|>\n' + m.content }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
+GENERATION = template("chatml-generation")
+DEEPSEEK = template("deepseek-r1")  # the prompt begins the reasoning that is taken out of answers
+GLM = template("glm-4.5")  # each answer has its reasoning, or a sign that there is none, and no end
 
 PLAIN = chat(("user", "Why?"), ("assistant", "Because."), ("user", "How?"), ("assistant", "So."))
 THINKS_FIRST = (("user", "Why?"), ("assistant", "<think>\nHm.\n</think>\n\nBecause."))

@@ -64,10 +64,7 @@ def test_a_video_without_a_mark_is_written_as_so_many_images_are():
 
 @pytest.mark.parametrize(
     ("caption", "expected"),
-    [
-        ("A cat.", [video(), "A cat."]),
-        ("A cat <video> jumps.", ["A cat ", video(), " jumps."]),
-    ],
+    [("A cat.", [video(), "A cat."]), ("A cat <video> jumps.", ["A cat ", video(), " jumps."])],
 )
 def test_a_caption_has_its_frames_first_or_where_it_marks_them(caption, expected):
     sample = SampleText(caption, {VIDEO_FIELD: write_videos([video()])}, 3)

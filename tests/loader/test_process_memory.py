@@ -84,7 +84,6 @@ def test_a_region_is_free_when_its_task_and_the_last_tensor_in_it_are_gone():
 def test_regions_beyond_those_in_use_give_their_pages_back():
     file = SharedFile(1)
     regions = Regions(file, keep=2)
-
     _, (descriptor, _) = file.__reduce__()  # as it is sent to workers
 
     def used():
@@ -111,12 +110,12 @@ def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one():
         region = regions.allocate()
         assert region.number == 0
         pool.start(region.number)
-        first, second = (pool.allocate((size,), torch.uint8).fill_(n) for n in (1, 2))
-        content = dump_batch((first, second), pool.locate)
-        one, two = load_batch(content, regions.buffer(region.number, pool.used))
-        assert (one == 1).all()
-        assert (two == 2).all()
-        del one, two, region
+        batch = [pool.allocate((size,), torch.uint8).fill_(number) for number in (1, 2)]
+        content = dump_batch(batch, pool.locate)
+        loaded = load_batch(content, regions.buffer(region.number, pool.used))
+        assert (loaded[0] == 1).all()
+        assert (loaded[1] == 2).all()
+        del loaded, region
 
 
 def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path):

@@ -71,10 +71,11 @@ def test_batches_have_the_same_bits_as_local_ones(make, make_far, text, packed, 
     assert_same_batches(far, datapipe.make_loader(**mixture, num_workers=0))
 
 
-def test_nodes_open_a_url_and_a_list_of_tars(packed, cluster):
+def test_nodes_open_a_url_and_a_list_of_tars(packed, cluster, tmp_path):
     pytest.importorskip("aiohttp")
+    tars = [shutil.copy(packed / f"shard-00000{number}.tar", tmp_path) for number in (0, 2)]
     with serving(packed) as server:
-        for path in (server.url, [packed / f"shard-00000{number}.tar" for number in (0, 2)]):
+        for path in (server.url, tars):
             options = {"path": path, "batch_size": 4, "image": SMALL}
             far = datapipe.make_loader(**options, workers="ray")
             assert_same_batches(far, datapipe.make_loader(**options, num_workers=0))

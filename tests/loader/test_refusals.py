@@ -1,10 +1,25 @@
-"""Options of `make_loader` that cannot be meant: the message names the value and the remedy."""
+"""Options that cannot be meant, with a message that names value and remedy, and short forms."""
+
+import inspect
 
 import numpy as np
 import pytest
+import torch
 
-from datapipe import BatchSpec, CacheSpec, ImageSpec, PackSpec, PlanError, RunSpec
+import datapipe
+from datapipe import (
+    BatchSpec,
+    CacheSpec,
+    DeviceSpec,
+    ImageSpec,
+    PackSpec,
+    PlanError,
+    RemoteSpec,
+    RunSpec,
+    WorkerSpec,
+)
 from datapipe.decode.dali.graph import installed
+from datapipe.testing import assert_same_batches
 
 LOTS = 1 << 30
 CROP = ImageSpec(size=8, random_crop=(0.5, 1.0))
@@ -30,6 +45,9 @@ REFUSALS = [
     ({"on_error": "ignore"}, "on_error 'ignore'"),
     ({"rank": 2, "world_size": 2}, "rank 2"),
     ({"rank": 0}, "give both"),
+    ({"world_size": 2}, "give both"),
+    ({"num_workers": "many"}, "num_workers 'many': give an integer, 'auto' or None"),
+    ({"prefetch_factor": "many"}, "prefetch_factor 'many': give an integer, 'auto' or None"),
     ({"batch_size": 38, "drop_last": True}, "leaves no step"),
     ({"batch_size": 2**62}, "more than the 2147483647"),
     ({"epochs": 0}, "epochs 0"),
@@ -149,3 +167,51 @@ def test_impossible_options_are_refused(make, text, options, message):
 
     with pytest.raises(PlanError, match=message):
         load()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (
+            PackSpec,
+            {"tokens": 99, "multiple_of": 8},
+            "99 tokens is not a multiple of multiple_of 8",
+        ),
+        (PackSpec, {"tokens": 99, "max_images": 2, "max_patches": 9}, "max_images=2 and max_p"),
+        (BatchSpec, {"pad_to": 64, "multiple_of": 8}, "pad_to=64 and multiple_of=8 both set"),
+        (BatchSpec, {"sample_images": 2, "sample_patches": 9}, "sample_images=2 and sample_p"),
+        (RunSpec, {"max_skipped": -1}, "max_skipped -1: give an integer from 0"),
+        (DeviceSpec, {"channels_last": True}, "channels_last .* give device="),
+        (WorkerSpec, {"kind": "fork"}, "workers kind 'fork': give 'threads', 'processes' or 'ray'"),
+        (WorkerSpec, {"stall_warning": 0}, "stall_warning 0: give seconds"),
+        (RemoteSpec, {"read_ahead": "many"}, "read_ahead 'many': give a size"),
+        (CacheSpec, {"plan": __file__}, "this is not a folder"),
+        (CacheSpec, {}, "a cache needs room"),
+    ],
+)
+def test_options_that_belong_together_check_themselves(kind, options, message):
+    with pytest.raises(PlanError, match=message):
+        kind(**options)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"device": "cpu"}, {"device": DeviceSpec(torch.device("cpu"))}),
+        ({"device": None, "workers": "threads"}, {"device": DeviceSpec(), "workers": WorkerSpec()}),
+        ({"batch_size": 5}, {"batch_size": BatchSpec(5)}),
+        ({}, {"run": RunSpec(), "remote": RemoteSpec()}),
+        ({"workers": "processes"}, {"workers": WorkerSpec("processes", persistent=False)}),
+    ],
+    ids=str,
+)
+def test_a_short_form_stands_for_the_spec(packed, short, long):
+    one, other = (
+        datapipe.make_loader(packed, **{"batch_size": 5, "num_workers": 1} | options)
+        for options in (short, long)
+    )
+    assert_same_batches(one, other)
+
+
+def test_make_loader_has_at_most_thirty_one_arguments():
+    assert len(inspect.signature(datapipe.make_loader).parameters) <= 31

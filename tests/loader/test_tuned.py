@@ -55,12 +55,6 @@ def test_where_nothing_was_tuned_the_default_is_taken_and_the_log_says_how(make,
     assert caplog.text.count("datapipe tune-workers") == 1
 
 
-@pytest.mark.parametrize("name", ["num_workers", "prefetch_factor"])
-def test_another_word_than_auto_is_refused(make, name):
-    with pytest.raises(datapipe.PlanError, match=f"{name} 'many': give an integer, 'auto' or None"):
-        make(**{name: "many"})
-
-
 @pytest.mark.parametrize(
     "other",
     [

@@ -72,24 +72,29 @@ def test_reasoning_that_a_template_moves_is_learnt_and_what_it_adds_is_not(templ
     assert written(encoder, FIRST_THINKS, learnt=True) == ENDED
 
 
-def test_a_prompt_that_no_answer_begins_with_does_not_hide_the_answers():
-    ends = "Because.</s>So.</s>"
-    assert written(make(DEEPSEEK), PLAIN, learnt=True) == ends
-    assert written(make(DEEPSEEK), THINKS, learnt=True) == ends
+LAST_ENDS_OTHERWISE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{% if loop.last %}{{ '</s>' }}{% else %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
+)
+NAMES = "{% for m in messages %}{{ m.role + ':' + m.content + '\n' }}{% endfor %}"
 
 
-def test_answers_without_an_end_are_learnt_alike_whether_rewritten_or_not():
-    assert written(make(GLM), PLAIN, learnt=True) == "Because.So."
-    # What takes in the blanks before it is the special token of the turn's name.
-    assert written(make(GLM), THINKS, learnt=True) == "Because.<think>Oh.</think>\nSo."
-
-
-def test_an_end_is_learnt_that_differs_for_the_last_answer():
-    template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
-        "{% if loop.last %}{{ '</s>' }}{% else %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
-    )
-    assert written(make(template), PLAIN, learnt=True) == "Because.<|im_end|>So.</s>"
+@pytest.mark.parametrize(
+    ("template", "sample", "learnt"),
+    [
+        # A prompt that no answer begins with does not hide the answers.
+        (DEEPSEEK, PLAIN, "Because.</s>So.</s>"),
+        (DEEPSEEK, THINKS, "Because.</s>So.</s>"),
+        # Answers have no end. Special tokens of a turn's name take in the blanks before an answer.
+        (GLM, PLAIN, "Because.So."),
+        (GLM, THINKS, "Because.<think>Oh.</think>\nSo."),
+        (LAST_ENDS_OTHERWISE, PLAIN, "Because.<|im_end|>So.</s>"),
+        # A label takes in all tokens of its last character.
+        (NAMES, chat(("user", "Hm?"), ("assistant", "Yes🙂")), "Yes🙂"),
+    ],
+)
+def test_answers_are_learnt_as_far_as_a_template_writes_them(template, sample, learnt):
+    assert written(make(template), sample, learnt=True) == learnt
 
 
 @pytest.mark.parametrize(
@@ -198,11 +203,6 @@ def test_the_system_field_of_a_record_is_a_turn_that_is_not_learnt(field):
     sample = SampleText(None, {**record, field: "Be kind."}, 0)
     assert written(make(), sample).startswith("<|im_start|>system\nBe kind.<|im_end|>")
     assert "kind" not in written(make(), sample, learnt=True)
-
-
-def test_a_label_takes_in_all_tokens_of_its_last_character():
-    encoder = make("{% for m in messages %}{{ m.role + ':' + m.content + '\n' }}{% endfor %}")
-    assert written(encoder, chat(("user", "Hm?"), ("assistant", "Yes🙂")), learnt=True) == "Yes🙂"
 
 
 def test_a_turns_name_is_not_learnt_where_it_takes_the_blanks_of_the_answer_in():

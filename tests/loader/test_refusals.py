@@ -27,6 +27,11 @@ NATIVE = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels
 TILES = ImageSpec(resize="tiles", size=16, tiles=4)
 DYNAMIC = ImageSpec(resize="dynamic", patch=8, min_pixels=256, max_pixels=1024)
 PADDED = BatchSpec(4, pad_to=64)
+TWO_IMAGES, TWO_PATCHES = BatchSpec(4, sample_images=2), BatchSpec(4, sample_patches=2)
+STATIC = PackSpec(200, static_shapes=True)
+TOKENS = {"text": {}}
+OWN, PER_TILE = {"text": {"image_tokens": "native"}}, {"text": {"image_tokens": "per-tile"}}
+DECODED = {"cache": {"memory": 5000, "keep": "decoded"}}
 DALI = {"decoder": "dali"}
 ON_DEVICE = {"device": "cpu", "cache": {"device": LOTS}}
 
@@ -78,63 +83,28 @@ REFUSALS = [
     ({"where": "text_tokens < 10"}, r"text_tokens.*TextSpec"),
     # padded batches of constant shapes
     ({"batch_size": PADDED}, "pad_to=64: only batches of tokens"),
-    ({"text": {}, "pack": 64, "batch_size": PADDED}, "packs are not padded"),
-    (
-        {"text": {}, "max_tokens": 99, "batch_size": BatchSpec(multiple_of=8)},
-        "multiple_of=8: the number of samples",
-    ),
-    ({"text": {}, "buckets": 3, "batch_size": PADDED}, "pad_to=64: buckets=3"),
-    ({"text": {}, "batch_size": BatchSpec(pad_to=64)}, "give batch_size="),
-    (
-        {"text": {}, "batch_size": BatchSpec(4, sample_images=2), "image": None},
-        "sample_images=2 is about images",
-    ),
-    (
-        {
-            "text": {"image_tokens": "per-tile"},
-            "batch_size": BatchSpec(4, sample_images=2),
-            "image": TILES,
-        },
-        "resize='tiles' .* give sample_patches=",
-    ),
-    (
-        {
-            "text": {"image_tokens": "native"},
-            "batch_size": BatchSpec(4, sample_patches=2),
-            "image": DYNAMIC,
-        },
-        "resize='dynamic' .* of their own size",
-    ),
+    (TOKENS | {"pack": 64, "batch_size": PADDED}, "packs are not padded"),
+    (TOKENS | {"max_tokens": 99, "batch_size": BatchSpec(multiple_of=8)}, "multiple_of=8: the num"),
+    (TOKENS | {"buckets": 3, "batch_size": PADDED}, "pad_to=64: buckets=3"),
+    (TOKENS | {"batch_size": BatchSpec(pad_to=64)}, "give batch_size="),
+    (TOKENS | {"batch_size": TWO_IMAGES, "image": None}, "sample_images=2 is about images"),
+    (PER_TILE | {"batch_size": TWO_IMAGES, "image": TILES}, "'tiles' .* give sample_patches="),
+    (OWN | {"batch_size": TWO_PATCHES, "image": DYNAMIC}, "resize='dynamic' .* of their own size"),
     # images, and their tokens
     ({"image": 336}, "image 336: give an ImageSpec or None"),
-    ({"text": {"image_tokens": "native"}, "pack": 4096}, "native"),
-    (
-        {"text": {"image_tokens": 576}, "pack": PackSpec(200, static_shapes=True)},
-        "an image has 576 tokens and a pack 200",
-    ),
-    ({"text": {"image_tokens": "per-tile"}, "image": NATIVE}, "goes with image_tokens='native'"),
-    (
-        {"text": {"image_tokens": 256}, "image": TILES},
-        r"is one number.*give image_tokens='per-tile'",
-    ),
+    (OWN | {"pack": 4096}, "native"),
+    ({"text": {"image_tokens": 576}, "pack": STATIC}, "an image has 576 tokens and a pack 200"),
+    (PER_TILE | {"image": NATIVE}, "goes with image_tokens='native'"),
+    ({"text": {"image_tokens": 256}, "image": TILES}, "one number.*give image_tokens='per-tile'"),
     ({"text": {"image_tokens": 5}, "image": DYNAMIC}, "is one number"),
     # caches
     ({"cache": {"memory": "8 gigs"}}, "cache memory '8 gigs': give a size such as 8GB"),
     ({"cache": {"disk_size": 5000}}, "needs room|disk="),
     ({"cache": {"disk": 5}}, "cache disk 5: give a path or None"),
-    (
-        {"cache": {"memory": 5000, "keep": "raw"}},
-        "cache keep 'raw': give 'auto', 'decoded' or 'encoded'",
-    ),
-    (
-        {"cache": {"memory": 5000, "policy": "lru"}},
-        "cache policy 'lru': give 'auto', 'pin' or 'next-use'",
-    ),
-    (
-        {"cache": {"memory": 5000, "keep": "decoded"}, "image": CROP},
-        "random_crop takes a different part",
-    ),
-    ({"cache": {"memory": 5000, "keep": "decoded"}, "transform": same}, "transform= may be random"),
+    ({"cache": {"memory": 5000, "keep": "raw"}}, "cache keep 'raw': give 'auto', 'decoded' or"),
+    ({"cache": {"memory": 5000, "policy": "lru"}}, "cache policy 'lru': give 'auto', 'pin' or"),
+    (DECODED | {"image": CROP}, "random_crop takes a different part"),
+    (DECODED | {"transform": same}, "transform= may be random"),
     ({"cache": {"memory": 5000, "policy": "next-use"}, "workers": "processes"}, "policy='pin'"),
     ({"cache": {"device": LOTS}}, "give device= too"),
     (ON_DEVICE | {"image": None}, "has none"),

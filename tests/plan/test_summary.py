@@ -1,6 +1,7 @@
 """What a plan amounts to, compared with what the ranks get one by one."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,23 +143,13 @@ def test_a_summary_of_many_samples_is_that_of_its_steps():
     assert sum(each.samples for each in found.histogram) == 80_000
 
 
-def test_without_tokens_steps_and_samples_are_counted():
+def test_without_tokens_or_steps_what_there_is_is_counted():
     step, plan = made_of([[1], [1], [1]])
-    bare = Step(
-        units=Units(step.units.samples, step.units.offsets, None),
-        **{name: getattr(step, name) for name in ("start", "stop", "excluded", "last")},
-        labels=None,
-        tokens=None,
-    )
-    found = summarise([bare], plan, units_per_rank=2, world_size=2)
+    units = Units(step.units.samples, step.units.offsets, None)
+    found = summarise([replace(step, units=units)], plan, units_per_rank=2, world_size=2)
     assert (found.steps, found.samples, found.units, found.repeats) == (1, 3, 3, 1)
-    assert (found.tokens, found.fill, found.text_imbalance, found.histogram) == (
-        *(None, None, None),
-        (),
-    )
-
-
-def test_a_plan_without_steps_has_a_summary():
+    assert found.tokens is found.fill is found.text_imbalance is None
+    assert found.histogram == ()
     plan = PlanOptions(shuffle=True, seed=0, pack=64)
     found = summarise([], plan, units_per_rank=1, world_size=8)
     assert (found.steps, found.units, found.samples) == (0, 0, 0)

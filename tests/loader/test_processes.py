@@ -22,8 +22,6 @@ loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers=
 {body}
 """
 
-both = pytest.mark.parametrize("workers", ["threads", "processes"])
-
 
 def run(body, folder, *args, workers="threads"):
     """Run a program that is not guarded by `if __name__ == "__main__"`."""
@@ -135,7 +133,7 @@ for batch in loader:
     assert log.read_text() == whole.stdout
 
 
-@both
+@pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_a_loader_carried_over_a_fork_says_so(packed, workers):
     body = f"""
 import time

@@ -18,6 +18,7 @@ from datapipe.testing import assert_same_batches
 from tests.imports import IMPORTS
 
 from ..remote.server import serving
+from .test_transform import darken
 
 ray = pytest.importorskip("ray")
 
@@ -41,12 +42,6 @@ def cluster(tmp_path_factory):
 @pytest.fixture
 def make_far(make, cluster):
     return lambda **options: make(**{"workers": "ray", "image": SMALL} | options)
-
-
-def darken(sample, generator):
-    """A user's transform: darkens a random part of each image."""
-    left = int(generator.integers(20))
-    return sample | {"images": [image[:, left:] // 2 for image in sample["images"]]}
 
 
 def test_batches_have_the_same_bits_as_local_ones(make, make_far, text, packed, tmp_path):

@@ -80,14 +80,11 @@ def test_a_run_that_begins_within_an_epoch_knows_its_length(make, text, options)
 
 def test_the_length_counts_what_is_excluded_from_the_rest_of_an_epoch(make):
     plan = make().plan
-    loader = make(
-        epochs=1, run=RunSpec(max_steps=4), exclude=[plan.step(2), plan.step(6), plan.step(8)]
-    )
+    out = [plan.step(2), plan.step(6), plan.step(8)]
+    loader = make(epochs=1, run=RunSpec(max_steps=4), exclude=out)
     steps = [(len(loader), len(list(loader))) for _ in range(3)]
     assert steps == [(4, 4), (3, 3), (4, 4)]
-
-
-def test_a_run_whose_last_epoch_is_left_out_ends_before_it(make):
+    # A run whose last epoch is left out ends before it.
     loader = make(epochs=2, exclude={"epoch": 1, "start": 0, "stop": 37})
     assert len(loader) == len(list(loader)) == 10
     assert loader.epoch == 2
@@ -129,10 +126,9 @@ def test_the_plan_shows_what_every_rank_will_see(make, text, options):
 
 
 def test_steps_that_are_excluded_do_not_come(make, text):
-    whole = list(make(text=text(), pack=200, meta=META))
-    plan = make(text=text(), pack=200).plan
-    spike = [plan.step(2), plan.step(3).to_dict()]
-    loader = make(text=text(), pack=200, meta=META, exclude=spike)
+    options = {"text": text(), "pack": 200, "meta": META}
+    whole, plan = list(make(**options)), make(**options).plan
+    loader = make(exclude=[plan.step(2), plan.step(3).to_dict()], **options)
     assert len(loader) == len(whole) - 2
     assert_same_batches(list(loader), whole[:2] + whole[4:])
 
@@ -172,9 +168,10 @@ def test_a_step_seen_on_other_ranks_is_excluded(make, text, group):
 
 
 def test_samples_that_are_excluded_become_empty_slots(make, text):
-    whole = list(make(text=text(), pack=200, meta=META))
+    options = {"text": text(), "pack": 200, "meta": META}
+    whole = list(make(**options))
     bad = whole[1]["key"][0]
-    batches = list(make(text=text(), pack=200, meta=META, exclude=bad))
+    batches = list(make(exclude=bad, **options))
     assert_same_batches(batches[:1] + batches[2:], whole[:1] + whole[2:])
     batch = batches[1]
     assert batch["valid"].tolist() == [False] + [True] * (len(batch["key"]) - 1)

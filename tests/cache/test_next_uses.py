@@ -1,8 +1,6 @@
 """Next uses are planned in the background, for every epoch that begins."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,19 +17,19 @@ class Epoch:
 
     count = 1
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch):
         order = np.arange(SAMPLES)
         self._order = order[::-1].copy() if epoch % 2 else order
 
-    def __call__(self, block: int, before: int) -> Units:
+    def __call__(self, block, before):
         return Units(self._order, np.arange(SAMPLES + 1), None)
 
 
-def next_uses(blocks: Callable[[int], Any] = Epoch) -> NextUses:
+def next_uses(blocks=Epoch):
     return NextUses(blocks, samples=SAMPLES, rank=0, world_size=1, share=1)
 
 
-def are_known(uses: NextUses, epoch: int) -> bool:
+def are_known(uses, epoch):
     """Return whether the last epoch that is planned ahead of one is known."""
     found = uses.of(np.arange(SAMPLES), epoch)
     return bool((found < NEVER - 1).all())
@@ -49,7 +47,7 @@ def test_a_sample_is_used_next_in_the_nearest_epoch_that_is_planned():
 def test_a_plan_that_is_made_while_an_epoch_begins_is_kept_if_it_is_ahead():
     begun, go, planned = threading.Event(), threading.Event(), []
 
-    def blocks(epoch: int) -> Epoch:
+    def blocks(epoch):
         planned.append(epoch)
         if epoch == 3:
             begun.set()
@@ -70,7 +68,7 @@ def test_a_plan_that_is_made_while_an_epoch_begins_is_kept_if_it_is_ahead():
 def test_planning_begins_again_in_the_epoch_after_a_failure():
     fails = True
 
-    def blocks(epoch: int) -> Epoch:
+    def blocks(epoch):
         if fails:
             raise OSError("the plan cannot be read")
         return Epoch(epoch)

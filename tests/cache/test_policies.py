@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.cache.hits import Lru
-from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.next_use import NextUse
-from datapipe.cache.policy import MOST_RANKS, NEVER, Policy, expected_hits
+from datapipe.cache.policy import MOST_RANKS, NEVER, expected_hits
 
 
-def serve(policy: Policy, requests: list[int], sizes: dict[int, int]) -> int:
+def serve(policy, requests, sizes):
     """Requests that a policy serves, each offered where it does not."""
     served = 0
     for now, sample in enumerate(requests):
@@ -28,11 +27,11 @@ def serve(policy: Policy, requests: list[int], sizes: dict[int, int]) -> int:
     return served
 
 
-def best(requests: list[int], budget: int) -> int:
+def best(requests, budget):
     """The most that any cache of equal entries can serve, by trying everything."""
-    states: dict[frozenset[int], int] = {frozenset(): 0}
+    states = {frozenset(): 0}
     for sample in requests:
-        after: dict[frozenset[int], int] = {}
+        after = {}
         for kept, served in states.items():
             now = served + (sample in kept)
             options = [kept] if sample in kept else [kept, kept | {sample}]
@@ -60,7 +59,7 @@ def test_eviction_by_next_use_serves_the_most_that_is_possible(requests, budget)
 )
 def test_a_policy_keeps_to_its_budget(requests, budget, sizes, kind):
     policy = kind(budget)
-    kept: set[int] = set()
+    kept = set()
     for now, sample in enumerate(requests):
         later = [at for at in range(now + 1, len(requests)) if requests[at] == sample]
         next_use = later[0] if later else NEVER
@@ -102,7 +101,7 @@ def test_a_policy_that_is_used_for_days_forgets_what_is_out_of_date():
     assert len(pickle.dumps(policy)) < 20_000
 
 
-def sizes_of(samples: Int64) -> Int64:
+def sizes_of(samples):
     return 100 + samples % 7 * 50
 
 

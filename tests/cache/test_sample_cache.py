@@ -1,17 +1,14 @@
 """A cache asks its tiers one after the other, and counts what each of them serves."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.cache.entries import EntrySizes
 from datapipe.cache.evicting import EvictingTier
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.memory import SharedMemoryTier
 from datapipe.cache.next_use import NextUse
 from datapipe.cache.sample_cache import SampleCache
-from datapipe.cache.tier import Tier, Use, Uses
+from datapipe.cache.tier import Tier
 
 COUNT, SIZE = 20, 64
 
@@ -21,49 +18,49 @@ class Sizes(EntrySizes):
 
     form = "decoded"
 
-    def __init__(self) -> None: ...
+    def __init__(self): ...
 
-    def __call__(self, samples: Int64) -> Int64:
+    def __call__(self, samples):
         return np.full(len(samples), SIZE)
 
 
 class DictTier(Tier):
     """Tier in a dictionary: the least that one has to do."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.name = name
-        self.entries: dict[int, UInt8] = {}
+        self.entries = {}
 
-    def describe(self, form: str) -> str:
+    def describe(self, form):
         return f"everything {form} in {self.name}"
 
-    def holds(self, uses: Uses) -> Bools:
+    def holds(self, uses):
         return np.array([sample in self.entries for sample in uses.samples.tolist()], bool)
 
-    def get(self, use: Use) -> UInt8 | None:
+    def get(self, use):
         return self.entries.get(use.sample)
 
-    def room(self, use: Use, size: int) -> UInt8 | None:
+    def room(self, use, size):
         return np.empty(size, np.uint8)
 
-    def put(self, use: Use, entry: UInt8) -> bool:
+    def put(self, use, entry):
         self.entries[use.sample] = entry
         return True
 
 
-def make_cache(*tiers: Tier) -> SampleCache:
+def make_cache(*tiers):
     return SampleCache(tiers, samples=COUNT, sizes=Sizes())
 
 
-def use(cache: SampleCache, sample: int, next_use: int = 0) -> Use:
+def use(cache, sample, next_use=0):
     return cache.uses(np.array([sample]), np.array([next_use]))[0]
 
 
-def entry_of(sample: int) -> UInt8:
+def entry_of(sample):
     return np.full(SIZE, sample, np.uint8)
 
 
-def put(cache: SampleCache, samples: Sequence[int]) -> None:
+def put(cache, samples):
     for sample in samples:
         cache.put(use(cache, sample, sample), entry_of(sample))
 
@@ -104,12 +101,10 @@ def test_a_cache_holds_what_any_of_its_tiers_holds():
 
 
 def test_room_is_in_the_fastest_tier_that_keeps_a_sample():
-    layout = EntryLayout(COUNT, Sizes(), 10 * SIZE)
-    fixed = SharedMemoryTier(layout)
+    fixed = SharedMemoryTier(EntryLayout(COUNT, Sizes(), 10 * SIZE))
     cache = make_cache(fixed, DictTier("slow"))
     for sample in range(COUNT):
         room = cache.room(use(cache, sample), SIZE)
-        assert room is not None
         room[:] = sample
         cache.put(use(cache, sample), room)
     assert [tier.kept for tier in cache.stats().values()] == [10, COUNT, 0]

@@ -3,7 +3,6 @@
 import itertools
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -21,22 +20,18 @@ WAYS = [
 ]
 
 
-class Time:
-    """A clock that stands still until told otherwise."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = self.cpu = 0
-        given = {"perf_counter_ns": lambda: self.now, "thread_time_ns": lambda: self.cpu}
-        monkeypatch.setattr(stage_clock, "time", SimpleNamespace(**given))
-
-    def spend(self, wall: int, cpu: int = 0) -> None:
-        self.now += wall
-        self.cpu += cpu
-
-
 @pytest.fixture
-def clock_time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    return Time(monkeypatch)
+def clock_time(monkeypatch):
+    """A clock that stands still until told otherwise."""
+    time = SimpleNamespace(now=0, cpu=0)
+
+    def spend(wall, cpu=0):
+        time.now += wall
+        time.cpu += cpu
+
+    given = {"perf_counter_ns": lambda: time.now, "thread_time_ns": lambda: time.cpu}
+    monkeypatch.setattr(stage_clock, "time", SimpleNamespace(**given))
+    return SimpleNamespace(spend=spend)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -71,13 +66,13 @@ def test_every_sample_and_image_is_seen_in_the_same_batches(make, way):
         assert all(one.end <= other.start for one, other in itertools.pairwise(own))
 
 
-def sleepy(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+def sleepy(sample, generator):
     time.sleep(0.02)
     return sample
 
 
-def test_a_stage_that_waits_takes_time_and_no_cpu(make):
-    loader = make(transform=sleepy, num_workers=2)
+def test_a_stage_that_waits_takes_time_and_no_cpu_and_tokens_are_a_stage(make, text):
+    loader = make(text=text(), transform=sleepy, num_workers=2)
     meter = loader.start_metering()
     list(loader)
     loader.close()
@@ -85,6 +80,7 @@ def test_a_stage_that_waits_takes_time_and_no_cpu(make):
     assert stages["transform"].seconds > 0.02 * 37
     assert stages["transform"].cpu < stages["transform"].seconds / 2
     assert max(stages, key=lambda name: stages[name].seconds) == "transform"
+    assert stages["tokenize"].seconds > 0
 
 
 def test_finished_batches_are_counted_where_the_caller_is_slow(make):
@@ -93,7 +89,7 @@ def test_finished_batches_are_counted_where_the_caller_is_slow(make):
     iterator = iter(loader)
     next(iterator)
 
-    def is_ahead() -> bool:
+    def is_ahead():
         time.sleep(0.1)
         next(iterator)
         return max(meter.reading().ready) >= 2
@@ -101,13 +97,6 @@ def test_finished_batches_are_counted_where_the_caller_is_slow(make):
     wait_until(is_ahead)
     loader.close()
     assert meter.reading().ready[0] == 0
-
-
-def test_tokens_are_a_stage(make, text):
-    loader = make(text=text(image_tokens=4), pack=512)
-    meter = loader.start_metering()
-    list(loader)
-    assert meter.reading().stages["tokenize"].seconds > 0
 
 
 def test_ranges_show_in_the_profiler_of_torch(make):
@@ -126,13 +115,12 @@ def test_metering_begins_with_the_next_iteration(make):
     meter = loader.start_metering()
     assert loader.meter is meter
     next(iterator)
-    assert meter.reading() == Reading(
-        seconds=0, samples=0, batches=0, workers=2, waited=0, idle=0, stages={}
-    )
+    nothing = dict.fromkeys(("seconds", "samples", "batches", "waited", "idle"), 0)
+    assert meter.reading() == Reading(workers=2, stages={}, **nothing)
 
 
-def test_time_between_stages_is_idle(clock_time):
-    clock = StageClock("worker 0")
+def test_time_between_stages_is_idle_and_what_is_taken_is_not_counted_again(clock_time):
+    clock = StageClock("worker 0", ClockOptions(events=True))
     clock_time.spend(100)  # before it ever worked
     clock.at("read")
     clock_time.spend(30, 10)
@@ -146,29 +134,22 @@ def test_time_between_stages_is_idle(clock_time):
     tally = clock.read()  # the second read goes on
     assert tally.stages == {"read": (30, 10, 2, 7), "decode": (50, 50, 1, 0)}
     assert tally.idle == 20
-
-
-def test_what_is_taken_is_not_counted_again(clock_time):
-    clock = StageClock("worker 0", ClockOptions(events=True))
-    for _ in range(2):
-        clock.at("read")
-        clock_time.spend(30)
-        clock.rest()
-        clock_time.spend(4)
-    assert clock.take().stages["read"] == (60, 0, 2, 0)
+    clock.rest()
+    assert clock.take().stages["read"] == (35, 15, 2, 7)
+    clock_time.spend(4)
     clock.at("read")
     clock_time.spend(1)
     clock.rest()
     tally = clock.take()
     assert tally.stages == {"read": (1, 0, 1, 0)}
     assert tally.idle == 4
-    assert [(event.start, event.end) for event in tally.events] == [(68, 69)]
+    assert [(event.start, event.end) for event in tally.events] == [(209, 210)]
 
 
 def test_a_function_that_raises_is_counted_until_then(clock_time):
     clock = StageClock("caller")
 
-    def fail() -> None:
+    def fail():
         clock_time.spend(9)
         raise KeyError
 

@@ -1,8 +1,6 @@
 """Batches train a model of Hugging Face as they are: a tiny LLaVA, made from a config."""
 
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +20,7 @@ META = ("key", "valid", "num_items_in_batch")
 
 
 @pytest.fixture(scope="module", params=["eager", "sdpa"])
-def model(request: pytest.FixtureRequest) -> LlavaForConditionalGeneration:
+def model(request):
     """In float64, so that losses can be compared to many digits."""
     torch.manual_seed(0)
     made = LlavaForConditionalGeneration(
@@ -58,7 +56,7 @@ def model(request: pytest.FixtureRequest) -> LlavaForConditionalGeneration:
     return made.double().eval()
 
 
-def loss_of(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> float:
+def loss_of(model, batch):
     inputs = {name: value for name, value in batch.items() if name not in ("key", "valid")}
     if "pixel_values" in inputs:
         inputs["pixel_values"] = inputs["pixel_values"].double()
@@ -67,9 +65,7 @@ def loss_of(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> floa
 
 
 @pytest.fixture(scope="module")
-def losses(
-    model: LlavaForConditionalGeneration, packed: Path, tokenizer: Path
-) -> dict[str, tuple[float, int]]:
+def losses(model, packed, tokenizer):
     """By key: summed loss and number of labels of every sample alone."""
     found = {}
     spec = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=IMAGE_TOKENS)
@@ -96,7 +92,7 @@ def losses(
 )
 def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(model, losses, make, text, options):
     spec = text(image_tokens=IMAGE_TOKENS)
-    seen: list[str] = []
+    seen = []
     for batch in make(**{"text": spec, "image": IMAGE, "meta": META} | options):
         valid = batch["valid"].tolist()
         keys = [key for key, counts in zip(batch["key"], valid, strict=True) if counts]
@@ -116,7 +112,7 @@ def test_a_batch_with_an_empty_slot_is_taken(model, damaged, text):
     assert loader.skipped > 0
 
 
-def answers_of(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> torch.Tensor:
+def answers_of(model, batch):
     """The log-probability of the answer in each row."""
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
@@ -129,7 +125,7 @@ def answers_of(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> t
 def test_both_answers_of_a_pair_are_as_likely_in_a_batch_as_alone(model, text, tmp_path):
     path = pack(tmp_path, [formatted(number) for number in range(6)])
     spec = text(image_tokens=IMAGE_TOKENS, pairs=True)
-    options: dict[str, Any] = {"image": IMAGE, "text": spec, "shuffle": False, "num_workers": 0}
+    options = {"image": IMAGE, "text": spec, "shuffle": False, "num_workers": 0}
     alone = [
         answers_of(model, batch) for batch in datapipe.make_loader(path, batch_size=1, **options)
     ]
@@ -142,19 +138,13 @@ def test_both_answers_of_a_pair_are_as_likely_in_a_batch_as_alone(model, text, t
 def test_prompts_are_answered_in_a_batch_as_alone(model, make, text):
     model = deepcopy(model).float()  # eager attention masks in float32
 
-    def answer(batch: dict[str, Any]) -> list[list[int]]:
+    def answer(batch):
         options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "use_cache": True}
         found = model.generate(**batch, **options)
-        answers: list[list[int]] = found[:, batch["input_ids"].shape[1] :].tolist()
-        return answers
+        return found[:, batch["input_ids"].shape[1] :].tolist()
 
     spec = text(image_tokens=IMAGE_TOKENS, prompts=True)
-    options: dict[str, Any] = {
-        "image": IMAGE,
-        "text": spec,
-        "shuffle": False,
-        "where": "images > 0",
-    }
+    options = {"image": IMAGE, "text": spec, "shuffle": False, "where": "images > 0"}
     alone = [answer(batch)[0] for batch in make(batch_size=1, **options)]
     together = [row for batch in make(batch_size=5, **options) for row in answer(batch)]
     assert together[: len(alone)] == alone

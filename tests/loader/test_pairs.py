@@ -1,9 +1,7 @@
 """Batches of preference pairs: both answers to each prompt, with the same images."""
 
-from collections.abc import Callable
+import shutil
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,29 +29,27 @@ from .pair_rows import (
     user,
 )
 
-MakeText = Callable[..., datapipe.TextSpec]
-
 PAIRS = 11
 TOKENS = 6  # of an image
 META = ("key", "valid", "images_per_sample", "num_items_in_batch")
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pairs(tmp_path_factory):
     rows = [formatted(number) for number in range(PAIRS)]
     return pack(tmp_path_factory.mktemp("pairs"), rows)
 
 
 @pytest.fixture
-def load(pairs: Path, text: MakeText) -> Callable[..., datapipe.Loader]:
+def load(pairs, text):
     return loader_of(pairs, partial(text, pairs=True), batch_size=3)
 
 
-def expected(tokenizer: Path, numbers: list[int]) -> dict[str, torch.Tensor]:
+def expected(tokenizer, numbers):
     """The rows of TRL's collator: it encodes prompts and answers apart, and joins their tokens."""
     encoder = Tokenizer.from_file(str(tokenizer))
 
-    def ids(text: str) -> list[int]:
+    def ids(text):
         return encoder.encode(text, add_special_tokens=False).ids
 
     rows = []
@@ -64,7 +60,7 @@ def expected(tokenizer: Path, numbers: list[int]) -> dict[str, torch.Tensor]:
             prompt = ids(f"<|im_start|>user\n{shown}{texts[0]}<|im_end|>\n<|im_start|>assistant\n")
             rows.append((prompt, ids(f"{texts[answer]}<|im_end|>\n")))
     longest = max(len(prompt) + len(answer) for prompt, answer in rows)
-    found: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
+    found = {"input_ids": [], "attention_mask": [], "labels": []}
     for prompt, answer in rows:
         pad = longest - len(prompt) - len(answer)
         found["input_ids"].append([*prompt, *answer, *[0] * pad])
@@ -73,7 +69,7 @@ def expected(tokenizer: Path, numbers: list[int]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(values) for name, values in found.items()}
 
 
-def check_equal(batch: dict[str, Any], other: dict[str, Any]) -> None:
+def check_equal(batch, other):
     assert batch.keys() == other.keys()
     for name, value in batch.items():
         same = torch.equal(value, other[name]) if torch.is_tensor(value) else value == other[name]
@@ -83,44 +79,45 @@ def check_equal(batch: dict[str, Any], other: dict[str, Any]) -> None:
 # --- batches ----------------------------------------------------------------------------------
 
 
-def test_a_batch_has_the_chosen_rows_then_the_rejected_ones(load, tokenizer):
-    for start, batch in enumerate(load(shuffle=False, meta=META)):
-        numbers = list(range(3 * start, min(3 * start + 3, PAIRS)))
-        if len(numbers) < 3:  # the last step is filled up
+def test_a_batch_has_the_chosen_rows_then_the_rejected_ones_and_images_of_each(
+    load, pairs, tokenizer
+):
+    alone = datapipe.make_loader(pairs, image=ImageSpec(size=28), batch_size=3, shuffle=False)
+    for start, (batch, images) in enumerate(
+        zip(load(shuffle=False, meta=META), alone, strict=True)
+    ):
+        if 3 * start + 3 > PAIRS:  # the last step is filled up
             continue
-        for name, rows in expected(tokenizer, numbers).items():
+        for name, rows in expected(tokenizer, range(3 * start, 3 * start + 3)).items():
             assert torch.equal(batch[name], rows), name
         assert len(batch["key"]) == len(batch["valid"]) == 3
+        assert torch.equal(batch["pixel_values"], images["pixel_values"].repeat(2, 1, 1, 1))
+        assert batch["images_per_sample"].tolist() == [1, 1, 1]
 
 
-def test_a_batch_has_the_images_of_the_chosen_rows_and_again_those_of_the_rejected(load, pairs):
-    batch = next(iter(load(shuffle=False, meta=META)))
-    image = ImageSpec(size=28)
-    alone = next(iter(datapipe.make_loader(pairs, image=image, batch_size=3, shuffle=False)))
-    assert torch.equal(batch["pixel_values"], alone["pixel_values"].repeat(2, 1, 1, 1))
-    assert batch["images_per_sample"].tolist() == [1, 1, 1]
-    assert int((batch["input_ids"] == 3).sum()) == TOKENS * len(batch["pixel_values"])
-
-
-def test_images_of_their_own_size_come_with_their_grids_and_positions(load):
-    image = ImageSpec.preset("qwen2-vl", min_pixels=28 * 28, max_pixels=4 * 28 * 28)
-    batch = next(iter(load(image=image, spec={"image_tokens": "native"})))
-    assert torch.equal(batch["image_grid_thw"][:3], batch["image_grid_thw"][3:])
-    rows = int(batch["image_grid_thw"].prod(dim=1).sum())
-    assert batch["pixel_values"].shape[0] == rows
-    half = rows // 2
-    assert torch.equal(batch["pixel_values"][:half], batch["pixel_values"][half:])
-    assert batch["position_ids"].shape == (3, 6, batch["input_ids"].shape[1])
-    length = int((batch["input_ids"] == 3)[0].nonzero().max()) + 1
-    assert torch.equal(batch["position_ids"][:, 0, :length], batch["position_ids"][:, 3, :length])
-
-
-def test_nested_pixels_are_repeated_behind_their_axis(load):
-    image = ImageSpec(resize="tiles", size=28, grids=((28, 56), (56, 28)), patch=14)
-    batch = next(iter(load(image=image, spec={"image_tokens": "per-tile"})))
+@pytest.mark.parametrize(
+    ("image", "tokens", "sizes"),
+    [
+        (ImageSpec.preset("qwen2-vl", max_pixels=4 * 28 * 28), "native", "image_grid_thw"),
+        (
+            ImageSpec(resize="tiles", size=28, grids=((28, 56), (56, 28)), patch=14),
+            "per-tile",
+            "image_sizes",
+        ),
+    ],
+    ids=["native", "tiles"],
+)
+def test_images_of_their_own_size_are_repeated_with_sizes_and_positions(load, image, tokens, sizes):
+    batch = next(iter(load(image=image, spec={"image_tokens": tokens})))
     half = batch["pixel_values"].shape[0] // 2
     assert torch.equal(batch["pixel_values"][:half], batch["pixel_values"][half:])
-    assert torch.equal(batch["image_sizes"][:3], batch["image_sizes"][3:])
+    assert torch.equal(batch[sizes][:3], batch[sizes][3:])
+    if tokens == "native":
+        assert 2 * half == int(batch[sizes].prod(dim=1).sum())
+        length = int((batch["input_ids"] == 3)[0].nonzero().max()) + 1
+        positions = batch["position_ids"]
+        assert positions.shape == (3, 6, batch["input_ids"].shape[1])
+        assert torch.equal(positions[:, 0, :length], positions[:, 3, :length])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +129,7 @@ def test_every_layout_gives_the_same_pairs(row, load, tmp_path):
     path = pack(tmp_path, [row(number) for number in range(4)])
     # Where the place of an image is not marked, a line ends after it, as in LLaVA.
     marked = "<image>" in str(row(0))
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": False, "where": "width < 94"}
+    options = {"batch_size": 4, "shuffle": False, "where": "width < 94"}
     ours, first = (next(iter(load(**given))) for given in ({**options, "path": path}, options))
     if marked:
         check_equal(ours, first)
@@ -163,35 +160,33 @@ def test_pairs_of_text_alone_and_turns_before_the_prompt(load, tmp_path):
 # --- the plan ---------------------------------------------------------------------------------
 
 
-def test_a_budget_of_tokens_counts_both_rows_of_a_pair(load):
+def test_a_budget_of_tokens_and_labels_of_a_step_count_both_rows_of_a_pair(load):
     seen = []
     for batch in load(max_tokens=220, meta=META):
         assert batch["input_ids"].numel() <= 220
         seen += [k for k, valid in zip(batch["key"], batch["valid"], strict=True) if valid]
     assert len(seen) == len({*seen}) == PAIRS
-
-
-def test_labels_of_a_step_are_those_of_both_answers(load):
     cut = {"max_length": 40, "overlong": "truncate"}
     for options in ({}, {"spec": cut}, {"buckets": 2}):
         for batch in load(meta=META, **options):
             assert int((batch["labels"] >= 0).sum()) == batch["num_items_in_batch"]
 
 
-def test_long_answers_are_cut_dropped_or_refused_whichever_of_the_two_they_are(load):
-    whole = {
-        key: row
-        for batch in load(batch_size=1, meta=META)
-        for key, row in [(batch["key"][0], batch["input_ids"])]
-    }
+def test_long_answers_are_cut_dropped_refused_or_left_out_whichever_of_the_two_they_are(load):
     limit = 40
-    long = {key for key, rows in whole.items() if rows.shape[1] > limit}
-    assert 0 < len(long) < PAIRS
-    for batch in load(batch_size=1, spec={"max_length": limit, "overlong": "truncate"}, meta=META):
-        rows = whole[batch["key"][0]][:, :limit]
-        assert torch.equal(batch["input_ids"], rows)
-    dropped = load(batch_size=1, spec={"max_length": limit, "overlong": "drop"}, meta=META)
-    assert {batch["key"][0] for batch in dropped} == whole.keys() - long
+
+    def by_key(**options):
+        loader = load(batch_size=1, meta=META, **options)
+        return {batch["key"][0]: batch["input_ids"] for batch in loader}
+
+    whole = by_key()
+    fitting = {key for key, rows in whole.items() if rows.shape[1] <= limit}
+    assert 0 < len(fitting) < PAIRS
+    cut = by_key(spec={"max_length": limit, "overlong": "truncate"})
+    assert cut.keys() == whole.keys()
+    assert all(torch.equal(rows, whole[key][:, :limit]) for key, rows in cut.items())
+    assert by_key(spec={"max_length": limit, "overlong": "drop"}).keys() == fitting
+    assert by_key(where=f"tokens <= {limit}").keys() == fitting
     with pytest.raises(PlanError, match="do not fit"):
         load(spec={"max_length": limit})
 
@@ -202,12 +197,6 @@ def test_an_image_that_does_not_fit_goes_from_both_rows(load):
     assert batch["images_per_sample"].tolist() == [0, 0, 0]
     assert "pixel_values" not in batch
     assert batch["input_ids"].shape[0] == 6
-
-
-def test_where_selects_by_the_longer_answer(load):
-    kept = list(load(where="tokens <= 40", batch_size=1))
-    assert 0 < len(kept) < PAIRS
-    assert all(batch["input_ids"].shape[1] <= 40 for batch in kept)
 
 
 @pytest.mark.parametrize(
@@ -223,22 +212,10 @@ def test_pairs_resume_exactly(load, options):
     assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks), stops=(0.3,))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"workers": "processes", "num_workers": 1},
-        {"num_workers": 2},
-        {"cache": CacheSpec(memory=1 << 26)},
-        {"device": "cpu"},
-        {"device": "cpu", "cache": CacheSpec(device=1 << 26)},
-    ],
-    ids=str,
-)
-def test_workers_caches_and_devices_change_no_batch(load, options):
-    image = ImageSpec(size=28, normalize="clip")
-    ours = [list(load(image=image, epochs=2, meta=META, **each)) for each in (options, {})]
-    assert len(ours[0]) == len(ours[1])
-    for batch, other in zip(*ours, strict=True):
+def test_a_cache_on_the_device_changes_no_batch(load):
+    options = {"image": ImageSpec(size=28, normalize="clip"), "epochs": 2, "meta": META}
+    cached = load(device="cpu", cache=CacheSpec(device=1 << 26), **options)
+    for batch, other in zip(cached, load(**options), strict=True):
         pixels = batch.pop("pixel_values"), other.pop("pixel_values")
         torch.testing.assert_close(*pixels, rtol=0, atol=1e-6)
         check_equal(batch, other)
@@ -258,20 +235,15 @@ def test_mixtures_draw_from_several_datasets_of_pairs(load, pairs, tmp_path):
 
 
 def test_a_skipped_pair_is_empty_in_both_rows(load, pairs, tmp_path):
-    folder = tmp_path / "damaged"
-    folder.mkdir()
-    for path in pairs.iterdir():
-        if path.is_file():
-            (folder / path.name).write_bytes(path.read_bytes())
+    folder = shutil.copytree(pairs, tmp_path / "damaged")
     shard = min(folder.glob("*.tar"))
     content = bytearray(shard.read_bytes())
     at = content.index(b"IDAT") + 50
     content[at : at + 400] = bytes(400)
-    shard.write_bytes(bytes(content))
+    shard.write_bytes(content)
     batch = next(iter(load(path=folder, on_error="skip", shuffle=False, meta=META)))
     empty = batch["valid"].tolist().index(False)
-    for row in (empty, empty + 3):
-        assert (batch["labels"][row] == -100).all()
+    assert (batch["labels"][[empty, empty + 3]] == -100).all()
     assert int((batch["input_ids"] == 3).sum()) == TOKENS * len(batch["pixel_values"])
     assert (batch["pixel_values"][empty + 3] == 0).all()
 
@@ -284,9 +256,6 @@ def test_pairs_need_to_be_asked_for_and_plain_samples_are_none(load, text, pairs
         datapipe.make_loader(pairs, text=text(), batch_size=2)
     with pytest.raises(PlanError, match="no preference pair"):
         load(path=packed)
-
-
-def test_pairs_and_plain_samples_do_not_mix(text, pairs, packed):
     datasets = {
         "preferences": {"path": str(pairs), "text": text(pairs=True)},
         "chats": {"path": str(packed), "text": text()},

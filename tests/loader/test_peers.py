@@ -1,10 +1,6 @@
 """Ranks that take the same samples: one decodes, and all get its batches, errors and states."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.distributed.device_mesh import init_device_mesh
@@ -12,6 +8,8 @@ from torch.distributed.device_mesh import init_device_mesh
 import datapipe
 from datapipe import PlanError, WorkerSpec
 from tests.fake_ranks import fake_rank
+
+from .test_ranks import run_ranks
 
 RANK = """
 import hashlib, json, sys
@@ -77,23 +75,14 @@ print(json.dumps(out))
 """
 
 
-def run_ranks(packed: Path, damaged: Path, folder: Path, *sizes: int) -> list[dict[str, Any]]:
-    """Return what each rank saw, on a mesh with data, context and tensor parallelism of `sizes`."""
-    processes = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-c", RANK, str(packed), str(damaged), str(folder / "store")),
-                *map(str, (rank, *sizes)),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(sizes[0] * sizes[1] * sizes[2])
-    ]
-    return [json.loads(process.communicate(timeout=300)[0]) for process in processes]
-
-
-def check_peers(ranks: list[dict[str, Any]], peers: int) -> None:
+@pytest.mark.campaign
+@pytest.mark.parametrize("sizes", [(1, 1, 2), (1, 2, 2), (2, 2, 1)], ids=str)
+def test_peers_on_a_mesh_decode_once_and_get_the_same_batches(packed, damaged, tmp_path, sizes):
+    """`sizes` are those of data, context and tensor parallelism."""
+    peers = sizes[1] * sizes[2]
+    given = (packed, damaged, tmp_path / "store")
+    outputs = run_ranks(RANK, *((*given, rank, *sizes) for rank in range(sizes[0] * peers)))
+    ranks = [json.loads(output) for output in outputs]
     for number, rank in enumerate(ranks):
         assert rank["once"] == rank["each"]
         assert rank["resumed"] == rank["once"][3:]
@@ -104,24 +93,12 @@ def check_peers(ranks: list[dict[str, Any]], peers: int) -> None:
             assert rank[name] == ranks[first][name]
         assert rank.get("error") == ranks[first].get("error")
     assert sum(rank["skipped"] for rank in ranks[::peers]) == 2
+    if sizes[0] == 1:
+        assert ranks[-1]["error"].startswith("6 sample 000000006")
     assert ranks[0]["error"].endswith("`datapipe index --force`")
+    assert (ranks[0]["once"] == ranks[-1]["once"]) == (sizes[0] == 1)
     keys = [key for rank in ranks[::peers] for key in rank["keys"]]
     assert len(keys) == len(set(keys)) == 37  # ranks of data share the epoch
-
-
-@pytest.mark.campaign
-def test_tensor_parallel_ranks_decode_once_and_get_the_same_batches(packed, damaged, tmp_path):
-    ranks = run_ranks(packed, damaged, tmp_path, 1, 1, 2)
-    check_peers(ranks, 2)
-    assert ranks[1]["error"].startswith("6 sample 000000006")
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("sizes", [(1, 2, 2), (2, 2, 1)], ids=str)
-def test_batches_reach_all_peers_of_a_mesh(packed, damaged, tmp_path, sizes):
-    ranks = run_ranks(packed, damaged, tmp_path, *sizes)
-    check_peers(ranks, sizes[1] * sizes[2])
-    assert (ranks[0]["once"] == ranks[3]["once"]) == (sizes[0] == 1)
 
 
 def test_without_a_mesh_there_are_no_peers_to_share_with(packed):

@@ -1,20 +1,18 @@
 """Results that are copied in a thread: in order, and errors in their turn."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from datapipe.loader.workers.executor import PinnedResults
 from datapipe.workers.inline import InlinePool
-from datapipe.workers.protocol import Results
 from datapipe.workers.threads import ThreadPool
 from tests.waiting import PATIENCE
 
 
 @pytest.fixture(params=["inline", "threads"])
-def results(request: pytest.FixtureRequest) -> Results[int]:
-    def numbers() -> Iterator[int]:
+def results(request):
+    def numbers():
         yield from range(5)
         raise LookupError("no more")
 
@@ -44,7 +42,7 @@ def test_an_error_of_a_copy_is_raised_in_its_turn():
 def test_a_copy_that_is_made_is_there_without_waiting():
     copying = threading.Event()
 
-    def copy(number: int) -> int:
+    def copy(number):
         copying.wait(PATIENCE)
         return number
 

@@ -8,41 +8,41 @@ import numpy as np
 import pytest
 
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
-from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
+from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, walk
 from tests.waiting import PATIENCE
 
 RANKS = 6
 
 
-def make_plan(group: int = RANKS) -> EpochPlan:
-    def measure(samples: np.ndarray) -> Sizes:
+def make_plan():
+    def measure(samples):
         tokens = 1 + samples * 7919 % 60
         zeros = np.zeros_like(tokens)
         return Sizes(tokens=tokens, labels=tokens, images=zeros, vision=zeros, rows=zeros)
 
-    options = PlanOptions(shuffle=True, seed=1, pack=64, group=group, block=500)
+    options = PlanOptions(shuffle=True, seed=1, pack=64, group=RANKS, block=500)
     return EpochPlan(Source.of_dataset(2000, options, measure=measure), options, 0)
 
 
-def order_of(blocks: PlannedBlocks) -> list[int]:
+def order_of(blocks):
     steps = walk(blocks, Position(0), share=RANKS)
     return [int(sample) for step in steps for sample in step.units.samples]
 
 
 def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path):
     start = threading.Barrier(RANKS)
-    planned: list[int] = []
+    planned = []
 
-    def rank(number: int) -> list[int]:
+    def rank(number):
         plan = make_plan()
         form = plan.form
 
-        def slowly(block: int) -> Units:
+        def slowly(block):
             planned.append(block)
             time.sleep(0.05)
             return form(block)
 
-        plan.form = slowly  # type: ignore[method-assign]
+        plan.form = slowly
         start.wait(PATIENCE)
         folder = BlockFolder(tmp_path, "same", patience=PATIENCE)
         return order_of(PlannedBlocks(plan, folder, ahead=number % 2 == 0))
@@ -68,7 +68,7 @@ def test_a_rank_that_died_while_it_planned_stops_no_other(tmp_path):
 def test_a_rank_that_fails_to_plan_leaves_the_block_to_others(tmp_path):
     folder = BlockFolder(tmp_path, "same")
 
-    def fails() -> Units:
+    def fails():
         raise ValueError("cannot plan")
 
     with pytest.raises(ValueError, match="cannot plan"):
@@ -82,7 +82,7 @@ def test_blocks_are_kept_as_laid_out_and_counted_alike(tmp_path):
     folder = BlockFolder(tmp_path, "same")
     first = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
     again = make_plan()
-    again.form = again.lay_out = None  # type: ignore[method-assign, assignment]
+    again.form = again.lay_out = None
     kept = PlannedBlocks(again, folder, ahead=False)
     assert order_of(kept) == first
     plain, before = PlannedBlocks(make_plan(), None, ahead=False), 0

@@ -2,8 +2,6 @@
 
 import gc
 import os
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +16,7 @@ from datapipe.workers.messages import message
 MIB = 1 << 20
 
 
-def send(value: Any, make: Callable[[RegionPool], Any] | None = None) -> Any:
+def send(value, make=None):
     """A value, or what is made of lent tensors, as it comes out on the other side."""
     file = SharedFile(1)
     regions, pool = Regions(file, keep=1), RegionPool(file)
@@ -46,10 +44,10 @@ def test_tensors_of_any_shape_dtype_and_step_come_out_as_they_were(shape, dtype,
     assert sent[1][0] is sent[0]
 
 
-def test_lent_tensors_are_not_copied_and_keep_their_strides():
-    written: list[torch.Tensor] = []
+def test_lent_tensors_are_not_copied_and_all_keep_their_strides():
+    written = []
 
-    def make(pool: RegionPool) -> Any:
+    def make(pool):
         pool.allocate((3,), torch.uint8).fill_(1)
         tensor = pool.allocate((2, 4, 4, 3), torch.float32).normal_()
         written.append(tensor)
@@ -60,21 +58,18 @@ def test_lent_tensors_are_not_copied_and_keep_their_strides():
     assert sent["image"].is_contiguous(memory_format=torch.channels_last)
     written[0][1, 0, 0, 0] = 7  # the same memory
     assert sent["image"][1, 0, 0, 0] == 7 == sent["last"][0, 0, 0]
-
-
-def test_the_strides_of_a_copied_tensor_stay():
-    tensor = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    assert send(tensor).stride() == tensor.stride()
+    copied = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    assert send(copied).stride() == copied.stride()
     expanded = torch.rand(1, 3).expand(4, 3)
     assert torch.equal(send(expanded), expanded)
 
 
-def test_a_region_is_free_when_the_last_tensor_in_it_is_gone():
-    file = SharedFile(1)
-    regions = Regions(file, keep=2)
+def test_a_region_is_free_when_its_task_and_the_last_tensor_in_it_are_gone():
+    regions = Regions(SharedFile(1), keep=2)
     region = regions.allocate()
-    tensor = torch.from_numpy(regions.buffer(region.number, MIB))[5:]
     number = region.number
+    assert regions.allocate().number != number  # while its task exists
+    tensor = torch.from_numpy(regions.buffer(number, MIB))[5:]
     del region
     assert regions.allocate().number != number
     part = tensor.view(-1)[3:4]
@@ -86,23 +81,13 @@ def test_a_region_is_free_when_the_last_tensor_in_it_is_gone():
     assert regions.allocate().number == number
 
 
-def test_a_region_is_not_free_while_its_task_exists():
-    regions = Regions(SharedFile(1), keep=2)
-    first, second = regions.allocate(), regions.allocate()
-    assert second.number != first.number
-    number = first.number
-    del first
-    assert regions.allocate().number == number
-
-
 def test_regions_beyond_those_in_use_give_their_pages_back():
     file = SharedFile(1)
     regions = Regions(file, keep=2)
-
     _, (descriptor, _) = file.__reduce__()  # as it is sent to workers
 
-    def used() -> int:
-        return os.fstat(descriptor.number).st_blocks * 512  # type: ignore[attr-defined]
+    def used():
+        return os.fstat(descriptor.number).st_blocks * 512
 
     held = []
     for _ in range(10):
@@ -125,12 +110,12 @@ def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one():
         region = regions.allocate()
         assert region.number == 0
         pool.start(region.number)
-        first, second = (pool.allocate((size,), torch.uint8).fill_(n) for n in (1, 2))
-        content = dump_batch((first, second), pool.locate)
-        one, two = load_batch(content, regions.buffer(region.number, pool.used))
-        assert (one == 1).all()
-        assert (two == 2).all()
-        del one, two, region
+        batch = [pool.allocate((size,), torch.uint8).fill_(number) for number in (1, 2)]
+        content = dump_batch(batch, pool.locate)
+        loaded = load_batch(content, regions.buffer(region.number, pool.used))
+        assert (loaded[0] == 1).all()
+        assert (loaded[1] == 2).all()
+        del loaded, region
 
 
 def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path):

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +22,8 @@ loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers=
 {body}
 """
 
-both = pytest.mark.parametrize("workers", ["threads", "processes"])
 
-
-def run(
-    body: str, folder: Path, *args: object, workers: str = "threads"
-) -> subprocess.CompletedProcess[str]:
+def run(body, folder, *args, workers="threads"):
     """Run a program that is not guarded by `if __name__ == "__main__"`."""
     script = folder.parent / f"train{abs(hash((body, workers)))}.py"
     script.write_text(PROGRAM.format(body=body, workers=workers))
@@ -41,7 +36,7 @@ def run(
     )
 
 
-def interrupted(body: str, folder: Path, seconds: float = 0) -> tuple[str, list[str], int]:
+def interrupted(body, folder, seconds=0):
     """Send Ctrl-C some time after the first line of a program; return its lines and its status."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(body=body, workers="threads"), str(folder)],
@@ -49,7 +44,6 @@ def interrupted(body: str, folder: Path, seconds: float = 0) -> tuple[str, list[
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     try:
         process.stdout.readline()
         time.sleep(seconds)
@@ -139,7 +133,7 @@ for batch in loader:
     assert log.read_text() == whole.stdout
 
 
-@both
+@pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_a_loader_carried_over_a_fork_says_so(packed, workers):
     body = f"""
 import time

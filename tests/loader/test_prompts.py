@@ -1,12 +1,8 @@
 """Prompts alone, for a model that answers them: no labels, padded on the left."""
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 
 import datapipe
@@ -17,17 +13,15 @@ from ..campaigns import rare
 from .conftest import SAMPLES
 from .pair_rows import assistant, formatted, loader_of, pack, photo, said, user
 
-MakeText = Callable[..., datapipe.TextSpec]
-
 META = ("key", "valid", "images_per_sample")
 
 
 @pytest.fixture
-def load(packed: Path, text: MakeText) -> Callable[..., datapipe.Loader]:
+def load(packed, text):
     return loader_of(packed, partial(text, prompts=True), batch_size=4)
 
 
-def texts_of(batch: dict[str, Any], tokenizer: Path) -> list[str]:
+def texts_of(batch, tokenizer):
     """The text of each row without its padding, an image written once."""
     decoder = Tokenizer.from_file(str(tokenizer))
     rows = zip(batch["input_ids"], batch["attention_mask"].bool(), strict=True)
@@ -35,14 +29,17 @@ def texts_of(batch: dict[str, Any], tokenizer: Path) -> list[str]:
     return [text.replace("<image>" * 6, "<image>") for text in found]
 
 
-def test_a_prompt_ends_where_its_answer_begins(load, tokenizer):
-    batch = next(iter(load(shuffle=False, meta=META)))
+def test_a_prompt_ends_where_its_answer_begins(load, tokenizer, caplog):
+    with caplog.at_level("WARNING"):
+        batch = next(iter(load(shuffle=False, meta=(*META, "num_items_in_batch"))))
     assert texts_of(batch, tokenizer) == [
         f"<|im_start|>user\n{'<image>' * images}What is number {number}?<|im_end|>\n"
         "<|im_start|>assistant\n"
         for number, images in enumerate(batch["images_per_sample"].tolist())
     ]
+    assert batch.pop("num_items_in_batch") == 1
     assert batch.keys() - {*META} == {"pixel_values", "input_ids", "attention_mask"}
+    assert "label" not in caplog.text
 
 
 def test_prompts_are_padded_on_the_left(load):
@@ -84,17 +81,14 @@ def test_a_reward_has_the_fields_of_the_record(load, tmp_path):
     assert "labels" not in batch
 
 
-def test_earlier_answers_stay_and_the_last_one_goes(load, tokenizer, tmp_path):
+def test_earlier_answers_stay_and_the_last_one_or_both_of_a_pair_go(load, tokenizer, tmp_path):
     turns = [user("Hello"), assistant("Hi."), user("What is it?"), assistant("A cat.")]
-    path = pack(tmp_path, [{"messages": turns}, {"messages": turns[:3]}])
+    path = pack(tmp_path / "chats", [{"messages": turns}, {"messages": turns[:3]}])
     one, other = texts_of(next(iter(load(path=path, batch_size=2, shuffle=False))), tokenizer)
     assert one == other
     assert "Hi.<|im_end|>" in one
     assert one.endswith("What is it?<|im_end|>\n<|im_start|>assistant\n")
-
-
-def test_the_prompts_of_pairs_are_prompts(load, tokenizer, tmp_path):
-    path = pack(tmp_path, [formatted(number) for number in range(4)])
+    path = pack(tmp_path / "pairs", [formatted(number) for number in range(4)])
     batch = next(iter(load(path=path, shuffle=False, meta=("chosen",))))
     assert texts_of(batch, tokenizer)[2].startswith(
         "<|im_start|>user\n<image>What is number 2?<|im_end|>"
@@ -116,13 +110,12 @@ def test_prompts_resume_exactly(load, options):
     assert_resumes_exactly(lambda **ranks: load(meta=META, **options, **ranks), stops=(0.3,))
 
 
-def test_a_caption_has_no_prompt(load, tmp_path):
+def test_captions_have_no_prompt_and_prompts_are_neither_packed_nor_mixed(
+    load, text, packed, tmp_path
+):
     path = pack(tmp_path, [{"image": photo(n), "caption": f"a cat {n}"} for n in range(3)])
     with pytest.raises(PlanError, match="no conversation, so it has no prompt"):
         load(path=path)
-
-
-def test_prompts_are_neither_packed_nor_mixed(load, text, packed):
     with pytest.raises(PlanError, match=r"pack=400 with TextSpec\(prompts=True\)"):
         load(pack=400, batch_size=None)
     both = {
@@ -131,11 +124,3 @@ def test_prompts_are_neither_packed_nor_mixed(load, text, packed):
     }
     with pytest.raises(PlanError, match="asked and answered have prompts alone and answers"):
         datapipe.make_loader(both, image=ImageSpec(size=28), batch_size=2)
-
-
-def test_no_label_is_missed(load, caplog):
-    with caplog.at_level("WARNING"):
-        batch = next(iter(load(meta=("num_items_in_batch",))))
-    assert batch["num_items_in_batch"] == 1
-    assert "label" not in caplog.text
-    assert torch.is_tensor(batch["input_ids"])

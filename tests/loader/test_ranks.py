@@ -1,20 +1,34 @@
+"""Ranks: from the environment, a process group or a `DeviceMesh`, and who compares plans."""
+
+import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from datapipe import PlanError, RunSpec
 from datapipe.cpus import available_cpus, cgroup_quota
-from datapipe.loader.distributed import check_ranks_hold, default_workers, resolve_ranks
+from datapipe.loader.distributed import (
+    check_agreement,
+    check_ranks_hold,
+    default_workers,
+    resolve_ranks,
+)
+from tests.fake_ranks import fake_rank
+from tests.waiting import PATIENCE
 
 
-def test_without_anything_there_is_one_rank(monkeypatch):
+def test_without_anything_there_is_one_rank_and_nonsense_in_the_environment_is_named(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert resolve_ranks(None, None) == (0, 1)
+    monkeypatch.setenv("RANK", "first")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(PlanError, match="RANK='first'"):
+        resolve_ranks(None, None)
 
 
 def test_ranks_come_from_torchrun(make, monkeypatch):
@@ -25,41 +39,20 @@ def test_ranks_come_from_torchrun(make, monkeypatch):
     assert next(iter(loader))["key"] == ["000000001", "000000004"]
 
 
-def test_a_process_group_wins_over_the_environment_and_numbers_given_over_both(
-    monkeypatch, tmp_path
-):
+def test_a_process_group_wins_over_the_environment_and_numbers_given_over_both(monkeypatch):
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert resolve_ranks(0, 2) == (0, 2)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
+    with fake_rank(0, 1):
         assert resolve_ranks(None, None) == (0, 1)
-    finally:
-        dist.destroy_process_group()
 
 
-def test_ranks_that_came_later_than_the_loader_are_noticed(tmp_path):
+def test_ranks_that_came_later_than_the_loader_are_noticed():
     check_ranks_hold(0, 1)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
+    with fake_rank(0, 1):
         check_ranks_hold(0, 1)
         with pytest.raises(PlanError, match=r"rank 1 of 2, but the process group says 0 of 1"):
             check_ranks_hold(1, 2)
-    finally:
-        dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("numbers", [(0, None), (None, 2)])
-def test_a_rank_without_a_world_size_is_refused(numbers):
-    with pytest.raises(PlanError, match="give both"):
-        resolve_ranks(*numbers)
-
-
-def test_nonsense_in_the_environment_is_named(monkeypatch):
-    monkeypatch.setenv("RANK", "first")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(PlanError, match="RANK='first'"):
-        resolve_ranks(None, None)
 
 
 def test_local_ranks_share_the_cpus(monkeypatch):
@@ -78,7 +71,7 @@ def test_a_container_limit_counts(tmp_path, content, cpus):
     assert available_cpus() >= 1
 
 
-RANK = """
+IN_A_GROUP = """
 import sys
 import torch.distributed as dist
 import datapipe
@@ -97,22 +90,26 @@ finally:
 """
 
 
-def run_ranks(folder: Path, store: Path, *options: dict[str, Any]) -> list[str]:
-    """What ranks of a process group print, by the options of each."""
-    processes = [
+def run_ranks(program, *arguments):
+    """What programs print that run together; each is a rank with its own arguments."""
+    ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder), str(store), str(rank), repr(each)],
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", program, *map(str, each)], stdout=subprocess.PIPE, text=True
         )
-        for rank, each in enumerate(options)
+        for each in arguments
     ]
-    return [process.communicate(timeout=300)[0].strip() for process in processes]
+    return [rank.communicate(timeout=PATIENCE)[0].strip() for rank in ranks]
+
+
+def run_group(folder, store, *options):
+    """What ranks of a process group print, by the options of each."""
+    given = ((folder, store, rank, repr(each)) for rank, each in enumerate(options))
+    return run_ranks(IN_A_GROUP, *given)
 
 
 @pytest.mark.campaign
 def test_ranks_of_a_process_group_share_an_epoch(packed, tmp_path):
-    ranks = [out.split() for out in run_ranks(packed, tmp_path / "store", {}, {})]
+    ranks = [out.split() for out in run_group(packed, tmp_path / "store", {}, {})]
     assert [steps for steps, *_ in ranks] == ["5", "5"]
     seen = [key for _, *keys in ranks for key in keys]
     assert len(seen) == len(set(seen)) == 37
@@ -130,5 +127,134 @@ def test_ranks_of_a_process_group_share_an_epoch(packed, tmp_path):
     ids=str,
 )
 def test_ranks_that_disagree_are_told_so(packed, tmp_path, other):
-    for out in run_ranks(packed, tmp_path / "store", {}, other):
+    for out in run_group(packed, tmp_path / "store", {}, other):
         assert out.startswith("PlanError ranks disagree")
+
+
+def mesh_of(shape, names=None):
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "expected"),
+    [
+        ((4,), None, [0, 1, 2, 3]),
+        ((2, 2), None, [0, 1, 2, 3]),
+        ((4,), ("whatever",), [0, 1, 2, 3]),
+        ((4,), ("tp",), [0, 0, 0, 0]),
+        ((2, 2), ("cp", "tp"), [0, 0, 0, 0]),
+        ((2, 2), ("dp", "tp"), [0, 0, 1, 1]),
+        ((2, 2), ("pp", "dp"), [0, 1, 0, 1]),
+        ((2, 2), ("data_parallel", "tensor_parallel"), [0, 0, 1, 1]),
+        ((2, 2), ("replicate", "shard"), [0, 1, 2, 3]),
+        ((2, 2, 2), ("dp_replicate", "dp_shard", "cp"), [0, 0, 1, 1, 2, 2, 3, 3]),
+        ((2, 2, 2), ("pp", "dp_shard", "tp"), [0, 0, 1, 1, 0, 0, 1, 1]),
+        ((2, 2, 2), ("fsdp", "Context-Parallel", "DDP"), [0, 1, 0, 1, 2, 3, 2, 3]),
+        ((1, 4), ("custom", "dp"), [0, 1, 2, 3]),
+    ],
+    ids=str,
+)
+def test_dimensions_that_carry_data_make_the_ranks(shape, names, expected):
+    for process, rank in enumerate(expected):
+        with fake_rank(process, len(expected)):
+            ranks = resolve_ranks(None, None, mesh_of(shape, names))
+        assert ranks == (rank, max(expected) + 1)
+
+
+def test_a_slice_of_a_mesh_is_taken_at_its_word():
+    with fake_rank(5, 8):
+        mesh = mesh_of((4, 2), ("mine", "tp"))
+        assert resolve_ranks(None, None, mesh["mine"]) == (2, 4)
+        assert resolve_ranks(None, None, mesh["tp"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "said"),
+    [
+        ((2, 2), ("mine", "tp"), r"'mine' of the mesh .*mesh=mesh\[\"dp\"\]"),
+        ((2, 2), ("dp", "dp_cp"), r"'dp_cp' of the mesh .*mesh=mesh\[\"dp\"\]"),
+        ((2, 2), ("dp", "my_dp"), r"'my_dp' of the mesh .*mesh=mesh\[\"dp\"\]"),
+        ((4,), ("dp_shard_cp",), "dp_shard_cp"),
+    ],
+    ids=str,
+)
+def test_a_dimension_of_unknown_or_mixed_meaning_is_named(shape, names, said):
+    with fake_rank(0, 4), pytest.raises(PlanError, match=said):
+        resolve_ranks(None, None, mesh_of(shape, names))
+
+
+def test_the_mesh_that_accelerate_builds_is_understood():
+    from accelerate.parallelism_config import ParallelismConfig
+
+    config = ParallelismConfig(dp_replicate_size=2, dp_shard_size=2, tp_size=2)
+    for rank in range(8):
+        with fake_rank(rank, 8):
+            mesh = config.build_device_mesh("cpu")
+            assert resolve_ranks(None, None, mesh) == (rank // 2, 4)
+            assert resolve_ranks(None, None, mesh["dp_shard"]) == (rank // 2 % 2, 2)
+
+
+def test_a_mesh_wins_over_the_process_group_and_the_environment(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with fake_rank(3, 4):
+        assert resolve_ranks(None, None, mesh_of((2, 2), ("dp", "tp"))) == (1, 2)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (0, None), (None, 2)])
+def test_a_mesh_beside_numbers_is_refused(numbers):
+    with fake_rank(0, 4), pytest.raises(PlanError, match="either the numbers or the mesh"):
+        resolve_ranks(*numbers, mesh_of((4,)))
+
+
+def test_a_process_outside_of_the_mesh_is_told_so():
+    with fake_rank(3, 4), pytest.raises(PlanError, match="rank 3 of the process group is not in"):
+        resolve_ranks(None, None, DeviceMesh("cpu", torch.arange(3)))
+
+
+ON_A_MESH = """
+import json, sys
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+import datapipe
+from datapipe.loader.distributed import check_agreement
+store, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=4)
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+out = {}
+
+def ask(name, number, mesh):
+    try:
+        check_agreement(f"{number:015x}", mesh)
+        out[name] = True
+    except datapipe.PlanError as error:
+        assert "ranks disagree" in str(error)
+        out[name] = False
+
+ask("one differs", rank == 3, mesh)
+ask("peers agree", rank % 2, mesh["dp"])
+ask("peers differ", rank % 2, mesh["tp"])
+part = DeviceMesh("cpu", torch.arange(3))
+if rank < 3:
+    ask("a part agrees", 0, part)
+    ask("a part differs", rank == 1, part)
+dist.barrier()
+dist.destroy_process_group()
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.campaign
+def test_plans_are_compared_along_the_dimensions_of_a_mesh(tmp_path):
+    """Four processes, 2 (dp) by 2 (tp); the last one is outside of a mesh of three."""
+    found = map(
+        json.loads, run_ranks(ON_A_MESH, *((tmp_path / "store", rank) for rank in range(4)))
+    )
+    every = {"one differs": False, "peers agree": True, "peers differ": False}
+    part = {"a part agrees": True, "a part differs": False}
+    assert list(found) == [every | part] * 3 + [every]
+
+
+def test_without_a_process_group_there_is_nobody_to_compare_with():
+    assert not dist.is_initialized()
+    check_agreement("0" * 15)

@@ -8,23 +8,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 import datapipe
-from datapipe import CacheSpec, DecodeError, ImageSpec, Loader, PlanError, WorkerError
+from datapipe import CacheSpec, DecodeError, ImageSpec, PlanError, WorkerError
 from datapipe.testing import assert_same_batches
 from tests.imports import IMPORTS
 
 from ..remote.server import serving
+from .test_transform import darken
 
 ray = pytest.importorskip("ray")
 
-Make = Callable[..., Loader]
 SMALL = ImageSpec(size=16)
 NODE = {"num_cpus": 1, "object_store_memory": 120 << 20, "include_dashboard": False}
 
@@ -33,24 +30,18 @@ pytestmark = [pytest.mark.campaign, pytest.mark.flaky(reruns=2, reruns_delay=2)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cluster(tmp_path_factory):
     """A cluster of two CPUs, whose nodes have another cache folder."""
     own = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
-    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    options = {"include_dashboard": False, "log_to_driver": False}
     ray.init(address="local", num_cpus=2, runtime_env={"env_vars": own}, **options)
     yield
     ray.shutdown()
 
 
 @pytest.fixture
-def make_far(make: Make, cluster: None) -> Make:
+def make_far(make, cluster):
     return lambda **options: make(**{"workers": "ray", "image": SMALL} | options)
-
-
-def darken(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    """A user's transform: darkens a random part of each image."""
-    left = int(generator.integers(20))
-    return sample | {"images": [image[:, left:] // 2 for image in sample["images"]]}
 
 
 def test_batches_have_the_same_bits_as_local_ones(make, make_far, text, packed, tmp_path):
@@ -65,7 +56,7 @@ def test_batches_have_the_same_bits_as_local_ones(make, make_far, text, packed, 
         assert_same_batches(make_far(**options), make(**{"num_workers": 0} | options))
     arrays = tmp_path / "arrays"
     datapipe.convert_dataset(packed, arrays, image=SMALL, text=text(), workers=1)
-    mixture: dict[str, Any] = {
+    mixture = {
         "path": {str(packed): 0.6, str(arrays): 0.4},
         "text": text(),
         "image": SMALL,
@@ -77,13 +68,10 @@ def test_batches_have_the_same_bits_as_local_ones(make, make_far, text, packed, 
 
 def test_nodes_open_a_url_and_a_list_of_tars(packed, cluster, tmp_path):
     pytest.importorskip("aiohttp")
-    tars = tmp_path / "tars"
-    tars.mkdir()
-    for number in range(3):
-        shutil.copy(packed / f"shard-{number:06}.tar", tars)
+    tars = [shutil.copy(packed / f"shard-00000{number}.tar", tmp_path) for number in (0, 2)]
     with serving(packed) as server:
-        for path in (server.url, [str(tars / f"shard-00000{number}.tar") for number in (0, 2)]):
-            options: dict[str, Any] = {"path": path, "batch_size": 4, "image": SMALL}
+        for path in (server.url, tars):
+            options = {"path": path, "batch_size": 4, "image": SMALL}
             far = datapipe.make_loader(**options, workers="ray")
             assert_same_batches(far, datapipe.make_loader(**options, num_workers=0))
 
@@ -117,7 +105,7 @@ def test_the_log_says_that_no_cpu_is_free(make_far, caplog):
     ray.get(idler.__ray_ready__.remote())
 
     class Release(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
+        def emit(self, record):
             ray.kill(idler)
 
     logger = logging.getLogger("datapipe.loader.workers.executor")
@@ -132,16 +120,16 @@ def test_the_log_says_that_no_cpu_is_free(make_far, caplog):
 
 
 def test_errors_name_the_sample_and_the_node(damaged, cluster):
-    options: dict[str, Any] = {"batch_size": 2, "shuffle": False, "image": SMALL}
-    loader = datapipe.make_loader(damaged, workers="ray", num_workers=2, **options)
-    seen: list[str] = []
+    def make(on_error, **workers):
+        options = {"batch_size": 2, "shuffle": False, "image": SMALL}
+        return datapipe.make_loader(damaged, on_error=on_error, **options, **workers)
+
+    seen = []
     with pytest.raises(DecodeError, match=r"sample 000000006 .*\(on the node [\d.]+\)"):
-        seen.extend(key for batch in loader for key in batch["key"])
+        seen.extend(key for batch in make("raise", workers="ray") for key in batch["key"])
     assert seen == [f"{number:09}" for number in range(6)]
-    skipping = datapipe.make_loader(damaged, workers="ray", on_error="skip", **options)
-    assert_same_batches(
-        skipping, datapipe.make_loader(damaged, num_workers=0, on_error="skip", **options)
-    )
+    skipping = make("skip", workers="ray")
+    assert_same_batches(skipping, make("skip", num_workers=0))
     assert skipping.skipped == 2
 
 
@@ -158,7 +146,7 @@ def test_what_cannot_be_done_on_other_nodes_is_refused(make_far):
         make_far(cache=CacheSpec(memory="1MB"))
 
 
-def die(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+def die(sample, generator):
     """A user's transform: a sample that kills its worker."""
     if sample["key"].endswith("5"):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -207,7 +195,6 @@ def test_ctrl_c_ends_a_script_with_its_own_lines(packed, tmp_path):
         start_new_session=True,
         env=os.environ | IMPORTS,
     )
-    assert process.stdout is not None
     try:
         assert process.stdout.readline() == "begun\n"
         os.killpg(process.pid, signal.SIGINT)
@@ -220,7 +207,7 @@ def test_ctrl_c_ends_a_script_with_its_own_lines(packed, tmp_path):
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def nodes(monkeypatch):
     """A cluster of three nodes of one CPU, at `RAY_ADDRESS`."""
     from ray.cluster_utils import Cluster
 
@@ -235,7 +222,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made.shutdown()
 
 
-def linger(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+def linger(sample, generator):
     """A user's transform: on a node whose name is in a file it says so, and never ends."""
     folder = Path(os.environ["LINGER"])
     if (folder / ray.get_runtime_context().get_node_id()).exists():
@@ -251,11 +238,11 @@ def test_batches_of_a_node_that_dies_are_made_on_others(make, nodes, tmp_path, m
     ray.init(address=nodes.address, runtime_env=runtime, log_to_driver=False)
     victim = nodes.list_all_nodes()[-1]
     (tmp_path / victim.node_id).touch()
-    options: dict[str, Any] = {"transform": linger, "image": SMALL, "epochs": 3}
+    options = {"transform": linger, "image": SMALL, "epochs": 3}
     far = make(workers="ray", num_workers=None, **options)
     assert far.options.num_workers == 3
 
-    def kill() -> None:
+    def kill():
         while not (tmp_path / "at work").exists():
             time.sleep(0.05)
         nodes.remove_node(victim, allow_graceful=False)

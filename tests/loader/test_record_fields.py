@@ -1,19 +1,16 @@
 """`where=` over fields of the samples' JSON members: what is chosen, kept, rebuilt and refused."""
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import datapipe
 from datapipe import PlanError, StoreError
+from datapipe.testing import valid_keys
 
 from ..remote.server import serving
 
-Indexed = Callable[..., Path]
-RECORDS: list[dict[str, Any]] = [
+RECORDS = [
     {"score": number / 10, "license": ("cc0", "by", None)[number % 3], "meta": {"n": number}}
     | {"is safe": number % 2 == 0, "width": -number, "tags": ["a"]}
     for number in range(20)
@@ -21,12 +18,10 @@ RECORDS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def indexed(tmp_path: Path, make_tar: Any, jpeg: Any) -> Indexed:
+def indexed(tmp_path, make_tar, jpeg):
     """Writes records, or the bytes of JSON members, to tars of `size` samples."""
 
-    def write(
-        records: Sequence[Any] = RECORDS, name: str = "tars", size: int = 7, start: int = 0
-    ) -> Path:
+    def write(records=RECORDS, name="tars", size=7, start=0):
         for first in range(start, len(records), size):
             members = []
             for number in range(first, min(first + size, len(records))):
@@ -41,20 +36,16 @@ def indexed(tmp_path: Path, make_tar: Any, jpeg: Any) -> Indexed:
     return write
 
 
-def kept(folder: Any, where: str, **options: Any) -> list[int]:
+def kept(folder, where, **options):
     """Numbers of the samples that take part."""
     given = {"batch_size": 4, "image": None, "shuffle": False, "num_workers": 0} | options
-    loader = datapipe.make_loader(folder, where=where, meta=("key",), **given)
-    try:
-        keys = [
-            key
-            for batch in loader
-            for key, valid in zip(batch["key"], batch["valid"].tolist(), strict=True)
-            if valid
-        ]
-    finally:
-        loader.close()
-    return [int(key) for key in keys]
+    with datapipe.make_loader(folder, where=where, meta=("key", "valid"), **given) as loader:
+        return [int(key) for key in valid_keys(loader)]
+
+
+def written(folder):
+    """When each file of its fields was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("fields/*/*.arrow")}
 
 
 @pytest.mark.parametrize(
@@ -92,28 +83,25 @@ def test_odd_values_are_compared_as_in_python(indexed, values, where, expected):
 
 
 def test_a_dataset_that_grows_reads_its_new_shards_alone(tmp_path):
-    def pack(name: str, numbers: range, **options: Any) -> None:
-        records = [
-            {
-                "id": n,
-                "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
-            }
-            | {"score": n if n > 2 else None}
-            for n in numbers
-        ]
-        raw = tmp_path / name
-        raw.mkdir()
-        (raw / "data.json").write_text(json.dumps(records))
-        datapipe.pack_dataset(raw, tmp_path / "out", shard_size="5", workers=1, **options)
+    said = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+
+    def pack(name, numbers, **options):
+        scores = ({"score": number if number > 2 else None} for number in numbers)
+        records = [{"conversations": said} | score for score in scores]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.json").write_text(json.dumps(records))
+        datapipe.pack_dataset(
+            tmp_path / name, tmp_path / "out", shard_size="5", workers=1, **options
+        )
 
     pack("first", range(10), fields="score")
-    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("fields/*/*.arrow")}
-    assert len(parts) == 2
+    before = written(tmp_path / "out")
+    assert len(before) == 2
     pack("second", range(10, 20), append=True)
     assert len(kept(tmp_path / "out", "score >= 8")) == 12
-    now = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("fields/*/*.arrow")}
+    now = written(tmp_path / "out")
     assert len(now) == 4
-    assert parts.items() <= now.items()
+    assert before.items() <= now.items()
 
 
 def test_damaged_and_missing_files_are_read_again(indexed):
@@ -153,10 +141,10 @@ def test_what_was_read_before_an_error_is_kept(indexed):
     with pytest.raises(StoreError, match=r"014\.tar"):
         datapipe.index_fields(folder, "score")
     last.write_bytes(content)
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("fields/*/*.arrow")}
+    before = written(folder)
     assert len(before) == 2
     assert kept(folder, "score >= 1.9") == [19]
-    now = {path: path.stat().st_mtime_ns for path in folder.glob("fields/*/*.arrow")}
+    now = written(folder)
     assert len(now) == 3
     assert before.items() <= now.items()
 

@@ -1,12 +1,25 @@
-"""Options of `make_loader` that cannot be meant: the message names the value and the remedy."""
+"""Options that cannot be meant, with a message that names value and remedy, and short forms."""
 
-from typing import Any
+import inspect
 
 import numpy as np
 import pytest
+import torch
 
-from datapipe import BatchSpec, CacheSpec, ImageSpec, Loader, PackSpec, PlanError, RunSpec
+import datapipe
+from datapipe import (
+    BatchSpec,
+    CacheSpec,
+    DeviceSpec,
+    ImageSpec,
+    PackSpec,
+    PlanError,
+    RemoteSpec,
+    RunSpec,
+    WorkerSpec,
+)
 from datapipe.decode.dali.graph import installed
+from datapipe.testing import assert_same_batches
 
 LOTS = 1 << 30
 CROP = ImageSpec(size=8, random_crop=(0.5, 1.0))
@@ -14,16 +27,21 @@ NATIVE = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels
 TILES = ImageSpec(resize="tiles", size=16, tiles=4)
 DYNAMIC = ImageSpec(resize="dynamic", patch=8, min_pixels=256, max_pixels=1024)
 PADDED = BatchSpec(4, pad_to=64)
+TWO_IMAGES, TWO_PATCHES = BatchSpec(4, sample_images=2), BatchSpec(4, sample_patches=2)
+STATIC = PackSpec(200, static_shapes=True)
+TOKENS = {"text": {}}
+OWN, PER_TILE = {"text": {"image_tokens": "native"}}, {"text": {"image_tokens": "per-tile"}}
+DECODED = {"cache": {"memory": 5000, "keep": "decoded"}}
 DALI = {"decoder": "dali"}
-ON_DEVICE: dict[str, Any] = {"device": "cpu", "cache": {"device": LOTS}}
+ON_DEVICE = {"device": "cpu", "cache": {"device": LOTS}}
 
 
-def same(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+def same(sample, generator):
     return sample
 
 
 # `text` and `cache` are options of `TextSpec` and `CacheSpec`.
-REFUSALS: list[tuple[dict[str, Any], str]] = [
+REFUSALS = [
     ({"batch_size": 0}, "batch_size 0"),
     ({"batch_size": None}, "batch_size"),
     ({"prefetch_factor": 0}, "prefetch_factor 0"),
@@ -32,6 +50,9 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"on_error": "ignore"}, "on_error 'ignore'"),
     ({"rank": 2, "world_size": 2}, "rank 2"),
     ({"rank": 0}, "give both"),
+    ({"world_size": 2}, "give both"),
+    ({"num_workers": "many"}, "num_workers 'many': give an integer, 'auto' or None"),
+    ({"prefetch_factor": "many"}, "prefetch_factor 'many': give an integer, 'auto' or None"),
     ({"batch_size": 38, "drop_last": True}, "leaves no step"),
     ({"batch_size": 2**62}, "more than the 2147483647"),
     ({"epochs": 0}, "epochs 0"),
@@ -62,69 +83,28 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"where": "text_tokens < 10"}, r"text_tokens.*TextSpec"),
     # padded batches of constant shapes
     ({"batch_size": PADDED}, "pad_to=64: only batches of tokens"),
-    ({"text": {}, "pack": 64, "batch_size": PADDED}, "packs are not padded"),
-    (
-        {"text": {}, "max_tokens": 99, "batch_size": BatchSpec(multiple_of=8)},
-        "multiple_of=8: the number of samples",
-    ),
-    ({"text": {}, "buckets": 3, "batch_size": PADDED}, "pad_to=64: buckets=3"),
-    ({"text": {}, "batch_size": BatchSpec(pad_to=64)}, "give batch_size="),
-    (
-        {"text": {}, "batch_size": BatchSpec(4, sample_images=2), "image": None},
-        "sample_images=2 is about images",
-    ),
-    (
-        {
-            "text": {"image_tokens": "per-tile"},
-            "batch_size": BatchSpec(4, sample_images=2),
-            "image": TILES,
-        },
-        "resize='tiles' .* give sample_patches=",
-    ),
-    (
-        {
-            "text": {"image_tokens": "native"},
-            "batch_size": BatchSpec(4, sample_patches=2),
-            "image": DYNAMIC,
-        },
-        "resize='dynamic' .* of their own size",
-    ),
+    (TOKENS | {"pack": 64, "batch_size": PADDED}, "packs are not padded"),
+    (TOKENS | {"max_tokens": 99, "batch_size": BatchSpec(multiple_of=8)}, "multiple_of=8: the num"),
+    (TOKENS | {"buckets": 3, "batch_size": PADDED}, "pad_to=64: buckets=3"),
+    (TOKENS | {"batch_size": BatchSpec(pad_to=64)}, "give batch_size="),
+    (TOKENS | {"batch_size": TWO_IMAGES, "image": None}, "sample_images=2 is about images"),
+    (PER_TILE | {"batch_size": TWO_IMAGES, "image": TILES}, "'tiles' .* give sample_patches="),
+    (OWN | {"batch_size": TWO_PATCHES, "image": DYNAMIC}, "resize='dynamic' .* of their own size"),
     # images, and their tokens
     ({"image": 336}, "image 336: give an ImageSpec or None"),
-    ({"text": {"image_tokens": "native"}, "pack": 4096}, "native"),
-    (
-        {"text": {"image_tokens": 576}, "pack": PackSpec(200, static_shapes=True)},
-        "an image has 576 tokens and a pack 200",
-    ),
-    (
-        {"text": {"image_tokens": "per-tile"}, "image": NATIVE},
-        "goes with image_tokens='native'",
-    ),
-    (
-        {"text": {"image_tokens": 256}, "image": TILES},
-        r"is one number.*give image_tokens='per-tile'",
-    ),
+    (OWN | {"pack": 4096}, "native"),
+    ({"text": {"image_tokens": 576}, "pack": STATIC}, "an image has 576 tokens and a pack 200"),
+    (PER_TILE | {"image": NATIVE}, "goes with image_tokens='native'"),
+    ({"text": {"image_tokens": 256}, "image": TILES}, "one number.*give image_tokens='per-tile'"),
     ({"text": {"image_tokens": 5}, "image": DYNAMIC}, "is one number"),
     # caches
     ({"cache": {"memory": "8 gigs"}}, "cache memory '8 gigs': give a size such as 8GB"),
     ({"cache": {"disk_size": 5000}}, "needs room|disk="),
     ({"cache": {"disk": 5}}, "cache disk 5: give a path or None"),
-    (
-        {"cache": {"memory": 5000, "keep": "raw"}},
-        "cache keep 'raw': give 'auto', 'decoded' or 'encoded'",
-    ),
-    (
-        {"cache": {"memory": 5000, "policy": "lru"}},
-        "cache policy 'lru': give 'auto', 'pin' or 'next-use'",
-    ),
-    (
-        {"cache": {"memory": 5000, "keep": "decoded"}, "image": CROP},
-        "random_crop takes a different part",
-    ),
-    (
-        {"cache": {"memory": 5000, "keep": "decoded"}, "transform": same},
-        "transform= may be random",
-    ),
+    ({"cache": {"memory": 5000, "keep": "raw"}}, "cache keep 'raw': give 'auto', 'decoded' or"),
+    ({"cache": {"memory": 5000, "policy": "lru"}}, "cache policy 'lru': give 'auto', 'pin' or"),
+    (DECODED | {"image": CROP}, "random_crop takes a different part"),
+    (DECODED | {"transform": same}, "transform= may be random"),
     ({"cache": {"memory": 5000, "policy": "next-use"}, "workers": "processes"}, "policy='pin'"),
     ({"cache": {"device": LOTS}}, "give device= too"),
     (ON_DEVICE | {"image": None}, "has none"),
@@ -146,7 +126,7 @@ def test_impossible_options_are_refused(make, text, options, message):
     if options.get("decoder") == "dali" and not installed():
         pytest.skip("DALI is not installed")
 
-    def load() -> Loader:
+    def load():
         made = {"text": text, "cache": CacheSpec}
         specs = {
             name: make_spec(**options[name])
@@ -157,3 +137,51 @@ def test_impossible_options_are_refused(make, text, options, message):
 
     with pytest.raises(PlanError, match=message):
         load()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (
+            PackSpec,
+            {"tokens": 99, "multiple_of": 8},
+            "99 tokens is not a multiple of multiple_of 8",
+        ),
+        (PackSpec, {"tokens": 99, "max_images": 2, "max_patches": 9}, "max_images=2 and max_p"),
+        (BatchSpec, {"pad_to": 64, "multiple_of": 8}, "pad_to=64 and multiple_of=8 both set"),
+        (BatchSpec, {"sample_images": 2, "sample_patches": 9}, "sample_images=2 and sample_p"),
+        (RunSpec, {"max_skipped": -1}, "max_skipped -1: give an integer from 0"),
+        (DeviceSpec, {"channels_last": True}, "channels_last .* give device="),
+        (WorkerSpec, {"kind": "fork"}, "workers kind 'fork': give 'threads', 'processes' or 'ray'"),
+        (WorkerSpec, {"stall_warning": 0}, "stall_warning 0: give seconds"),
+        (RemoteSpec, {"read_ahead": "many"}, "read_ahead 'many': give a size"),
+        (CacheSpec, {"plan": __file__}, "this is not a folder"),
+        (CacheSpec, {}, "a cache needs room"),
+    ],
+)
+def test_options_that_belong_together_check_themselves(kind, options, message):
+    with pytest.raises(PlanError, match=message):
+        kind(**options)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"device": "cpu"}, {"device": DeviceSpec(torch.device("cpu"))}),
+        ({"device": None, "workers": "threads"}, {"device": DeviceSpec(), "workers": WorkerSpec()}),
+        ({"batch_size": 5}, {"batch_size": BatchSpec(5)}),
+        ({}, {"run": RunSpec(), "remote": RemoteSpec()}),
+        ({"workers": "processes"}, {"workers": WorkerSpec("processes", persistent=False)}),
+    ],
+    ids=str,
+)
+def test_a_short_form_stands_for_the_spec(packed, short, long):
+    one, other = (
+        datapipe.make_loader(packed, **{"batch_size": 5, "num_workers": 1} | options)
+        for options in (short, long)
+    )
+    assert_same_batches(one, other)
+
+
+def test_make_loader_has_at_most_thirty_one_arguments():
+    assert len(inspect.signature(datapipe.make_loader).parameters) <= 31

@@ -1,85 +1,76 @@
 """Remote datasets: the same batches as from here, read ahead, whatever goes wrong."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import datapipe
-from datapipe import ImageSpec, IndexMismatch, Loader, StoreError
+from datapipe import ImageSpec, IndexMismatch, StoreError
 from datapipe.index.rows import Member
 from datapipe.remote.retry import RetryPolicy
 from datapipe.store.remote import ByteSpan, join
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 from tests.waiting import wait_until
 
-from ..remote.server import Server, serving
+from ..remote.server import serving
 
 pytest.importorskip("aiohttp")
 
-Make = Callable[..., Loader]
-
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def server(packed: Path) -> Iterator[Server]:
+def server(packed):
     with serving(packed) as server:
         yield server
 
 
 @pytest.fixture
-def make_remote(server: Server) -> Make:
-    def make_loader(**options: Any) -> Loader:
+def make_remote(server):
+    def make_loader(retry=None, url=server.url, **options):
         if not options.keys() & {"pack", "max_tokens"}:
             options.setdefault("batch_size", 4)
-        options.setdefault("num_workers", 2)
-        options.setdefault("image", ImageSpec(size=32))
-        return datapipe.make_loader(server.url, **options)
+        options = {"num_workers": 2, "image": ImageSpec(size=32)} | options
+        loader = datapipe.make_loader(url, **options)
+        if retry is not None:
+            loader.dataset.folder.options.__dict__["retry"] = retry
+        return loader
 
     return make_loader
 
 
-def requests(server: Server) -> list[str]:
+def requests(server):
     return [name for name, _ in server.asked if name.endswith(".tar")]
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": 0},
-        {"meta": ("source", "id")},
+        {"num_workers": 0, "meta": ("source", "id")},
         {"image": None},
         {"shuffle": "shards", "remote": datapipe.RemoteSpec(read_ahead=0)},
         {"workers": "processes", "shuffle": False},
         {"where": "width > 180"},
-        {"text": True, "pack": 200},
     ],
     ids=str,
 )
-def test_batches_are_those_from_here(make, make_remote, text, options):
-    if "text" in options:
-        options = options | {"text": text()}
-    loader = make_remote(**options)
-    assert_same_batches(loader, make(**options))
-    loader.close()
+def test_batches_are_those_from_here(make, make_remote, options):
+    with make_remote(**options) as loader:
+        assert_same_batches(loader, make(**options))
 
 
 def test_resuming_is_exact(make_remote):
-    assert_resumes_exactly(
-        lambda **options: make_remote(**options), stops=(0.4,), world_sizes=(1, 2)
-    )
+    assert_resumes_exactly(make_remote, stops=(0.4,), world_sizes=(1, 2))
 
 
 def test_a_state_goes_from_here_to_there(make, make_remote):
@@ -101,7 +92,7 @@ def test_the_index_is_fetched_once(make_remote, server, own_cache):
 
 
 def test_neighbours_are_read_together_in_the_order_of_need(make_remote, server):
-    options: dict[str, Any] = {"shuffle": False, "batch_size": 8, "drop_last": True}
+    options = {"shuffle": False, "batch_size": 8, "drop_last": True}
     list(make_remote(remote=datapipe.RemoteSpec(concurrency=1), **options))
     assert len(requests(server)) == 4  # a step of 8 is a shard
     assert requests(server) == sorted(requests(server))
@@ -109,40 +100,30 @@ def test_neighbours_are_read_together_in_the_order_of_need(make_remote, server):
 
 @pytest.mark.parametrize("read_ahead", [0, "1GB"])
 def test_so_many_bytes_are_read_ahead(make_remote, server, read_ahead):
-    loader = make_remote(
-        shuffle=False,
-        batch_size=1,
-        prefetch_factor=1,
-        remote=datapipe.RemoteSpec(read_ahead=read_ahead),
-    )
-    iterator = iter(loader)
-    next(iterator)
+    remote = datapipe.RemoteSpec(read_ahead=read_ahead)
     # The one that was given out, those that workers were given, and one that is always ahead.
     few = 4
-    if read_ahead:
-        wait_until(lambda: len(requests(server)) > few)
-    else:
-        time.sleep(0.2)
-        assert len(requests(server)) <= few
-    loader.close()
+    with make_remote(shuffle=False, batch_size=1, prefetch_factor=1, remote=remote) as loader:
+        next(iter(loader))
+        if read_ahead:
+            wait_until(lambda: len(requests(server)) > few)
+        else:
+            time.sleep(0.2)
+            assert len(requests(server)) <= few
 
 
-def test_a_broken_server_ends_the_loop_and_says_why(make_remote, server, monkeypatch):
-    loader = make_remote()
-    quick = RetryPolicy(attempts=2, first_pause=0.001)
-    loader.dataset.folder.options.__dict__["retry"] = quick  # type: ignore[union-attr]
+def test_a_broken_server_ends_the_loop_and_says_why(make_remote, server):
+    loader = make_remote(retry=RetryPolicy(attempts=2, first_pause=0.001))
     server.fault = lambda number, name: "503"
     with pytest.raises(StoreError, match=r"shard-00000\d.tar, bytes .*HTTP 503.*attempt 2 of 2"):
         list(loader)
 
 
 def test_faults_now_and_then_do_not_show(make, make_remote, server):
-    loader = make_remote()
-    quick = RetryPolicy(first_pause=0.001)
-    loader.dataset.folder.options.__dict__["retry"] = quick  # type: ignore[union-attr]
-    tries = Counter[Any]()
+    loader = make_remote(retry=RetryPolicy(first_pause=0.001))
+    tries = Counter()
 
-    def fault(number: int, name: str) -> str | None:
+    def fault(number, name):
         asked = server.asked[number - 1]
         tries[asked] += 1
         # Each of them is answered in the end, or the test would be of luck.
@@ -150,49 +131,44 @@ def test_faults_now_and_then_do_not_show(make, make_remote, server):
 
     server.fault = fault
     assert_same_batches(loader, make())
-    assert loader.dataset.folder.traffic.retries > 0  # type: ignore[union-attr]
+    assert loader.dataset.folder.traffic.retries > 0
 
 
-def test_what_is_no_dataset_is_refused(server):
+def test_what_is_no_dataset_is_refused(make_remote, server):
     with pytest.raises(IndexMismatch, match=r"/nowhere has no dataset.json"):
-        datapipe.make_loader(f"{server.url}/nowhere", batch_size=4)
+        make_remote(url=f"{server.url}/nowhere")
 
 
-def test_an_index_of_another_dataset_is_refused(packed, tmp_path):
+def test_an_index_of_another_dataset_is_refused_and_a_shard_that_was_cut_off_named(
+    make_remote, packed, tmp_path
+):
     other = shutil.copytree(packed, tmp_path / "other")
-    (other / "shard-000001.parquet").write_bytes((other / "shard-000000.parquet").read_bytes())
+    shutil.copy(packed / "shard-000000.parquet", other / "shard-000001.parquet")
     with (
         serving(other) as server,
         pytest.raises(IndexMismatch, match=r"shard-000001.parquet is not the index"),
     ):
-        datapipe.make_loader(server.url, batch_size=4)
-
-
-def test_a_shard_that_was_cut_off_is_named(packed, tmp_path):
-    other = shutil.copytree(packed, tmp_path / "other")
-    (other / "shard-000002.tar").write_bytes((other / "shard-000002.tar").read_bytes()[:9000])
+        make_remote(url=server.url)
+    shutil.copy(packed / "shard-000001.parquet", other)
+    os.truncate(other / "shard-000002.tar", 9000)
     with serving(other) as server:
-        loader = datapipe.make_loader(server.url, batch_size=4, image=ImageSpec(size=32))
-        quick = RetryPolicy(attempts=2, first_pause=0.001)
-        loader.dataset.folder.options.__dict__["retry"] = quick  # type: ignore[union-attr]
+        loader = make_remote(RetryPolicy(attempts=2, first_pause=0.001), url=server.url)
         with pytest.raises(StoreError, match=r"shard-000002.tar"):
             list(loader)
-
-
-def member(offset: int, size: int) -> Member:
-    return Member("jpg", offset, size, None)
 
 
 def test_neighbours_become_one_span_and_strangers_do_not():
     far = 10 << 20
     samples = [
-        (1, [member(far, 500), member(far + 1000, 500)]),
-        (0, [member(0, 100)]),
-        (1, [member(512, 100)]),
-        (0, [member(100 + (64 << 10), 100), member(50 << 20, 9 << 20)]),
+        (1, [(far, 500), (far + 1000, 500)]),
+        (0, [(0, 100)]),
+        (1, [(512, 100)]),
+        (0, [(100 + (64 << 10), 100), (50 << 20, 9 << 20)]),
         (0, []),
     ]
-    assert join(samples) == [
+    assert join(
+        (shard, [Member("jpg", *at, None) for at in places]) for shard, places in samples
+    ) == [
         ByteSpan(1, far, far + 1500),
         ByteSpan(0, 0, 200 + (64 << 10)),
         ByteSpan(1, 512, 612),
@@ -202,33 +178,25 @@ def test_neighbours_become_one_span_and_strangers_do_not():
 
 @pytest.mark.campaign
 def test_commands_take_urls(server, packed):
-    said = [
-        subprocess.run(
-            [sys.executable, "-m", "datapipe", "plan", where, *("--batch-size", "4", "--json")],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for where in (server.url, str(packed))
-    ]
-    here, there = (json.loads(text) for text in said)
-    assert {k: v for k, v in here.items() if "seconds" not in k} == {
-        k: v for k, v in there.items() if "seconds" not in k
-    }
-    assert here["samples"] > 0
+    plans = []
+    for where in (server.url, str(packed)):
+        command = ["plan", where, "--batch-size", "4", "--json"]
+        done = subprocess.run([sys.executable, "-m", "datapipe", *command], capture_output=True)
+        plan = json.loads(done.stdout)
+        plans.append({name: value for name, value in plan.items() if "seconds" not in name})
+    assert plans[0] == plans[1]
+    assert plans[0]["samples"] > 0
 
 
 @pytest.mark.parametrize("device", [None, "64MB"])
 def test_what_a_cache_has_is_not_asked_for_again(make_remote, server, device):
     cache = datapipe.CacheSpec(memory="64MB", device=device)
-    options: dict[str, Any] = {} if device is None else {"device": "cpu"}
-    loader = make_remote(cache=cache, **options)
+    loader = make_remote(cache=cache, device=device and "cpu")
     expected = list(loader)
-    asked = len(requests(server))
-    assert asked > 0
+    assert requests(server)
     if device is not None:
         list(loader)  # texts are read when images alone are there
-        asked = len(requests(server))
+    asked = len(requests(server))
     list(loader)
     assert len(requests(server)) == asked
     loader.set_epoch(0)
@@ -243,9 +211,8 @@ def test_workers_that_wait_for_the_source_are_counted(make_remote, server):
     server.fault = late
     loader = make_remote(cache=datapipe.CacheSpec(memory="64MB"))
     list(loader)
-    source = loader.stats()["source"]
-    assert source.stalls > 0
-    assert source.stalled > 0
+    assert loader.stats()["source"].stalls > 0
+    assert loader.stats()["source"].stalled > 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])

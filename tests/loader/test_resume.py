@@ -1,19 +1,23 @@
-"""Every loader and every kind of plan goes through the one check of exact resume."""
+"""Every loader and every kind of plan resumes exactly; what states say, and what is refused."""
 
 import itertools
+import json
 import re
-from typing import Any
+from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, Loader, StateMismatch
+from datapipe import CacheSpec, DatapipeError, ImageSpec, Loader, PlanError, StateMismatch
 from datapipe.decode.dali.graph import installed
+from datapipe.index.files.sealed_json import sum_of
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
 from ..campaigns import rare
+from .test_runs import take
 from .test_transform import darken
 
 META = ("key", "valid", "num_items_in_batch")
@@ -23,13 +27,13 @@ MIRRORED = ImageSpec(size=24, resize="crop", flip=0.5, normalize="imagenet")
 PADDED = ImageSpec(size=(24, 40), resize="pad", normalize="imagenet")
 
 
-def needs_dali(options: dict[str, Any]) -> Any:
+def needs_dali(options):
     return pytest.param(
         options, marks=pytest.mark.skipif(not installed(), reason="DALI is not installed")
     )
 
 
-PLANS: list[Any] = [
+PLANS = [
     rare({"batch_size": 4}),
     rare({"batch_size": 4, "group": 8}),
     {"batch_size": 3, "buckets": 4},
@@ -92,7 +96,7 @@ def test_every_loader_resumes_exactly(make, options):
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_plans_resume_exactly(make, text, data):
-    options: dict[str, Any] = {
+    options = {
         "seed": data.draw(st.integers(0, 99)),
         "shuffle": data.draw(st.sampled_from([True, False, "shards"])),
         "prefetch_factor": data.draw(st.integers(1, 5)),
@@ -123,15 +127,11 @@ def test_random_plans_resume_exactly(make, text, data):
 
 @pytest.mark.parametrize("unit", ["batch_size", "pack"])
 def test_a_run_with_skipped_samples_resumes_exactly(damaged, text, unit):
-    options: dict[str, Any] = {"batch_size": 4, "meta": META[:2], "image": ImageSpec(size=16)}
+    options = {"batch_size": 4, "meta": META[:2], "image": ImageSpec(size=16)}
     if unit == "pack":
         options = {"pack": 200, "meta": META, "text": text()}
-
-    def make(**more: Any) -> Loader:
-        return datapipe.make_loader(damaged, on_error="skip", **options, **more)
-
-    batches = list(make(num_workers=0))
-    assert any(not batch["valid"].all() for batch in batches)
+    make = partial(datapipe.make_loader, damaged, on_error="skip", **options)
+    assert any(not batch["valid"].all() for batch in make(num_workers=0))
     assert_resumes_exactly(make, stops=(0.6,))
 
 
@@ -141,9 +141,9 @@ def test_a_run_with_skipped_samples_resumes_exactly(damaged, text, unit):
     ids=str,
 )
 def test_the_order_is_the_same_on_any_number_of_ranks(make, text, options):
-    def order(world_size: int) -> list[list[str]]:
+    def order(world_size):
         ranks = [
-            list(make(text=text(), meta=META, **options, rank=rank, world_size=world_size))
+            make(text=text(), meta=META, rank=rank, world_size=world_size, **options)
             for rank in range(world_size)
         ]
         return [sorted(valid_keys(step)) for step in zip(*ranks, strict=True)]
@@ -151,11 +151,8 @@ def test_the_order_is_the_same_on_any_number_of_ranks(make, text, options):
     single = order(1)
     assert len(single) > 8  # eight ranks take more than a step
     for world_size in (2, 8):
-        together = [
-            sorted(itertools.chain(*single[start : start + world_size]))
-            for start in range(0, len(single), world_size)
-        ]
-        assert order(world_size) == together
+        steps = (single[at : at + world_size] for at in range(0, len(single), world_size))
+        assert order(world_size) == [sorted(itertools.chain(*step)) for step in steps]
 
 
 def test_a_run_whose_steps_are_large_keeps_the_groups_of_its_first_launch(make, text):
@@ -168,7 +165,9 @@ def test_a_run_whose_steps_are_large_keeps_the_groups_of_its_first_launch(make, 
     assert second.state_dict() == state
 
 
-def test_a_world_size_that_does_not_divide_the_groups_warns(make, text, caplog):
+def test_a_world_size_that_does_not_divide_the_groups_warns_in_units_of_the_plan(
+    make, text, caplog
+):
     state = make(text=text(), pack=200, group=4, rank=0, world_size=4).state_dict()
     loader = make(text=text(), pack=200, rank=0, world_size=2)
     loader.load_state_dict(state)
@@ -185,9 +184,6 @@ def test_a_world_size_that_does_not_divide_the_groups_warns(make, text, caplog):
         "of a step (1 on each of 3 ranks) do not divide them; world sizes that do: 1, 2, 4; or "
         "begin a run with group=3, which has another order"
     )
-
-
-def test_uneven_steps_are_said_in_the_units_of_the_plan(make, text, caplog):
     next(iter(make(text=text(), batch_size=3, buckets=2, rank=0, world_size=5)))
     assert "64 batches of equal cost follow each other, and the 5 of a step" in caplog.text
     assert "world sizes that do: 1, 2, 4, 8, 16, 32, 64;" in caplog.text
@@ -222,15 +218,14 @@ def test_a_state_of_another_plan_names_the_difference(make, text, change, name):
         make(**options).load_state_dict(state)
 
 
-def test_ranks_that_share_a_folder_share_blocks(make, text, tmp_path):
-    def batches() -> list[Any]:
+def test_ranks_that_share_a_folder_share_blocks(make, text, tmp_path, monkeypatch):
+    def batches():
         return list(make(text=text(), pack=200, meta=META, cache=CacheSpec(plan=tmp_path)))
 
     expected = list(make(text=text(), pack=200, meta=META))
-    assert_same_batches(batches(), expected)
+    for _ in range(2):
+        assert_same_batches(batches(), expected)
     (kept,) = tmp_path.rglob("*.npz")
-
-    assert_same_batches(batches(), expected)
     kept.write_bytes(kept.read_bytes()[:-8] + b"\xff" * 8)
     assert_same_batches(batches(), expected)
     for entry in re.finditer(b"PK\x01\x02", kept.read_bytes()):  # of the list of arrays
@@ -238,10 +233,110 @@ def test_ranks_that_share_a_folder_share_blocks(make, text, tmp_path):
         damaged[entry.start() + 33] ^= 2  # a comment that swallows the entries after it
         kept.write_bytes(damaged)
         assert_same_batches(batches(), expected)
-
-
-def test_blocks_that_another_version_planned_are_not_used(make, text, tmp_path, monkeypatch):
-    list(make(text=text(), pack=200, cache=CacheSpec(plan=tmp_path)))
+    # Blocks that another version planned are not used.
     monkeypatch.setattr("datapipe.loader.schedule.run_schedule.PLAN_VERSION", 99)
-    list(make(text=text(), pack=200, cache=CacheSpec(plan=tmp_path)))
+    batches()
     assert len({kept.parent for kept in tmp_path.rglob("*.npz")}) == 2
+
+
+def test_the_check_itself_notices_a_loader_that_does_not_resume(make):
+    class Forgetful(Loader):
+        def load_state_dict(self, state):
+            others = {name: value for name, value in state.items() if name != "crc32"}
+            others["unit"] = max(0, others["unit"] - 1)
+            super().load_state_dict({**others, "crc32": sum_of(others)})
+
+    def forgetful(**more):
+        loader = make(**more)
+        loader.__class__ = Forgetful
+        return loader
+
+    with pytest.raises(AssertionError):
+        assert_resumes_exactly(forgetful)
+
+
+def test_a_state_is_that_of_a_step_and_after_the_last_batch_of_the_next_epoch(make):
+    loader = make(batch_size=10)
+    iterator = iter(loader)
+    states = [loader.state_dict()]
+    for _ in range(len(loader)):
+        next(iterator)
+        states.append(loader.state_dict())
+    assert [states[-1][name] for name in ("epoch", "block", "unit")] == [1, 0, 0]
+    # Of an earlier step, for wrappers that fetch ahead.
+    assert [loader.state_dict(step=step) for step in range(len(states))] == states
+    with pytest.raises(PlanError, match="yielded 4"):
+        loader.state_dict(step=5)
+    assert next(iterator, None) is None
+    assert loader.state_dict() == states[-1]
+
+
+def test_state_of_a_step_counts_from_where_the_iterator_began(make):
+    loader = make(batch_size=5)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert loader.state_dict(step=0) == state
+    iterator = iter(loader)
+    next(iterator)
+    assert loader.state_dict(step=0)["unit"] == 5
+    assert loader.state_dict(step=1)["unit"] == 10
+
+
+def test_set_epoch_keeps_the_position_in_the_current_epoch_alone(make):
+    begun, resumed, jumped, counted = (make() for _ in range(4))
+    take(begun, 3)
+    for loader, epoch in ((resumed, 0), (jumped, 2)):
+        loader.load_state_dict(begun.state_dict())
+        loader.set_epoch(epoch)
+    assert_same_batches(list(resumed), list(make())[3:])
+    list(counted), list(counted)
+    assert_same_batches(jumped, counted)
+
+
+def test_batch_size_may_change_on_resume(make):
+    before, after = make(batch_size=4), make(batch_size=7)
+    begun = take(before, 3)
+    after.load_state_dict(before.state_dict())
+    assert valid_keys(begun) + valid_keys(after) == valid_keys(make(batch_size=1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 99},
+        {"plan_version": 99},
+        {"fingerprint": "0" * 64},
+        {"unit": 37},
+        {"unit": -1},
+        {"epoch": -1},
+        *({"plan": None}, {"unit": "5"}, {"unit": 5.5}, {"block": -1}, {"fingerprint": 5}),
+    ],
+    ids=str,
+)
+def test_a_state_that_cannot_be_continued_is_refused(make, change):
+    loader = make()
+    with pytest.raises(StateMismatch):
+        loader.load_state_dict({**loader.state_dict(), **change})
+    with pytest.raises(StateMismatch):
+        loader.load_state_dict({})
+
+
+def test_setting_another_epoch_inside_a_loop_ends_the_loop(make):
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    loader.set_epoch(7)
+    with pytest.raises(DatapipeError, match="closed"):
+        next(iterator)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["unit"]) == (7, 0)
+
+
+def test_the_state_is_small_json_also_with_integers_of_numpy(make):
+    loader = make(seed=np.int64(3), batch_size=np.int32(4))
+    loader.set_epoch(np.int64(2))
+    next(iter(loader))
+    text = json.dumps(loader.state_dict())
+    assert json.loads(text) == loader.state_dict()
+    assert len(text) < 1000

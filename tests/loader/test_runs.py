@@ -1,44 +1,36 @@
 """Runs of several epochs, of steps and of tokens; what is excluded; a look at the plan."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 
-from datapipe import CacheSpec, EndlessError, ImageSpec, Loader, PlanError, RunSpec
+from datapipe import CacheSpec, EndlessError, ImageSpec, PlanError, RunSpec
 from datapipe.testing import assert_same_batches, valid_keys
-
-Make = Callable[..., Loader]
 
 META = ("key", "valid", "num_items_in_batch")
 
 
-def take(loader: Loader, steps: int) -> list[Any]:
+def take(loader, steps):
     iterator = iter(loader)
     return [next(iterator) for _ in range(steps)]
 
 
-def epochs_of(make: Make, count: int, **options: Any) -> list[Any]:
+def epochs_of(make, count, **options):
     loader = make(**options)
     return [batch for _ in range(count) for batch in loader]
 
 
-def test_a_run_of_several_epochs_is_one_iteration(make):
-    loader = make(epochs=3)
-    assert len(loader) == 30
-    assert_same_batches(list(loader), epochs_of(make, 3))
+def test_a_run_of_epochs_or_of_steps_is_one_iteration(make):
+    loader, steps = make(epochs=3), make(epochs=None, run=RunSpec(max_steps=23))
+    assert (len(loader), len(steps)) == (30, 23)
+    expected = epochs_of(make, 3)
+    assert_same_batches(list(loader), expected)
+    assert_same_batches(list(steps), expected[:23])
     assert loader.epoch == 3
-
-
-def test_a_run_of_steps_goes_over_epochs_and_ends(make):
-    loader = make(epochs=None, run=RunSpec(max_steps=23))
-    assert len(loader) == 23
-    assert_same_batches(list(loader), epochs_of(make, 3)[:23])
-    for most, steps in ((4, 4), (400, 10)):  # within an epoch
+    for most, count in ((4, 4), (400, 10)):  # within an epoch
         run = RunSpec(max_steps=most)
-        assert len(make(run=run)) == len(list(make(run=run))) == steps
+        assert len(make(run=run)) == len(list(make(run=run))) == count
 
 
 @pytest.mark.parametrize("options", [{"pack": 200}, {"max_tokens": 200}], ids=str)
@@ -56,13 +48,11 @@ def test_the_length_of_a_run_of_steps_plans_no_more_than_that(make, text, option
 
 
 def test_a_run_of_tokens_ends_with_the_step_that_reaches_them(make, text):
-    def counted(batches: list[Any]) -> list[int]:
-        return [int(batch["cu_seq_lens_q"][-1]) for batch in batches]
-
     whole = epochs_of(make, 3, text=text(), pack=200)
     batches = list(make(text=text(), pack=200, epochs=None, run=RunSpec(train_tokens=2500)))
     assert_same_batches(batches, whole[: len(batches)])
-    assert sum(counted(batches)) >= 2500 > sum(counted(batches[:-1]))
+    counted = [int(batch["cu_seq_lens_q"][-1]) for batch in batches]
+    assert sum(counted) >= 2500 > sum(counted[:-1])
 
 
 def test_epochs_without_end_have_no_length(make):
@@ -90,16 +80,11 @@ def test_a_run_that_begins_within_an_epoch_knows_its_length(make, text, options)
 
 def test_the_length_counts_what_is_excluded_from_the_rest_of_an_epoch(make):
     plan = make().plan
-    loader = make(
-        epochs=1,
-        run=RunSpec(max_steps=4),
-        exclude=[plan.step(2), plan.step(6), plan.step(8)],
-    )
+    out = [plan.step(2), plan.step(6), plan.step(8)]
+    loader = make(epochs=1, run=RunSpec(max_steps=4), exclude=out)
     steps = [(len(loader), len(list(loader))) for _ in range(3)]
     assert steps == [(4, 4), (3, 3), (4, 4)]
-
-
-def test_a_run_whose_last_epoch_is_left_out_ends_before_it(make):
+    # A run whose last epoch is left out ends before it.
     loader = make(epochs=2, exclude={"epoch": 1, "start": 0, "stop": 37})
     assert len(loader) == len(list(loader)) == 10
     assert loader.epoch == 2
@@ -108,6 +93,7 @@ def test_a_run_whose_last_epoch_is_left_out_ends_before_it(make):
 def test_leaving_a_run_and_iterating_again_starts_it_over(make):
     loader = make(epochs=2)
     take(loader, 15)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["unit"]) == (1, 20)
     assert_same_batches(take(loader, 3), epochs_of(make, 1)[:3])
 
 
@@ -140,16 +126,11 @@ def test_the_plan_shows_what_every_rank_will_see(make, text, options):
 
 
 def test_steps_that_are_excluded_do_not_come(make, text):
-    whole = list(make(text=text(), pack=200, meta=META))
-    plan = make(text=text(), pack=200).plan
-    spike = [plan.step(2), plan.step(3).to_dict()]
-    loader = make(text=text(), pack=200, meta=META, exclude=spike)
+    options = {"text": text(), "pack": 200, "meta": META}
+    whole, plan = list(make(**options)), make(**options).plan
+    loader = make(exclude=[plan.step(2), plan.step(3).to_dict()], **options)
     assert len(loader) == len(whole) - 2
     assert_same_batches(list(loader), whole[:2] + whole[4:])
-
-
-def step_of(make: Make, **options: Any) -> Any:
-    return make(rank=0, world_size=2, **options).plan.step(1)
 
 
 @pytest.mark.parametrize(
@@ -164,36 +145,33 @@ def step_of(make: Make, **options: Any) -> Any:
 )
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_a_step_of_another_plan_is_not_excluded_in_silence(make, text, other, cause, as_dict):
-    step = step_of(make, text=text(), pack=200)
+    options = {"text": text(), "pack": 200}
+    step = make(rank=0, world_size=2, **options).plan.step(1)
     step = json.loads(json.dumps(step.to_dict())) if as_dict else step
-    options = {"text": text(), "pack": 200} | other
     with pytest.raises(PlanError, match=cause):
-        make(exclude=step, **options)
+        make(exclude=step, **options | other)
 
 
-def test_a_step_seen_on_other_ranks_is_excluded(make, text):
-    step = step_of(make, text=text(), pack=200)
-    loader = make(text=text(), pack=200, meta=META, exclude=step)
-    gone = {key for rank in step.ranks for key in rank.keys}
-    assert {*valid_keys(make(text=text(), pack=200, meta=META))} - {*valid_keys(loader)} == gone
-
-
-def test_a_step_of_other_groups_is_excluded_once_the_state_is_loaded(make, text):
-    two = make(text=text(), pack=200, group=2, rank=0, world_size=2)
+@pytest.mark.parametrize("group", [None, 2], ids=str)
+def test_a_step_seen_on_other_ranks_is_excluded(make, text, group):
+    options = {"text": text(), "pack": 200}
+    two = make(group=group, rank=0, world_size=2, **options)
     step = two.plan.step(1)
-    loader = make(text=text(), pack=200, meta=META, exclude=step)
-    for ask in (iter, len):
-        with pytest.raises(PlanError, match="group: 2 there, 64 here"):
-            ask(loader)
-    loader.load_state_dict(two.state_dict())
+    loader = make(meta=META, exclude=step, **options)
+    if group is not None:  # a group that is known once the state is loaded
+        for ask in (iter, len):
+            with pytest.raises(PlanError, match="group: 2 there, 64 here"):
+                ask(loader)
+        loader.load_state_dict(two.state_dict())
     gone = {key for rank in step.ranks for key in rank.keys}
-    assert {*valid_keys(make(text=text(), pack=200, meta=META))} - {*valid_keys(loader)} == gone
+    assert {*valid_keys(make(meta=META, **options))} - {*valid_keys(loader)} == gone
 
 
 def test_samples_that_are_excluded_become_empty_slots(make, text):
-    whole = list(make(text=text(), pack=200, meta=META))
+    options = {"text": text(), "pack": 200, "meta": META}
+    whole = list(make(**options))
     bad = whole[1]["key"][0]
-    batches = list(make(text=text(), pack=200, meta=META, exclude=bad))
+    batches = list(make(exclude=bad, **options))
     assert_same_batches(batches[:1] + batches[2:], whole[:1] + whole[2:])
     batch = batches[1]
     assert batch["valid"].tolist() == [False] + [True] * (len(batch["key"]) - 1)
@@ -208,29 +186,23 @@ def test_samples_that_are_excluded_become_empty_slots(make, text):
 def test_nothing_of_an_excluded_sample_is_in_its_slot(make, options):
     spec = ImageSpec(size=16, normalize="clip")
     bad = "000000003"  # it has two images
-    for batch in make(image=spec, exclude=bad, **options):
-        if bad not in batch["key"]:
-            continue
-        slot = batch["key"].index(bad)
-        start = int(batch["images_per_sample"][:slot].sum())
-        assert batch["images_per_sample"][slot] == 2
-        assert not batch["valid"][slot]
-        assert batch["text"][slot] == ""
-        assert batch["pixel_values"][start : start + 2].eq(0).all()
-        assert batch["pixel_values"].ne(0).any()
-        if options:
-            assert batch["id"][slot] is None
-            assert batch["source"][slot] is not None
-        break
-    else:
-        pytest.fail("its slot is gone")
+    (batch,) = (b for b in make(image=spec, exclude=bad, **options) if bad in b["key"])
+    slot = batch["key"].index(bad)
+    start = int(batch["images_per_sample"][:slot].sum())
+    assert batch["images_per_sample"][slot] == 2
+    assert not batch["valid"][slot]
+    assert batch["text"][slot] == ""
+    assert batch["pixel_values"][start : start + 2].eq(0).all()
+    assert batch["pixel_values"].ne(0).any()
+    if options:
+        assert batch["id"][slot] is None
+        assert batch["source"][slot] is not None
 
 
 def test_a_run_goes_on_with_something_excluded_after_it_was_saved(make):
     loader = make(meta="sample")
-    begun = take(loader, 3)
+    take(loader, 3)
     resumed = make(exclude=loader.plan.step(5))
     resumed.load_state_dict(loader.state_dict())
     whole = list(make())
     assert_same_batches(list(resumed), whole[3:5] + whole[6:])
-    assert begun

@@ -9,9 +9,7 @@ from datapipe.plan.batching import cut_batches
 LENGTHS = np.random.default_rng(3).integers(1, 500, 1000)
 
 
-def padded_tokens(
-    order: np.ndarray, offsets: np.ndarray, lengths: np.ndarray = LENGTHS
-) -> np.ndarray:
+def padded_tokens(order, offsets, lengths=LENGTHS):
     longest = [max(batch) for batch in np.split(lengths[order], offsets[1:-1]) if len(batch)]
     return np.diff(offsets) * np.array(longest, np.int64)
 
@@ -31,11 +29,7 @@ def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
         batch_size = 7
     tokens = np.array(lengths, np.int64)
     order, offsets = cut_batches(
-        tokens,
-        batch_size=batch_size,
-        max_tokens=max_tokens,
-        buckets=buckets,
-        key=key,
+        tokens, batch_size=batch_size, max_tokens=max_tokens, buckets=buckets, key=key
     )
     assert order.dtype == offsets.dtype == np.int64
     assert sorted(order.tolist()) == list(range(len(lengths)))
@@ -57,7 +51,7 @@ def test_only_the_last_batch_of_a_block_is_short():
 
 
 def test_buckets_keep_samples_of_similar_length_together():
-    def padding(buckets: int) -> float:
+    def padding(buckets):
         order, offsets = cut_batches(LENGTHS, batch_size=50, buckets=buckets, key=1)
         return 1 - LENGTHS.sum() / padded_tokens(order, offsets).sum()
 

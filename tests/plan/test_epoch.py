@@ -9,12 +9,11 @@ import pytest
 from datapipe.errors import PlanError
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.units import Units
 
 Blocks = Callable[..., Any]
 
 
-def samples_of(plan: EpochPlan) -> list[int]:
+def samples_of(plan):
     return plan.samples(0, plan.source.count).tolist()
 
 
@@ -54,7 +53,7 @@ def test_laying_out_changes_the_order_of_units_alone(source):
 def test_neighbours_have_equal_cost_in_every_step_also_across_blocks(blocks):
     from datapipe.plan.steps import Position, walk
 
-    def spread(group: int) -> float:
+    def spread(group):
         made = blocks(4000, pack=64, group=group, block=500)
         images = [
             step.units.total(step.units.sizes.images).astype(float)
@@ -62,7 +61,7 @@ def test_neighbours_have_equal_cost_in_every_step_also_across_blocks(blocks):
         ]
         return float(np.mean([i.max() - i.mean() for i in images if len(i) == 8]))
 
-    assert spread(8) < 0.5 * spread(1)
+    assert spread(8) < 0.1 * spread(1)
 
 
 def test_packs_without_token_counts_are_refused():
@@ -95,5 +94,5 @@ def test_impossible_options_are_refused(options, message):
         PlanOptions(**{"shuffle": True, "seed": 0, **options})
 
 
-def _split(units: Units) -> list[list[int]]:
+def _split(units):
     return [part.tolist() for part in np.split(units.samples, units.offsets[1:-1])]

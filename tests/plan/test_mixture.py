@@ -1,13 +1,10 @@
 """Draws of a mixture: any stretch is found alone, counts keep to the rates, orders are separate."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.array_types import Float64
 from datapipe.plan.mixture import DatasetOrder, Interleaving, Rates
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.rng import derive
@@ -16,23 +13,21 @@ FAR = 10**12
 SHUFFLED = PlanOptions(shuffle=True, seed=0)
 
 
-def constant(rates: Any) -> Rates:
+def constant(rates):
     """Return rates that never change."""
-    row = np.array([rates], np.float64)
-    return Rates(starts=np.zeros(1, np.int64), first=row, last=row)
+    return made([0], [rates])
 
 
-def keys_of(datasets: int, seed: int = 0) -> list[int]:
+def keys_of(datasets, seed=0):
     return [derive(seed, number) for number in range(datasets)]
 
 
-def made(starts: list[int], first: Any, last: Any = None) -> Rates:
+def made(starts, first, last=None):
     """Rates of rows that are scaled to sum to 1; without `last` they are constant in a segment."""
 
-    def rows(values: Any) -> Float64:
+    def rows(values):
         table = np.array(values, np.float64)
-        scaled: Float64 = table / table.sum(1, keepdims=True)
-        return scaled
+        return table / table.sum(1, keepdims=True)
 
     begin = rows(first)
     return Rates(
@@ -40,7 +35,7 @@ def made(starts: list[int], first: Any, last: Any = None) -> Rates:
     )
 
 
-def ideal(rates: Rates, draw: int) -> Float64:
+def ideal(rates, draw):
     """The integral of the rates up to a draw, segment by segment."""
     total = np.zeros(rates.first.shape[1])
     ends = [*rates.starts[1:].tolist(), None]
@@ -55,7 +50,7 @@ def ideal(rates: Rates, draw: int) -> Float64:
 
 
 @st.composite
-def random_rates(draw: st.DrawFn) -> Rates:
+def random_rates(draw):
     """Up to eight datasets and four segments, some of them ramps, with rates of 0."""
     datasets = draw(st.integers(1, 8))
     lengths = draw(st.lists(st.integers(1, 60), max_size=3))
@@ -184,10 +179,7 @@ def test_each_pass_of_a_dataset_has_every_sample_once(samples, key, start, lengt
 
 
 @given(
-    old=st.integers(1, 30),
-    new=st.integers(1, 30),
-    turns=st.integers(0, 100),
-    key=st.integers(0, 9),
+    old=st.integers(1, 30), new=st.integers(1, 30), turns=st.integers(0, 100), key=st.integers(0, 9)
 )
 def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(old, new, turns, key):
     before = DatasetOrder(old, SHUFFLED, key=key)

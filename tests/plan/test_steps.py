@@ -1,7 +1,6 @@
 """Steps, ranks, and what is left out: for every kind of unit."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PlanError, StateMismatch
-from datapipe.plan.steps import Exclusion, Position, Step, check_ranks, steps_in, walk
+from datapipe.plan.steps import Exclusion, Position, check_ranks, steps_in, walk
 
-KINDS: list[dict[str, Any]] = [
+KINDS = [
     {},
     {"shuffle": False},
     {"pack": 64},
@@ -26,18 +25,8 @@ kinds = st.sampled_from(KINDS)
 small_blocks = st.sampled_from([7, 16, 50, 1000])
 
 
-def all_steps(blocks: Any, share: int, start: Position | None = None, **more: Any) -> list[Step]:
+def all_steps(blocks, share, start=None, **more):
     return list(walk(blocks, start or Position(blocks.epoch), share=share, **more))
-
-
-@settings(deadline=None)
-@given(kind=kinds, block=small_blocks, samples=st.integers(1, 150), share=st.integers(1, 9))
-def test_steps_hold_every_sample_once(blocks, kind, block, samples, share):
-    steps = all_steps(blocks(samples, block=block, **kind), share)
-    seen = np.concatenate([step.units.samples for step in steps])
-    assert sorted(seen.tolist()) == list(range(samples))
-    assert [len(step.units) for step in steps[:-1]] == [share] * (len(steps) - 1)
-    assert [step.last for step in steps] == [False] * (len(steps) - 1) + [True]
 
 
 @settings(deadline=None)
@@ -49,10 +38,13 @@ def test_steps_hold_every_sample_once(blocks, kind, block, samples, share):
     second=st.integers(1, 9),
     stop=st.floats(0, 1),
 )
-def test_other_ranks_go_on_where_some_stopped(
+def test_steps_hold_every_sample_once_and_other_ranks_go_on_where_some_stopped(
     blocks, order_of, kind, block, samples, first, second, stop
 ):
     whole = all_steps(blocks(samples, block=block, **kind), first)
+    assert sorted(order_of(whole)) == list(range(samples))
+    assert [len(step.units) for step in whole[:-1]] == [first] * (len(whole) - 1)
+    assert [step.last for step in whole] == [False] * (len(whole) - 1) + [True]
     begun = whole[: int(stop * len(whole))]
     position = begun[-1].stop if begun else Position(0)
     rest = all_steps(blocks(samples, block=block, **kind), second, position)
@@ -78,29 +70,16 @@ def test_ranks_together_take_what_the_step_holds_once(blocks, kind, samples, uni
 
 
 def test_ranks_take_units_in_turn_and_the_last_step_repeats_its_own(blocks):
+    def shares(step, ranks):
+        found = [step.share(units_per_rank=2, rank=rank, world_size=ranks) for rank in range(ranks)]
+        return [(share.units.samples.tolist(), share.valid.tolist()) for share in found]
+
     steps = all_steps(blocks(10, shuffle=False), 4)
-    first = [steps[0].share(units_per_rank=2, rank=rank, world_size=2) for rank in range(2)]
-    assert [share.units.samples.tolist() for share in first] == [[0, 2], [1, 3]]
-    last = [steps[-1].share(units_per_rank=2, rank=rank, world_size=2) for rank in range(2)]
-    assert [share.units.samples.tolist() for share in last] == [[8, 8], [9, 9]]
-    assert [share.valid.tolist() for share in last] == [[True, False], [True, False]]
-
-
-def test_a_last_step_with_fewer_units_than_ranks_gives_every_rank_a_batch(blocks):
-    step = all_steps(blocks(9, shuffle=False), 8)[-1]
-    last = [step.share(units_per_rank=2, rank=rank, world_size=4) for rank in range(4)]
-    assert [share.units.samples.tolist() for share in last] == [[8, 8]] * 4
-    assert sum(int(share.valid.sum()) for share in last) == 1
-
-
-@settings(deadline=None)
-@given(kind=kinds, samples=st.integers(1, 150), share=st.integers(1, 9), drop_last=st.booleans())
-def test_steps_are_counted_without_being_made(blocks, kind, samples, share, drop_last):
-    made = blocks(samples, block=50, **kind)
-    units = sum(len(step.units) for step in all_steps(made, 1))
-    steps = all_steps(made, share, drop_last=drop_last)
-    assert steps_in(units, share=share, drop_last=drop_last) == len(steps)
-    assert all(len(step.units) == share for step in steps) or not drop_last
+    assert shares(steps[0], 2) == [([0, 2], [True, True]), ([1, 3], [True, True])]
+    assert shares(steps[-1], 2) == [([8, 8], [True, False]), ([9, 9], [True, False])]
+    # With fewer units than ranks every rank gets a batch.
+    last = all_steps(blocks(9, shuffle=False), 8)[-1]
+    assert shares(last, 4) == [([8, 8], [True, False])] + 3 * [([8, 8], [False, False])]
 
 
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=5)
@@ -110,12 +89,15 @@ ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=5)
 @given(
     kind=kinds, samples=st.integers(1, 60), share=st.integers(1, 9), out=ranges, drop=st.booleans()
 )
-def test_excluded_steps_do_not_come_and_the_others_stay_as_they_are(
+def test_steps_are_counted_and_excluded_ones_do_not_come_while_others_stay_as_they_are(
     blocks, kind, samples, share, out, drop
 ):
     made = blocks(samples, block=25, **kind)
     exclusion = Exclusion(units={0: [(start, start + more) for start, more in out]})
     whole = all_steps(made, share, drop_last=drop)
+    units = sum(len(step.units) for step in all_steps(made, 1))
+    assert steps_in(units, share=share, drop_last=drop) == len(whole)
+    assert all(len(step.units) == share for step in whole) or not drop
     gone = {unit for start, more in out for unit in range(start, start + more)}
     rest = [step for step in whole if not gone >= {*range(step.start.consumed, step.stop.consumed)}]
     left = all_steps(made, share, exclusion=exclusion, drop_last=drop)
@@ -124,7 +106,6 @@ def test_excluded_steps_do_not_come_and_the_others_stay_as_they_are(
         step.units.samples.tolist() for step in rest
     ]
     assert [step.last for step in left] == [False] * (len(left) - 1) + [True] * bool(left)
-    units = sum(len(step.units) for step in all_steps(made, 1))
     assert steps_in(units, share=share, drop_last=drop, exclusion=exclusion) == len(left)
     for step in left:
         numbers = np.arange(step.start.consumed, step.stop.consumed)

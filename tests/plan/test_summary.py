@@ -1,7 +1,7 @@
 """What a plan amounts to, compared with what the ranks get one by one."""
 
 import json
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,23 +10,21 @@ from hypothesis import strategies as st
 
 from datapipe.plan.groups import TEXT_LINEAR
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.steps import Exclusion, Position, Share, Step, walk
-from datapipe.plan.summary import PlanSummary, summarise
+from datapipe.plan.steps import Exclusion, Position, Step, walk
+from datapipe.plan.summary import summarise
 from datapipe.plan.units import Sizes, Units
 
 from .test_steps import KINDS
 
 
-def made_of(
-    units: list[list[int]], images: list[list[int]] | None = None, **options: Any
-) -> tuple[Step, PlanOptions]:
-    """A step of units with these lengths of samples, an image being a token."""
+def made_of(units, **options):
+    """A step of units with these lengths of samples, which have no images."""
     lengths = np.array([length for unit in units for length in unit])
-    vision = np.array([count for unit in images for count in unit]) if images else 0 * lengths
     offsets = np.cumsum([0, *(len(unit) for unit in units)])
+    none = 0 * lengths
     step = Step(
         units=Units(
-            np.arange(len(lengths)), offsets, Sizes(lengths, lengths // 2, vision, vision, vision)
+            np.arange(len(lengths)), offsets, Sizes(lengths, lengths // 2, none, none, none)
         ),
         start=Position(0),
         stop=Position(0, 0, len(units)),
@@ -38,26 +36,17 @@ def made_of(
     return step, PlanOptions(shuffle=False, seed=0, **options)
 
 
-def summary_of(
-    units: list[list[int]],
-    images: list[list[int]] | None = None,
-    *,
-    units_per_rank: int = 1,
-    world_size: int = 1,
-    **options: Any,
-) -> PlanSummary:
-    step, plan = made_of(units, images, **options)
-    return summarise([step], plan, units_per_rank=units_per_rank, world_size=world_size)
+def summary_of(units, world_size=1, **options):
+    step, plan = made_of(units, **options)
+    return summarise([step], plan, units_per_rank=1, world_size=world_size)
 
 
-def cost(share: Share) -> int:
-    sizes = share.units.sizes
-    assert sizes is not None
-    tokens = sizes.tokens.tolist()
+def cost(share):
+    tokens = share.units.sizes.tokens.tolist()
     return sum(TEXT_LINEAR * length + length**2 for length in tokens)
 
 
-def imbalance(costs: list[int]) -> float:
+def imbalance(costs):
     return 1 - np.mean(costs) / max(costs) if max(costs) else 0.0
 
 
@@ -93,10 +82,16 @@ def test_a_summary_says_what_the_ranks_get(blocks, kind, samples, ranks, units_p
     assert found.labels == sum(int(size.labels.sum()) for size in sizes)
     assert found.images == sum(int(size.images.sum()) for size in sizes)
     assert sum(length_bin.samples for length_bin in found.histogram) == samples
-    if options.pack is not None:
-        places = found.units * options.pack
-    else:
-        places = sum(len(size.tokens) * max(size.tokens, default=0) for size in sizes)
+    padded = [len(size.tokens) * max(size.tokens, default=0) for size in sizes]
+    places = found.units * options.pack if options.pack else sum(padded)
+    most_tokens = {
+        "pack": max(step.units.total(step.units.sizes.tokens).max() for step in steps),
+        "batch": max(padded),
+        "sample": max(step.units.sizes.tokens.max() for step in steps),
+    }
+    assert found.most_tokens == most_tokens[options.unit]
+    assert found.most_samples == max(np.diff(step.units.offsets).max() for step in steps)
+    assert found.samples_per_unit == samples / found.units
     assert found.fill == pytest.approx(found.tokens / places)
     assert found.padding == pytest.approx(1 - found.fill)
     for name, costs in (
@@ -107,39 +102,6 @@ def test_a_summary_says_what_the_ranks_get(blocks, kind, samples, ranks, units_p
         ),
     ):
         assert getattr(found, name) == pytest.approx(np.mean([imbalance(each) for each in costs]))
-
-
-def test_fill_of_packs_is_tokens_by_capacity():
-    found = summary_of([[30, 20], [40], [10, 10, 5]], pack=50)
-    assert found.fill == pytest.approx(115 / 150)
-    assert (found.most_samples, found.most_tokens) == (3, 50)
-    assert found.samples_per_unit == 2
-
-
-def test_fill_of_a_padded_batch_is_tokens_by_its_longest_sample():
-    found = summary_of([[10, 40], [5]], max_tokens=100)
-    assert found.fill == pytest.approx(55 / (2 * 40 + 5))
-    assert found.most_tokens == 80
-
-
-def test_fixed_batches_are_padded_rank_by_rank():
-    # Samples are dealt in turn: rank 0 has 10 and 40, rank 1 has 20 and 20.
-    found = summary_of([[10], [20], [40], [20]], units_per_rank=2, world_size=2)
-    assert found.fill == pytest.approx(90 / (2 * 40 + 2 * 20))
-
-
-def test_repeats_are_work_for_their_rank_and_fill_nothing():
-    found = summary_of([[50], [50], [25]], pack=50, world_size=4)
-    assert (found.repeats, found.units, found.samples) == (1, 3, 3)
-    assert found.fill == pytest.approx(125 / 150)
-    whole, half = TEXT_LINEAR * 50 + 50**2, TEXT_LINEAR * 25 + 25**2
-    assert found.text_imbalance == pytest.approx(1 - (3 * whole + half) / 4 / whole)
-
-
-def test_images_are_balanced_apart_from_text():
-    found = summary_of([[10], [10]], [[0], [8]], pack=10, world_size=2)
-    assert (found.text_imbalance, found.image_imbalance) == (0, 0.5)
-    assert summary_of([[10], [10]], pack=10, world_size=2).image_imbalance == 0
 
 
 def test_samples_left_out_count_nowhere_but_keep_their_places(blocks):
@@ -181,23 +143,13 @@ def test_a_summary_of_many_samples_is_that_of_its_steps():
     assert sum(each.samples for each in found.histogram) == 80_000
 
 
-def test_without_tokens_steps_and_samples_are_counted():
+def test_without_tokens_or_steps_what_there_is_is_counted():
     step, plan = made_of([[1], [1], [1]])
-    bare = Step(
-        units=Units(step.units.samples, step.units.offsets, None),
-        **{name: getattr(step, name) for name in ("start", "stop", "excluded", "last")},
-        labels=None,
-        tokens=None,
-    )
-    found = summarise([bare], plan, units_per_rank=2, world_size=2)
+    units = Units(step.units.samples, step.units.offsets, None)
+    found = summarise([replace(step, units=units)], plan, units_per_rank=2, world_size=2)
     assert (found.steps, found.samples, found.units, found.repeats) == (1, 3, 3, 1)
-    assert (found.tokens, found.fill, found.text_imbalance, found.histogram) == (
-        *(None, None, None),
-        (),
-    )
-
-
-def test_a_plan_without_steps_has_a_summary():
+    assert found.tokens is found.fill is found.text_imbalance is None
+    assert found.histogram == ()
     plan = PlanOptions(shuffle=True, seed=0, pack=64)
     found = summarise([], plan, units_per_rank=1, world_size=8)
     assert (found.steps, found.units, found.samples) == (0, 0, 0)

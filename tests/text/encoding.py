@@ -1,10 +1,9 @@
 """Encoders of small tokenizers, and what they make of a sample."""
 
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from datapipe.errors import DecodeError
@@ -18,31 +17,38 @@ QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
 @cache
-def named_tokenizer(name: str) -> PreTrainedTokenizerFast:
+def named_tokenizer(name):
     return PreTrainedTokenizerFast(tokenizer_object=small_tokenizer(name), **NAMED)
 
 
-def make(
-    template: str | Path | None = "chatml", name: str = "byte-level", **options: Any
-) -> TextEncoder:
+def make(template="chatml", name="byte-level", **options):
     tokenizer = named_tokenizer(name)
     options.setdefault("image_token", "<image>")
     return TextEncoder(TextSpec(tokenizer=tokenizer, template=template, **options))
 
 
-def chat(*turns: tuple[str, str], images: int = 0) -> SampleText:
+def of_words(*words):
+    """An encoder of captions by a tokenizer that knows these words alone."""
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["</s>"])
+    return TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))
+
+
+def chat(*turns, images=0):
     return SampleText(
         None, {"messages": [{"role": role, "content": text} for role, text in turns]}, images
     )
 
 
-def encoded(encoder: TextEncoder, sample: SampleText) -> EncodedText:
+def encoded(encoder, sample):
     (result,) = encoder.encode([sample])
     assert isinstance(result, EncodedText), result
     return result
 
 
-def written(encoder: TextEncoder, sample: SampleText, learnt: bool = False) -> str:
+def written(encoder, sample, learnt=False):
     """What a sample says once each image is one token; or what of it is learnt."""
     text = encoded(encoder, sample)
     whole = expand(text, [np.full(1, encoder.image_id or 0)] * len(text.image_at))
@@ -51,7 +57,7 @@ def written(encoder: TextEncoder, sample: SampleText, learnt: bool = False) -> s
     return str(tokenizer.decode(ids.tolist(), skip_special_tokens=False))
 
 
-def reason(encoder: TextEncoder, sample: SampleText) -> str:
+def reason(encoder, sample):
     (result,) = encoder.encode([sample])
     assert isinstance(result, DecodeError), result
     return result.reason

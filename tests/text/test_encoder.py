@@ -5,7 +5,6 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -35,7 +34,7 @@ def test_an_encoder_survives_pickling():
     assert encoded(copy, sample).tokens.tolist() == encoded(encoder, sample).tokens.tolist()
 
 
-def digest(tokenizer: Any = None, **options: Any) -> str:
+def digest(tokenizer=None, **options):
     options.setdefault("template", "chatml")
     tokenizer = tokenizer if tokenizer is not None else small_tokenizer("byte-level")
     return TextEncoder(TextSpec(tokenizer=tokenizer, **options)).digest

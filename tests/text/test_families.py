@@ -1,61 +1,22 @@
 """Agreement with transformers on chat templates of real model families."""
 
+import json
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
-from datapipe.text.truncate import IGNORE, Expanded, expand
+from datapipe.text.truncate import IGNORE, expand
 
-from .families import FAMILIES, GEMMA_3, QWEN3, Family, messages
+from .families import FAMILIES, QWEN3, Family, messages
 from .small_tokenizers import TOKENIZERS, small_tokenizer, transformers_tokenizer
 
-Turns = list[tuple[str, str]]
-
-CASES: dict[str, Turns] = {
-    "one turn": [("user", "What is this?"), ("assistant", "A test of the encoder.")],
-    "two turns": [
-        ("user", "Which options are there?"),
-        ("assistant", "Two: the first and the second."),
-        ("user", "Name one."),
-        ("assistant", "The first."),
-    ],
-    "system": [("system", "In one word."), ("user", "Is this a module?"), ("assistant", "Yes.")],
-    "unicode": [
-        *(("user", "Größe in €, 漢字 and עברית?"), ("assistant", "Ça va: naïve ﬁ ½ e\u0301.")),
-        *(("user", "Which one 🤔?"), ("assistant", "👩‍👩‍👧 and 🇪🇺 🙂")),
-        *(("user", "🙂"), ("assistant", "🙃")),
-    ],
-    "empty question": [("user", ""), ("assistant", "An answer.")],
-    "no answer": [("user", "Is anybody there?")],
-    "code": [
-        ("user", "def f(x):\n\treturn x  # two  blanks\n\n"),
-        ("assistant", "```python\nf(1)\n```"),
-    ],
-    "blanks": [
-        ("user", "  Blanks before and after \n"),
-        ("assistant", "\n Yes. \n\n"),
-        ("user", "\tMore?"),
-        ("assistant", " No "),
-    ],
-    "reserved": [("user", "a < b | c > d <|im|> [INST] <s"), ("assistant", "<b>b</b> ▁ {{ x }}")],
-}
-IMAGES: dict[str, Turns] = {
-    "first": [("user", "<image>What is this?"), ("assistant", "A cat.")],
-    "last": [("user", "What is this? <image>"), ("assistant", "A cat.")],
-    "several": [
-        ("user", "<image><image>Compare these."),
-        ("assistant", "They are equal."),
-        ("user", "And this one <image> here?"),
-        ("assistant", "It is not."),
-    ],
-    "alone": [("user", "<image>"), ("assistant", "A cat.")],
-}
-
-
+CASES, IMAGES, REASONING = json.loads(
+    Path(__file__).with_name("conversations.json").read_text("utf-8")
+).values()
 PAIRS = [
     (name, case)
     for name, family in FAMILIES.items()
@@ -67,19 +28,17 @@ WITH_IMAGES = [(name, case) for name in FAMILIES if FAMILIES[name].image for cas
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
-def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+def tokenizer(request):
     return small_tokenizer(request.param)
 
 
 @cache
-def make(tokenizer: Tokenizer, template: str, image_token: str | None) -> TextEncoder:
+def make(tokenizer, template, image_token):
     given = transformers_tokenizer(tokenizer, template)
     return TextEncoder(TextSpec(tokenizer=given, image_token=image_token))
 
 
-def encode(
-    tokenizer: Tokenizer, template: str, turns: Turns, image_token: str | None = None
-) -> Expanded:
+def encode(tokenizer, template, turns, image_token=None):
     """The turns with every image as one token."""
     encoder = make(tokenizer, template, image_token)
     record = {"messages": [{"role": role, "content": text} for role, text in turns]}
@@ -89,9 +48,7 @@ def encode(
     return expand(encoded, [np.full(1, encoder.image_id or 0)] * images)
 
 
-def transformers(
-    tokenizer: Tokenizer, family: Family, turns: Turns
-) -> tuple[list[int], list[int] | None]:
+def transformers(tokenizer, family, turns):
     """What transformers makes of them: ids, and its assistant mask where there is one."""
     theirs = transformers_tokenizer(tokenizer, family.template).apply_chat_template(
         messages(turns, family),
@@ -143,59 +100,17 @@ def test_a_template_of_strings_gets_the_image_token_in_the_text(tokenizer, famil
     assert ids.count(tokenizer.token_to_id("<image>")) == 1
 
 
-def test_gemma_3_writes_an_image_as_its_processor_does():
-    tokenizer = small_tokenizer("byte-level")
-    encoder = TextEncoder(
-        TextSpec(
-            tokenizer=transformers_tokenizer(tokenizer, GEMMA_3), image_token="<image_soft_token>"
-        )
-    )
-    record = {"messages": [{"role": "user", "content": "<image>\nWhat is this?"}]}
-    (encoded,) = encoder.encode([SampleText(None, record, 1)])
-    assert isinstance(encoded, EncodedText)
-    ours = expand(encoded, [np.full(2, encoder.image_id or 0)])
-    assert tokenizer.decode(ours.input_ids.tolist(), skip_special_tokens=False) == (
-        "<s><start_of_turn>user\n\n\n<start_of_image><image_soft_token><image_soft_token>"
-        "<end_of_image>\n\nWhat is this?<end_of_turn>\n"
-    )
-    assert encoder.image_wrap == (1, 1)
-
-
-def test_a_template_that_moves_reasoning_is_written_as_by_transformers():
-    turns = [
-        ("user", "Why?"),
-        ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
-        ("user", "How?"),
-        ("assistant", "<think>\nOh.\n</think>\n\nSo."),
-    ]
-    tokenizer = small_tokenizer("byte-level")
-    for said in (turns[:2], turns):
-        expected, _ = transformers(tokenizer, Family(template=QWEN3), said)
-        assert encode(tokenizer, QWEN3, said).input_ids.tolist() == expected
-
-
 @pytest.mark.parametrize(
     ("turns", "said"),
     [
-        (
-            [("user", "Why?"), ("assistant", "<think>\nHm.\n</think>\n\nBecause.")],
-            "<think>\nHm.\n</think>\n\nBecause.<|im_end|>",
-        ),
-        (
-            [
-                ("user", "Why?"),
-                ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
-                ("user", "How?"),
-                ("assistant", "<think>\nOh.\n</think>\n\nSo."),
-            ],
-            "Because.<|im_end|><think>\nOh.\n</think>\n\nSo.<|im_end|>",
-        ),
+        ("one turn", "<think>\nHm.\n</think>\n\nBecause.<|im_end|>"),
+        ("two turns", "Because.<|im_end|><think>\nOh.\n</think>\n\nSo.<|im_end|>"),
     ],
 )
 def test_a_template_that_moves_reasoning_is_learnt_as_it_is_written(turns, said):
     tokenizer = small_tokenizer("byte-level")
-    family = Family(template=QWEN3)
-    ours = encode(tokenizer, family.template, turns)
-    assert ours.input_ids.tolist() == transformers(tokenizer, family, turns)[0]
+    ours = encode(tokenizer, QWEN3, REASONING[turns])
+    expected, _ = transformers(tokenizer, Family(template=QWEN3), REASONING[turns])
+    assert ours.input_ids.tolist() == expected
     labels = ours.labels[ours.labels != IGNORE].tolist()
     assert tokenizer.decode(labels, skip_special_tokens=False) == said

@@ -8,14 +8,14 @@ from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
 
 from .encoding import chat, encoded, make, written
-from .families import FAMILIES, LLAMA_3, QWEN2_5, QWEN2_VL, QWEN3
+from .families import FAMILIES, LLAMA_3, QWEN2_5, QWEN2_VL, QWEN3, template
 from .small_tokenizers import small_tokenizer
 
 PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 SYSTEM = "{{ '<|im_start|>system\nYou are a test.<|im_end|>\n' }}"
 
 
-def chatml(content: str) -> str:
+def chatml(content):
     """A template of ChatML that writes contents in its own way, without a generation prompt."""
     return (
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ "
@@ -29,29 +29,9 @@ TRIM = chatml("m.content.strip()")
 STRIP = chatml("m.content.split('</think>')[-1].strip()")
 UPPER = chatml("m.content | upper")
 QWEN3_WITHOUT_PROMPT = QWEN3[: QWEN3.index("{%- if add_generation_prompt")]
-GENERATION = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
-    "{% generation %}{{ m.content.split('</think>')[-1].strip() + '<|im_end|>' }}"
-    "{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
-)
-# As DeepSeek-R1's: the prompt begins the reasoning that is taken out of the answers.
-DEEPSEEK = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}"
-    "{{ '<|assistant|>' + m.content.split('</think>')[-1].strip() + eos_token }}"
-    "{% else %}{{ '<|user|>' + m.content }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|><think>\n' }}{% endif %}"
-)
-# As GLM-4.5's: each answer has its reasoning, or a sign that there is none, and no end.
-GLM = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}"
-    "{% set parts = m.content.split('</think>') %}{% set r = '' %}"
-    "{% if parts | length > 1 and loop.last %}"
-    "{% set r = parts[0].split('<think>')[-1].strip() %}{% endif %}"
-    "{{ '<|assistant|>\n<think>' + r + '</think>' }}"
-    "{% if parts[-1].strip() %}{{ '\n' + parts[-1].strip() }}{% endif %}"
-    "{% else %}{{ '<|user|>\n' + m.content }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
+GENERATION = template("chatml-generation")
+DEEPSEEK = template("deepseek-r1")  # the prompt begins the reasoning that is taken out of answers
+GLM = template("glm-4.5")  # each answer has its reasoning, or a sign that there is none, and no end
 
 PLAIN = chat(("user", "Why?"), ("assistant", "Because."), ("user", "How?"), ("assistant", "So."))
 THINKS_FIRST = (("user", "Why?"), ("assistant", "<think>\nHm.\n</think>\n\nBecause."))
@@ -92,24 +72,29 @@ def test_reasoning_that_a_template_moves_is_learnt_and_what_it_adds_is_not(templ
     assert written(encoder, FIRST_THINKS, learnt=True) == ENDED
 
 
-def test_a_prompt_that_no_answer_begins_with_does_not_hide_the_answers():
-    ends = "Because.</s>So.</s>"
-    assert written(make(DEEPSEEK), PLAIN, learnt=True) == ends
-    assert written(make(DEEPSEEK), THINKS, learnt=True) == ends
+LAST_ENDS_OTHERWISE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{% if loop.last %}{{ '</s>' }}{% else %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
+)
+NAMES = "{% for m in messages %}{{ m.role + ':' + m.content + '\n' }}{% endfor %}"
 
 
-def test_answers_without_an_end_are_learnt_alike_whether_rewritten_or_not():
-    assert written(make(GLM), PLAIN, learnt=True) == "Because.So."
-    # What takes in the blanks before it is the special token of the turn's name.
-    assert written(make(GLM), THINKS, learnt=True) == "Because.<think>Oh.</think>\nSo."
-
-
-def test_an_end_is_learnt_that_differs_for_the_last_answer():
-    template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
-        "{% if loop.last %}{{ '</s>' }}{% else %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
-    )
-    assert written(make(template), PLAIN, learnt=True) == "Because.<|im_end|>So.</s>"
+@pytest.mark.parametrize(
+    ("template", "sample", "learnt"),
+    [
+        # A prompt that no answer begins with does not hide the answers.
+        (DEEPSEEK, PLAIN, "Because.</s>So.</s>"),
+        (DEEPSEEK, THINKS, "Because.</s>So.</s>"),
+        # Answers have no end. Special tokens of a turn's name take in the blanks before an answer.
+        (GLM, PLAIN, "Because.So."),
+        (GLM, THINKS, "Because.<think>Oh.</think>\nSo."),
+        (LAST_ENDS_OTHERWISE, PLAIN, "Because.<|im_end|>So.</s>"),
+        # A label takes in all tokens of its last character.
+        (NAMES, chat(("user", "Hm?"), ("assistant", "Yes🙂")), "Yes🙂"),
+    ],
+)
+def test_answers_are_learnt_as_far_as_a_template_writes_them(template, sample, learnt):
+    assert written(make(template), sample, learnt=True) == learnt
 
 
 @pytest.mark.parametrize(
@@ -132,14 +117,9 @@ def test_an_empty_answer_has_no_label(template, empty):
 @pytest.mark.parametrize("template", [STRIP, STRIP + PROMPT, GENERATION, QWEN3, DEEPSEEK, GLM])
 def test_an_answer_of_which_a_template_leaves_nothing_has_no_label(template):
     encoder = make(template)
-    sample = chat(
-        ("user", "Why?"),
-        ("assistant", "<think>Hm.</think>"),
-        ("user", "How?"),
-        ("assistant", "So."),
-    )
-    alone = chat(("user", "How?"), ("assistant", "So."))
-    assert written(encoder, sample, learnt=True) == written(encoder, alone, learnt=True)
+    alone = (("user", "How?"), ("assistant", "So."))
+    sample = chat(("user", "Why?"), ("assistant", "<think>Hm.</think>"), *alone)
+    assert written(encoder, sample, learnt=True) == written(encoder, chat(*alone), learnt=True)
 
 
 @pytest.mark.parametrize("template", ["caption", "chatml", "llava", STRIP, QWEN3])
@@ -223,11 +203,6 @@ def test_the_system_field_of_a_record_is_a_turn_that_is_not_learnt(field):
     sample = SampleText(None, {**record, field: "Be kind."}, 0)
     assert written(make(), sample).startswith("<|im_start|>system\nBe kind.<|im_end|>")
     assert "kind" not in written(make(), sample, learnt=True)
-
-
-def test_a_label_takes_in_all_tokens_of_its_last_character():
-    encoder = make("{% for m in messages %}{{ m.role + ':' + m.content + '\n' }}{% endfor %}")
-    assert written(encoder, chat(("user", "Hm?"), ("assistant", "Yes🙂")), learnt=True) == "Yes🙂"
 
 
 def test_a_turns_name_is_not_learnt_where_it_takes_the_blanks_of_the_answer_in():

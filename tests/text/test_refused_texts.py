@@ -1,40 +1,46 @@
 """Samples that cannot be encoded are refused with the reason, and alone."""
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from datapipe.errors import DecodeError, PlanError
-from datapipe.text.encode import EncodedText, SampleText, TextEncoder
-from datapipe.text.spec import TextSpec
+from datapipe.text.encode import SampleText
 
-from .encoding import chat, encoded, make, reason, written
+from .encoding import chat, encoded, make, of_words, reason, written
 from .families import FAMILIES, QWEN2_5, QWEN2_VL
+
+HALF_LEARNT = SampleText(None, {"messages": [{"role": "gpt", "content": "a", "weight": 0.5}]}, 0)
+NARRATED = chat(("user", "a"), ("narrator", "b"))
+CONTENTS = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 @pytest.mark.parametrize(
-    ("sample", "cause"),
+    ("sample", "cause", "template"),
     [
-        (chat(("user", "<image> <image>"), images=1), "2 <image> and the sample 1 images"),
-        (chat(("user", "<image>"), images=0), "1 <image> and the sample 0 images"),
-        (SampleText("<image>A cat.", None, 3), "1 <image> and the sample 3 images"),
-        (chat(("user", "half \ud83d of one")), "lone surrogate U+D83D at character 5"),
-        (SampleText(None, {"messages": [{"content": "Who?"}]}, 0), "turn 1 of 1"),
-        (chat(("<|im_end|>", "Hm?")), "'<|im_end|>'"),
-        (chat(("user", "<image_2> or <image_1>?"), images=2), "images as 2, 1"),
         (
-            SampleText(None, {"messages": [{"role": "gpt", "content": "a", "weight": 0.5}]}, 0),
-            "0.5",
+            chat(("user", "<image> <image>"), images=1),
+            "2 <image> and the sample 1 images",
+            "chatml",
         ),
+        (chat(("user", "<image>"), images=0), "1 <image> and the sample 0 images", "chatml"),
+        (SampleText("<image>A cat.", None, 3), "1 <image> and the sample 3 images", "chatml"),
+        (chat(("user", "half \ud83d of one")), "lone surrogate U+D83D at character 5", "chatml"),
+        (SampleText(None, {"messages": [{"content": "Who?"}]}, 0), "turn 1 of 1", "chatml"),
+        (chat(("<|im_end|>", "Hm?")), "'<|im_end|>'", "chatml"),
+        (chat(("user", "<image_2> or <image_1>?"), images=2), "images as 2, 1", "chatml"),
+        (HALF_LEARNT, "0.5", "chatml"),
+        (chat(("user", "<video>What?"), ("assistant", "b")), "<video>", "chatml"),
+        (chat(("assistant", "a"), ("user", "b")), "must alternate", FAMILIES["mistral"].template),
+        (SampleText("", None, 0), "neither text nor images", CONTENTS),
+        *((NARRATED, "'narrator'", name) for name in (QWEN2_5, "chatml", "llava", "caption")),
     ],
 )
-def test_a_sample_that_cannot_be_used_leaves_the_others_alone(sample, cause):
-    encoder = make()
-    good = SampleText("A cat.", None, 1)
+def test_a_sample_that_cannot_be_used_leaves_the_others_alone(sample, cause, template):
+    encoder = make(template)
+    good = chat(("user", "Hm?"), ("assistant", "A cat."))
     before, bad, after = encoder.encode([good, sample, good])
     assert isinstance(bad, DecodeError)
     assert cause in bad.reason
     for result in (before, after):
-        assert isinstance(result, EncodedText)
         assert result.tokens.tolist() == encoded(encoder, good).tokens.tolist()
 
 
@@ -48,48 +54,17 @@ def test_images_that_a_template_leaves_out_are_missed():
     assert "wrote 0 images, the sample has 1" in reason(encoder, sample)
 
 
-@pytest.mark.parametrize(
-    ("template", "sample", "cause"),
-    [
-        (FAMILIES["mistral"].template, chat(("assistant", "a"), ("user", "b")), "must alternate"),
-        (
-            "{% for m in messages %}{{ m.content }}{% endfor %}",
-            SampleText("", None, 0),
-            "neither text nor images",
-        ),
-        *(
-            (template, chat(("user", "a"), ("narrator", "b")), "'narrator'")
-            for template in (QWEN2_5, "chatml", "llava", "caption")
-        ),
-    ],
-)
-def test_what_a_template_does_not_take_is_refused_by_name(template, sample, cause):
-    assert cause in reason(make(template), sample)
-
-
-def test_the_place_of_a_video_is_refused_and_the_html_element_is_a_word():
-    assert "<video>" in reason(make(), chat(("user", "<video>What?"), ("assistant", "b")))
+def test_the_html_element_of_a_video_is_a_word():
     sample = chat(("user", "Explain <video></video>."), ("assistant", "Use <video>."))
     assert "Explain <video></video>." in written(make(), sample)
 
 
 def test_a_tokenizer_that_cannot_encode_a_text_fails_on_it_alone():
-    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(["</s>"])
-    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))
+    encoder = of_words("cat", "</s>")
     good, bad = encoder.encode([SampleText("cat", None, 0), SampleText("dog", None, 0)])
-    assert isinstance(good, EncodedText)
     assert good.tokens.tolist() == [0, 1]
-    assert isinstance(bad, DecodeError)
     assert "cannot encode" in bad.reason
-
-
-def test_images_need_a_token_and_texts_alone_do_not():
-    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
-    tokenizer.add_special_tokens(["</s>"])
-    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))
+    # Without a token for images, texts alone can be encoded.
     assert encoder.image_id is None
-    assert encoded(encoder, SampleText("cat", None, 0)).tokens.tolist() == [0, 1]
     with pytest.raises(PlanError, match="name it with image_token="):
         encoder.encode([SampleText("cat", None, 1)])

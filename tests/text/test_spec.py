@@ -1,32 +1,28 @@
 import json
 import logging
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models
 
 from datapipe.errors import PlanError
-from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
 
+from .encoding import chat, encoded
 from .families import FAMILIES, GEMMA, QWEN2_5, QWEN2_VL
 from .small_tokenizers import NAMED, small_tokenizer, transformers_tokenizer
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A tokenizer's folder as transformers saves it."""
     transformers_tokenizer(small_tokenizer("byte-level"), QWEN2_5).save_pretrained(tmp_path)
     return tmp_path
 
 
-def tokens(tokenizer: Any, template: Any = None) -> list[int]:
+def tokens(tokenizer, template=None):
     encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template=template))
-    record = {"messages": [{"role": "user", "content": "Hm?"}]}
-    (encoded,) = encoder.encode([SampleText(None, record, 0)])
-    assert isinstance(encoded, EncodedText)
-    return encoded.tokens.tolist()
+    return encoded(encoder, chat(("user", "Hm?"))).tokens.tolist()
 
 
 @pytest.mark.parametrize(
@@ -84,25 +80,22 @@ def test_a_chat_template_is_found_in_tokenizer_config(folder, named):
     assert tokens(folder) == tokens(small_tokenizer("byte-level"), QWEN2_VL)
 
 
-def test_special_tokens_are_named_by_the_folder(folder):
-    encoder = TextEncoder(TextSpec(tokenizer=folder))
+def test_special_tokens_are_named_by_the_folder_or_known_by_their_usual_names(folder, caplog):
     ids = small_tokenizer("byte-level").token_to_id
-    assert (encoder.eos_id, encoder.pad_id) == (ids("</s>"), ids("<pad>"))
+    alone = TextSpec(tokenizer=small_tokenizer("byte-level"), template="chatml")
+    with caplog.at_level(logging.INFO, "datapipe"):
+        for spec in (TextSpec(tokenizer=folder), alone):
+            assert not caplog.text
+            encoder = TextEncoder(spec)
+            assert (encoder.eos_id, encoder.pad_id) == (ids("</s>"), ids("<pad>"))
+    assert "usual names" in caplog.text
+    assert encoder.vocab_size == max(small_tokenizer("byte-level").get_vocab().values()) + 1
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config["eos_token"] = {"content": "<|im_end|>", "special": True}
     config["pad_token"] = None
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     encoder = TextEncoder(TextSpec(tokenizer=folder))
     assert encoder.eos_id == encoder.pad_id == ids("<|im_end|>")
-
-
-def test_special_tokens_of_a_tokenizer_that_comes_alone_are_known_by_their_usual_names(caplog):
-    with caplog.at_level(logging.INFO, "datapipe"):
-        encoder = TextEncoder(TextSpec(tokenizer=small_tokenizer("byte-level"), template="chatml"))
-    ids = small_tokenizer("byte-level").token_to_id
-    assert (encoder.eos_id, encoder.pad_id) == (ids("</s>"), ids("<pad>"))
-    assert "usual names" in caplog.text
-    assert encoder.vocab_size == max(small_tokenizer("byte-level").get_vocab().values()) + 1
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.image_marks import mark_places
 from datapipe.text.spec import TextSpec
 
-from .encoding import QWEN_IMAGE, chat, encoded, make, reason, written
-from .families import FAMILIES, GEMMA, LLAMA_3, PHI_3, QWEN2_5, QWEN2_VL, QWEN3, SMOLVLM
+from .encoding import QWEN_IMAGE, chat, encoded, make, of_words, reason, written
+from .families import FAMILIES, GEMMA, GEMMA_3, LLAMA_3, PHI_3, QWEN2_5, QWEN2_VL, QWEN3, SMOLVLM
 from .small_tokenizers import NAMED, SPECIAL, TOKENIZERS, small_tokenizer, transformers_tokenizer
 
 
@@ -26,7 +26,7 @@ def test_special_tokens_in_a_text_are_not_special(name, template):
         " ".join(token for token in SPECIAL if "<image>" not in mark_places(token)) + "</s><s><pad>"
     )
 
-    def count(question: str, answer: str) -> list[int]:
+    def count(question, answer):
         text = encoded(encoder, chat(("user", question), ("assistant", answer)))
         tokens = text.tokens.tolist()
         return [tokens.count(number) for number in special]
@@ -51,10 +51,7 @@ def test_a_special_token_that_the_tokenizer_would_merge_from_its_letters_is_not_
 
 
 def test_a_special_token_among_a_tokenizers_words_is_not_special():
-    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(["</s>"])
-    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))
+    encoder = of_words("cat", "</s>", "[UNK]")
     assert encoded(encoder, SampleText("cat </s> cat", None, 0)).tokens.tolist() == [0, 2, 0, 1]
 
 
@@ -100,7 +97,7 @@ def test_texts_without_special_tokens_are_the_same_on_both_ways(name, template, 
         pair for asked, said in turns for pair in (("user", "<image>" + asked), ("assistant", said))
     ]
 
-    def begin(text: str) -> tuple[list[int], ...]:
+    def begin(text):
         """What the turns become in front of one that says `text`."""
         whole = encoded(encoder, chat(*pairs, ("user", text), images=len(turns)))
         return whole.tokens[:length].tolist(), whole.trained[:length].tolist(), [*whole.image_at]
@@ -109,7 +106,7 @@ def test_texts_without_special_tokens_are_the_same_on_both_ways(name, template, 
     assert begin("a") == begin("a <pad>")
 
 
-MADE: dict[tuple[str, str], TextEncoder] = {}
+MADE = {}
 
 
 def test_a_rewritten_conversation_that_spells_special_tokens_is_refused():
@@ -137,12 +134,30 @@ def test_special_tokens_around_an_image_belong_to_it(template, token, wrap):
     assert make(template, image_token=token).image_wrap == wrap
 
 
-def test_smolvlm_gets_the_tokens_its_processor_writes():
+@pytest.mark.parametrize(
+    ("template", "image_token", "wrap", "said"),
+    [
+        (
+            SMOLVLM,
+            "<image>",
+            (2, 1),
+            "<|im_start|>User:<fake_token_around_image><global-img><image>"
+            "<fake_token_around_image>What?<end_of_utterance>\n",
+        ),
+        (
+            GEMMA_3,
+            "<image_soft_token>",
+            (1, 1),
+            "<s><start_of_turn>user\n\n\n<start_of_image><image_soft_token>"
+            "<end_of_image>\n\nWhat?<end_of_turn>\n",
+        ),
+    ],
+    ids=["smolvlm", "gemma 3"],
+)
+def test_an_image_is_written_as_the_processor_of_its_model_does(template, image_token, wrap, said):
     tokenizer = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
     tokenizer.add_special_tokens(["<fake_token_around_image>", "<global-img>"])
-    encoder = TextEncoder(TextSpec(tokenizer=transformers_tokenizer(tokenizer, SMOLVLM)))
-    assert written(encoder, chat(("user", "<image>What?"), images=1)) == (
-        "<|im_start|>User:<fake_token_around_image><global-img><image><fake_token_around_image>"
-        "What?<end_of_utterance>\n"
-    )
-    assert encoder.image_wrap == (2, 1)
+    given = transformers_tokenizer(tokenizer, template)
+    encoder = TextEncoder(TextSpec(tokenizer=given, image_token=image_token))
+    assert written(encoder, chat(("user", "<image>What?"), images=1)) == said
+    assert encoder.image_wrap == wrap

@@ -1,11 +1,8 @@
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.plan.lengths import planned
 from datapipe.plan.ragged import edges
@@ -16,7 +13,7 @@ from datapipe.text.truncate import IGNORE, expand
 IMAGE = 9
 
 
-def text(tokens: int, image_at: list[int], trained: list[bool] | None = None) -> EncodedText:
+def text(tokens, image_at, trained=None):
     return EncodedText(
         np.arange(100, 100 + tokens, dtype=np.int32),
         np.array(image_at, np.int32),
@@ -24,7 +21,7 @@ def text(tokens: int, image_at: list[int], trained: list[bool] | None = None) ->
     )
 
 
-def images_of(counts: Sequence[int]) -> list[Int64]:
+def images_of(counts):
     """Images of so many tokens."""
     return [np.full(count, IMAGE, np.int64) for count in counts]
 
@@ -60,20 +57,20 @@ def test_a_cut_goes_before_the_image_it_would_cut(limit, kept, images):
 
 
 @st.composite
-def media_of_a_text(draw: st.DrawFn) -> tuple[EncodedText, list[int], list[int]]:
+def media_of_a_text(draw):
     """A text, the tokens of its images, and how many of these each still (0) or video has."""
     tokens = draw(st.integers(0, 12))
     media = draw(st.lists(st.integers(0, 4), max_size=4))
     images = sum(max(count, 1) for count in media)
     places = sorted(draw(st.lists(st.integers(0, tokens), min_size=images, max_size=images)))
     trained = draw(st.lists(st.booleans(), min_size=tokens, max_size=tokens))
-    counts: list[int] = []
+    counts = []
     for count in media:  # frames in front of the last of a patch have no tokens
         counts += [draw(st.integers(0, 5)) for _ in range(count - 1)] + [draw(st.integers(1, 5))]
     return text(tokens, places, trained), counts, media
 
 
-def frames_of(media: list[int]) -> Frames:
+def frames_of(media):
     counts = [count for count in media for _ in range(max(count, 1))]
     numbers = [number for count in media for number in range(max(count, 1))]
     return Frames(np.array(counts, np.int64), np.array(numbers, np.int64))
@@ -89,21 +86,26 @@ def frames_of(media: list[int]) -> Frames:
 def test_a_cut_keeps_whole_images_and_videos_and_is_as_long_as_planned(
     samples, limit, wrap, around
 ):
+    def edges_of_rows(rows):
+        """Edges of the rows of the samples, and of a text behind them that cannot be used."""
+        return edges(np.array([*map(len, rows), 0], np.int64))
+
     edges_of = [np.diff(np.pad(encoded.trained.astype(int), 1)) for encoded, _, _ in samples]
     spans = [np.flatnonzero(changes).reshape(-1, 2) for changes in edges_of]
     lengths = planned(
-        np.array([len(encoded.tokens) for encoded, _, _ in samples], np.int32),
+        np.array([*(len(encoded.tokens) for encoded, _, _ in samples), -1], np.int32),
         image_at=np.array([at for encoded, _, _ in samples for at in encoded.image_at], np.int32),
         image_counts=np.array([count for _, counts, _ in samples for count in counts], np.int64),
-        image_offsets=edges(np.array([len(counts) for _, counts, _ in samples], np.int64)),
+        image_offsets=edges_of_rows([counts for _, counts, _ in samples]),
         label_start=np.array([start for span in spans for start, _ in span], np.int32),
         label_stop=np.array([stop for span in spans for _, stop in span], np.int32),
-        label_offsets=edges(np.array([len(span) for span in spans], np.int64)),
+        label_offsets=edges_of_rows(spans),
         limit=limit,
         wrap=wrap,
         frames=frames_of([count for _, _, media in samples for count in media]),
         video_wrap=around,
     )
+    assert (lengths.tokens[-1], lengths.labels[-1]) == (-1, 0)
     for row, (encoded, counts, media) in enumerate(samples):
         cut = expand(encoded, images_of(counts), limit, wrap, frames_of(media), around)
         whole = expand(encoded, images_of(counts))

@@ -1,9 +1,5 @@
 """A video is one place in a text, and an image for each of its frames."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from datapipe.text.conversation import conversation
@@ -15,17 +11,17 @@ from .encoding import QWEN_IMAGE, encoded, make, reason, written
 from .families import QWEN2_VL
 
 
-def video(first: int = 0, frames: int = 3) -> Video:
+def video(first=0, frames=3):
     return Video("cat.mp4", first, tuple(number / 2 for number in range(frames)), 1.5, 25.0)
 
 
-def asked(content: Any, *videos: Video, images: int = 3, **fields: Any) -> SampleText:
+def asked(content, *videos, images=3, **fields):
     messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "A cat."}]
     record = {"messages": messages, VIDEO_FIELD: write_videos(videos), **fields}
     return SampleText(None, record, images)
 
 
-def pieces(sample: SampleText) -> list[Any]:
+def pieces(sample):
     return read_turns(sample, system=None, newline=False)[0].pieces
 
 
@@ -68,10 +64,7 @@ def test_a_video_without_a_mark_is_written_as_so_many_images_are():
 
 @pytest.mark.parametrize(
     ("caption", "expected"),
-    [
-        ("A cat.", [video(), "A cat."]),
-        ("A cat <video> jumps.", ["A cat ", video(), " jumps."]),
-    ],
+    [("A cat.", [video(), "A cat."]), ("A cat <video> jumps.", ["A cat ", video(), " jumps."])],
 )
 def test_a_caption_has_its_frames_first_or_where_it_marks_them(caption, expected):
     sample = SampleText(caption, {VIDEO_FIELD: write_videos([video()])}, 3)

@@ -3,10 +3,7 @@
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -24,16 +21,14 @@ JOBS = [(number, "") for number in range(6)]
 RESULTS = [0, 10, 20, 30, 40, 50]
 
 
-def before_line(
-    number: int, visits: int, act: Callable[[], object], call: Callable[[], Any]
-) -> tuple[Any, bool]:
+def before_line(number, visits, act, call):
     """Call a function, and let another thread act before a line; the result, and if it came to it.
 
     The lines are those of pools that this thread runs; each counts the first `visits` times.
     """
     passed = Counter[tuple[str, int]]()
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+    def trace(frame, event, argument):
         line = (frame.f_code.co_filename, frame.f_lineno)
         if line[0] not in FILES:
             return None
@@ -54,7 +49,7 @@ def before_line(
         sys.settrace(before)
 
 
-def results_of(pool: Any) -> list[int] | str:
+def results_of(pool):
     try:
         return list(pool.run(JOBS))
     except WorkerError as error:
@@ -62,15 +57,15 @@ def results_of(pool: Any) -> list[int] | str:
 
 
 @pytest.fixture
-def template() -> Iterator[None]:
+def template():
     """Keep the process that workers are forked from, which takes long to start."""
     with closing(ProcessPool(worker, 1)) as pool:
         list(pool.run(JOBS))
         yield
 
 
-def close_before_each_line(make: Callable[[], Any], visits: int) -> None:
-    outcomes: list[Any] = []
+def close_before_each_line(make, visits):
+    outcomes = []
     came = True
     while came:
         number, pool = len(outcomes) + 1, make()

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from datapipe.workers.processes import ProcessPool
 from tests.imports import IMPORTS
 from tests.waiting import PATIENCE, wait_until
 from tests.workers.jobs import broken_worker, repeating_worker, worker, writer
+from tests.workers.process_list import left
 
 
 def describe(job):
@@ -32,15 +32,7 @@ def pool():
 
 def ended(process):
     """Return True once a process ends; False if it outlives all patience."""
-    try:
-        descriptor = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    gone = bool(poll.poll(1000 * PATIENCE))
-    os.close(descriptor)
-    return gone
+    return left({process}) == set()
 
 
 def test_workers_start_with_the_first_job_stay_for_the_next_run_and_end_with_the_pool(pool):
@@ -77,21 +69,17 @@ def test_what_cannot_be_sent_back_is_told(pool, kind):
     assert list(pool.run([(1, "")])) == [10]
 
 
-def test_a_killed_worker_is_named_with_its_job_the_remedy_and_what_it_said(pool):
+def test_a_worker_that_was_killed_or_left_is_named_with_its_job_and_started_again(pool):
     with pytest.raises(WorkerError) as caught:
         list(pool.run([(n, "kill" if n == 5 else "") for n in range(50)]))
     said = str(caught.value)
     assert "ended by SIGKILL at job 5" in said
     assert "memory; use one worker\nthese are my last words" in said
     assert pool.processes == []
-    assert list(pool.run([(1, "")])) == [10]
-
-
-def test_workers_that_leave_are_named_and_those_killed_between_runs_are_started_again(pool):
     with pytest.raises(WorkerError, match="ended with 7 at job 0"):
         list(pool.run([(0, "exit")]))
     (process,) = pool.run([(0, "pid")])
-    os.kill(process, signal.SIGKILL)
+    os.kill(process, signal.SIGKILL)  # between runs
     assert ended(process)
     assert list(pool.run([(n, "") for n in range(9)])) == [n * 10 for n in range(9)]
 
@@ -198,19 +186,6 @@ def test_a_forked_child_has_workers_of_its_own_and_leaves_those_of_its_parent(po
     assert set(pool.run([(n, "pid") for n in range(10)])) == parents
 
 
-def run(script, *args, **options):
-    """Run a program that was written to a file."""
-    return subprocess.run(
-        [sys.executable, *args],
-        input=script,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=os.environ | IMPORTS,
-        **options,
-    )
-
-
 OWN_FUNCTION = """
 import os
 from datapipe.workers.processes import ProcessPool
@@ -236,40 +211,47 @@ print(list(ProcessPool({factory}, 1).run(range(4))))
 """
 
 
-@pytest.mark.parametrize("as_module", [False, True])
-def test_functions_of_the_main_script_reach_workers(tmp_path, as_module):
-    (tmp_path / "script.py").write_text(OWN_FUNCTION + GUARDED)
-    args = ["-m", "script"] if as_module else ["script.py"]
-    done = run("", *args, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        "imported as __main__",
-        "imported as __mp_main__",
-        "[0, 2, 4, 6]",
-    ]
-
-
-def test_a_script_without_a_guard_works_if_nothing_of_it_is_sent(tmp_path):
-    factory = "__import__('functools').partial(__import__('functools').partial, pow, 2)"
-    (tmp_path / "script.py").write_text(OWN_FUNCTION + UNGUARDED.format(factory=factory))
-    done = run("", "script.py", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["imported as __main__", "[1, 2, 4, 8]"]
+POWERS = "__import__('functools').partial(__import__('functools').partial, pow, 2)"
+IMPORTED_TWICE = ["imported as __main__", "imported as __mp_main__", "[0, 2, 4, 6]"]
 
 
 @pytest.mark.parametrize(
-    ("from_file", "message"),
+    ("ending", "args", "printed", "told"),
     [
-        (True, "start its work under `if __name__ == '__main__':`"),
-        (False, "not defined in a file"),
+        (GUARDED, ["script.py"], IMPORTED_TWICE, None),
+        (GUARDED, ["-m", "script"], IMPORTED_TWICE, None),
+        # Of this script nothing is sent.
+        (
+            UNGUARDED.format(factory=POWERS),
+            ["script.py"],
+            [IMPORTED_TWICE[0], "[1, 2, 4, 8]"],
+            None,
+        ),
+        (UNGUARDED.format(factory="worker"), ["script.py"], None, "if __name__ == '__main__':`"),
+        (GUARDED, ["-"], None, "not defined in a file"),
     ],
+    ids=["script", "module", "no guard", "sent without a guard", "no file"],
 )
-def test_functions_that_cannot_be_sent_are_named_with_the_remedy(tmp_path, from_file, message):
-    script = OWN_FUNCTION + (UNGUARDED.format(factory="worker") if from_file else GUARDED)
+def test_functions_of_the_main_script_reach_workers_or_are_named_with_the_remedy(
+    tmp_path, ending, args, printed, told
+):
+    script = OWN_FUNCTION + ending
     (tmp_path / "script.py").write_text(script)
-    done = run(script, "script.py" if from_file else "-", cwd=tmp_path)
-    assert done.returncode == 1
-    assert message in done.stderr.splitlines()[-1]
+    done = subprocess.run(
+        [sys.executable, *args],
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=os.environ | IMPORTS,
+        cwd=tmp_path,
+    )
+    if told is None:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == printed
+    else:
+        assert done.returncode == 1
+        assert told in done.stderr.splitlines()[-1]
 
 
 INTERRUPTED = """

@@ -32,7 +32,6 @@ settings.load_profile("patient")
 
 MEASURING = (
     *("tests/profile/", "tests/monitor/", "tests/tune/test_real_loaders.py"),
-    "tests/diagnosis/test_real_limits.py",
     *("tests/cli/test_profile.py", "tests/cli/test_tune.py", "tests/loader/test_meter.py"),
 )
 """Tests that measure what real time takes, which a machine that others use too may disturb."""

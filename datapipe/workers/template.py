@@ -236,7 +236,8 @@ def serve(descriptor: int) -> None:
             _kill(killed.values())
             _reap(killed, ended, 0)
             status = {number: ended.pop(number) for number in wanted if number in ended}
-            send(connection, message(_END, 0, status))
+            with suppress(BrokenPipeError):  # the parent has ended, as the next turn sees
+                send(connection, message(_END, 0, status))
 
 
 def _reap(workers: dict[int, int], ended: dict[int, tuple[int, int]], options: int) -> None:
